@@ -53,6 +53,11 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
         action="store_true",
         help="also write each score of a DICOM series as a structured report for the PACS, into the folder reports",
     )
+    made.add_argument(
+        "--captures",
+        action="store_true",
+        help="also draw, for the PACS, a DICOM series' most sensitive slice with its map, into the folder captures",
+    )
     made.add_argument("--threshold", type=float, help="score from which a study counts as positive (default: 0.5)")
     add_study_arguments(made)
     return made

@@ -18,12 +18,13 @@ import torch
 from rich.console import Console
 
 from federation.task import Kind
+from pipelines.batch.captures import CAPTURES, CaptureWriter
 from pipelines.batch.loop import NOTICE, Results, collect, finish, run_batch
 from pipelines.batch.maps import MAPS, unmapped
 from pipelines.batch.masks import MASKS, forget_masks, lies_in, open_mask_writer, result_maker
 from pipelines.batch.reports import REPORTS, ReportWriter
 from pipelines.batch.scoring import Prediction, Predictor, columns_of, predicted
-from pipelines.batch.tables import read_table, refusals, table_bytes, write_whole
+from pipelines.batch.tables import forget_parts, read_table, refusals, table_bytes, write_whole
 from pipelines.data.accounts import Account, accounted, accounts_csv
 from pipelines.data.alike import source_of
 from pipelines.data.examples import open_source
@@ -55,7 +56,7 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
             source = _source(ready, options)
             opened = open_unlabelled(ready.images, source, options.gland)
             threshold = THRESHOLD if options.threshold is None else options.threshold
-            wanted = {"maps": options.maps, "reports": options.reports}
+            wanted = {"maps": options.maps, "reports": options.reports, "captures": options.captures}
             predictor = open_predictor(ready, threshold, Path(options.out), source, options.gland, **wanted)
         except OSError as error:
             raise ValueError(str(error)) from error
@@ -87,8 +88,13 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
     """Check the options against the model."""
-    problems = unmapped(ready, Path(options.out), Path(options.folder)) if options.maps else []
-    problems += _unreported(ready, options) if options.reports else []
+    extra = [name for name in ("maps", "captures", "reports") if getattr(options, name)]
+    problems = [one for name in extra if name != "reports" for one in unmapped(ready, f"--{name}")]
+    problems += [one for name in extra if name != "maps" for one in _unstored(ready, options, f"--{name}")]
+    if extra and ready.task.kind == "classification" and lies_in(Path(options.out), Path(options.folder)):
+        problems.append(
+            f"--out must not lie in FOLDER, or {extra[0]} would be read as studies the next time; give another"
+        )
     if ready.task.kind == "classification" and ready.names and options.threshold is not None:
         problems.append("--threshold is for two classes, and this model has more: remove it")
     volumes = not isinstance(ready.images, Pictures | Features)
@@ -110,14 +116,13 @@ def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
         raise ValueError("; ".join(problems))
 
 
-def _unreported(ready: Ready, options: argparse.Namespace) -> list[str]:
-    """Why there are no structured reports; empty = there are."""
+def _unstored(ready: Ready, options: argparse.Namespace, asked: str) -> list[str]:
+    """Why there are no results for a PACS; empty = there are."""
     if ready.task.kind != "classification":
-        return ["--reports is for scores, and this model draws masks, which DICOM has an object for: remove it"]
+        return [f"{asked} is for scores, and this model draws masks, which are DICOM objects anyway: remove it"]
     if isinstance(ready.images, Pictures | Features) or (options.kind or ready.source.kind) != "dicom":
-        return ["--reports is for DICOM series, and FOLDER holds other files: remove it, or say --kind dicom"]
-    inside = "--out must not lie in FOLDER, or reports would be read with the studies the next time; give another"
-    return [inside] if lies_in(Path(options.out), Path(options.folder)) else []
+        return [f"{asked} is for DICOM series, and FOLDER holds other files: remove it, or say --kind dicom"]
+    return []
 
 
 def _source(ready: Ready, options: argparse.Namespace) -> Files:
@@ -153,27 +158,32 @@ def open_predictor(
     *,
     maps: bool = False,
     reports: bool = False,
+    captures: bool = False,
     when: datetime | None = None,
     pseudonymous: Pseudonymous | None = None,
 ) -> Predictor:
     """A predictor; where it writes masks or maps it also finds the studies.
 
-    maps, reports: of a classifier, whether they are written. when: the time in the results; None = now. pseudonymous:
-    None = DICOM results name patients as the images do.
+    maps, reports, captures: of a classifier, whether they are written. when: the time in the results; None = now.
+    pseudonymous: None = DICOM results name patients as the images do.
 
     Raises:
         ValueError: the folder and the model do not go together, or nothing fits.
     """
     made = datetime.now(UTC).replace(microsecond=0) if when is None else when
     maker = result_maker(str(ready.facts["label"]), ready.digest, made)
-    writer = ReportWriter(maker, out, pseudonymous) if reports else None
-    predictor = Predictor(ready, threshold, out, maker, reports=writer)
-    scores = ready.task.kind == "classification" and not maps
+    predictor = Predictor(
+        *(ready, threshold, out, maker),
+        write_maps=maps,
+        captures=CaptureWriter(maker, out, pseudonymous) if captures else None,
+        reports=ReportWriter(maker, out, pseudonymous) if reports else None,
+    )
+    scores = ready.task.kind == "classification" and not (maps or captures)
     if scores or isinstance(ready.images, Features) or isinstance(source, TableSource):
         return predictor
     opened = open_mask_writer(ready.images, ready.names, maker, out, source=source, gland=gland)
     opened = replace(opened, pseudonymous=pseudonymous)
-    return predictor._replace(maps=opened) if maps else predictor._replace(masks=opened)
+    return predictor._replace(maps=opened) if maps or captures else predictor._replace(masks=opened)
 
 
 def _predictions(predictor: Predictor, opened: Intake, readers: int) -> Iterator[Prediction | Rejected]:
@@ -190,15 +200,17 @@ def _predictions(predictor: Predictor, opened: Intake, readers: int) -> Iterator
 def write_predictions(
     out: Path, columns: Sequence[str], results: Results[Prediction], accounts: Sequence[Account]
 ) -> None:
-    """Write predictions.csv, quarantine.csv and accounted.csv; remove masks, maps and reports that only an earlier
-    one names. The quarantine also lists patients of whom nothing was selected.
+    """Write predictions.csv, quarantine.csv and accounted.csv; remove files that only an earlier one names, and what
+    a killed call left unfinished. The quarantine also lists patients of whom nothing was selected.
 
     Raises:
         OSError: the disk.
     """
-    written = {place for one in results.done for place in (one.mask, one.map, one.report)}
-    for column, folder in (("mask", MASKS), ("map", MAPS), ("report", REPORTS)):
+    written = {place for one in results.done for place in (one.mask, one.map, one.report, one.capture)}
+    for column, folder in {"mask": MASKS, "map": MAPS, "report": REPORTS, "capture": CAPTURES}.items():
         forget_masks(out, set(_named(out, column)) - written, folder)
+        forget_parts(out / folder)
+    forget_parts(out)
     # Write the quarantine first: predictions without it would look complete.
     left_out = refusals(results.refused, accounts)
     write_whole(out / "quarantine.csv", table_bytes(("study", "reason", "detail"), left_out))

@@ -1,8 +1,8 @@
 """All results of one series for the archive that it came from: rows of the table, and DICOM files to store there.
 
-A segmentation model gives a DICOM Segmentation of each stack, a classifier a structured report. Given the results that
-an earlier call made of the same series with the same model, a new report names the one that it replaces, and a note
-rejects what else is replaced.
+A segmentation model gives a DICOM Segmentation of each stack, a classifier a structured report and, where wanted, a
+picture of its map. Given the results that an earlier call made of the same series with the same model, a new report
+names the one that it replaces, and a note rejects what else is replaced.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias
 
 from pydicom.dataset import Dataset
 
+from pipelines.batch.maps import unmapped
 from pipelines.batch.prediction import THRESHOLD, open_predictor, open_unlabelled
 from pipelines.batch.reports import series_name
 from pipelines.batch.scoring import Prediction, Predictor, columns_of, predicted
@@ -35,7 +36,7 @@ from pipelines.models.file import Ready
 
 NOTES = "notes"
 UIDS = ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID")
-Kind: TypeAlias = Literal["segmentation", "report", "rejection"]
+Kind: TypeAlias = Literal["segmentation", "report", "capture", "rejection"]
 
 
 class ResultFile(NamedTuple):
@@ -66,7 +67,8 @@ class SeriesResults(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """What is to be made of a series. threshold: of two classes. select, unit: as of `pipelines.predict`. gland: the
-    folder of gland masks, if the model is to use them. pseudonymous: None = results name the patient as the images do;
+    folder of gland masks, if the model is to use them. captures: whether a classifier of slices also draws the most
+    sensitive slice with its map. pseudonymous: None = results name the patient as the images do;
     otherwise patient, study and UIDs are those that de-identification gives the images with this key.
     """
 
@@ -74,6 +76,7 @@ class Wanted:
     select: Mapping[str, str] = field(default_factory=dict)
     unit: str | None = None
     gland: str | None = None
+    captures: bool = False
     pseudonymous: Pseudonymous | None = None
 
 
@@ -113,9 +116,10 @@ def results_of(
             refused.append(found)
         else:
             done.append(found)
-    columns = columns_of(ready.task.kind, ready.images, ready.names, reports=predictor.reports is not None)
+    made = {"reports": predictor.reports is not None, "captures": predictor.captures is not None}
+    columns = columns_of(ready.task.kind, ready.images, ready.names, **made)
     rows = tuple(dict(zip(columns, map(str, one.cells), strict=True)) for one, _ in done)
-    files = [_file(one, out) for one, _ in done]
+    files = [file for one, _ in done for file in _files(one, out)]
     if done:
         files += _notes(predictor, out, done[0][1], wanted, replaced, files)
     return SeriesResults(rows, tuple(files), tuple(refused), accounted(opened.items, refused))
@@ -126,6 +130,8 @@ def _problems(ready: Ready, folder: Path, wanted: Wanted) -> list[str]:
     problems += folder_problems("gland", wanted.gland) if wanted.gland else []
     if isinstance(ready.images, Pictures | Features):
         problems.append(f"the model is for {ready.images.kind}, and a DICOM archive needs one for slices or volumes")
+    if wanted.captures and ready.task.kind == "classification":
+        problems += unmapped(ready, "captures")
     if not 0 <= wanted.threshold <= 1:
         problems.append(f"threshold must be in [0, 1], found {wanted.threshold}")
     return problems
@@ -142,7 +148,9 @@ def _predictor(
 ) -> Predictor:
     scores = ready.task.kind == "classification"
     settings = (ready, wanted.threshold, out, source, wanted.gland)
-    predictor = open_predictor(*settings, reports=scores, when=when, pseudonymous=wanted.pseudonymous)
+    predictor = open_predictor(
+        *settings, reports=scores, captures=scores and wanted.captures, when=when, pseudonymous=wanted.pseudonymous
+    )
     if predictor.reports is None:
         return predictor
     earlier = {one.study: _header(one) for one in replaced if one.kind == "report"}
@@ -160,9 +168,9 @@ def _predicted(predictor: Predictor, study: ReadStudy | Rejected) -> tuple[Predi
         return Rejected(study.study, error.reason, error.detail)
 
 
-def _file(one: Prediction, out: Path) -> ResultFile:
-    kind, place = ("segmentation", one.mask) if one.mask else ("report", one.report)
-    return _described(cast(Kind, kind), str(one.row[1]), out / place)
+def _files(one: Prediction, out: Path) -> list[ResultFile]:
+    places: dict[Kind, str] = {"segmentation": one.mask, "report": one.report, "capture": one.capture}
+    return [_described(kind, str(one.row[1]), out / place) for kind, place in places.items() if place]
 
 
 def _described(kind: Kind, study: str, path: Path) -> ResultFile:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from federation.task import Kind
-from pipelines.batch.maps import write_map
+from pipelines.batch.captures import CaptureWriter, write_capture
+from pipelines.batch.maps import cams_of, map_on_study, write_map
 from pipelines.batch.masks import MaskWriter, write_mask
 from pipelines.batch.origin import MODEL, ORIGIN, frame_at, model_cells, origin_of
 from pipelines.batch.reports import ReportWriter, write_report
@@ -29,8 +30,9 @@ SCORED = (*STUDY, "score", "highest_at", "positive")
 
 
 class Predictor(NamedTuple):
-    """Everything besides the study that a prediction needs. masks: of a segmentation model. maps: of a classifier whose
-    maps are wanted. reports: of a classifier whose structured reports are wanted. maker: of DICOM results.
+    """Everything besides the study that a prediction needs. maker: of DICOM results. masks: of a segmentation model.
+    maps: of a classifier whose maps are wanted, written as such (`write_maps`) or drawn (`captures`). reports: of a
+    classifier whose structured reports are wanted.
     """
 
     ready: Ready
@@ -39,15 +41,17 @@ class Predictor(NamedTuple):
     maker: ResultMaker
     masks: MaskWriter | None = None
     maps: MaskWriter | None = None
+    write_maps: bool = False
+    captures: CaptureWriter | None = None
     reports: ReportWriter | None = None
 
 
 class Prediction(NamedTuple):
     """A row of the table, and whether the study is positive: its score reaches the threshold, its mask is not empty, or
     its class is not the first. name: of the class, of more than two. unlike: whether it is unlike the training
-    patients; None if unknown. origin: the cells of `ORIGIN` and `MODEL`. mask, map, report: files below the folder of
-    results; "" if none. finding, highest: of a classifier, what a report says, and the image where the score was
-    highest, if it is one.
+    patients; None if unknown. origin: the cells of `ORIGIN` and `MODEL`. mask, map, capture, report: files below the
+    folder of results; "" if none. finding, highest: of a classifier, what a report says, and the image where the score
+    was highest, if it is one.
     """
 
     row: tuple[object, ...]
@@ -57,6 +61,7 @@ class Prediction(NamedTuple):
     origin: tuple[str, ...] = ("",) * (len(ORIGIN) + len(MODEL))
     mask: str = ""
     map: str = ""
+    capture: str = ""
     report: str = ""
     finding: Finding | None = None
     highest: Frame | None = None
@@ -64,7 +69,7 @@ class Prediction(NamedTuple):
     @property
     def cells(self) -> tuple[object, ...]:
         """The row with all its columns."""
-        return (*self.row, *filter(None, [self.map]), *self.origin, *filter(None, [self.report]))
+        return (*self.row, *filter(None, [self.map]), *self.origin, *filter(None, [self.report, self.capture]))
 
 
 def predicted(predictor: Predictor, study: ReadStudy) -> Prediction:
@@ -77,11 +82,18 @@ def predicted(predictor: Predictor, study: ReadStudy) -> Prediction:
     ready = predictor.ready
     x = ready.seen(torch.from_numpy(study.examples.images))
     found = prediction_of(predictor, study, ready.probabilities(x), ready.verdict(x))
+    told, position = found.finding, study.examples.position
+    if told is None:
+        return found
     if predictor.maps is not None:
-        place = write_map(study.study, ready.module, x, study.examples.position, predictor.maps)
-        found = found._replace(map=place)
-    if predictor.reports is not None and found.finding is not None:
-        place = write_report(found.finding, study.candidate, found.highest, predictor.reports)
+        cams = cams_of(ready.module, x)
+        if predictor.write_maps:
+            found = found._replace(map=write_map(study.study, cams, position, predictor.maps))
+        if predictor.captures is not None:
+            on_study = map_on_study(study.study, cams, position, predictor.maps)
+            found = found._replace(capture=write_capture(on_study, told, study.candidate, predictor.captures))
+    if predictor.reports is not None:
+        place = write_report(told, study.candidate, found.highest, predictor.reports)
         found = found._replace(report=place)
     return found
 
@@ -160,11 +172,24 @@ def _of_classes(ready: Ready, probabilities: Tensor, position: Array) -> tuple[i
 
 
 def columns_of(
-    kind: Kind, images: AnyImages, names: Sequence[str], *, maps: bool = False, reports: bool = False
+    kind: Kind,
+    images: AnyImages,
+    names: Sequence[str],
+    *,
+    maps: bool = False,
+    reports: bool = False,
+    captures: bool = False,
 ) -> tuple[str, ...]:
-    """Columns of predictions.csv. names: as in `Ready`. maps, reports: whether they are written."""
+    """Columns of predictions.csv. names: as in `Ready`. maps, reports, captures: whether they are written."""
     if kind == "classification":
         told = (*STUDY, "class", "highest_at", *(f"p_{name}" for name in names)) if names else SCORED
     else:
         told = (*STUDY, *(f"{name}_{'share' if isinstance(images, Pictures) else 'ml'}" for name in names), "mask")
-    return (*told, *(["map"] if maps else []), *ORIGIN, *MODEL, *(["report"] if reports else []))
+    return (
+        *told,
+        *(["map"] if maps else []),
+        *ORIGIN,
+        *MODEL,
+        *(["report"] if reports else []),
+        *(["capture"] if captures else []),
+    )

@@ -19,6 +19,7 @@ from evaluation.csv_text import csv_text, read_csv_text
 from pipelines.data.accounts import Account, unserved
 from pipelines.data.study import Rejected
 
+PART = ".part"
 LONGEST = 60  # characters of a name in the name of its unfinished file, which must not grow too long
 Refusal: TypeAlias = tuple[str, str, str]
 """The refused input, the reason's code, and what to do."""
@@ -33,7 +34,7 @@ def write_whole(path: Path, data: bytes, *, flush: bool = True) -> None:
         OSError: the disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name[:LONGEST]}.part")
+    part = path.with_name(f".{path.name[:LONGEST]}{PART}")
     try:
         with part.open("wb") as file:
             file.write(data)
@@ -43,6 +44,16 @@ def write_whole(path: Path, data: bytes, *, flush: bool = True) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def forget_parts(folder: Path) -> None:
+    """Remove unfinished files that a killed call left in a folder, which would be handed on with the others.
+
+    Raises:
+        OSError: the disk.
+    """
+    for path in folder.glob(f".*{PART}"):
+        path.unlink(missing_ok=True)
 
 
 def read_table(path: Path) -> list[dict[str, str]]:

@@ -85,7 +85,7 @@ def run_external_site(
     if options.check:
         return print_check(job, console, as_json=options.json)
     out = Path(settings.out)
-    with RunLock(out), safe_stop() as stop:
+    with RunLock(out, tidy=True), safe_stop() as stop:
         clean(out)
         try:
             return _adapt_and_predict(job, stop, console, as_json=options.json)

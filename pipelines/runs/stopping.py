@@ -99,11 +99,15 @@ def _handler(stop: Stop) -> Callable[[int, FrameType | None], None]:
 class RunLock:
     """Lets only one run use a folder: `with RunLock(root): ...`. The system releases the lock of a killed run.
 
+    tidy: whether the lock's file is removed at the end, from a folder whose files are handed on; a run's folder is
+    known by it. It is removed while the lock is held, and whoever then locks a removed file tries again (filelock 4).
+
     Raises (on entering):
         LockedError: another run uses it; the message names its process, machine and start.
     """
 
     root: Path
+    tidy: bool = False
     _held: list[FileLock] = field(default_factory=list, repr=False, compare=False)
 
     def __enter__(self) -> RunLock:
@@ -122,6 +126,8 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         (self.root / HOLDER).unlink(missing_ok=True)
+        if self.tidy:
+            (self.root / LOCK).unlink(missing_ok=True)
         self._held.pop().release()
 
 

@@ -385,7 +385,10 @@ def test_dicom_is_adapted_to_and_gets_valid_segmentations(tmp_path, capsys):
     assert "before the step" in told["why"]
     for line in lines(tmp_path / "out" / "predictions.csv"):
         assert read_seg(tmp_path / "out" / line["mask"], ["gland"]).values.ndim == 3
+        assert line["study_uid"] and line["model"] == "routing of theirs" and line["model_digest"]
     assert errors(tmp_path / "out") == set()
+    hidden = [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]
+    assert not hidden, "the folder is handed on as it is"
 
 
 def pictures(folder: Path) -> tuple[Path, Pictures]:

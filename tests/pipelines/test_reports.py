@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -109,7 +110,9 @@ def test_a_report_says_what_was_found_where_and_by_whom(series):
     numbers = {one.name.value: one.value for one in group.get_measurements()}
     probability = codes.DCM.Probability.value
     assert numbers == {probability: 0.873123, "threshold": 0.5, "distance": 1.3, "p_value": 0.004, "examples": 19.0}
-    assert {one.unit for one in group.get_measurements()} == {codes.UCUM.NoUnits}
+    units = {one.name.value: one.unit.value for one in group.get_measurements()}
+    assert units.pop("distance") == "{ratio}" and units.pop("examples") == "{images}"
+    assert set(units.values()) == {"{0:1}"}
     (score,) = group.get_measurements(name=codes.DCM.Probability)
     assert [one.ReferencedSOPSequence[0].ReferencedSOPInstanceUID for one in score.referenced_images] == [place]
     assert [one.ReferencedSOPSequence[0].ReferencedSOPInstanceUID for one in group.source_images] == [place]
@@ -327,6 +330,19 @@ def write(folder: Path, series: Candidate) -> Path:
     }.items():
         (folder / f"{name}.dcm").write_bytes(data)
     return folder
+
+
+def test_dcmtk_shows_each_number_with_its_name(series, tmp_path):
+    """A container that says CONTINUOUS becomes a line of bare numbers."""
+    program = shutil.which("dsr2html")
+    if program is None:
+        pytest.skip("dsr2html (dcmtk) is not installed")
+    (tmp_path / "in.dcm").write_bytes(made(series))
+    subprocess.run([program, tmp_path / "in.dcm", tmp_path / "out.html"], check=True, capture_output=True)
+    shown = " ".join(re.sub(r"<[^>]*>", " ", (tmp_path / "out.html").read_text("latin-1")).split())
+    for name, value in {"Probability": "0.873123", "Class by the model": "Positive", "Comment": NOTICE}.items():
+        assert re.search(rf"{name}:? {value}", shown), name
+    assert "Number of images that were scored: 19.0 {images}" in shown
 
 
 @pytest.mark.parametrize("scanner", list("APE"))

@@ -166,6 +166,38 @@ def test_a_killed_process_holds_nothing(tmp_path):
         assert json.loads((tmp_path / HOLDER).read_text())["pid"] == os.getpid()
 
 
+MANY = """
+import sys, time
+from pathlib import Path
+from pipelines.runs.stopping import LockedError, RunLock
+folder, until = Path(sys.argv[1]), time.monotonic() + 2
+print("ready", flush=True)
+sys.stdin.readline()
+while time.monotonic() < until:
+    try:
+        with RunLock(folder, tidy=True):
+            (folder / "inside").mkdir()  # fails if another one is inside
+            (folder / "inside").rmdir()
+            print("in")
+    except LockedError:
+        pass
+"""
+
+
+def test_a_lock_that_is_removed_at_the_end_lets_one_in_at_a_time(tmp_path):
+    with RunLock(tmp_path / "one", tidy=True), pytest.raises(LockedError), RunLock(tmp_path / "one", tidy=True):
+        pytest.fail("two runs in one folder")
+    assert list((tmp_path / "one").iterdir()) == []
+    command = [sys.executable, "-c", MANY, str(tmp_path / "many")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(3)]  # type: ignore[call-overload]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    told = [process.communicate("go\n", timeout=60) for process in processes]
+    assert [error for _, error in told] == ["", "", ""]
+    assert sum(out.count("in") for out, _ in told) > 20
+
+
 def test_work_stops_within_a_moment_of_the_signal(tmp_path):
     with holding(tmp_path) as process:
         begun = time.monotonic()

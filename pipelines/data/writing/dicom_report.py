@@ -61,6 +61,13 @@ THRESHOLD = Code("threshold", SCHEME, "Score from which the model calls a study 
 DISTANCE = Code("distance", SCHEME, "Distance from training studies, as multiple of its limit")
 P_VALUE = Code("p_value", SCHEME, "Share of training studies as far away")
 EXAMPLES = Code("examples", SCHEME, "Number of images that were scored")
+SHARE = Code("{0:1}", "UCUM", "range: 0:1")
+UNITS = {  # annotations that read well where a viewer shows the code
+    THRESHOLD: SHARE,
+    DISTANCE: Code("{ratio}", "UCUM", "ratio"),
+    P_VALUE: SHARE,
+    EXAMPLES: Code("{images}", "UCUM", "images"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +198,18 @@ def _content(
         title=codes.DCM.ImagingMeasurementReport,
     )
     report[0].ContentSequence.append(_notice())
+    _separate(report[0])
     return report
+
+
+def _separate(item: Dataset) -> None:
+    """Say of each container that its items stand on lines of their own: else viewers may join them to prose, and show
+    numbers without the names of what they are.
+    """
+    if "ContinuityOfContent" in item:
+        item.ContinuityOfContent = "SEPARATE"
+    for inner in item.get("ContentSequence") or []:
+        _separate(inner)
 
 
 def _notice() -> Dataset:
@@ -237,15 +255,15 @@ def _measurements(finding: Finding, place: tuple[Dataset, list[int] | None] | No
     )
     if finding.score is not None:
         yield sr.Measurement(
-            name=codes.DCM.Probability, value=_plain(finding.score), unit=codes.UCUM.NoUnits, referenced_images=seen
+            name=codes.DCM.Probability, value=_plain(finding.score), unit=SHARE, referenced_images=seen
         )
     for name, share in finding.classes.items():
         own = seen if name == finding.name else None
-        yield sr.Measurement(name=class_code(name), value=_plain(share), unit=codes.UCUM.NoUnits, referenced_images=own)
+        yield sr.Measurement(name=class_code(name), value=_plain(share), unit=SHARE, referenced_images=own)
     others = {THRESHOLD: finding.threshold, DISTANCE: finding.distance, P_VALUE: finding.p_value}
     for code, value in {**others, EXAMPLES: float(finding.examples)}.items():
         if value is not None and math.isfinite(value):
-            yield sr.Measurement(name=code, value=_plain(value), unit=codes.UCUM.NoUnits)
+            yield sr.Measurement(name=code, value=_plain(value), unit=UNITS[code])
 
 
 def _plain(value: float) -> float:

@@ -1,0 +1,124 @@
+"""Draw the most sensitive slice of a DICOM study with its map, for the PACS, into the folder `captures`.
+
+Beside each other: the slice as it is, and with the map laid over it; below, what it shows, by which model, and that it
+is for research only. The map is that of `pipelines.batch.maps`; its largest value in the study lies on this slice.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from evaluation.tiles import Tile, drawn
+from pipelines.batch.reports import series_name
+from pipelines.batch.tables import write_whole
+from pipelines.data.folder import steady
+from pipelines.data.grids.geometry import spacing_of
+from pipelines.data.index import Candidate, load
+from pipelines.data.study import Array, Rejected, Unusable, Volume
+from pipelines.data.writing.dicom_capture import capture_bytes
+from pipelines.data.writing.dicom_report import Finding
+from pipelines.data.writing.dicom_source import NOTICE, PUBLISHER, Pseudonymous, ResultMaker
+from pipelines.loader.command_line import installed_version
+
+CAPTURES = "captures"
+SIDE = 448  # pixels of the longer side of a panel
+LETTER, LINE, EDGE = 14, 19, 8  # pixels: height of the letters, from line to line, and around
+SCALE = (96, 10)  # pixels: width and height of the bar of colours
+WHITE, YELLOW = (235, 235, 235), (255, 205, 60)
+HOW = "Sensitivity of the model's score to this slice, drawn in colour on it: dark where little, light where much."
+
+
+@dataclass(frozen=True)
+class CaptureWriter:
+    """Settings for writing pictures. out: the folder of results. pseudonymous: None = as the images name patients."""
+
+    maker: ResultMaker
+    out: Path
+    pseudonymous: Pseudonymous | None = None
+
+
+def write_capture(found: Volume, finding: Finding, candidate: Candidate | None, captures: CaptureWriter) -> str:
+    """Draw one study's map, and return its place below the folder of results.
+
+    found: the map (I, J, K) on the study's grid, from 0 to 1.
+
+    Raises:
+        Unusable: `no_dicom`, or a reason of the reader or of `capture_bytes`.
+        OSError: the disk.
+    """
+    if candidate is None or candidate.stack is None:
+        raise Unusable("no_dicom", "a capture is of DICOM images, and these are none. Leave captures out.")
+    stack, study = candidate.stack, load(candidate)
+    if isinstance(study, Rejected):
+        raise Unusable(study.reason, study.detail)
+    values = np.asarray(found.values, np.float32)
+    k = int(values.max(axis=(0, 1)).argmax())
+    image = np.asarray(study.image.values, np.float32)[:, :, k].T
+    width, height = (float(step) for step in spacing_of(stack.affine)[:2])
+    said = lines_of(finding, captures.maker, k, stack.shape[2])
+    picture = painted(image, values[:, :, k].T, (width, height), said)
+    data = steady(
+        candidate.files,
+        lambda: capture_bytes(
+            picture, stack.volumes[0][k], stack, captures.maker, derivation=HOW, pseudonymous=captures.pseudonymous
+        ),
+    )
+    name = f"{series_name(candidate.study)}.dcm"
+    write_whole(captures.out / CAPTURES / name, data)
+    return f"{CAPTURES}/{name}"
+
+
+def lines_of(finding: Finding, maker: ResultMaker, k: int, slices: int) -> list[str]:
+    """The words below a picture; the first is the notice. k: of the slice, from 0."""
+    score = finding.classes.get(finding.name, 0.0) if finding.score is None else finding.score
+    told = f"{finding.name}, probability {score:.3f}" if finding.score is None else f"score {score:.3f}: {finding.name}"
+    if finding.threshold is not None:
+        told += f" (from {finding.threshold:g})"
+    if finding.unlike:
+        told += "; UNLIKE the studies that the model learnt from"
+    made = f"{maker.label} {maker.digest}, {PUBLISHER} {installed_version()}"
+    return [NOTICE, f"{told}.", f"Slice {k + 1} of {slices}, where the score is most sensitive.", made]
+
+
+def painted(image: Array, cam: Array, step: tuple[float, float], said: list[str]) -> NDArray[np.uint8]:
+    """The picture (rows, columns, 3).
+
+    image, cam: (rows, columns) of the slice and of the map, in [0, 1]. step: millimetres from column to column, and
+    from row to row.
+    """
+    across, down = image.shape[1] * step[0], image.shape[0] * step[1]
+    size = max(1, round(SIDE * across / max(across, down))), max(1, round(SIDE * down / max(across, down)))
+    seen = image[np.isfinite(image)]
+    low, high = (float(end) for end in np.percentile(seen, (1, 99))) if seen.size else (0.0, 1.0)
+    shown = np.nan_to_num(image, nan=low, posinf=high, neginf=low)
+    panels = [drawn(Tile(shown, "", cam=map_), low, max(high, low + 1e-6), size) for map_ in (None, cam)]
+    above = np.concatenate(panels, axis=1)
+    letters = ImageFont.load_default(size=LETTER)
+    wrapped = [(part, n) for n, line in enumerate(said) for part in textwrap.wrap(line, above.shape[1] // LETTER * 2)]
+    whole = Image.new("RGB", (above.shape[1], above.shape[0] + max(len(wrapped), 3) * LINE + 2 * EDGE))
+    whole.paste(Image.fromarray(above), (0, 0))
+    pen = ImageDraw.Draw(whole)
+    _draw_scale(whole, pen, letters)
+    for row, (part, number) in enumerate(wrapped):
+        at = (EDGE, above.shape[0] + EDGE + row * LINE)
+        pen.text(at, part, fill=YELLOW if number == 0 else WHITE, font=letters)
+    return np.asarray(whole)
+
+
+def _draw_scale(
+    whole: Image.Image, pen: ImageDraw.ImageDraw, letters: ImageFont.ImageFont | ImageFont.FreeTypeFont
+) -> None:
+    """The colours of the map, in the corner below on the right."""
+    import matplotlib  # slow to import
+
+    bar = np.broadcast_to(matplotlib.colormaps["inferno"](np.linspace(0, 1, SCALE[0]))[None, :, :3], (*SCALE[::-1], 3))
+    left, top = whole.width - SCALE[0] - EDGE, whole.height - LINE - EDGE
+    whole.paste(Image.fromarray(np.round(255 * bar).astype(np.uint8)), (left, top - SCALE[1] - 2))
+    for word, at, anchor in (("little", left, "la"), ("much", left + SCALE[0], "ra")):
+        pen.text((at, top), word, fill=WHITE, font=letters, anchor=anchor)

@@ -1,0 +1,136 @@
+"""Encode a picture of a result as a DICOM Secondary Capture Image (PS3.3 A.8.1), by highdicom.
+
+Every viewer shows such an image; a parametric map, which would keep the numbers, few do. The image is in colour and not
+compressed, refers to the image that it was drawn on (SourceImageSequence), and says in words how it was derived.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset
+from pydicom.sr.codedict import codes
+from pydicom.uid import ExplicitVRLittleEndian
+
+from pipelines.data.headers import Frame, Stack
+from pipelines.data.index import readable
+from pipelines.data.writing.dicom_source import (
+    NOTICE,
+    PUBLISHER,
+    Images,
+    Pseudonymous,
+    ResultMaker,
+    bare,
+    belong,
+    checked,
+    images_of,
+    maker_for,
+    series_number,
+)
+from pipelines.loader.command_line import installed_version
+from privacy.deidentify.keyed import new_uid
+
+if TYPE_CHECKING:
+    from highdicom.sc import SCImage
+
+SERIES_NUMBER = 9200
+"""Added to the series number of the images."""
+
+
+def capture_bytes(
+    picture: NDArray[np.uint8],
+    drawn_on: Frame,
+    images: Stack,
+    maker: ResultMaker,
+    *,
+    derivation: str,
+    pseudonymous: Pseudonymous | None = None,
+) -> bytes:
+    """A picture as a file of the study.
+
+    picture: (rows, columns, 3) RGB, with the words that it is for research only. drawn_on: the image of `images` that
+    it shows, as that lies in its file: not turned. derivation: how it was made, a sentence.
+
+    Raises:
+        ValueError: not such a picture.
+        Unusable: as of `report_bytes`.
+    """
+    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+        raise ValueError(f"a picture is (rows, columns, 3) uint8, found {picture.shape} {picture.dtype}")
+    with readable(drawn_on.path.name):
+        found = images_of([drawn_on], pseudonymous)
+        made = _capture(picture, drawn_on, found, images, maker_for(maker, found, pseudonymous), derivation)
+        data = io.BytesIO()
+        made.save_as(data, enforce_file_format=True)
+    return checked(data.getvalue(), found)
+
+
+def _capture(
+    picture: NDArray[np.uint8], drawn_on: Frame, source: Images, images: Stack, maker: ResultMaker, derivation: str
+) -> SCImage:
+    from highdicom.sc import SCImage  # slow to import
+
+    told = hashlib.sha256(picture.tobytes() + derivation.encode()).hexdigest()
+    known = f"capture/{source.first.SOPInstanceUID}/{drawn_on.index}/{maker.digest}/{maker.when.isoformat()}/{told}"
+    made = SCImage.from_ref_dataset(
+        bare(source.first),
+        pixel_array=picture,
+        photometric_interpretation="RGB",
+        bits_allocated=8,
+        coordinate_system="PATIENT",
+        patient_orientation=_orientation(images),
+        series_instance_uid=new_uid(maker.key, f"series/{known}"),
+        series_number=series_number(source.first, SERIES_NUMBER),
+        sop_instance_uid=new_uid(maker.key, f"instance/{known}"),
+        instance_number=1,
+        manufacturer=PUBLISHER,
+        manufacturer_model_name=maker.label[:64],
+        software_versions=(maker.digest[:64], f"{PUBLISHER} {installed_version()}"),
+        device_serial_number=maker.digest[:64],
+        series_description=f"Map by {maker.label[:32]}, research use only",
+        content_date=maker.when.date(),
+        content_time=maker.when.time(),
+        transfer_syntax_uid=ExplicitVRLittleEndian,
+    )
+    belong(made, source, maker)
+    made.SeriesDate = made.DateOfSecondaryCapture = made.ContentDate
+    made.SeriesTime = made.TimeOfSecondaryCapture = made.ContentTime
+    _put_body_part(made, source.first)
+    made.ConversionType = "WSD"
+    made.ImageType = ["DERIVED", "SECONDARY"]
+    made.BurnedInAnnotation = "NO"  # none that identifies the patient
+    made.DerivationDescription = f"{derivation} {NOTICE}"
+    made.SourceImageSequence = [_source(source.first, drawn_on)]
+    return made
+
+
+def _put_body_part(made: Dataset, header: Dataset) -> None:
+    """As in the image. Laterality is required, possibly empty, unless the body part is known not to be paired."""
+    for keyword in ("BodyPartExamined", "Laterality"):
+        if header.get(keyword):
+            setattr(made, keyword, header[keyword].value)
+    if "BodyPartExamined" not in made and "Laterality" not in made:
+        made.Laterality = None
+
+
+def _source(header: Dataset, drawn_on: Frame) -> Dataset:
+    item, purpose, code = Dataset(), Dataset(), codes.DCM.SourceImageForImageProcessingOperation
+    item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = header.SOPClassUID, header.SOPInstanceUID
+    if drawn_on.frames > 1:
+        item.ReferencedFrameNumber = drawn_on.index + 1
+    purpose.CodeValue, purpose.CodingSchemeDesignator, purpose.CodeMeaning = code.value, "DCM", code.meaning
+    item.PurposeOfReferenceCodeSequence = [purpose]
+    return item
+
+
+def _orientation(images: Stack) -> tuple[str, str]:
+    """The direction of the patient in which the columns and the rows of the images go, as single letters."""
+    found = []
+    for axis in images.affine[:3, :2].T:  # RAS
+        largest = int(np.abs(axis).argmax())
+        found.append("RAH"[largest] if axis[largest] > 0 else "LPF"[largest])
+    return found[0], found[1]
