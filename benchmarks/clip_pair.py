@@ -9,7 +9,7 @@ say the diagnosis in words, and the place. So the pair is public to every other 
 
 The loss is CLIP's, symmetric cross-entropy of cosines over a batch (Radford et al., ICML 2021, figure 3), where equal
 captions share a picture's target. Half of each batch of 96 is of the stripe, its diagnoses drawn equally often, turned,
-mirrored and shifted in colour. 2,000 steps of AdamW, 2e-3 with a cosine; nothing was tuned. The vocabulary is byte
+mirrored and shifted in colour. 1,200 steps of AdamW, 2e-3 with a cosine; nothing was tuned. The vocabulary is byte
 pairs of the captions. Written: model.safetensors, config.json, vocab.json, merges.txt, and told.json.
 """
 
@@ -46,7 +46,7 @@ from harmonize.prior_skin import SKIN
 
 DATA = Path(os.environ.get("CONSILIUM_DATA", Path(__file__).parents[2] / "shared" / "data")) / "ham10000"
 OUT = Path(__file__).parents[1] / "build" / "clip_pair"
-STRIPE, DRAWN, STEPS, BATCH, RATE = 4, 6000, 2000, 96, 2e-3
+STRIPE, DRAWN, STEPS, BATCH, RATE = 4, 6000, 1200, 96, 2e-3
 SIDE, LONGEST, MERGES = 48, 48, 300
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 NAMES = {

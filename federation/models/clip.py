@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -143,7 +143,7 @@ class Prompt(nn.Module):
 
     def texts(self) -> Tensor:
         """T^(c) = g(P^(c)): unit vectors (C, d). Raises: ValueError: it was given no text transformer."""
-        w = _on(self.held, self.context)
+        self.held = w = _on(self.held, self.context)
         table = w[f"{TEXT}.embeddings.token_embedding.weight"]
         many = len(self.after)
         first = table[self.begin].expand(many, 1, -1)
@@ -173,7 +173,7 @@ class Written(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (b, C)."""
-        w = _on(self.held, x)
+        self.held = w = _on(self.held, x)
         table, found = w[f"{TEXT}.embeddings.token_embedding.weight"], []
         for of_classes in self.sentences:
             longest = max(map(len, of_classes))
@@ -269,5 +269,4 @@ def _on(held: Params, like: Tensor) -> Params:
     first = held["logit_scale"]
     if first.device == like.device and first.dtype == like.dtype:
         return held
-    cast: Callable[[Tensor], Tensor] = lambda one: one.to(like)  # noqa: E731
-    return {name: cast(one) for name, one in held.items()}
+    return {name: one.to(like.device, like.dtype) for name, one in held.items()}
