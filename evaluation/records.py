@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.attacks import InversionRow, MembershipRow
+from evaluation.augmented import AugmentedRow
 from evaluation.drawing import Picture
 from evaluation.harmony import Harmony
 from evaluation.leaving import Left
@@ -129,6 +130,7 @@ class RunPage:
     method -> the space of images in which it learns, as `harmonize.translate` names it. recommended: of the hospitals
     that told it. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
     each line closes, where there is an oracle. untreated: the external line that the others' gains are over.
+    augmented: hospitals' synthetic training images, if any were asked for.
     """
 
     title: str
@@ -165,6 +167,7 @@ class RunPage:
     classes: tuple[str, ...] = ()
     shares: tuple[GapRow, ...] = ()
     untreated: str = ""
+    augmented: tuple[AugmentedRow, ...] = ()
 
 
 @dataclass(frozen=True)

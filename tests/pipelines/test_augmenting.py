@@ -12,6 +12,7 @@ import torch
 import yaml
 from safetensors.torch import save
 
+from evaluation.augmented import STATES, AugmentedRow
 from federation.features.encoder import digest
 from federation.features.inception import Network
 from harmonize import balancing, synthesis
@@ -20,6 +21,7 @@ from harmonize.prior import PRIORS, drawn
 from pipelines.coordinator.spending import total_cost
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients, synthetic_in
+from pipelines.hospital import augmenting
 from pipelines.hospital import training as learn
 from pipelines.hospital.hospital import COHORT, Hospital, write_cohort_file
 from pipelines.hospital.kept import cohort_of
@@ -299,6 +301,11 @@ def test_with_and_without_stand_in_one_table_of_one_run_and_test_patients_are_th
     for site in ("a", "b"):
         with_, without = rows["fedavg_aug", site], rows["fedavg", site]
         assert all(with_[name] == without[name] for name in ("patients", "positives", "negatives"))
+    page = (root / "report.html").read_text()
+    assert "Synthetic training images" in page and "this is no FID" in page and "fedavg_aug." in page
+    assert {row["site"]: row["made"] for row in said["augmented"]} == {
+        site: one["made"] for site, one in json.loads(next(root.glob("augment/*/augmented.json")).read_text()).items()
+    }
     assert said["spaces"] == {"fedavg": "raw", "fedavg_aug": "augmented"}
     assert (root / "sites" / "a" / "ready" / "fedavg_aug.safetensors").exists(), "it reads images as they are"
 
@@ -328,6 +335,12 @@ def test_settings_that_cannot_work_are_refused_with_their_reason():
     ):
         with pytest.raises(ConfigError, match=words):
             config(**said)
+
+
+def test_states_of_hospitals_have_their_words():
+    rows = [AugmentedRow("a", "augmented", state, "", 0) for state in STATES]
+    assert [row.why != "" for row in rows] == [False, True, True, True]
+    assert {augmenting.AUGMENTED, augmenting.BALANCED, augmenting.ONE_CLASS, augmenting.COPIES} == {*STATES}
 
 
 def test_a_finished_run_goes_on_without_asking_anew(finished_run, tmp_path, monkeypatch, capsys):

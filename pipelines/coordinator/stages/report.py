@@ -29,6 +29,7 @@ from evaluation.wording import moment
 from federation.rounds import schedule_of
 from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
+from pipelines.coordinator.report.augmented import augmented
 from pipelines.coordinator.report.comparing import recommendations
 from pipelines.coordinator.report.external_sites import counts, field, read_homes
 from pipelines.coordinator.report.figures import pictures, read_floor, read_tables
@@ -48,7 +49,7 @@ from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
-VERSION = 18
+VERSION = 19
 
 
 def settings(world: World) -> Json:
@@ -116,6 +117,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         classes=() if structures else classes.several,
         shares=shares,
         untreated=untouched or "",
+        augmented=augmented(world, inputs),
     )
     _write_statements(everybody, statements, out)
     text = coordinator_page(page)
