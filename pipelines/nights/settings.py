@@ -66,7 +66,8 @@ class Write:
     """What goes back: of a classifier a structured report of each series' score, of a model for masks a DICOM
     Segmentation. identity: patient = in the patient's study, with name and numbers; deidentified = without, in a study
     of its own, by the hospital's secret in the file `key`. threshold: score from which a series counts as positive, of
-    two classes. store: false = results stay in the state folder, and nothing is handed over.
+    two classes. captures: of a network that scores slices, also a picture of the most sensitive slice with its map.
+    store: false = results stay in the state folder, and nothing is handed over.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -74,6 +75,7 @@ class Write:
     identity: Literal["patient", "deidentified"] = "patient"
     key: str | None = None
     threshold: float = 0.5
+    captures: bool = False
     store: bool = True
 
     def __post_init__(self) -> None:

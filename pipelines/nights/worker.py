@@ -10,6 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from pipelines.batch.key import read_key
+from pipelines.batch.maps import unmapped
 from pipelines.batch.results import ResultFile, Wanted, results_of
 from pipelines.data.accounts import sums
 from pipelines.data.study import Rejected
@@ -50,6 +51,8 @@ def open_model(night: Night) -> Model:
     if ready.gland and not night.read.gland and not night.read.no_gland:
         text = "this model learnt from images cut about the gland: give a folder of masks, or say no_gland: true"
         problems.append(Problem(("read", "gland"), text))
+    if night.write.captures:
+        problems += [Problem(("write", "captures"), text) for text in unmapped(ready, "captures")]
     if night.write.identity == "deidentified" and night.write.key is None:
         text = (
             "missing; the hospital's secret, as of `translate` and `deidentify`; one is made if there is no such file"
@@ -73,6 +76,7 @@ def worker_of(model: Model, night: Night, folder: Path, console: Console) -> Wor
         select=night.read.select,
         unit=None if night.read.unit == "auto" else night.read.unit,
         gland=night.read.gland,
+        captures=night.write.captures,
         pseudonymous=pseudonymous,
     )
 

@@ -30,7 +30,7 @@ VERSION = 1
 State: TypeAlias = Literal["waiting", "retrieved", "done", "stored", "refused"]
 STATES: tuple[State, ...] = get_args(State)
 OPEN: tuple[State, ...] = ("waiting", "retrieved", "done")
-Kind: TypeAlias = Literal["segmentation", "report", "rejection"]
+Kind: TypeAlias = Literal["segmentation", "report", "capture", "rejection"]
 Seen: TypeAlias = Literal["new", "grew", "known", "own"]
 
 SCHEMA = """
