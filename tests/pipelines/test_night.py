@@ -125,6 +125,20 @@ def test_reports_stand_in_the_patients_study_and_refer_to_its_images(
     raise AssertionError("no report in the first patient's study")
 
 
+def test_results_without_the_patient_stand_in_a_study_of_their_own(
+    archive: Orthanc, model: Path, tmp_path: Path, images: list[Path]
+) -> None:
+    settings = settings_of(archive, model, tmp_path, write={"identity": "deidentified", "key": "secret.key"})
+    assert night([str(settings)]) == Exit.OK
+    headers = [pydicom.dcmread(path, stop_before_pixels=True) for path in images]
+    studies, patients = ({getattr(one, key) for one in headers} for key in ("StudyInstanceUID", "PatientID"))
+    found = [archive.ask("GET", f"/instances/{instance}/simplified-tags") for instance in reports(archive)]
+    assert len(found) == STUDIES
+    assert not studies & {one["StudyInstanceUID"] for one in found}
+    assert not patients & {one["PatientID"] for one in found}
+    assert (tmp_path / "secret.key").stat().st_mode & 0o077 == 0
+
+
 def test_without_an_archive_nothing_is_lost_and_the_same_command_goes_on(
     archive: Orthanc, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
