@@ -14,8 +14,8 @@ the CycleGAN of equations 3 to 7; the CAM classifier with elastic views; all by 
 Smaller than the paper, because one core has to do it: 32 x 32 pixels at 2.25 mm, 1,000 steps of the critic (300 for the
 score) and 300 of the CycleGAN where the paper has some 30,000, and so a learning rate of 1e-3 where it has 1e-4
 (chosen, of two, on patients of scanner A). Where Algorithm 1 does not find enough images in 20 passes, its delta is
-doubled, up to 0.8, and then it gets 100 passes; the cell says which was needed. Each finished cell goes into benchmarks/vafl_as_published.json
-at once; a cell that was stopped goes on from its last finished stage.
+doubled, up to 0.8, and then it gets 100 passes; the cell says which was needed. Each finished cell goes into
+benchmarks/vafl_as_published.json at once; a cell that was stopped goes on from its last finished stage.
 """
 
 from __future__ import annotations
