@@ -77,12 +77,20 @@ def distance(features: Features, made: Tensor, held: Tensor, train: Tensor, *, s
 def near_copies(made: Tensor, train: Tensor, held: Tensor) -> float:
     """The share of `made` that are near copies of training images; NaN with fewer than `FEWEST` held-back images.
 
-    Images are (n, C, H, W) in [-1, 1]; distances are Euclidean, over pixels.
+    Images are (n, C, H, W) in [-1, 1]; distances are Euclidean, over pixels, to the nearest of an image's mirror images
+    and quarter turns.
     """
     if len(held) < FEWEST or not len(made):
         return math.nan
-    near = nearest(made, train) < NEAR * nearest(made, held)
+    near = nearest(made, turned(train)) < NEAR * nearest(made, turned(held))
     return float(near.double().mean())
+
+
+def turned(images: Tensor) -> Tensor:
+    """Images (n, C, H, W) with their mirror images, and, if they are square, quarter turns: (4 n or 8 n, C, H, W)."""
+    square = images.shape[-1] == images.shape[-2]
+    both = [images, images.transpose(2, 3)] if square else [images]
+    return torch.cat([one.flip(axes) for one in both for axes in ((), (2,), (3,), (2, 3))])
 
 
 def nearest(images: Tensor, among: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harmonize.balancing import FEWEST, distance, lack, near_copies
+from harmonize.balancing import FEWEST, distance, lack, near_copies, turned
 from harmonize.elastic import deformed
 from harmonize.prior import PRIORS, drawn
 from harmonize.public_features import compared, features_of
@@ -61,10 +61,18 @@ def test_a_generator_that_copies_is_seen_and_one_that_knows_no_patient_is_not():
         "as they are": again,
         "with noise": (again + 0.05 * noise).clamp(-1, 1),
         "brighter": (again * 0.97 + 0.03).clamp(-1, 1),
+        "mirrored": again.flip(3),
+        "turned": again.rot90(1, (2, 3)),
     }.items():
         assert near_copies(copied, train, held) > 0.9, name
     half = torch.cat([again[:30], fresh[:30]])
     assert 0.4 < near_copies(half, train, held) < 0.6, "the share of them that copy is what is told"
+
+
+def test_an_image_that_is_not_square_is_compared_with_its_mirror_images():
+    wide = pictures(2, 1)[:, :, :, :24]
+    assert turned(wide).shape == (8, 1, 32, 24) and turned(pictures(2, 1)).shape == (16, 1, 32, 32)
+    assert len({one.numpy().tobytes() for one in turned(pictures(1, 1))}) == 8
 
 
 def test_blurred_images_resemble_everybody_and_copy_nobody():
