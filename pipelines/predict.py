@@ -6,8 +6,8 @@ NIfTI or picture files, or is a CSV file for a model of features. Writes three t
 predictions.csv, a line for each study, marked if it is unlike the training studies; quarantine.csv, what could not be
 read and why, and patients of whom nothing was selected; accounted.csv, a line for each file: used, quarantined, not
 selected or not imaging. They name patients as the files do. A segmentation model also writes a mask of each study into
-the folder masks, as DICOM Segmentation, NIfTI or PNG, like the study. DICOM masks carry the patient's name and
-identifiers, as the images do, so all output must stay in the hospital.
+the folder masks, as DICOM Segmentation, NIfTI or PNG, like the study. DICOM masks, reports and captures carry the
+patient's name and identifiers, as the images do, unless --key says otherwise, so all output must stay in the hospital.
 """
 
 from __future__ import annotations
@@ -57,6 +57,12 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
         "--captures",
         action="store_true",
         help="also draw, for the PACS, a DICOM series' most sensitive slice with its map, into the folder captures",
+    )
+    made.add_argument(
+        "--key",
+        metavar="FILE",
+        help="write DICOM masks, reports and captures without the patient's identity, by this secret of `deidentify`; "
+        "tables name patients all the same (a missing file is made)",
     )
     made.add_argument("--threshold", type=float, help="score from which a study counts as positive (default: 0.5)")
     add_study_arguments(made)

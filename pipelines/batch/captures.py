@@ -69,7 +69,7 @@ def write_capture(found: Volume, finding: Finding, candidate: Candidate | None, 
             picture, stack.volumes[0][k], stack, captures.maker, derivation=HOW, pseudonymous=captures.pseudonymous
         ),
     )
-    name = f"{series_name(candidate.study)}.dcm"
+    name = f"{series_name(candidate.study, captures.pseudonymous)}.dcm"
     write_whole(captures.out / CAPTURES / name, data)
     return f"{CAPTURES}/{name}"
 

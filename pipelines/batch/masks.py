@@ -131,7 +131,7 @@ def grid_of_study(study: str, masks: MaskWriter) -> tuple[Grid, Volume | None]:
 def file_name(study: str, masks: MaskWriter, ending: str) -> str:
     """The name of what is written for a study: that of its NIfTI file, or of its DICOM series with an ending."""
     if masks.candidates[study].stack is not None:
-        return f"{series_name(study)}{ending}"
+        return f"{series_name(study, masks.pseudonymous)}{ending}"
     return study if study.lower().endswith(SUFFIXES) else f"{study}.nii.gz"
 
 

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from federation.task import Kind
 from pipelines.batch.captures import CAPTURES, CaptureWriter
+from pipelines.batch.key import read_key
 from pipelines.batch.loop import NOTICE, Results, collect, finish, run_batch
 from pipelines.batch.maps import MAPS, unmapped
 from pipelines.batch.masks import MASKS, forget_masks, lies_in, open_mask_writer, result_maker
@@ -38,6 +39,7 @@ from pipelines.data.writing.dicom_source import Pseudonymous
 from pipelines.models.file import Ready
 from pipelines.models.likeness import likeness_in_words
 from pipelines.models.recommended import recommended_file
+from privacy.deidentify.profile import Profile
 from privacy.message import Json
 
 THRESHOLD = 0.5
@@ -57,7 +59,9 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
             opened = open_unlabelled(ready.images, source, options.gland)
             threshold = THRESHOLD if options.threshold is None else options.threshold
             wanted = {"maps": options.maps, "reports": options.reports, "captures": options.captures}
-            predictor = open_predictor(ready, threshold, Path(options.out), source, options.gland, **wanted)
+            hidden = Pseudonymous(read_key(Path(options.key), console), Profile()) if options.key else None
+            places = (Path(options.out), source, options.gland)
+            predictor = open_predictor(ready, threshold, *places, **wanted, pseudonymous=hidden)
         except OSError as error:
             raise ValueError(str(error)) from error
         results = Results[Prediction]([], [*opened.rejected])
@@ -91,6 +95,8 @@ def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
     extra = [name for name in ("maps", "captures", "reports") if getattr(options, name)]
     problems = [one for name in extra if name != "reports" for one in unmapped(ready, f"--{name}")]
     problems += [one for name in extra if name != "maps" for one in _unstored(ready, options, f"--{name}")]
+    if options.key and not {"captures", "reports"} & {*extra} and ready.task.kind == "classification":
+        problems.append("--key is for DICOM files that are written: add --reports or --captures, or remove it")
     if extra and ready.task.kind == "classification" and lies_in(Path(options.out), Path(options.folder)):
         problems.append(
             f"--out must not lie in FOLDER, or {extra[0]} would be read as studies the next time; give another"

@@ -21,6 +21,7 @@ from pipelines.data.index import Candidate
 from pipelines.data.study import Unusable
 from pipelines.data.writing.dicom_report import Finding, report_bytes
 from pipelines.data.writing.dicom_source import Pseudonymous, ResultMaker
+from privacy.deidentify.keyed import keyed_digest
 
 REPORTS = "reports"
 ODD = re.compile(r"[^A-Za-z0-9._-]")
@@ -59,15 +60,18 @@ def write_report(finding: Finding, candidate: Candidate | None, highest: Frame |
             predecessor=reports.replaced.get(study),
         ),
     )
-    name = f"{series_name(study)}.dcm"
+    name = f"{series_name(study, reports.pseudonymous)}.dcm"
     write_whole(reports.out / REPORTS / name, data)
     return f"{REPORTS}/{name}"
 
 
-def series_name(study: str) -> str:
+def series_name(study: str, pseudonymous: Pseudonymous | None = None) -> str:
     """A file name of a DICOM study's results: the series' UID, and 8 letters, since one series may hold several stacks,
-    and UIDs may be no UIDs.
+    and UIDs may be no UIDs. pseudonymous: letters that only the hospital's key gives, because a series' UID, or a hash
+    of it that anybody can compute, tells whose it is.
     """
+    if pseudonymous is not None:
+        return keyed_digest(pseudonymous.key, "results", study)[:32]
     told = hashlib.sha256(study.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     parts = [part for part in study.split("/") if part]
     return f"{ODD.sub('_', parts[-1])[:64].lstrip('.')}-{told}"

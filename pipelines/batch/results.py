@@ -203,6 +203,6 @@ def _notes(
         return []
     data = rejection_bytes([_header(one) for one in gone], images, maker, pseudonymous=wanted.pseudonymous)
     study = gone[0].study
-    path = out / NOTES / f"{series_name(study)}.dcm"
+    path = out / NOTES / f"{series_name(study, wanted.pseudonymous)}.dcm"
     write_whole(path, data)
     return [_described("rejection", study, path)]

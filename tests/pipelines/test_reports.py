@@ -14,6 +14,7 @@ from pathlib import Path
 import highdicom
 import numpy as np
 import pydicom
+import pydicom.data
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.index import Candidate
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Unusable
+from pipelines.data.writing.dicom_capture import capture_bytes
 from pipelines.data.writing.dicom_rejection import rejection_bytes
 from pipelines.data.writing.dicom_report import Finding, report_bytes
 from pipelines.data.writing.dicom_segmentation import seg_bytes
@@ -356,6 +358,24 @@ def test_dciodvfy_finds_no_error_on_real_series(data, tmp_path, select):
     if not folder.is_dir():
         pytest.skip(f"no ProstateX below {data}")
     assert errors(write(tmp_path, only(folder, **select))) == set()
+
+
+@pytest.mark.parametrize(("place", "derive"), [("dicom_zoo", "adc"), ("pydicom", "none")])
+def test_dciodvfy_finds_no_error_in_any_result_of_others_files(data, tmp_path, place, derive):
+    folder = Path(pydicom.data.__file__).parent / "test_files" if place == "pydicom" else data / place
+    if not folder.is_dir():
+        pytest.skip(f"no {place} below {data}")
+    source = DicomSource(folder=str(folder), lossy="allow", derive=derive)  # type: ignore[arg-type]
+    for number, one in enumerate(index_dicom(source).candidates):
+        out = tmp_path / str(number)
+        write(out, one)
+        first = one.stack.volumes[0][0]
+        picture = np.zeros((20, 30, 3), np.uint8)
+        (out / "capture.dcm").write_bytes(capture_bytes(picture, first, one.stack, MAKER, derivation="x"))
+        if pydicom.dcmread(first.path, stop_before_pixels=True).get("FrameOfReferenceUID"):
+            (out / "mask.dcm").write_bytes(seg_bytes(*mask_on(one, 1), ("lesion",), MAKER))
+        assert errors(out) == set()
+    assert number >= 0
 
 
 def test_dcmtk_reads_it_without_a_warning(series, tmp_path):

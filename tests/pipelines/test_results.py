@@ -13,6 +13,7 @@ import pytest
 
 from pipelines.batch.results import ResultFile, SeriesResults, Wanted, results_of
 from pipelines.data.writing.dicom_source import Pseudonymous
+from pipelines.deidentify import main as deidentify
 from pipelines.models.file import Ready, read_ready
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
@@ -115,6 +116,25 @@ def test_reports_are_for_scores_of_dicom_and_lie_elsewhere(images, tmp_path, cap
         assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("more", [{}, {"network": SEGMENTER}])
+def test_with_the_key_of_deidentification_results_name_nobody_and_fit_its_images(images, tmp_path, capsys, more):
+    file, out, key = model(tmp_path / "m", SLICES, DICOM, **more), tmp_path / "out", tmp_path / "key"
+    command = [str(file), str(images), "--no-gland", "--out", str(out), "--key", str(key)]
+    assert predict([*command, *([] if more else ["--reports", "--captures"])]) == Exit.OK
+    assert deidentify([str(images), str(tmp_path / "clean"), "--key", str(key)]) == Exit.OK
+    clean = {one.StudyInstanceUID: one.PatientID for one in map(pydicom.dcmread, (tmp_path / "clean").rglob("*.dcm"))}
+    written = [*out.rglob("*.dcm")]
+    assert len(written) == (2 if more else 4)
+    known = {row[name] for row in lines(out / "predictions.csv") for name in ("patient", "series_uid", "study_uid")}
+    for path in written:
+        found = pydicom.dcmread(path)
+        assert clean[found.StudyInstanceUID] == found.PatientID
+        assert not any(name in path.name or name.encode() in path.read_bytes() for name in known)
+    capsys.readouterr()
+    if not more:
+        assert predict(command) == Exit.CONFIG and "--key is for DICOM files" in capsys.readouterr().err
+
+
 def test_nothing_hidden_stays_in_a_folder_that_goes_to_an_archive(images, tmp_path):
     """Nor what a call left that was killed while it wrote."""
     file, out = model(tmp_path / "m", SLICES, DICOM), tmp_path / "out"
@@ -192,6 +212,7 @@ def test_without_identity_no_result_names_the_patient(series, tmp_path, network)
     assert file.study_uid == new_uid(KEY, image.StudyInstanceUID)
     assert pydicom.dcmread(file.path).PatientID == pseudonym(KEY, image.PatientID)
     assert image.PatientID.encode() not in file.path.read_bytes()
+    assert image.SeriesInstanceUID not in file.path.name and image.PatientID not in file.path.name
     assert row["study_uid"] == image.StudyInstanceUID, "the table stays in the hospital"
 
 

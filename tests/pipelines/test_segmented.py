@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
+from small_series import Series
 
 from pipelines.data.dicom.concepts import SCHEME, concept
 from pipelines.data.dicom.reader import index_dicom
@@ -86,6 +87,20 @@ def test_an_enhanced_series_gets_a_segmentation_of_its_one_file(series, tmp_path
     assert np.array_equal(on(found, read_seg(path)), blobs(found.shape))
     (group,) = {item.ReferencedSOPInstanceUID for item in pydicom.dcmread(path).SourceImageSequence}
     assert group == made.SOPInstanceUID
+
+
+def test_slices_whose_directions_differ_in_the_last_digit_get_a_segmentation(tmp_path):
+    """As of a GE scanner, whose diffusion-weighted slices have 0.999999 and 1."""
+
+    def change(index: int, dataset: Dataset) -> None:
+        dataset.ImageOrientationPatient = [1 - 1e-6 * index, 1e-6 * index, 0, 0, 1, 0]
+        dataset.PixelSpacing = [2 + 1e-5 * index, 1.5]
+        dataset.FrameOfReferenceUID = "1.2.3.9"
+
+    (found,) = index_dicom(DicomSource(folder=str(Series(change=change).write(tmp_path / "in")))).candidates
+    values = np.zeros(found.shape, np.uint8)
+    values[1:3, 2:5, 1:4] = 1
+    assert np.array_equal(on(found, read_seg(write(tmp_path, found, values, ("lesion",)))), values)
 
 
 def test_frames_refer_to_the_images_that_they_lie_on(series, tmp_path):

@@ -113,7 +113,7 @@ def _segmentation(
     known = f"{images.first.SeriesInstanceUID}/{maker.digest}/{maker.when.isoformat()}"
     known += f"/{hashlib.sha256(values.tobytes()).hexdigest()}/{'/'.join(classes)}"
     made = Segmentation(
-        source_images=[bare(header) for header in images.headers],
+        source_images=_aligned(images.headers),
         pixel_array=np.ascontiguousarray(values.transpose(2, 1, 0)),
         segmentation_type="BINARY",
         segment_descriptions=[_segment(number, name, maker) for number, name in enumerate(classes, start=1)],
@@ -138,6 +138,17 @@ def _segmentation(
     for item in (*made.DimensionOrganizationSequence, *made.DimensionIndexSequence):
         item.DimensionOrganizationUID = new_uid(maker.key, f"dimensions/{known}")
     return made
+
+
+def _aligned(headers: Sequence[Dataset]) -> list[Dataset]:
+    """Sources for the library, which wants directions that are equal to the last digit. Scanners round them slice by
+    slice; the reader accepts what lies within its tolerance.
+    """
+    sources = [bare(header) for header in headers]
+    for one in sources[1:]:
+        for keyword in ("ImageOrientationPatient", "PixelSpacing"):
+            setattr(one, keyword, sources[0].get(keyword))
+    return sources
 
 
 def _geometry(mask: Volume, frames: Sequence[Frame]) -> dict[str, Any]:
