@@ -67,7 +67,7 @@ def entry_of(texts: Mapping[str, str], query: Query, number: int) -> Entry | Odd
     series = texts["SeriesInstanceUID"]
     for keyword in RETURNED:
         if len(texts.get(keyword, "")) > LONGEST_TEXT:
-            return Odd(series, "long_text", f"{keyword} has {len(texts[keyword])} characters, at most {LONGEST_TEXT}")
+            return Odd(series, "long_text", f"{keyword} has more than {LONGEST_TEXT} characters")
     modality, day = texts.get("Modality", ""), day_of(texts.get("StudyDate", ""))
     if query.modality and modality and modality.upper() != query.modality.upper():
         return Odd(series, "not_asked_for", f"asked for {query.modality}, got another modality; it is not used")
@@ -99,7 +99,7 @@ def texts_of(answer: object, keys: Iterable[str]) -> dict[str, str]:
         value = values[0] if isinstance(values, list) and values else None
         value = value.get("Alphabetic") if isinstance(value, Mapping) else value  # of a person's name
         if isinstance(value, str | int) and not isinstance(value, bool):
-            found[keyword] = str(value)[: 2 * LONGEST_TEXT]
+            found[keyword] = str(value)[: LONGEST_TEXT + 1]
     return found
 
 

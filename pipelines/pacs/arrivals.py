@@ -11,12 +11,12 @@ from typing import Any
 from pynetdicom import _config, dimse_messages, evt
 from pynetdicom.presentation import AllStoragePresentationContexts, PresentationContext, build_context
 
-from pipelines.pacs.archive import Denied
+from pipelines.pacs.archive import Denied, Odd
 from pipelines.pacs.association import Watch, entity, server_context
 from pipelines.pacs.inbox import Inbox, TooMuch
 from pipelines.pacs.settings import DicomNode
 
-SUCCESS, NOT_UNDERSTOOD, NO_RESOURCES = 0x0000, 0xC000, 0xA700
+SUCCESS, NO_RESOURCES = 0x0000, 0xA700
 SYNTAXES = (
     "1.2.840.10008.1.2.1",  # explicit, little endian
     "1.2.840.10008.1.2",  # implicit
@@ -43,6 +43,7 @@ class Arrivals:
         self.inbox: Inbox | None = None
         self.watch: Watch | None = None
         self.lock = threading.Lock()
+        self.written: list[_Arriving] = []
 
     @contextmanager
     def expecting(self, inbox: Inbox, watch: Watch) -> Iterator[None]:
@@ -53,6 +54,8 @@ class Arrivals:
         finally:
             with self.lock:
                 self.inbox = self.watch = None
+                while self.written:
+                    self.written.pop().close()
 
     def place(self, **_: object) -> _Arriving:
         """In place of the temporary file that pynetdicom would write somewhere else, and leave there."""
@@ -60,7 +63,8 @@ class Arrivals:
         if inbox is None or watch is None:
             raise OSError("nothing was asked for")
         try:
-            return _Arriving(inbox.place(), watch)
+            self.written.append(_Arriving(inbox.place(), watch))
+            return self.written[-1]
         except (OSError, TooMuch) as error:
             watch.fail(error)
             raise
@@ -74,21 +78,28 @@ class Arrivals:
             watch.attach(event)
 
     def stored(self, event: evt.Event) -> int:
-        """Handler of EVT_C_STORE. Returns: the status for the archive."""
+        """Handler of EVT_C_STORE. Returns: the status for the archive, which is success also for what we cannot use: it
+        has come, and sending it again would not help.
+        """
         file = event.request._dataset_file
-        if file is None:
-            return NOT_UNDERSTOOD
-        file.close()
+        if file is not None:
+            file.close()
         with self.lock:
+            self.written[:] = [one for one in self.written if one is not file]
             inbox, watch = self.inbox, self.watch
-            path = Path(file.name)
-            if inbox is None or watch is None or not path.exists():
+            if inbox is None or watch is None:
                 return NO_RESOURCES
+            if file is None:
+                inbox.odd.append(Odd(inbox.entry.series, "not_dicom", "an image was sent without a data set"))
+                return SUCCESS
+            path = Path(file.name)
             try:
-                return SUCCESS if inbox.keep(path, str(event.request.AffectedSOPInstanceUID)) else NOT_UNDERSTOOD
+                if path.parent == inbox.folder and path.exists():
+                    inbox.keep(path, str(event.request.AffectedSOPInstanceUID))
+                    return SUCCESS
             except OSError as error:
                 watch.fail(error)
-                return NO_RESOURCES
+            return NO_RESOURCES
 
 
 class _Arriving:

@@ -6,7 +6,6 @@ one, and prints what goes wrong in its threads. A `Watch` bounds all of that fro
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl
 import threading
@@ -55,7 +54,7 @@ class Watch:
 
         def recv(size: int) -> bytearray:
             if size > LARGEST_PDU + 1024:
-                self.fail(TooMuch(f"a message of {size} bytes, at most {LARGEST_PDU} were agreed on"))
+                self.fail(Passing(f"the archive breaks the protocol: a message of {size} bytes, at most {LARGEST_PDU}"))
                 raise OSError("message too long")
             data: bytearray = real(size)
             self.active = time.monotonic()
@@ -159,21 +158,18 @@ def server_context(settings: DicomNode) -> ssl.SSLContext | None:
 
 @contextmanager
 def threads_that_fail_in_silence() -> Iterator[None]:
-    """What pynetdicom's threads raise is not printed: it is noticed by whoever waits for them. Nor does it log."""
-    before, logger = threading.excepthook, logging.getLogger("pynetdicom")
-    level = logger.level
+    """What pynetdicom's threads raise is not printed: it is noticed by whoever waits for them."""
+    before = threading.excepthook
 
     def told(failure: threading.ExceptHookArgs) -> None:
         if not isinstance(failure.thread, DULServiceProvider | Association):
             before(failure)
 
     threading.excepthook = told
-    logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
         threading.excepthook = before
-        logger.setLevel(level)
 
 
 def _with_key(context: ssl.SSLContext, settings: DicomNode) -> ssl.SSLContext:

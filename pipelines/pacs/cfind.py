@@ -26,6 +26,7 @@ from privacy.deidentify.quiet import quiet
 FIND = str(StudyRootQueryRetrieveInformationModelFind)
 BYTES_AN_ANSWER = 2**13
 PENDING, DONE = (0xFF00, 0xFF01), 0x0000
+UNABLE = 0xC000  # and up to 0xCFFF: to process it, for the archive's own reasons
 FORBIDDEN = (0x0122, 0x0124, 0xA801)
 STUDY_KEYS = frozenset(
     (
@@ -40,6 +41,7 @@ class Failed(Exception):
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the archive answers with status 0x{status:04X} (PS3.4, annexes B and C)")
+        self.status = status
 
 
 @contextmanager
@@ -94,7 +96,10 @@ def series_of(settings: DicomNode, pace: Pace, query: Query) -> list[Entry | Odd
                     found.append(_entry(answer, study, query, len(found) + 1))
         except TooMuch as error:
             found.append(Odd(f"more than {most} answers", "too_many", str(error)))
+            one.abort()  # there is more to come, and nobody listens
         except Failed as error:
+            if UNABLE <= error.status < UNABLE + 0x1000:
+                raise Passing(str(error)) from error
             raise Denied(f"{error} to a query") from error
     return _once(found)
 
@@ -170,7 +175,7 @@ def _texts(answer: Dataset | None, wanted: Mapping[str, str]) -> dict[str, str]:
         except Exception:  # parsers raise exceptions of many types on damaged values
             text = ""
         if text:
-            found[keyword] = text[: 2 * LONGEST_TEXT]
+            found[keyword] = text[: LONGEST_TEXT + 1]
     return found
 
 

@@ -24,7 +24,7 @@ from dicomweb_client.web import DICOMwebClient
 
 from pipelines.pacs.answers import RETURNED, entry_of, keys_of, matches, texts_of, widened
 from pipelines.pacs.archive import Archive, Denied, Entry, Fetched, Odd, Query, Unreachable
-from pipelines.pacs.http import Refused, Unusable, asked, body, closing, guard, session_of
+from pipelines.pacs.http import ANSWERS, Refused, Unusable, asked, body, closing, guard, session_of
 from pipelines.pacs.inbox import Inbox, TooMuch
 from pipelines.pacs.multipart import Malformed, Mark, Truncated, media_type, split
 from pipelines.pacs.outbox import outgoing
@@ -147,7 +147,7 @@ class Web:
         def get() -> requests.Response:
             timeout = self.settings.limits.timeout_s
             response = self.session.get(url, headers={"Accept": WANTED}, stream=True, timeout=(timeout, timeout))
-            if response.status_code not in (200, 206):
+            if response.status_code not in ANSWERS:
                 response.close()
                 raise Refused(response.status_code)
             return response

@@ -27,7 +27,8 @@ from pipelines.pacs.patience import Passing, within
 from pipelines.pacs.settings import DicomWeb
 
 T = TypeVar("T")
-CHUNK = 2**20
+CHUNK = 2**17
+ANSWERS = (200, 204, 206)
 PASSING = (408, 425, 429, 500, 502, 503, 504)
 DENIED = (401, 403, 407)
 FAILURES = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
@@ -102,6 +103,9 @@ def guard(largest: int) -> Callable[..., None]:
             raise Passing(f"the archive answers {status}", _seconds(response.headers.get("Retry-After", "")))
         if stream:
             return
+        if response.request.method == "GET" and status not in ANSWERS:
+            response.close()
+            raise Refused(status)
         whole = bytearray()
         for chunk in response.raw.stream(CHUNK, decode_content=True):
             whole += chunk
@@ -143,7 +147,8 @@ def translated(error: BaseException, settings: DicomWeb) -> Exception:
         return Refused(error.response.status_code)
     if isinstance(error, requests.JSONDecodeError):
         return Unusable("no_json", "the answer is no JSON")
-    if any(isinstance(one, requests.Timeout | urllib3.exceptions.TimeoutError | TimeoutError) for one in chain):
+    refused = any(isinstance(one, ConnectionRefusedError) for one in chain)
+    if not refused and any(isinstance(one, urllib3.exceptions.TimeoutError | TimeoutError) for one in chain):
         return Passing(f"{host} does not answer within {settings.limits.timeout_s:g} s")
     return Passing(f"no connection with {host}, or it broke ({type(chain[-1]).__name__})")
 

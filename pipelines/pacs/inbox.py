@@ -91,8 +91,8 @@ class Inbox:
         finally:
             path.unlink(missing_ok=True)
 
-    def keep(self, path: Path, named: str = "") -> bool:
-        """Check a file that arrived, and give it its name or remove it; whether it is one of the series.
+    def keep(self, path: Path, named: str = "") -> None:
+        """Check a file that arrived, and give it its name or remove it.
 
         named: the SOP instance UID under which the archive sent it; empty = it said none.
         """
@@ -102,12 +102,12 @@ class Inbox:
         except Unfit as error:
             path.unlink()
             self.odd.append(Odd(what, error.reason, str(error)))
-            return False
+            return
         digest = sha256(path)
         if instance not in self.digests:
             self.digests[instance] = digest
             self.kept[instance] = path.rename(self.folder / f"{instance}.dcm")
-            return True
+            return
         path.unlink()
         if self.digests[instance] == digest:
             self.odd.append(Odd(instance, "sent_twice", "the same file came again; one is kept"))
@@ -115,7 +115,6 @@ class Inbox:
             if instance in self.kept:
                 self.kept.pop(instance).unlink()
             self.odd.append(Odd(instance, "contradictory", "different files have this SOP instance UID; none is used"))
-        return True
 
     def fetched(self) -> Fetched:
         """All that arrived whole; files of which a part arrived are removed.
@@ -153,6 +152,8 @@ def checked(path: Path, entry: Entry, named: str) -> str:
         raise
     except Exception as error:  # parsers raise exceptions of many types on damaged files; texts may be a patient's
         raise Unfit("unreadable", f"its header cannot be read ({type(error).__name__})") from error
+    if not (study and series and instance):
+        raise Unfit("unreadable", "its header lacks the UID of its study, series or instance")
     if (study, series) != (entry.study, entry.series):
         raise Unfit("other_series", "its header names another study or series than the one asked for; it is not used")
     if not is_uid(instance):

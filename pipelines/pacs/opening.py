@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -17,6 +19,22 @@ class Missing(Exception):
 
 
 @contextmanager
+def silent() -> Iterator[None]:
+    """Inside, these packages and pydicom log nothing and warn of nothing, in any thread: they quote headers."""
+    loggers = [logging.getLogger(name) for name in (*PACKAGES, "pydicom")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=rf"({'|'.join(PACKAGES)}|pydicom)(\.|$)")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
 def open_archive(settings: ArchiveSettings) -> Iterator[Archive]:
     """An archive for as long as the block lasts. Nothing is asked yet, so it opens while the archive is away.
 
@@ -26,6 +44,7 @@ def open_archive(settings: ArchiveSettings) -> Iterator[Archive]:
     """
     refuse(archive_problems(settings))
     with ExitStack() as stack:
+        stack.enter_context(silent())
         try:
             if isinstance(settings, DicomWeb):
                 from pipelines.pacs.dicomweb import opened as opened_web

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -10,9 +12,12 @@ import pydicom
 import pytest
 from pydicom.data import get_testdata_file
 
-from orthanc import Orthanc, running_orthanc
-from pipelines.pacs.archive import Entry, Odd, Query
+import pipelines.pacs.patience
+from orthanc import Orthanc, running_orthanc, sign
+from pipelines.pacs.archive import Denied, Entry, Odd, Query, Unreachable
 from pipelines.pacs.opening import open_archive
+from pipelines.pacs.secret import Secret
+from pipelines.pacs.settings import DicomNode, DicomWeb, Limits, Tls
 
 WAYS = ("web", "node", "moved")
 NAMES = ("CT_small.dcm", "MR_small.dcm", "JPEG2000.dcm", "JPGExtended.dcm", "liver_1frame.dcm")
@@ -95,3 +100,45 @@ def test_an_empty_archive_takes_all_files(way, tmp_path):
         assert list(archive.find(Query())) == []
         assert archive.store(FILES) == []
         assert one.ask("GET", "/statistics")["CountInstances"] == len(FILES)
+
+
+def refused(settings: DicomWeb | DicomNode) -> str:
+    """What an archive's refusal says."""
+    with open_archive(settings) as archive, pytest.raises(Denied) as found:
+        list(archive.find(Query()))
+    return str(found.value)
+
+
+def test_who_is_not_trusted_or_does_not_trust_us_is_denied(orthanc, tmp_path):
+    sign(tmp_path)  # another authority
+    wrong = tmp_path / "wrong"
+    wrong.write_text("wrong")
+    wrong.chmod(0o600)
+    ca, ours = str(tmp_path / "ca.pem"), {"certificate": str(tmp_path / "ours.pem"), "key": str(tmp_path / "ours.key")}
+    web, node = orthanc.web, orthanc.node
+    assert "401" in refused(replace(web, password=Secret(file=str(wrong))))
+    assert "401" in refused(replace(web, user=None, password=None, token=Secret(file=str(wrong))))
+    assert "certificate" in refused(replace(web, ca=ca))
+    assert "certificate" in refused(replace(web, ca=None))
+    assert "not trusted" in refused(replace(node, tls=replace(node.tls, ca=ca)))
+    assert "not trusted" in refused(replace(node, tls=replace(node.tls, name="other.example.org")))
+    assert "TLS" in refused(replace(node, tls=Tls(ca=node.tls.ca, **ours)))
+    assert "Called AE title" in refused(replace(node, called="OTHER"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_archive_that_was_away_is_asked_again(way, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipelines.pacs.patience, "FIRST_WAIT", 0.5)
+    with running_orthanc(tmp_path) as one:
+        one.load(FILES)
+        settings = replace(getattr(one, way), limits=Limits(timeout_s=20, answer_s=60, retries=0))
+        one.end()
+        with open_archive(settings) as archive, pytest.raises(Unreachable):
+            list(archive.find(Query()))
+        timer = threading.Timer(1.0, one.begin)
+        timer.start()
+        with open_archive(replace(settings, limits=replace(settings.limits, retries=8))) as archive:
+            found = list(archive.find(Query(modality="MR")))
+            timer.join()
+            fetched = archive.fetch(found[0], tmp_path / "series")
+    assert len(found) == len(fetched.files) == 1
