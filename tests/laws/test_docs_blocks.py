@@ -18,6 +18,7 @@ from pipelines.external.settings import ExternalSettings
 from pipelines.loader.document import read_yaml
 from pipelines.loader.files import CONFIGS
 from pipelines.loader.validation import validate
+from pipelines.pacs.settings import DicomNode, DicomWeb
 from pipelines.remote.site_config import Place
 from pipelines.settings.config import Config
 from privacy.release.policy import Policy
@@ -30,6 +31,7 @@ KINDS = {
     "west.yaml": ExternalSettings,
     "layouts.yaml": LayoutsFile,
 }
+KINDS |= {"dicomweb.yaml": DicomWeb, "dicom_node.yaml": DicomNode}
 KINDS |= {"site.yaml": Place, "first.yaml": Config, "second.yaml": Config}
 LESSONS = ("first-run", "read-the-page", "your-own-data", "hospital-outside")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -207,3 +208,9 @@ def test_nothing_is_logged_while_an_archive_is_open(caplog, monkeypatch):
         assert "SECRET-ID" not in str(found.value)
     assert caplog.records == []
     assert "SECRET-ID" not in os.environ
+
+
+@pytest.mark.parametrize("kind", [DicomWeb, DicomNode, Limits, Tls, Listen])
+def test_the_page_names_each_key(kind):
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "archives.md").read_text()
+    assert [field.name for field in fields(kind) if f"`{field.name}`" not in page and field.name != "kind"] == []
