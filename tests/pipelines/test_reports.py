@@ -20,8 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
+from pydicom.uid import (
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+)
 from small_series import Series, everywhere
 
+from pipelines.batch.origin import frame_at
 from pipelines.data.dicom.concepts import SCHEME
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.index import Candidate
@@ -124,6 +131,17 @@ def test_a_report_says_what_was_found_where_and_by_whom(series):
     assert said.count(NOTICE) == 2 and "fedavg" in said and MAKER.digest in said
     installed = f"Consilium {installed_package()}"
     assert installed in said and read(made(series)).SoftwareVersions == [MAKER.digest, installed]
+
+
+def test_items_stand_on_lines_of_their_own(series):
+    """Of a container that says CONTINUOUS viewers make a line of bare numbers."""
+    document = read(made(series))
+    every = [document, *_items(document)]
+    assert {item.ContinuityOfContent for item in every if "ContinuityOfContent" in item} == {"SEPARATE"}
+
+
+def _items(item: Dataset) -> list[Dataset]:
+    return [one for inner in item.get("ContentSequence", []) for one in [inner, *_items(inner)]]
 
 
 def evaluations(group: highdicom.sr.MeasurementsAndQualitativeEvaluations) -> dict[str, highdicom.sr.CodedConcept]:
@@ -251,6 +269,12 @@ def test_without_identity_a_result_fits_the_images_that_deidentification_writes(
     assert not evidence(document) & images and clean.SOPInstanceUID in evidence(document)
 
 
+def test_a_result_that_still_names_the_patient_is_refused(series):
+    patient = str(series.stack.volumes[0][0].values["PatientID"])
+    with pytest.raises(Unusable, match="leftover"):
+        made(series, maker=replace(MAKER, label=f"model of {patient}"), pseudonymous=HIDDEN)
+
+
 def test_the_night_of_a_result_does_not_tell_the_shift_of_the_dates(series):
     original = pydicom.dcmread(series.stack.volumes[0][0].path)
     clean = deidentify(original, key=KEY, profile=Profile())
@@ -307,6 +331,83 @@ def test_names_are_kept_byte_by_byte_where_the_header_lies_about_its_letters(tmp
         assert "Müller^Jörg".encode("latin-1") in made(one)
 
 
+@pytest.mark.parametrize("syntax", [ImplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian])
+def test_how_the_images_are_encoded_does_not_matter(tmp_path, syntax):
+    study = Dataset()
+    study.ReferencedSOPClassUID, study.ReferencedSOPInstanceUID = "1.2.840.10008.3.1.2.3.1", "1.2.3.4.5"
+    code = Dataset()
+    code.CodeValue, code.CodingSchemeDesignator, code.CodeMeaning = "P1", "99LOCAL", "Prostate, multiparametric"
+    more = {"ReferencedStudySequence": [study], "ProcedureCodeSequence": [code], "PregnancyStatus": 4}
+    found = []
+    for chosen in (ExplicitVRLittleEndian, syntax):
+        folder = Series(extra={**more, "PatientName": "Müller^Ann", "SpecificCharacterSet": "ISO_IR 100"}).write(
+            tmp_path / chosen
+        )
+        for path in folder.iterdir():
+            file = pydicom.dcmread(path)
+            file.file_meta.TransferSyntaxUID = chosen
+            if not chosen.is_little_endian:
+                file["PixelData"].VR = "OW"
+            how = {"little_endian": chosen.is_little_endian, "implicit_vr": chosen.is_implicit_VR}
+            pydicom.dcmwrite(path, file, **how, enforce_file_format=True)  # type: ignore[call-overload]
+        found.append(made(index_dicom(DicomSource(folder=str(folder))).candidates[0]))
+    assert read(found[0]) == read(found[1]) and read(found[1]).PregnancyStatus == 4
+    assert read(found[1]).ProcedureCodeSequence[0].CodeMeaning == code.CodeMeaning
+
+
+SLICES = {
+    "as they lie": [1, 0, 0, 0, 1, 0],
+    "upside down": [1, 0, 0, 0, -1, 0],
+    "mirrored": [-1, 0, 0, 0, 1, 0],
+    "oblique": [0.98, 0.1, 0.17, -0.1, 0.995, -0.01],
+    "coronal": [1, 0, 0, 0, 0, -1],
+    "sagittal": [0, 1, 0, 0, 0, -1],
+}
+
+
+@pytest.mark.parametrize("case", sorted(SLICES))
+def test_the_image_of_a_slice_is_the_one_that_lies_there(tmp_path, case):
+    """Where a study's slices are axial, its n-th one from below is the image whose place is that of the n-th."""
+    across, down = (np.array(SLICES[case][at : at + 3], float) for at in (0, 3))
+    across /= np.linalg.norm(across)
+    down -= across * (across @ down)
+    down /= np.linalg.norm(down)
+    normal = np.cross(across, down)
+
+    def change(index: int, dataset: Dataset) -> None:
+        dataset.ImageOrientationPatient = [round(float(x), 9) for x in (*across, *down)]
+        dataset.ImagePositionPatient = [float(x) for x in np.round(3 * index * normal, 6)]
+
+    folder = Series(change=change).write(tmp_path / "in")
+    (one,) = index_dicom(DicomSource(folder=str(folder))).candidates
+    found = [frame_at(one, position) for position in range(-1, 6)]
+    if case in ("coronal", "sagittal"):
+        assert found == [None] * 7
+        return
+    assert found[0] is None and found[6] is None
+    heights = [float(frame.values["ImagePositionPatient"][2]) for frame in found[1:6]]
+    assert heights == sorted(heights) and len(set(heights)) == 5
+
+
+def test_in_a_file_of_several_frames_the_frame_is_named(tmp_path):
+    folder = phantom(tmp_path / "in", "A")
+    files = [pydicom.dcmread(path) for path in sorted(folder.rglob("*.dcm"))]
+    files = [file for file in files if "ADC" in file.ImageType]
+    (tmp_path / "out").mkdir()
+    one = highdicom.legacy.LegacyConvertedEnhancedMRImage(
+        files, highdicom.UID(), 1, highdicom.UID(), 1, transfer_syntax_uid="1.2.840.10008.1.2.1"
+    )
+    one.save_as(tmp_path / "out" / "enhanced.dcm")
+    (found,) = index_dicom(DicomSource(folder=str(tmp_path / "out"))).candidates
+    (place,) = group_of(made(found, place=2)).source_images
+    assert place.referenced_frame_numbers == [found.stack.volumes[0][2].index + 1]
+    assert evidence(read(made(found))) == {one.SOPInstanceUID}
+    file = read(
+        capture_bytes(np.zeros((3, 3, 3), np.uint8), found.stack.volumes[0][2], found.stack, MAKER, derivation="")
+    )
+    assert file.SourceImageSequence[0].ReferencedFrameNumber == found.stack.volumes[0][2].index + 1
+
+
 def test_an_image_that_is_not_among_the_evidence_is_refused(series, tmp_path):
     other = index_dicom(DicomSource(folder=str(Series().write(tmp_path / "other")))).candidates[0]
     with pytest.raises(Unusable, match="not among the images"):
@@ -360,20 +461,25 @@ def test_dciodvfy_finds_no_error_on_real_series(data, tmp_path, select):
     assert errors(write(tmp_path, only(folder, **select))) == set()
 
 
-@pytest.mark.parametrize(("place", "derive"), [("dicom_zoo", "adc"), ("pydicom", "none")])
+SLOW = [pytest.param("prostatex/dicom", derive, marks=pytest.mark.slow) for derive in ("none", "adc")]
+
+
+@pytest.mark.parametrize(("place", "derive"), [("dicom_zoo", "adc"), ("pydicom", "none"), *SLOW])
 def test_dciodvfy_finds_no_error_in_any_result_of_others_files(data, tmp_path, place, derive):
     folder = Path(pydicom.data.__file__).parent / "test_files" if place == "pydicom" else data / place
     if not folder.is_dir():
         pytest.skip(f"no {place} below {data}")
     source = DicomSource(folder=str(folder), lossy="allow", derive=derive)  # type: ignore[arg-type]
     for number, one in enumerate(index_dicom(source).candidates):
-        out = tmp_path / str(number)
-        write(out, one)
-        first = one.stack.volumes[0][0]
-        picture = np.zeros((20, 30, 3), np.uint8)
-        (out / "capture.dcm").write_bytes(capture_bytes(picture, first, one.stack, MAKER, derivation="x"))
-        if pydicom.dcmread(first.path, stop_before_pixels=True).get("FrameOfReferenceUID"):
-            (out / "mask.dcm").write_bytes(seg_bytes(*mask_on(one, 1), ("lesion",), MAKER))
+        out = write(tmp_path / str(number), one)
+        first, picture = one.stack.volumes[0][0], np.zeros((20, 30, 3), np.uint8)
+        for name, identity in (("", None), ("-hidden", HIDDEN)):
+            data = capture_bytes(picture, first, one.stack, MAKER, derivation="x", pseudonymous=identity)
+            (out / f"capture{name}.dcm").write_bytes(data)
+            data = rejection_bytes([read(made(one))], one.stack, MAKER, pseudonymous=identity)
+            (out / f"note{name}.dcm").write_bytes(data)
+            (out / f"mask{name}.dcm").write_bytes(seg_bytes(*mask_on(one, 1), ("lesion",), MAKER, identity))
+        assert len(list(out.iterdir())) == 10
         assert errors(out) == set()
     assert number >= 0
 

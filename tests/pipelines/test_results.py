@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import highdicom
 import pydicom
 import pytest
 
@@ -174,6 +176,32 @@ def test_a_series_gives_rows_and_files_and_the_same_when_asked_again(series, tmp
     again = results_of(chosen, series, tmp_path / "again", Wanted(), when=WHEN)
     assert contents(again) == contents(found) and again.rows == found.rows
     assert errors(tmp_path / "out") == set()
+
+
+def test_each_stack_of_a_series_has_its_own_row_and_files(series, tmp_path):
+    """An enhanced file with two named stacks, the second turned by 20 degrees about the patient's axis."""
+    files = [pydicom.dcmread(path) for path in sorted(series.iterdir())]
+    files = files[: len({float(one.ImagePositionPatient[2]) for one in files})]
+    turned = []
+    for one in files:
+        other = copy.deepcopy(one)
+        other.ImageOrientationPatient = [0.93969262, 0.34202014, 0, -0.34202014, 0.93969262, 0]
+        other.SOPInstanceUID = other.file_meta.MediaStorageSOPInstanceUID = f"{one.SOPInstanceUID[:60]}.7"
+        turned.append(other)
+    uids = (highdicom.UID(), 1, highdicom.UID(), 1)
+    made = highdicom.legacy.LegacyConvertedEnhancedMRImage(
+        [*files, *turned], *uids, transfer_syntax_uid="1.2.840.10008.1.2.1"
+    )
+    for group in made.PerFrameFunctionalGroupsSequence:
+        straight = group.PlaneOrientationSequence[0].ImageOrientationPatient[0] == 1
+        group.FrameContentSequence[0].StackID = "1" if straight else "2"
+    (tmp_path / "in").mkdir()
+    made.save_as(tmp_path / "in" / "one.dcm")
+    found = results_of(ready(tmp_path), tmp_path / "in", tmp_path / "out", Wanted(captures=True), when=WHEN)
+    assert found.refused == () and len(found.rows) == 2 and len(found.files) == 4
+    check(found)
+    assert {one.study for one in found.files} == {row["study"] for row in found.rows}
+    assert len({one.path for one in found.files}) == 4 and len({row["study"] for row in found.rows}) == 2
 
 
 def test_a_series_that_grew_has_results_that_replace_the_earlier_ones(series, tmp_path):

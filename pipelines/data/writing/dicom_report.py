@@ -39,6 +39,7 @@ from pipelines.data.writing.dicom_source import (
     images_of,
     maker_for,
     series_number,
+    uids_of,
 )
 from pipelines.loader.command_line import installed_version
 from privacy.deidentify.keyed import new_uid
@@ -144,7 +145,7 @@ def _document(
     before = "" if predecessor is None else str(predecessor.SOPInstanceUID)
     known = f"report/{series}/{maker.when.isoformat()}/{hashlib.sha256(content.encode()).hexdigest()}/{before}"
     made = ComprehensiveSR(
-        evidence=[bare(header) for header in images.headers],
+        evidence=[bare(images.first), *map(uids_of, images.headers[1:])],
         content=_content(finding, place, maker, new_uid(maker.key, f"tracking/{series}"))[0],
         series_instance_uid=new_uid(maker.key, f"series/{known}"),
         series_number=series_number(images.first, SERIES_NUMBER),

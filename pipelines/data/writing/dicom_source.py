@@ -135,6 +135,14 @@ def bare(header: Dataset) -> Dataset:
     return made
 
 
+def uids_of(header: Dataset) -> Dataset:
+    """What a reference to an image needs of its header."""
+    made = Dataset()
+    for keyword in ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"):
+        setattr(made, keyword, header[keyword].value)
+    return made
+
+
 def belong(made: Dataset, images: Images, maker: ResultMaker) -> None:
     """Give a result the patient, study and character set of its images, and one time of making.
 
