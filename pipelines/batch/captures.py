@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,12 +64,9 @@ def write_capture(found: Volume, finding: Finding, candidate: Candidate | None, 
     width, height = (float(step) for step in spacing_of(stack.affine)[:2])
     said = lines_of(finding, captures.maker, k, stack.shape[2])
     picture = painted(image, values[:, :, k].T, (width, height), said)
-    data = steady(
-        candidate.files,
-        lambda: capture_bytes(
-            picture, stack.volumes[0][k], stack, captures.maker, derivation=HOW, pseudonymous=captures.pseudonymous
-        ),
-    )
+    more: dict[str, Any] = {"derivation": HOW, "unlike": finding.unlike, "pseudonymous": captures.pseudonymous}
+    frame = stack.volumes[0][k]
+    data = steady(candidate.files, lambda: capture_bytes(picture, frame, stack, captures.maker, **more))
     name = f"{series_name(candidate.study, captures.pseudonymous)}.dcm"
     write_whole(captures.out / CAPTURES / name, data)
     return f"{CAPTURES}/{name}"

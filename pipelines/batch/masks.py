@@ -88,10 +88,18 @@ def open_mask_writer(
     return MaskWriter(images, names, maker, out, root, {one.study: one for one in index.candidates}, masks, visits)
 
 
-def write_mask(study: str, probabilities: Array, position: NDArray[np.float32], masks: MaskWriter) -> WrittenMask:
+def write_mask(
+    study: str,
+    probabilities: Array,
+    position: NDArray[np.float32],
+    masks: MaskWriter,
+    *,
+    unlike: bool | None = None,
+) -> WrittenMask:
     """Write the mask of one study.
 
-    probabilities: (n, C, *spatial) of its examples. position: (n,), as in `Examples`.
+    probabilities: (n, C, *spatial) of its examples. position: (n,), as in `Examples`. unlike: whether the study is
+    unlike the training studies, which a DICOM mask says.
 
     Raises:
         Unusable: a reason of the writer.
@@ -109,7 +117,7 @@ def write_mask(study: str, probabilities: Array, position: NDArray[np.float32], 
         if candidate.stack is not None:
             stack = candidate.stack
             of = (stack, masks.names, masks.maker, masks.pseudonymous)
-            data = steady(candidate.files, lambda: seg_bytes(found, *of))
+            data = steady(candidate.files, lambda: seg_bytes(found, *of, unlike=unlike))
         else:
             data = mask_bytes(mask, found.affine, packed=name.lower().endswith(".gz"))
     write_whole(masks.out / MASKS / name, data)

@@ -116,7 +116,8 @@ def prediction_of(
         unlike, far = verdict.unlike, (f"{verdict.unlike:d}", f"{verdict.distance:.3g}", f"{verdict.p_value:.2g}")
     known = (study.patient, study.study, len(probabilities), *far)
     if predictor.masks is not None:
-        mask = write_mask(study.study, probabilities.numpy(), study.examples.position, predictor.masks)
+        place = study.examples.position
+        mask = write_mask(study.study, probabilities.numpy(), place, predictor.masks, unlike=unlike)
         row = (*known, *(f"{size:.6g}" for size in mask.sizes), mask.file)
         origin = _origin(predictor, study, None)
         return Prediction(row, any(mask.sizes), unlike, origin=origin, mask=mask.file)

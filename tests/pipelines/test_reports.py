@@ -210,6 +210,21 @@ def test_the_same_input_gives_the_same_bytes_and_anything_else_other_uids(series
     assert {one.file_meta.MediaStorageSOPInstanceUID for one in found} == {one.SOPInstanceUID for one in found}
 
 
+@pytest.mark.parametrize("label", ["fedavg", "a-label-that-is-much-longer-than-there-is-room-for-in-it-at-all"])
+def test_a_list_of_series_shows_what_not_to_rely_on(series, label):
+    maker, frame = replace(MAKER, label=label), series.stack.volumes[0][0]
+    picture = np.zeros((3, 3, 3), np.uint8)
+    for unlike in (None, False, True):
+        results = [
+            made(series, replace(TWO, unlike=unlike), maker=maker),
+            capture_bytes(picture, frame, series.stack, maker, derivation="x", unlike=unlike),
+            seg_bytes(*mask_on(series, 1), ("lesion",), maker, unlike=unlike),
+        ]
+        for said in (read(data).SeriesDescription for data in results):
+            assert said.startswith("UNLIKE TRAINING: ") is bool(unlike) and len(said) <= 64 and label[:10] in said
+        assert all("research use only" in read(data).SeriesDescription for data in results[:2])
+
+
 def test_a_report_is_in_the_patients_study_and_not_in_a_series_of_the_scanner(series):
     document, image = read(made(series)), pydicom.dcmread(series.stack.volumes[0][0].path)
     for keyword in (*EMPTY_ALLOWED, "StudyInstanceUID", "SpecificCharacterSet"):

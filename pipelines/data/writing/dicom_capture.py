@@ -27,6 +27,7 @@ from pipelines.data.writing.dicom_source import (
     bare,
     belong,
     checked,
+    described,
     images_of,
     maker_for,
     series_number,
@@ -48,12 +49,14 @@ def capture_bytes(
     maker: ResultMaker,
     *,
     derivation: str,
+    unlike: bool | None = None,
     pseudonymous: Pseudonymous | None = None,
 ) -> bytes:
     """A picture as a file of the study.
 
     picture: (rows, columns, 3) RGB, with the words that it is for research only. drawn_on: the image of `images` that
-    it shows, as that lies in its file: not turned. derivation: how it was made, a sentence.
+    it shows, as that lies in its file: not turned. derivation: how it was made, a sentence. unlike: whether
+    the study is unlike the training studies.
 
     Raises:
         ValueError: not such a picture.
@@ -63,18 +66,24 @@ def capture_bytes(
         raise ValueError(f"a picture is (rows, columns, 3) uint8, found {picture.shape} {picture.dtype}")
     with readable(drawn_on.path.name):
         found = images_of([drawn_on], pseudonymous)
-        made = _capture(picture, drawn_on, found, images, maker_for(maker, found, pseudonymous), derivation)
+        made = _capture(picture, drawn_on, found, images, maker_for(maker, found, pseudonymous), derivation, unlike)
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
     return checked(data.getvalue(), found)
 
 
 def _capture(
-    picture: NDArray[np.uint8], drawn_on: Frame, source: Images, images: Stack, maker: ResultMaker, derivation: str
+    picture: NDArray[np.uint8],
+    drawn_on: Frame,
+    source: Images,
+    images: Stack,
+    maker: ResultMaker,
+    derivation: str,
+    unlike: bool | None,
 ) -> SCImage:
     from highdicom.sc import SCImage  # slow to import
 
-    told = hashlib.sha256(picture.tobytes() + derivation.encode()).hexdigest()
+    told = hashlib.sha256(picture.tobytes() + f"{derivation}{unlike}".encode()).hexdigest()
     known = f"capture/{source.first.SOPInstanceUID}/{drawn_on.index}/{maker.digest}/{maker.when.isoformat()}/{told}"
     made = SCImage.from_ref_dataset(
         bare(source.first),
@@ -91,7 +100,7 @@ def _capture(
         manufacturer_model_name=maker.label[:64],
         software_versions=(maker.digest[:64], f"{PUBLISHER} {installed_version()}"),
         device_serial_number=maker.digest[:64],
-        series_description=f"Map by {maker.label[:32]}, research use only",
+        series_description=described("Map by ", maker.label, ", research use only", unlike),
         content_date=maker.when.date(),
         content_time=maker.when.time(),
         transfer_syntax_uid=ExplicitVRLittleEndian,

@@ -31,6 +31,7 @@ from pipelines.data.writing.dicom_source import (
     bare,
     belong,
     checked,
+    described,
     images_of,
     maker_for,
     series_number,
@@ -46,14 +47,21 @@ SERIES_NUMBER = 9000
 
 
 def seg_bytes(
-    mask: Volume, images: Stack, classes: Sequence[str], maker: ResultMaker, pseudonymous: Pseudonymous | None = None
+    mask: Volume,
+    images: Stack,
+    classes: Sequence[str],
+    maker: ResultMaker,
+    pseudonymous: Pseudonymous | None = None,
+    *,
+    unlike: bool | None = None,
 ) -> bytes:
     """A binary segmentation with a segment for each class, as a file.
 
     Empty slices get no frame, unless the whole mask is empty: then every slice gets one.
 
     mask: (I, J, K) label map, 0 = background, 1 = the first of `classes`, on the grid of `images`. images: a stack from
-    `pipelines.data.dicom.reader`; of an enhanced file its frames. pseudonymous: None = as the images are.
+    `pipelines.data.dicom.reader`; of an enhanced file its frames. pseudonymous: None = as the images are. unlike:
+    whether the study is unlike the training studies, which the series' description then says.
 
     Raises:
         ValueError: the mask is not on the grid or has values without a class, or there are no classes.
@@ -65,7 +73,7 @@ def seg_bytes(
     with readable(frames[0].path.name):
         found = images_of(frames, pseudonymous)
         _check_sources(found.headers, frames)
-        made = _segmentation(values, mask, frames, found, classes, maker_for(maker, found, pseudonymous))
+        made = _segmentation(values, mask, frames, found, classes, maker_for(maker, found, pseudonymous), unlike)
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
     return checked(data.getvalue(), found)
@@ -107,11 +115,12 @@ def _segmentation(
     images: Images,
     classes: Sequence[str],
     maker: ResultMaker,
+    unlike: bool | None,
 ) -> Segmentation:
     from highdicom.seg import Segmentation  # slow to import
 
     known = f"{images.first.SeriesInstanceUID}/{maker.digest}/{maker.when.isoformat()}"
-    known += f"/{hashlib.sha256(values.tobytes()).hexdigest()}/{'/'.join(classes)}"
+    known += f"/{hashlib.sha256(values.tobytes()).hexdigest()}/{'/'.join(classes)}{'/unlike' if unlike else ''}"
     made = Segmentation(
         source_images=_aligned(images.headers),
         pixel_array=np.ascontiguousarray(values.transpose(2, 1, 0)),
@@ -127,7 +136,7 @@ def _segmentation(
         device_serial_number=maker.digest[:64],
         content_label="SEGMENTATION",
         content_description=f"By the model {maker.label}. {NOTICE}"[:64],
-        series_description=f"{', '.join(classes)} by {maker.label}"[:64],
+        series_description=described(f"{', '.join(classes)} by ", maker.label, "", unlike),
         omit_empty_frames=bool(values.any()),
         content_date=maker.when.date(),
         content_time=maker.when.time(),

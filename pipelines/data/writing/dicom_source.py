@@ -26,6 +26,9 @@ from privacy.deidentify.quiet import quiet
 NOTICE = "For research use only, not for diagnosis."
 PUBLISHER = "Consilium"
 LONGEST_NUMBER = 2**31 - 1
+UNLIKE_TRAINING = "UNLIKE TRAINING: "
+"""Begins the description of a result's series that is not to be relied on, where every list of series shows it."""
+LONGEST_DESCRIPTION = 64
 EMPTY_ALLOWED = (  # type 2: must be there, and may be empty
     *("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "StudyID"),
     *("ReferringPhysicianName", "AccessionNumber"),
@@ -190,6 +193,12 @@ def checked(data: bytes, images: Images) -> bytes:
     if left:
         raise Unusable("leftover", "; ".join(left[:5]))
     return data
+
+
+def described(before: str, label: str, after: str, unlike: bool | None) -> str:
+    """The description of a result's series; the model's label is cut if there is no room for it."""
+    before = f"{UNLIKE_TRAINING if unlike else ''}{before}"
+    return f"{before}{label[: max(0, LONGEST_DESCRIPTION - len(before) - len(after))]}{after}"[:LONGEST_DESCRIPTION]
 
 
 def series_number(header: Dataset, above: int) -> int:
