@@ -73,12 +73,15 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 def _look_inside(place: Place, console: Console) -> None:
     """Read all headers and a few studies' pixels as a run of slices or pictures would; tables are skipped."""
+    from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
     from pipelines.data.images import Pictures, Slices
     from pipelines.data.sources import PictureSource
     from pipelines.hospital.files import files_of
     from pipelines.hospital.overview import looked_into
     from pipelines.remote.client import hospital_of
 
+    if isinstance(place.site.source, DicomWebSource | DicomNodeSource):
+        return  # its images are copied when a run begins
     files = files_of(hospital_of(place))
     if files.source.kind == "table":
         return

@@ -16,12 +16,14 @@ from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.permissions import permissions_in, refused_requests
 from pipelines.coordinator.report.methods import work_of
 from pipelines.coordinator.world import World
+from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
 from pipelines.data.pseudonym import normalized
 from pipelines.data.split import SPLITS, division_code
-from pipelines.hospital.files import files_of, is_unwritten
+from pipelines.hospital.files import ARCHIVE_ERRORS, files_of, in_archive, is_unwritten
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.overview import looked_into
 from pipelines.hospital.released_counts import cost_of_counts
+from pipelines.loader.document import ConfigError
 from pipelines.loader.overrides import overridden
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.harmonization import Harmonize
@@ -29,6 +31,7 @@ from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
 from privacy.message import Json, as_list, as_mapping, number_of, to_bytes
 from privacy.release.policy import Policy
+from privacy.settings_error import Problem
 
 if TYPE_CHECKING:
     from privacy.dp.accounting import Cost
@@ -46,7 +49,7 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
         ValueError: a method fails its rehearsal.
     """
     sites: dict[str, dict[str, Json]] = {}
-    simulated = {} if headers else _simulated(world)
+    simulated = ({} if headers else _simulated(world)) | _archived(world)
     for part in (world, world.beyond()):
         asked = {site: message for site, message in part.everyone({}).items() if site not in simulated}
         replies = part.ask_all(part.run("survey"), "survey", asked)
@@ -114,8 +117,22 @@ def _simulated(world: World) -> dict[str, dict[str, Json]]:
     return found
 
 
+def _archived(world: World) -> dict[str, dict[str, Json]]:
+    """Hospitals that learn from an archive: it is asked, and nothing is copied."""
+    found: dict[str, dict[str, Json]] = {}
+    for site, settings in world.config.sites.items():
+        if isinstance(settings.source, DicomWebSource | DicomNodeSource):
+            try:
+                found[site] = {"archived": in_archive(settings.source)}
+            except ARCHIVE_ERRORS as error:
+                raise ConfigError([Problem(("sites", site, "source"), str(error))]) from error
+    return found
+
+
 def _counted(facts: Mapping[str, Json]) -> tuple[str, str]:
     """Number of files and megabytes; a hospital that promises privacy reveals neither."""
+    if "archived" in facts:
+        return f"{facts['archived']} series in its archive", "–"
     if "simulated" in facts:
         return f"{facts['simulated']} simulated patients", "–"
     if "files" not in facts:
@@ -129,6 +146,9 @@ def _inside(world: World) -> dict[str, str]:
     for site, settings in world.config.sites.items():
         if isinstance(settings.source, Elsewhere):
             found[site] = "its files are at the hospital; python -m pipelines.site SITE.yaml --check shows them there"
+            continue
+        if isinstance(settings.source, DicomWebSource | DicomNodeSource):
+            found[site] = "its images are copied from the archive when a run begins, and read then"
             continue
         hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
         try:

@@ -12,7 +12,7 @@ from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config
 from privacy.message import Call, Json, Message
 
-DATA_CODES = frozenset({"no_folder", "no_files", "no_labels", "no_gland", "bad_source"})
+DATA_CODES = frozenset({"no_folder", "no_files", "no_labels", "no_gland", "bad_source", "bad_archive"})
 """Refusal codes that concern a site's files, not its machine."""
 
 

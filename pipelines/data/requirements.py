@@ -10,7 +10,7 @@ from pipelines.data.images import AnyImages, Pictures, Target
 from pipelines.data.sources import Files, GlandMask, Labels, MaskLabels, PictureSource, TableLabels, TableSource
 from privacy.settings_error import Problem
 
-VOLUMETRIC = "dicom, nifti or phantom"
+VOLUMETRIC = "dicom, dicomweb, dicom_node, nifti or phantom"
 NEEDS = {"slices": VOLUMETRIC, "volumes": VOLUMETRIC, "pictures": "picture", "features": "table"}
 
 

@@ -8,19 +8,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from pipelines.data.archive_cache import ODD, Arbitrary, copied, is_copied, matching, refreshed
+from pipelines.data.archive_sources import ArchiveSource, DicomNodeSource, DicomWebSource, as_folder, place_of
 from pipelines.data.cohort import survey
 from pipelines.data.requirements import needed
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.sources import Files as Source
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.loader.validation import to_plain
+from pipelines.pacs.archive import Denied, Unreachable
+from pipelines.pacs.opening import Missing, open_archive
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.dp.events import describe
 from privacy.message import Call, Json, Message, as_mapping
 from privacy.release.gate import Refused
+from privacy.settings_error import SettingsError
 
+ARCHIVE_ERRORS = (Unreachable, Denied, Missing, SettingsError, Arbitrary)
+"""Why nothing can be had from an archive."""
 ELSEWHERE = ("policy", "home", "methods", "work", "readers", "veto")
 """Settings of a hospital that do not change its cohort."""
 SELECTED = {"adc": {"ImageType": "ADC"}, "t2w": {"ImageType": "ORIGINAL"}}
@@ -38,7 +45,7 @@ class Files(NamedTuple):
 def survey_files(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
     """Number of files, and a keyed digest of their names, sizes, times and settings."""
     settings = settings_of(hospital)
-    files = files_of(hospital)
+    files = files_of(hospital, again=True)
     _look(files)
     found = survey(*files)
     if not found["files"]:
@@ -62,6 +69,9 @@ def of_cohort(settings: SiteSettings) -> dict[str, Json]:
     does not invalidate existing cohorts.
     """
     whole = as_mapping(_filled(to_plain(settings)))
+    if isinstance(settings.source, DicomWebSource | DicomNodeSource):
+        said = as_folder(settings.source, ".")
+        whole = {**whole, "source": _filled({**as_mapping(to_plain(said)), "folder": place_of(settings.source)})}
     whole = {**whole, "source": _without(as_mapping(whole["source"]), ("contrast", "adc"))}
     return {key: value for key, value in whole.items() if key not in ELSEWHERE}
 
@@ -79,9 +89,17 @@ def _filled(value: Json) -> Json:
     return {key: each for key, each in inner.items() if each is not None and each not in ("", [], {})}
 
 
-def files_of(hospital: Hospital) -> Files:
-    """The hospital's files; a phantom's are written first, once."""
+def files_of(hospital: Hospital, *, again: bool = False) -> Files:
+    """The hospital's files; a phantom's are written first, once. again: whether an archive is asked what is new, of
+    which there is a copy already.
+
+    Raises:
+        Refused: `no_files`, `no_archive`, `bad_archive`.
+    """
     settings = settings_of(hospital)
+    if isinstance(settings.source, DicomWebSource | DicomNodeSource):
+        folder = _copied(hospital, settings.source, again=again)
+        return Files(as_folder(settings.source, str(folder)), settings.labels, settings.gland)
     if isinstance(settings.source, Elsewhere):
         raise Refused("no_files")
     if not isinstance(settings.source, PhantomSource):
@@ -110,6 +128,32 @@ def files_of(hospital: Hospital) -> Files:
         write(settings.source, folder)
         written.write(mark, str(survey(*files)["digest"]).encode())
     return files
+
+
+def _copied(hospital: Hospital, source: ArchiveSource, *, again: bool) -> Path:
+    """The folder with a copy of what matches in an archive."""
+    folder = hospital.vault / "archive" / short(digest(place_of(source)))
+    try:
+        found = refreshed(source, folder) if again or not is_copied(folder) else copied(folder)
+    except (Unreachable, Denied, Missing, SettingsError) as error:
+        raise Refused("no_archive") from error
+    except Arbitrary as error:
+        raise Refused("bad_archive") from error
+    out = sum(found.left_out.values())
+    if out > settings_of(hospital).max_rejected * max(1, out + found.series):
+        text = f"{out} of {out + found.series} series cannot be used, and max_rejected allows fewer: {folder / ODD}"
+        raise Refused("bad_archive") from ValueError(text)
+    return found.folder
+
+
+def in_archive(source: ArchiveSource) -> int:
+    """How many series match; nothing is copied.
+
+    Raises:
+        Unreachable, Denied, Missing, SettingsError, Arbitrary.
+    """
+    with open_archive(source) as archive:
+        return len(matching(archive, source)[0])
 
 
 def is_unwritten(hospital: Hospital) -> bool:

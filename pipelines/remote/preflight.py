@@ -17,8 +17,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 
+from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
 from pipelines.data.survey import survey
-from pipelines.hospital.files import files_of, survey_files
+from pipelines.hospital.files import ARCHIVE_ERRORS, files_of, in_archive, survey_files
 from pipelines.hospital.words import CONTENTS
 from pipelines.remote.client import hospital_of
 from pipelines.remote.site_config import Place
@@ -150,8 +151,11 @@ def _policy(place: Place) -> Iterator[Finding]:
 def _data(place: Place) -> Finding:
     try:
         hospital = hospital_of(place)
+        if isinstance(place.site.source, DicomWebSource | DicomNodeSource):
+            text = f"{in_archive(place.site.source)} series match in the archive; they are copied when a run begins"
+            return Finding("data", True, text)
         done = survey_files(hospital, Call("preflight/survey", 0, "survey", {}), Message(), Message())
-    except (Refused, OSError, ValueError) as error:
+    except (Refused, OSError, ValueError, *ARCHIVE_ERRORS) as error:
         return Finding("data", False, f"{error}{f': {error.__cause__}' if error.__cause__ else ''}")
     said = done.reply.facts if "files" in done.reply.facts else survey(*files_of(hospital))  # with a budget: neither
     return Finding("data", True, f"{said['files']:,} files, {number_of(said, 'bytes') / 1e6:,.1f} MB")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, TypeAdapter, ValidationError
 
 from harmonize.veto import Limits
+from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, as_folder
 from pipelines.data.partition import Part
 from pipelines.data.requirements import needed
 from pipelines.data.sources import (
@@ -21,6 +22,7 @@ from pipelines.data.sources import (
     TableLabels,
     TableSource,
 )
+from pipelines.pacs.settings import archive_problems
 from pipelines.phantom.patients import PhantomSource
 from privacy.message import Json
 from privacy.release.policy import Policy
@@ -39,8 +41,17 @@ class Elsewhere:
 
 
 AnySource: TypeAlias = Annotated[
-    Elsewhere | PhantomSource | DicomSource | NiftiSource | PictureSource | TableSource, Field(discriminator="kind")
+    Elsewhere
+    | PhantomSource
+    | DicomSource
+    | DicomWebSource
+    | DicomNodeSource
+    | NiftiSource
+    | PictureSource
+    | TableSource,
+    Field(discriminator="kind"),
 ]
+OF_VOLUMES = (DicomSource, DicomWebSource, DicomNodeSource, NiftiSource)
 LABELS_MISSING = "missing; say where the labels are, as in labels: {kind: table, file: labels.csv}"
 AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="kind")]
 
@@ -81,7 +92,7 @@ class SiteSettings:
         def add(field: str, text: str) -> None:
             problems.append(Problem((field,), text))
 
-        if not drawn and isinstance(self.source, DicomSource | NiftiSource):
+        if not drawn and isinstance(self.source, OF_VOLUMES):
             add("labels", LABELS_MISSING)
         if isinstance(self.source, PhantomSource) and drawn:
             add("labels", "a phantom writes its own labels and gland masks; remove labels and gland")
@@ -106,8 +117,13 @@ def missing_files(data: Json) -> list[Problem]:
     parts = {key: _part(adapter, data, key) for key, adapter in FILES.items()}
     if parts["source"] is None or isinstance(parts["source"], Elsewhere | PhantomSource):
         return []
-    wanted = needed(parts["source"], parts["labels"], parts["gland"])
-    return [one.problem for one in wanted if not one.there]
+    source = parts["source"]
+    if isinstance(source, DicomWebSource | DicomNodeSource):
+        problems = [problem.within("source") for problem in archive_problems(source)]
+        source = as_folder(source, ".")
+    else:
+        problems = []
+    return problems + [one.problem for one in needed(source, parts["labels"], parts["gland"]) if not one.there]
 
 
 FILES: Mapping[str, TypeAdapter[Any]] = {

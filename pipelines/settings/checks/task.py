@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, as_folder
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.label_classes import value_problems
 from pipelines.data.requirements import mask_problems
-from pipelines.data.sources import DicomSource, MaskLabels, NiftiSource, PictureSource, TableLabels, TableSource
+from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.run_settings import RunSettings, works
-from pipelines.settings.sites import LABELS_MISSING, Elsewhere, SiteSettings
+from pipelines.settings.sites import LABELS_MISSING, OF_VOLUMES, Elsewhere, SiteSettings
 from pipelines.settings.task import Classification
 from privacy.settings_error import Problem
 
@@ -39,7 +40,7 @@ def _contrast_problems(run: RunSettings) -> Iterator[Problem]:
 def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     """Why a site cannot provide the task's target."""
     task, source = run.task, site.source
-    if task.target is None and isinstance(source, DicomSource | NiftiSource) and site.labels is None:
+    if task.target is None and isinstance(source, OF_VOLUMES) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
     if isinstance(task, Classification):
         found = _label_problems(task, site)
@@ -50,6 +51,8 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
         return [Problem(("source",), text)]
     if isinstance(source, PhantomSource | Elsewhere):
         return []
+    if isinstance(source, DicomWebSource | DicomNodeSource):
+        source = as_folder(source, ".")
     found = mask_problems(source, site.labels, run.images, site.gland, task.target)
     masks = source.masks if isinstance(source, PictureSource) else None
     if task.target == "masks" and masks is not None and set(masks.classes) != set(task.names[1:]):

@@ -1,0 +1,118 @@
+"""A hospital's images where they are: settings of an archive (PACS) whose series are learnt from. No client here.
+
+The series that match are copied into a cache first (`pipelines.data.archive_cache`), and then read as a folder is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from pipelines.data.sources import DicomSource, Unit
+from pipelines.pacs.archive import Query
+from pipelines.pacs.settings import DicomNode, DicomWeb
+from privacy.deidentify.layouts import Layout
+from privacy.message import Json
+from privacy.settings_error import Problem, SettingsError, out_of_range, refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Which series are learnt from, as in `pipelines.pacs.archive.Query`. since, until: days of the study, as in
+    2025-01-31, both included; without `until` the cohort grows with the archive.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    modality: str = ""
+    description: str = ""
+    since: str | None = None
+    until: str | None = None
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _ = self.query
+
+    @property
+    def query(self) -> Query:
+        """The same, as an archive is asked. Raises: SettingsError."""
+        since, until = (_day(name, getattr(self, name)) for name in ("since", "until"))
+        return Query(
+            modality=self.modality, description=self.description, since=since, until=until, more=dict(self.more)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DicomWebSource(DicomWeb):
+    """An archive over DICOMweb. query: the series that are copied into the cache. cache_gib: most that the hospital's
+    caches may hold; that of another query makes room. select, unit, derive, lossy, blank: as in `DicomSource`.
+    """
+
+    query: Asked = field(default_factory=Asked)
+    cache_gib: float = 100.0
+    select: Mapping[str, str] = field(default_factory=dict)
+    unit: Unit = "auto"
+    derive: Literal["none", "adc"] = "none"
+    lossy: Literal["refuse", "allow"] = "refuse"
+    blank: tuple[Layout, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse(out_of_range(self, cache_gib=(0.001, 100_000)))
+        as_folder(self, ".")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DicomNodeSource(DicomNode):
+    """An archive over DICOM's own protocol; the other keys as in `DicomWebSource`."""
+
+    query: Asked = field(default_factory=Asked)
+    cache_gib: float = 100.0
+    select: Mapping[str, str] = field(default_factory=dict)
+    unit: Unit = "auto"
+    derive: Literal["none", "adc"] = "none"
+    lossy: Literal["refuse", "allow"] = "refuse"
+    blank: tuple[Layout, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse(out_of_range(self, cache_gib=(0.001, 100_000)))
+        as_folder(self, ".")
+
+
+ArchiveSource: TypeAlias = DicomWebSource | DicomNodeSource
+
+
+def as_folder(source: ArchiveSource, folder: str) -> DicomSource:
+    """The source of what was copied into a folder. Raises: SettingsError: of `select`, `unit` or `blank`."""
+    return DicomSource(
+        folder=folder,
+        select=source.select,
+        unit=source.unit,
+        derive=source.derive,
+        lossy=source.lossy,
+        blank=source.blank,
+    )
+
+
+def place_of(source: ArchiveSource) -> Json:
+    """Archive and query, without what only says how it is reached: credentials, limits, paths."""
+    where = source.url if isinstance(source, DicomWebSource) else f"{source.called}@{source.host}:{source.port}"
+    asked = source.query
+    return {
+        "archive": where,
+        "modality": asked.modality,
+        "description": asked.description,
+        "since": asked.since,
+        "until": asked.until,
+        "more": dict(sorted(asked.more.items())),
+    }
+
+
+def _day(name: str, text: str | None) -> date | None:
+    try:
+        return None if text is None else date.fromisoformat(text)
+    except ValueError:
+        raise SettingsError([Problem((name,), f"must be a day, as in 2025-01-31, found {text!r}")]) from None
