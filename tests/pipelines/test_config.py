@@ -110,7 +110,7 @@ def walk(kind, seen: set[type]) -> set[type]:
     """Every dataclass that can be reached from a type."""
     for part in typing.get_args(kind):
         walk(part, seen)
-    if dataclasses.is_dataclass(kind) and kind not in seen:
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind not in seen:
         seen.add(kind)
         for hint in typing.get_type_hints(kind, include_extras=True).values():
             walk(hint, seen)
