@@ -140,10 +140,12 @@ def _advance(desk: Desk, task: Task, tonight: Tonight) -> None:
 def _fetch(desk: Desk, task: Task, tonight: Tonight) -> bool:
     begun, folder = time.monotonic(), emptied(images_of(desk.folder, task))
     fetched = desk.archive.fetch(Entry(task.study, task.series, instances=task.instances), folder)
-    received = len(fetched.files) + len(fetched.odd)
+    whole = [odd for odd in fetched.odd if odd.what == task.series]  # said of the series: it is no file that came
+    received = len(fetched.files) + len(fetched.odd) - len(whole)
     promised = task.instances
-    if not fetched.files or (promised is not None and received < promised):
-        short = f"{len(fetched.files)} images came, and {promised or 'some'} were promised"
+    if not fetched.files or whole or (promised is not None and received < promised):
+        short = f"{len(fetched.files)} images came, and {'some' if promised is None else promised} were promised"
+        short = "; ".join([short, *(f"{odd.reason}: {odd.detail}" for odd in whole)])
         odd = [*fetched.odd, Odd(task.series, "incomplete" if fetched.files else "nothing_came", short)]
         return _later(desk, task, odd, tonight, begun)
     worklist.retrieved(desk.db, task, len(fetched.files), fetched.odd, desk.now())

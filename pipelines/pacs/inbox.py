@@ -41,6 +41,7 @@ class Inbox:
 
     kept: SOP instance UID -> its file. odd: what was not usable, and why. received: bytes. expected: number of images,
     where the archive was asked for it just before. digests: SOP instance UID -> SHA-256 of the file that came first.
+    unfit: number of files that came and cannot be used.
     """
 
     entry: Entry
@@ -51,6 +52,7 @@ class Inbox:
     received: int = 0
     expected: int | None = None
     digests: dict[str, str] = field(default_factory=dict)
+    unfit: int = 0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def empty(self) -> None:
@@ -60,7 +62,7 @@ class Inbox:
         self.kept.clear()
         self.odd.clear()
         self.digests.clear()
-        self.received, self.numbers = 0, itertools.count(1)
+        self.received, self.unfit, self.numbers = 0, 0, itertools.count(1)
 
     def grew(self, size: int) -> None:
         """Count bytes that arrived. Raises: TooMuch."""
@@ -102,6 +104,7 @@ class Inbox:
         except Unfit as error:
             path.unlink()
             self.odd.append(Odd(what, error.reason, str(error)))
+            self.unfit += 1
             return
         digest = sha256(path)
         if instance not in self.digests:
@@ -119,16 +122,17 @@ class Inbox:
     def fetched(self) -> Fetched:
         """All that arrived whole; files of which a part arrived are removed.
 
-        Odd: `incomplete`, where the archive had said that there is more; `gone`, where nothing came and nothing was
-        said.
+        Odd about the series: `incomplete`, where the archive had said that there is more; `gone`, where nothing came
+        and nothing was said.
         """
         for path in self.folder.glob(".arriving-*"):
             path.unlink()
         said = self.entry.instances if self.expected is None else max(self.expected, self.entry.instances or 0)
         if not self.digests and not self.odd and not said:
             self.odd.append(Odd(self.entry.series, "gone", "the archive sent nothing"))
-        if said is not None and len(self.digests) < said:
-            detail = f"the archive said {said} images, and {len(self.digests)} came"
+        came = len(self.digests) + self.unfit
+        if said is not None and came < said:
+            detail = f"the archive said {said} images, and {came} came"
             self.odd.append(Odd(self.entry.series, "incomplete", detail))
         return Fetched(tuple(sorted(self.kept.values())), tuple(self.odd))
 

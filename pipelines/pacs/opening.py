@@ -11,7 +11,7 @@ from pipelines.pacs.archive import Archive
 from pipelines.pacs.settings import ArchiveSettings, DicomWeb, archive_problems
 from privacy.settings_error import refuse
 
-PACKAGES = ("dicomweb_client", "requests", "urllib3", "pynetdicom")
+PACKAGES = ("dicomweb_client", "requests", "urllib3", "retrying", "pynetdicom")
 
 
 class Missing(Exception):

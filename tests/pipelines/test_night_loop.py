@@ -46,13 +46,16 @@ class Points:
 
 @dataclass
 class Hospital:
-    """An archive in memory. series -> texts of its images. promised: another count than there are images."""
+    """An archive in memory. series -> texts of its images. promised: another count than there are images. unfit: what
+    comes with them and cannot be used.
+    """
 
     series: dict[str, list[str]]
     points: Points
     promised: dict[str, int | None] = field(default_factory=dict)
     taken: dict[str, bytes] = field(default_factory=dict)
     handed_over: Counter[str] = field(default_factory=Counter)
+    unfit: dict[str, list[Odd]] = field(default_factory=dict)
     down: bool = False
     fetched: Counter[str] = field(default_factory=Counter)
 
@@ -74,7 +77,10 @@ class Hospital:
             (folder / f"{number}.dcm").write_text(text)
             files.append(folder / f"{number}.dcm")
         self._up()
-        return Fetched(tuple(files), ())
+        unfit = self.unfit.get(entry.series, [])
+        short = entry.instances is not None and len(files) + len(unfit) < entry.instances  # as an inbox tells it
+        odd = [Odd(entry.series, "incomplete", f"{entry.instances} were said")] if short else []
+        return Fetched(tuple(files), (*odd, *unfit))
 
     def store(self, files: Sequence[Path]) -> Sequence[Odd]:
         for path in files:
@@ -236,13 +242,29 @@ def test_a_series_that_grew_is_done_again_and_its_result_knows_the_older_one(tmp
     assert night(tmp_path, hospital, clock).seen == {"known": 1}
 
 
-@pytest.mark.parametrize("more", [{"promised": {"1.1": 5}}, {"series": {"1.1": []}}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"promised": {"1.1": 5}},
+        {"promised": {"1.1": 2}},  # one is missing, and the archive's word for that is no image
+        {"promised": {"1.1": None}, "unfit": {"1.1": [Odd("1.1", "truncated", "the answer is cut off")]}},
+        {"series": {"1.1": []}},
+        {"series": {"1.1": []}, "promised": {"1.1": 0}},
+    ],
+)
 def test_what_does_not_come_whole_is_tried_again_and_then_refused_by_name(tmp_path: Path, more: dict[str, Any]) -> None:
     hospital, clock = Hospital(**{"series": {"1.1": ["a"]}, "points": Points(), **more}), ticking()
     reasons = [dict(night(tmp_path, hospital, clock).ended) for _ in range(4)]
-    reason = "incomplete" if "promised" in more else "nothing_came"
+    reason = "nothing_came" if "series" in more else "incomplete"
     assert reasons == [{"later": 1}, {"later": 1}, {reason: 1}, {}]
     assert not hospital.taken
+
+
+def test_a_file_that_is_of_no_use_has_come_and_is_counted(tmp_path: Path) -> None:
+    unfit = {"1.1": [Odd("file 2", "not_dicom", "7 bytes without the mark DICM")]}
+    hospital = Hospital({"1.1": ["a"]}, Points(), promised={"1.1": 2}, unfit=unfit)
+    counts = night(tmp_path, hospital, ticking()).files
+    assert counts == {"used": 1, "quarantined": 1, "received": 2}
 
 
 def test_what_comes_late_is_done_when_it_is_there(tmp_path: Path) -> None:

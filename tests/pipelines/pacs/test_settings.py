@@ -202,6 +202,8 @@ KEPT = ("pipelines.pacs.settings", "pipelines.pacs.secret", "pipelines.pacs.arch
 def test_nothing_is_logged_while_an_archive_is_open(caplog, monkeypatch):
     monkeypatch.setenv("CONSILIUM_TEST_SECRET", PLAIN)
     settings = replace(DicomWeb(url="http://127.0.0.1:9/", token=SECRET), limits=Limits(timeout_s=1, retries=0))
+    with open_archive(settings):
+        pass  # libraries tell at their first import what else is installed
     with caplog.at_level(logging.DEBUG), open_archive(settings) as archive:
         with pytest.raises(Exception, match="no connection") as found:
             list(archive.find(Query(more={"PatientID": "SECRET-ID"})))
