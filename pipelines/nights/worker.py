@@ -23,6 +23,7 @@ from pipelines.nights.settings import Night
 from pipelines.nights.worklist import Result, Task
 from pipelines.pacs.archive import Odd
 from privacy.deidentify.dicom_image import Profile
+from privacy.deidentify.keyed import new_uid
 from privacy.settings_error import Problem, refuse
 
 NOTHING = "nothing_selected"
@@ -82,7 +83,7 @@ def worker_of(model: Model, night: Night, folder: Path, console: Console) -> Wor
 
     def do(task: Task, images: Path, results: Path, earlier: Sequence[Result]) -> Made:
         when = datetime.fromisoformat(task.made_at).replace(microsecond=0)
-        replaced = [_file_of(one, folder) for one in earlier]
+        replaced = [_file_of(one, folder) for one in earlier if one.study_uid == _study(task, pseudonymous)]
         found = results_of(model.ready, images, results, wanted, when=when, replaced=replaced)
         odd = [Odd(task.series, one.reason, one.detail) for one in found.refused]
         files: Mapping[str, int] = {str(name): number for name, number in sums(found.accounts).items()}
@@ -91,6 +92,13 @@ def worker_of(model: Model, night: Night, folder: Path, console: Console) -> Wor
         return Made([_result_of(one, folder) for one in found.files], [dict(row) for row in found.rows], files, odd)
 
     return do
+
+
+def _study(task: Task, pseudonymous: Pseudonymous | None) -> str:
+    """The study that results stand in. One in another study, from before `identity` or the key was changed, is not
+    named: that would tell whose pseudonym it is.
+    """
+    return task.study if pseudonymous is None else new_uid(pseudonymous.key, task.study)
 
 
 def _why(task: Task, refused: Sequence[Rejected], details: Sequence[str]) -> Odd:

@@ -139,6 +139,24 @@ def test_results_without_the_patient_stand_in_a_study_of_their_own(
     assert (tmp_path / "secret.key").stat().st_mode & 0o077 == 0
 
 
+def test_results_with_and_without_the_patient_do_not_name_each_other(
+    archive: Orthanc, model: Path, tmp_path: Path, images: list[Path]
+) -> None:
+    hidden = {"identity": "deidentified", "key": "secret.key"}
+    for write_, more in (({}, []), (hidden, ["--redo", "all"]), ({}, ["--redo", "all"])):
+        assert night([str(settings_of(archive, model, tmp_path, write=write_)), *more]) == Exit.OK
+    known = {str(pydicom.dcmread(path, stop_before_pixels=True).StudyInstanceUID) for path in images}
+    found = reports(archive)
+    assert len(found) == 3 * STUDIES
+    for instance in found:
+        tags = archive.ask("GET", f"/instances/{instance}/simplified-tags")
+        named = json.dumps(tags)
+        if tags["StudyInstanceUID"] in known:
+            assert "2.25." not in json.dumps(tags.get("PredecessorDocumentsSequence", ""))
+        else:
+            assert not [uid for uid in known if uid in named]
+
+
 def test_without_an_archive_nothing_is_lost_and_the_same_command_goes_on(
     archive: Orthanc, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
