@@ -5,10 +5,11 @@
 
 Cases. `sources`: rosendahl and vidir_modern (with vienna_dias). `practical`: their lesions together, dealt over three
 hospitals, of each class 80 % at one of them and 10 % at each other (FedSLD's and APPLE's partition), by partition
-seed 0. Settings are those of skin_lesion_augmented.yaml (group-norm CNN of 98,434 parameters), but 12 rounds. A cell
-is one method, one seed: plain; with synthetic pictures; and of local training and PGFed also with classes drawn
-evenly, and with elastic deformations. The seed draws split, start and synthesis. Every cell is written into
-augmentation.json at once, and is not run again.
+seed 0. Networks. `cnn`: group norm, widths 8 to 64, 25,026 parameters, 10 rounds, local training and PGFed.
+`features`: 90 components of 120 fixed features of colour and a hidden layer of 32, 20 rounds, all four methods.
+Everything else is as in skin_lesion_augmented.yaml. Each method is trained plain, with synthetic pictures, with
+classes drawn evenly, and, as a network on pictures, with elastic deformations. The seed draws split, start and
+synthesis. A cell is one run; it is written into augmentation.json at once, and is not run again.
 """
 
 from __future__ import annotations
@@ -19,27 +20,36 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock
 
 HERE = Path(__file__).parent
 BASE = HERE.parent / "pipelines/configs/skin_lesion_augmented.yaml"
 CELLS = HERE / "augmentation.json"
 TABLE = HERE.parent / "docs/results/data/augmentation.json"
-METHODS = ("local", "pgfed", "fedavg", "apple")
+METHODS = ("local", "fedavg", "apple", "pgfed")
 CASES = ("sources", "practical")
 SEEDS = (0, 1, 2)
-TRIED_ON, ROUNDS = 100, 12
-LINES: Mapping[str, Mapping[str, object]] = {
-    "plain": {},
-    "aug": {},
-    "even": {"balance": True},
-    "elastic": {"augment": "elastic"},
-}
+TRIED_ON = 100
+MODELS: Mapping[str, Mapping[str, object]] = {
+    "cnn": {"name": "cnn", "widths": [8, 16, 32, 64], "norm": "group"},
+    "features": {
+        "name": "features", "of": {"name": "colour"}, "public": "skin_lesion", "components": 90, "hidden": [32],
+    },
+}  # fmt: skip
+ROUNDS = {"cnn": 10, "features": 20}
+FLOORS: Mapping[str, Mapping[str, object]] = {"even": {"balance": True}, "elastic": {"augment": "elastic"}}
+CELLS_IN_TURN: tuple[tuple[str, str, int, tuple[str, ...]], ...] = (
+    *(("features", "sources", seed, METHODS) for seed in SEEDS),
+    *(("cnn", "sources", seed, (method,)) for seed in SEEDS for method in ("local", "pgfed")),
+    *(("features", "practical", seed, METHODS) for seed in SEEDS),
+)
+"""Network, case, seed, methods."""
 TRIED: Mapping[str, Mapping[str, object]] = {
     "prior as it is": {"name": "public", "prior": "skin_lesion"},
     "fitted prior": {"name": "fitted_prior", "prior": "skin_lesion", "epsilon": None},
@@ -51,7 +61,9 @@ TRIED: Mapping[str, Mapping[str, object]] = {
 }  # fmt: skip
 
 
-def configured(case: str, seed: int, method: str, synthesis: Mapping[str, object]) -> dict[str, Any]:
+def configured(
+    model: str, case: str, seed: int, methods: Sequence[str], synthesis: Mapping[str, object]
+) -> dict[str, Any]:
     """The settings of one cell."""
     said: dict[str, Any] = yaml.safe_load(BASE.read_text())
     said |= {"name": f"augmentation-{case}-{seed}", "seed": seed, "audit": {"membership": False, "canaries": 0}}
@@ -59,14 +71,16 @@ def configured(case: str, seed: int, method: str, synthesis: Mapping[str, object
         place = said["sites"]["rosendahl"]
         place["source"]["where"] = {"site": ["rosendahl", "vidir_modern", "vienna_dias"]}
         said["sites"] = {"part": {**place, "part": {"kind": "practical", "of": 3, "seed": 0}}}
-    floors = ("even", "elastic") if method in METHODS[:2] else ()
-    labels = {name: f"{method}_{name}" for name in ("plain", "aug", *floors)}
+    floors = FLOORS if model == "cnn" else {"even": FLOORS["even"]}
+    said["model"] = dict(MODELS[model])
     said["train"] |= {
-        "methods": {label: {"name": method} for label in labels.values()},
-        "method_images": {labels["aug"]: "augmented"},
-        "method_work": {labels[name]: dict(LINES[name]) for name in floors},
-        "schedule": {"rounds": ROUNDS},
+        "methods": {f"{method}_{line}": {"name": method} for method in methods for line in ("plain", "aug", *floors)},
+        "method_images": {f"{method}_aug": "augmented" for method in methods},
+        "method_work": {f"{method}_{line}": dict(how) for method in methods for line, how in floors.items()},
+        "schedule": {"rounds": ROUNDS[model]},
     }
+    if model == "features":
+        said["train"]["work"] |= {"augment": "none"}
     said["augment"]["synthesis"] = dict(synthesis)
     return said | {"evaluate": {"checkpoint": "global", "copies": 20, "public": False, "reference": None}}
 
@@ -97,8 +111,7 @@ def measured(said: Mapping[str, Any], folder: Path, *, until: str | None = None)
         found[measure] = {}
         for row in rows:
             if row["measure"] == measure and "_" in row["method"]:
-                line = row["method"].rpartition("_")[2]
-                found[measure].setdefault(line, {})[row["sites"][0]] = row["value"]
+                found[measure].setdefault(row["method"], {})[row["sites"][0]] = row["value"]
     found["assessable"] = {row["sites"][0]: row["assessable"] for row in rows if row["measure"] == "AUC"}
     return found
 
@@ -121,19 +134,18 @@ def known() -> dict[str, Any]:
 
 def kept(name: str, value: object) -> None:
     """Write one cell."""
-    CELLS.write_text(json.dumps({**known(), name: value}, indent=1, sort_keys=True) + "\n")
+    with FileLock(f"{tempfile.gettempdir()}/augmentation.lock"):
+        CELLS.write_text(json.dumps({**known(), name: value}, indent=1, sort_keys=True) + "\n")
 
 
-def missing() -> Iterator[tuple[str, int, str]]:
-    """Cells that are not measured yet: local and PGFed first, because the paper's claim is about those."""
-    cells = [
-        (case, seed, method)
-        for pair in (METHODS[:2], METHODS[2:])
-        for seed in SEEDS
-        for case in CASES
-        for method in pair
-    ]
-    yield from (cell for cell in cells if "/".join(map(str, cell)) not in known())
+def name_of(model: str, case: str, seed: int, methods: Sequence[str]) -> str:
+    """The name of a cell."""
+    return f"{model}/{case}/{seed}/{'+'.join(methods)}"
+
+
+def missing() -> Iterator[tuple[str, str, int, tuple[str, ...]]]:
+    """Cells that are not measured yet."""
+    yield from (cell for cell in CELLS_IN_TURN if name_of(*cell) not in known())
 
 
 def copies() -> list[list[str]]:
@@ -178,17 +190,15 @@ def copies() -> list[list[str]]:
     return [[name, f"{100 * near_copies(one, train, held):.1f} %"] for name, one in altered.items()]
 
 
-def points(cells: Mapping[str, Any], case: str, method: str, line: str, *, over: str | None) -> list[float]:
+def points(cells: Mapping[str, Any], model: str, case: str, line: str, *, over: str | None) -> list[float]:
     """By seed the mean AUC over hospitals in points; with `over` the mean of each hospital's gain over that line."""
     found = []
     for seed in SEEDS:
-        cell = cells.get(f"{case}/{seed}/{method}")
-        if cell is None or line not in cell["AUC"]:
-            continue
-        auc = cell["AUC"]
-        found.append(
-            statistics.mean(100 * (v - (0 if over is None else auc[over][site])) for site, v in auc[line].items())
-        )
+        for name, cell in cells.items():
+            auc = cell.get("AUC", {})
+            if name.startswith(f"{model}/{case}/{seed}/") and line in auc:
+                gains = [100 * (v - (0 if over is None else auc[over][site])) for site, v in auc[line].items()]
+                found.append(statistics.mean(gains))
     return found
 
 
@@ -210,16 +220,15 @@ PAPER = {
 NAMES = {"local": "local", "fedavg": "FedAvg", "apple": "APPLE", "pgfed": "PGFed"}
 
 
-def gains(cells: Mapping[str, Any], case: str) -> list[list[str]]:
-    """A row a method: its AUC, and what each of the three adds to it, beside the paper's."""
+def gains(cells: Mapping[str, Any], model: str, case: str) -> list[list[str]]:
+    """A row a method: its AUC, and what each way adds to it, beside the slides' two settings."""
     rows = []
-    for method in ("local", "fedavg", "apple", "pgfed"):
-        own = [
-            shown(points(cells, case, method, line, over="plain"), signed=True) for line in ("aug", "even", "elastic")
-        ]
-        rows.append(
-            [NAMES[method], shown(points(cells, case, method, "plain", over=None)), *own, " and ".join(PAPER[method])]
-        )
+    for method in METHODS:
+        plain = points(cells, model, case, f"{method}_plain", over=None)
+        lines = [f"{method}_{line}" for line in ("aug", "even", *(("elastic",) if model == "cnn" else ()))]
+        own = [shown(points(cells, model, case, line, over=f"{method}_plain"), signed=True) for line in lines]
+        if plain:
+            rows.append([NAMES[method], shown(plain), *own, " and ".join(PAPER[method])])
     return rows
 
 
@@ -227,16 +236,16 @@ def distances(cells: Mapping[str, Any]) -> list[list[str]]:
     """A row a hospital: synthetic pictures, their distance, that of real ones, near copies; mean over seeds."""
     rows = []
     for case in CASES:
-        held = [cells[f"{case}/{seed}/local"]["sites"] for seed in SEEDS if f"{case}/{seed}/local" in cells]
-        for site in sorted({name for one in held for name in one}):
-            own = [one[site] for one in held]
+        held = {seed: c["sites"] for seed in SEEDS for name, c in cells.items() if f"/{case}/{seed}/" in name}
+        for site in sorted({name for one in held.values() for name in one}):
+            own = [one[site] for one in held.values()]
             of = [one for one in own if one.get("distance") is not None]
-            made = " ".join(str(one["made"]) if one["state"] == "augmented" else f"N/A ({one['state']})" for one in own)
+            made = ", ".join(str(one["made"]) if one["state"] == "augmented" else "N/A" for one in own)
             near = [one["near_copies"] for one in own if one.get("near_copies") is not None]
             rows.append([
                 case, site, made,
-                f"{statistics.mean(o['distance'] for o in of):.3g}" if of else "N/A",
-                f"{statistics.mean(o['distance_real'] for o in of):.3g}" if of else "N/A",
+                f"{statistics.mean(o['distance'] for o in of):.2f}" if of else "N/A",
+                f"{statistics.mean(o['distance_real'] for o in of):.2f}" if of else "N/A",
                 f"{100 * statistics.mean(near):.1f} %" if near else "N/A",
             ])  # fmt: skip
     return rows
@@ -247,9 +256,13 @@ def tables(commit: str, date: str) -> None:
     cells = known()
     command = "CONSILIUM_DATA=… python benchmarks/augmentation.py"
     about = {"command": command, "commit": commit, "date": date}
-    columns = ["method", "AUC", "with synthetic", "classes drawn evenly", "elastic", "the slides, synthetic"]
+    columns = ["method", "AUC", "with synthetic", "classes drawn evenly"]
+    last = "the slides, synthetic"
     sites = ["case", "hospital", "synthetic pictures, by seed", "FD to held-back", "FD of real ones", "near copies"]
-    made = {case: {**about, "columns": columns, "rows": gains(cells, case)} for case in CASES}
+    made = {
+        "cnn": {**about, "columns": [*columns, "elastic", last], "rows": gains(cells, "cnn", "sources")},
+        **{case: {**about, "columns": [*columns, last], "rows": gains(cells, "features", case)} for case in CASES},
+    }
     made["distances"] = {**about, "columns": sites, "rows": distances(cells)}
     made["copies"] = {**about, "columns": ["200 pictures", "near copies"], "rows": copies()}
     if tried := [[name, *_tried(cells, name)] for name in TRIED if f"tried/{name}" in cells]:
@@ -276,6 +289,7 @@ def main() -> None:
     line.add_argument("--tried", action="store_true", help="compare syntheses on a split that no table reports")
     line.add_argument("--runs", type=Path, help="folder of the runs, kept so that hospitals are read once a seed")
     line.add_argument("--cells", type=int, default=10**6, help="stop after so many")
+    line.add_argument("--only", default="", help="cells whose names begin so")
     line.add_argument("--commit", default="", help="write the tables, with this commit")
     line.add_argument("--date", default="")
     asked = line.parse_args()
@@ -287,12 +301,12 @@ def main() -> None:
                 if f"tried/{name}" not in known():
                     kept(
                         f"tried/{name}",
-                        measured(configured("sources", TRIED_ON, "local", how), folder, until="augment"),
+                        measured(configured("cnn", "sources", TRIED_ON, ("local",), how), folder, until="augment"),
                     )
         elif not asked.commit:
-            for number, (case, seed, method) in enumerate(missing()):
+            for number, cell in enumerate([one for one in missing() if name_of(*one).startswith(asked.only)]):
                 if number < asked.cells:
-                    kept(f"{case}/{seed}/{method}", measured(configured(case, seed, method, chosen()), folder))
+                    kept(name_of(*cell), measured(configured(*cell, chosen()), folder))
     if asked.commit:
         tables(asked.commit, asked.date)
 

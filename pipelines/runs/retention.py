@@ -38,7 +38,7 @@ nothing.
 """
 WRITERS = {"scores": "evaluate", "ready": "evaluate", TRANSLATORS: "translate", QUALITIES: "translate", MAPS: "score"}
 """The request that writes a file at a site."""
-WITHDRAWAL_RECORDS = ("score-0", "sample-0", "translate-0")
+WITHDRAWAL_RECORDS = ("score-0", "sample-0", "translate-0", "augment-0")
 """Small answers that show which results a withdrawn patient's images influenced: kept as long as their cohort."""
 
 

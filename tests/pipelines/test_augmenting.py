@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from federation.features.inception import Network
 from harmonize import balancing, synthesis
 from harmonize.fitted_prior import FittedPrior
 from harmonize.prior import PRIORS, drawn
+from pipelines import clean
 from pipelines.coordinator.spending import total_cost
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients, synthetic_in
@@ -25,6 +27,7 @@ from pipelines.hospital import augmenting
 from pipelines.hospital import training as learn
 from pipelines.hospital.hospital import COHORT, Hospital, write_cohort_file
 from pipelines.hospital.kept import cohort_of
+from pipelines.hospital.withdrawn import knew
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
@@ -344,8 +347,6 @@ def test_states_of_hospitals_have_their_words():
 
 
 def test_a_finished_run_goes_on_without_asking_anew(finished_run, tmp_path, monkeypatch, capsys):
-    import shutil
-
     folder = finished_run(settings())
     shutil.copytree(folder, tmp_path / "again")
     monkeypatch.chdir(tmp_path / "again")
@@ -354,6 +355,23 @@ def test_a_finished_run_goes_on_without_asking_anew(finished_run, tmp_path, monk
     assert "augment   kept" in capsys.readouterr().err
     left = (tmp_path / "again/runs/tiny/sites/a/ledger.jsonl").read_text().splitlines()[lines:]
     assert not [line for line in left if '"augment"' in line]
+
+
+def test_a_cohort_with_synthetic_images_stays_while_its_run_does_and_names_patients_who_withdraw(
+    finished_run, tmp_path, monkeypatch
+):
+    shutil.copytree(finished_run(settings()), tmp_path / "again")
+    monkeypatch.chdir(tmp_path / "again")
+    root = tmp_path / "again" / "runs" / "tiny"
+    told = json.loads(next(root.glob("augment/*/augmented.json")).read_text())
+    assert clean.main(["runs", "--older-than", "0h", "--yes"]) == 0
+    for site, said in told.items():
+        assert (root / "sites" / site / "cohorts" / said["cohort"] / COHORT).exists()
+    split = json.loads((root / "sites" / "a" / "cohorts" / told["a"]["cohort"] / "split.json").read_text())
+    patient = next(name for name in split["train"] if not name.startswith("synthetic"))
+    out = SiteSettings(source=PhantomSource(scanner="P", patients=4), exclude=(patient,))
+    found = knew(Hospital("a", root / "sites" / "a", out, lambda: "2026-01-01T00:00:00Z"))
+    assert {augmenting.SHAPED, "its model was trained on them"} <= {one.how for one in found}
 
 
 def test_settings_of_the_request_are_those_of_the_yaml():
