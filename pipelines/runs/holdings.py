@@ -25,6 +25,7 @@ Kind: TypeAlias = Literal[
     "ready",
     "translations",
     "phantoms",
+    "copies",
     "reports",
     "leftovers",
 ]
@@ -67,6 +68,7 @@ PLACES: Mapping[Kind, Places] = {
         named=2,
     ),
     "phantoms": Places(("{site}/phantom/*/",)),
+    "copies": Places(("{site}/archive/*/",)),
     "reports": Places((PAGE, f"{{site}}/{PAGE}")),
 }
 
@@ -75,7 +77,7 @@ PLACES: Mapping[Kind, Places] = {
 class Item:
     """Files and folders that are removed together or not at all.
 
-    where: the stage of an artifact, the site of a cohort, scores, a translation, a phantom or a page; empty for items
+    where: the stage of an artifact, the site of a cohort, scores, a translation, a phantom, a copy or a page; empty for items
     that several sites share. parts: folders and files, in the order in which they may be removed. newest: time of the
     last change of one of its files, in seconds since 1970.
     """

@@ -31,6 +31,7 @@ ORDER: tuple[Kind, ...] = (
     "models",
     "cohorts",
     "phantoms",
+    "copies",
     "leftovers",
 )
 """Artifacts first, then committed answers: items that they refer to go after them, so that an interrupted removal hides
@@ -96,7 +97,7 @@ def _needed(items: Sequence[Item]) -> set[Item]:
             "ready": item.name.partition(".")[0] in labels,
         }
         needed |= {item} if referenced.get(item.kind, False) else set()
-    return needed | _phantoms(items, artifacts)
+    return needed | _phantoms(items, artifacts) | set(_newest(items, "copies"))
 
 
 def _phantoms(items: Sequence[Item], artifacts: Iterable[Item]) -> set[Item]:

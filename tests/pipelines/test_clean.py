@@ -98,6 +98,9 @@ def tree(runs: Path, days: dict[str, float]) -> dict[str, list[Path]]:
         put(site / "phantom" / "p.txt", "digest", days["phantoms"])
         put(site / "phantom" / "q" / "images" / "1.dcm", "image", -1)  # the newest
         put(site / "phantom" / "q.txt", "digest", -1)
+        put(site / "archive" / "k" / "images" / "1" / "1.dcm", "image", 5000)  # its time follows from its content
+        put(site / "archive" / "k" / "odd.json", "[]", days["copies"])
+        put(site / "archive" / "l" / "odd.json", "[]", -1)  # the newest
         put(site / "report.html", "page", days["reports"])
         put(site / ".part-0123456789abcdef" / "half", "half", days["leftovers"])
     put(run / "federation" / name / "state", "state", days["conversations"])
@@ -110,6 +113,7 @@ def tree(runs: Path, days: dict[str, float]) -> dict[str, list[Path]]:
     found["ready"] = [site / "ready" / "fedavg.safetensors" for site in sites]
     found["translations"] = [site / translation for site in sites for translation in TRANSLATIONS]
     found["phantoms"] = [site / "phantom" / inner for site in sites for inner in ("p", "p.txt")]
+    found["copies"] = [site / "archive" / "k" for site in sites]
     found["leftovers"] = [site / ".part-0123456789abcdef" for site in sites]
     return found
 
