@@ -77,9 +77,9 @@ PLACES: Mapping[Kind, Places] = {
 class Item:
     """Files and folders that are removed together or not at all.
 
-    where: the stage of an artifact, the site of a cohort, scores, a translation, a phantom, a copy or a page; empty for items
-    that several sites share. parts: folders and files, in the order in which they may be removed. newest: time of the
-    last change of one of its files, in seconds since 1970.
+    where: the stage of an artifact, the site of a cohort, scores, a translation, a phantom, a copy or a page; empty for
+    items that several sites share. parts: folders and files, in the order in which they may be removed. newest: time of
+    the last change of one of its files, in seconds since 1970.
     """
 
     run: str
