@@ -57,7 +57,7 @@ class Arrivals:
                 while self.written:
                     self.written.pop().close()
 
-    def place(self, **_: object) -> _Arriving:
+    def place(self) -> _Arriving:
         """In place of the temporary file that pynetdicom would write somewhere else, and leave there."""
         inbox, watch = self.inbox, self.watch
         if inbox is None or watch is None:
@@ -120,18 +120,36 @@ class _Arriving:
         self.file.close()
 
 
+TEMPORARY: Any = dimse_messages.NamedTemporaryFile
+OPEN: list[Arrivals] = []
+"""Of all archives that are open; pynetdicom has one temporary file for all."""
+
+
+def _placed(**_: object) -> _Arriving:
+    """The file of whichever archive sends: its connection's own thread asks for it."""
+    thread = threading.current_thread()
+    for one in OPEN:
+        if one.watch is not None and any(each.dul is thread for each in one.watch.open):
+            return one.place()
+    raise OSError("nothing was asked for")
+
+
 @contextmanager
 def written_as_they_arrive(arrivals: Arrivals) -> Iterator[None]:
     """pynetdicom writes what it receives into files of `arrivals`, and sends from files, piece by piece."""
-    before = (_config.STORE_RECV_CHUNKED_DATASET, _config.STORE_SEND_CHUNKED_DATASET)
-    temporary: Any = dimse_messages.NamedTemporaryFile
-    _config.STORE_RECV_CHUNKED_DATASET = _config.STORE_SEND_CHUNKED_DATASET = True
-    dimse_messages.NamedTemporaryFile = arrivals.place
+    OPEN.append(arrivals)
+    _use_files(True)
     try:
         yield
     finally:
-        _config.STORE_RECV_CHUNKED_DATASET, _config.STORE_SEND_CHUNKED_DATASET = before
-        dimse_messages.NamedTemporaryFile = temporary
+        OPEN.remove(arrivals)
+        _use_files(bool(OPEN))
+
+
+def _use_files(files: bool) -> None:
+    """pynetdicom's settings, which hold for the process: files, or memory as it comes."""
+    _config.STORE_RECV_CHUNKED_DATASET = _config.STORE_SEND_CHUNKED_DATASET = files
+    dimse_messages.NamedTemporaryFile = _placed if files else TEMPORARY
 
 
 @contextmanager

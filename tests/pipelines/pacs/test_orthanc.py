@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -14,7 +17,7 @@ from pydicom.data import get_testdata_file
 
 import pipelines.pacs.patience
 from orthanc import Orthanc, running_orthanc, sign
-from pipelines.pacs.archive import Denied, Entry, Odd, Query, Unreachable
+from pipelines.pacs.archive import Archive, Denied, Entry, Odd, Query, Unreachable
 from pipelines.pacs.opening import open_archive
 from pipelines.pacs.secret import Secret
 from pipelines.pacs.settings import DicomNode, DicomWeb, Limits, Tls
@@ -142,3 +145,53 @@ def test_an_archive_that_was_away_is_asked_again(way, tmp_path, monkeypatch):
             timer.join()
             fetched = archive.fetch(found[0], tmp_path / "series")
     assert len(found) == len(fetched.files) == 1
+
+
+def test_two_archives_may_be_open_and_asked_at_the_same_time(orthanc, tmp_path):
+    with open_archive(orthanc.node) as one, open_archive(orthanc.moved) as other, open_archive(orthanc.web) as third:
+        entries = list(one.find(Query()))
+
+        def fetch(job: tuple[int, Archive]) -> int:
+            return sum(
+                len(job[1].fetch(entry, tmp_path / str(job[0]) / str(number)).files)
+                for number, entry in enumerate(entries)
+            )
+
+        with ThreadPoolExecutor(3) as pool:
+            assert list(pool.map(fetch, enumerate((one, other, third)))) == [len(FILES)] * 3
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_what_is_fetched(tmp_path):
+    """In a process of its own, as others leave memory that is used again."""
+    large = pydicom.dcmread(FILES[1])
+    large.Rows = large.Columns = 512
+    large.NumberOfFrames = 400
+    large.PixelData = bytes(400 * 512 * 512 * 2)
+    large.save_as(tmp_path / "large.dcm")
+    program = """
+import resource, sys
+from pathlib import Path
+from pipelines.pacs.archive import Query
+from pipelines.pacs.opening import open_archive
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+def grown(settings, small, large, folder):
+    with open_archive(settings) as archive:
+        first, second = sorted(archive.find(Query(modality="MR")), key=lambda entry: entry.series != small)
+        archive.fetch(first, folder / "small")
+        before = peak()
+        assert archive.fetch(second, folder / "large").files[0].stat().st_size > 200 * 2**20
+        return peak() - before
+"""
+    with running_orthanc(tmp_path) as one:
+        large.SeriesInstanceUID, large.SOPInstanceUID = "1.2.3.4", "1.2.3.4.5"
+        large.save_as(tmp_path / "large.dcm")
+        one.load([FILES[1], tmp_path / "large.dcm"])
+        small = str(pydicom.dcmread(FILES[1]).SeriesInstanceUID)
+        for way in WAYS:
+            call = f"print(grown({getattr(one, way)!r}, {small!r}, '1.2.3.4', Path({str(tmp_path / way)!r})))"
+            names = "from pipelines.pacs.settings import *; from pipelines.pacs.secret import Secret\n"
+            secret = f"Secret(file={str(one.password)!r})"
+            text = program + names + call.replace("Secret()", secret)
+            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+            assert int(done.stdout) < 30, f"{way}: {done.stdout} MiB for 200 MiB"
