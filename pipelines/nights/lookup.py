@@ -13,13 +13,15 @@ from privacy.message import Json
 
 
 def open_tasks(db: sqlite3.Connection, model: str) -> list[Task]:
-    """Tasks that are not finished, the newest version of each series alone; those that are further first, then the
-    newest studies.
+    """Tasks that are not finished; those that are further first, then those that failed less often, then the newest
+    studies; at the end those that the archive did not answer. Of each series the newest version alone, and an older one
+    whose results may be in the archive in part.
     """
     rows = db.execute(
-        "SELECT * FROM told WHERE model = ? AND state IN ('waiting', 'retrieved', 'done') AND version = "
-        "(SELECT max(version) FROM task AS other WHERE other.series = told.series AND other.model = told.model) "
-        "ORDER BY state = 'done' DESC, state = 'retrieved' DESC, day DESC, id",
+        "SELECT * FROM told WHERE model = ? AND state IN ('waiting', 'retrieved', 'done') AND (state = 'done' OR "
+        "version = "
+        "(SELECT max(version) FROM task AS other WHERE other.series = told.series AND other.model = told.model)) "
+        "ORDER BY reason = 'no_answer', state = 'done' DESC, state = 'retrieved' DESC, tries, day DESC, id",
         (model,),
     )
     return [task_of(row) for row in rows]
@@ -49,6 +51,12 @@ def earlier(db: sqlite3.Connection, task: Task) -> list[Result]:
         (task.series, task.model, task.version),
     )
     return [Result(*row) for row in rows]
+
+
+def unread(db: sqlite3.Connection, task: Task) -> int:
+    """How many of the files that came were of no use before anything read them."""
+    files = one_task(db, task.id).files
+    return files.get("received", 0) - files.get("kept", 0)
 
 
 def rows_of(db: sqlite3.Connection, task: Task) -> list[Json]:

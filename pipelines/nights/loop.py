@@ -6,11 +6,12 @@ step. An archive that stops answering ends fetching and storing for tonight; wha
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,12 +19,14 @@ from typing import NamedTuple, Protocol
 
 from pipelines.nights import lookup, worklist
 from pipelines.nights.events import Log, counted
-from pipelines.nights.worklist import Result, Task
-from pipelines.pacs.archive import Archive, Entry, Odd, Query, Unreachable
+from pipelines.nights.worklist import NO_ANSWER, Result, Task
+from pipelines.pacs.archive import NOT_WHOLE, Archive, Entry, Odd, Query, Unreachable
+from pipelines.runs.exits import trace
 from pipelines.runs.stopping import Stop
 from privacy.message import Json
 
 IMAGES, RESULTS = "images", "results"
+DOUBTED = 2  # tasks in a row without an answer, after which the archive counts as away
 
 
 class Made(NamedTuple):
@@ -54,7 +57,10 @@ class Worker(Protocol):
 @dataclass
 class Tonight:
     """What happened. seen: answers by what they were to us. ended: tasks by their state or reason. unreachable: what
-    the archive said last, if it stopped answering. left: tasks that wait for another night.
+    the archive said last, if it stopped answering. cut: why its answer to the query is not whole. left: tasks that wait
+    for another night. redo: series to be done again that the archive did not name. doubted: tasks to which it gave no
+    answer, and what it said; if it answers the next one, they are at fault, and else it has stopped answering. bugs:
+    tasks that ended by an error of ours.
     """
 
     seen: Counter[str] = field(default_factory=Counter)
@@ -62,7 +68,11 @@ class Tonight:
     files: Counter[str] = field(default_factory=Counter)
     tasks: list[int] = field(default_factory=list)
     unreachable: str = ""
+    cut: str = ""
     left: int = 0
+    redo: frozenset[str] = frozenset()
+    doubted: list[tuple[Task, str]] = field(default_factory=list)
+    bugs: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,14 +95,16 @@ class Desk:
 
 def find(desk: Desk, query: Query, tonight: Tonight, *, redo: frozenset[str] = frozenset()) -> None:
     """Ask the archive, and note what it has. redo: series that are done again; `*` = all that match."""
-    begun = time.monotonic()
+    begun, tonight.redo = time.monotonic(), redo - {"*"}
     try:
         for found in desk.archive.find(query):
             if isinstance(found, Entry):
                 again = "*" in redo or found.series in redo
+                tonight.redo -= {found.series}
                 tonight.seen[worklist.saw(desk.db, found, desk.model, desk.now(), redo=again)] += 1
             else:
                 tonight.seen["odd"] += 1
+                tonight.cut = f"{found.reason}: {found.detail}" if found.reason in NOT_WHOLE else tonight.cut
                 worklist.noted(desk.db, found, desk.now())
     except Unreachable as error:
         tonight.unreachable = str(error)
@@ -118,6 +130,7 @@ def work(desk: Desk, tonight: Tonight, stop: Stop, *, until: float = float("inf"
         if desk.drop and worklist.one_task(desk.db, task.id).state not in worklist.OPEN:
             shutil.rmtree(images_of(desk.folder, task), ignore_errors=True)
         yield number + 1, len(tasks)
+    _settle(desk, tonight)
     tonight.left = len(lookup.open_tasks(desk.db, desk.model))
 
 
@@ -128,13 +141,39 @@ def _advance(desk: Desk, task: Task, tonight: Tonight) -> None:
         if task.state != "retrieved" and tonight.unreachable:
             return
         try:
-            if not steps[task.state](desk, task, tonight):
-                return
+            further = steps[task.state](desk, task, tonight)
         except Unreachable as error:
-            tonight.unreachable = str(error)
+            tonight.doubted.append((task, str(error)))
+            worklist.unanswered(desk.db, task, Odd(task.series, NO_ANSWER, str(error)), desk.now())
+            if len(tonight.doubted) == DOUBTED:
+                tonight.unreachable = str(error)
             desk.log("unreachable", task=task.id, doing=task.state)
             return
+        if task.state != "retrieved":
+            _answered(desk, tonight)
+        if not further:
+            return
         task = worklist.one_task(desk.db, task.id)
+
+
+def _answered(desk: Desk, tonight: Tonight) -> None:
+    """The archive answers, so those tasks are at fault to which it did not."""
+    while tonight.doubted:
+        task, said = tonight.doubted.pop()
+        odd = Odd(task.series, NO_ANSWER, f"the archive answers others, and not this one: {said}")
+        _later(desk, task, [odd], tonight, time.monotonic())
+
+
+def _settle(desk: Desk, tonight: Tonight) -> None:
+    """After the last task: if it was not answered, whether a question about its study is."""
+    if not tonight.doubted or tonight.unreachable:
+        return
+    try:
+        list(desk.archive.find(Query(more={"StudyInstanceUID": tonight.doubted[-1][0].study})))
+    except Unreachable as error:
+        tonight.unreachable = str(error)
+    else:
+        _answered(desk, tonight)
 
 
 def _fetch(desk: Desk, task: Task, tonight: Tonight) -> bool:
@@ -148,6 +187,7 @@ def _fetch(desk: Desk, task: Task, tonight: Tonight) -> bool:
         short = "; ".join([short, *(f"{odd.reason}: {odd.detail}" for odd in whole)])
         odd = [*fetched.odd, Odd(task.series, "incomplete" if fetched.files else "nothing_came", short)]
         return _later(desk, task, odd, tonight, begun)
+    flush(fetched.files)
     worklist.retrieved(desk.db, task, len(fetched.files), fetched.odd, desk.now())
     desk.log("fetched", task=task.id, seconds=time.monotonic() - begun, files=received, odd=len(fetched.odd))
     return True
@@ -155,13 +195,30 @@ def _fetch(desk: Desk, task: Task, tonight: Tonight) -> bool:
 
 def _work(desk: Desk, task: Task, tonight: Tonight) -> bool:
     begun, images = time.monotonic(), images_of(desk.folder, task)
-    if not images.is_dir():  # removed by a person, or a disk that was put back
+    kept = sum(1 for _ in images.iterdir()) if images.is_dir() else 0
+    if kept < task.files.get("kept", 1):  # removed by a person, or a disk that was put back
         again = Odd(task.series, "images_gone", "the images that were retrieved are gone; they are fetched again")
         worklist.fetch_again(desk.db, task, again, desk.now())
         return True
+    if task.tries >= desk.tries:  # each of them ended here without a word
+        told = f"{task.tries} nights were killed while they worked on it, as for want of memory; --redo tries again"
+        worklist.refused(desk.db, task, Odd(task.series, "cut_off", told), desk.now())
+        tonight.ended["cut_off"] += 1
+        desk.log("refused", task=task.id, seconds=0.0, reason="cut_off")
+        return False
+    worklist.tried(desk.db, task, 1)
     results = emptied(desk.folder / RESULTS / f"{task.id}")
-    made = desk.worker(task, images, results, lookup.earlier(desk.db, task))
-    unread = worklist.unread(desk.db, task)
+    try:
+        made = desk.worker(task, images, results, lookup.earlier(desk.db, task))
+    except OSError:
+        worklist.tried(desk.db, task, 0)
+        raise
+    except Exception as error:  # one series must not keep the others from being done
+        tonight.bugs += 1
+        return _later(desk, task, [Odd(task.series, "not_foreseen", trace(error))], tonight, begun)
+    worklist.tried(desk.db, task, 0)
+    flush(desk.folder / one.file for one in made.results)
+    unread = lookup.unread(desk.db, task)
     files = {**made.files, "quarantined": made.files.get("quarantined", 0) + unread}
     files["received"] = sum(files.values())
     tonight.files.update(files)
@@ -213,3 +270,18 @@ def emptied(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
+
+
+def flush(files: Iterable[Path]) -> None:
+    """Files and their names are on the disk when this returns, and not only in the system's memory.
+
+    Raises:
+        OSError: the disk.
+    """
+    paths = list(files)
+    for path in [*paths, *{path.parent for path in paths}]:
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

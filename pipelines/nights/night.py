@@ -23,7 +23,7 @@ from pipelines.nights.loop import Desk, Tonight, find, work
 from pipelines.nights.page import write_page
 from pipelines.nights.retention import NIGHTS, tidy
 from pipelines.nights.settings import Night, read_night
-from pipelines.nights.tables import in_words, summary, write_metrics, write_tables
+from pipelines.nights.tables import in_words, summary, tell_of_killed, write_metrics, write_tables
 from pipelines.nights.worker import NOTHING, Model, open_model, worker_of
 from pipelines.pacs.archive import Archive, Denied, Entry, Odd, Query, Unreachable
 from pipelines.pacs.opening import Missing, open_archive
@@ -108,6 +108,8 @@ def _work(
 ) -> int:
     night, folder, begun, clock = opened.night, opened.folder, datetime.now(UTC), time.monotonic()
     out = folder / NIGHTS / begun.isoformat(timespec="seconds").replace(":", "_")
+    if out.parent.is_dir():
+        tell_of_killed(db, out.parent)
     out.mkdir(parents=True, exist_ok=True)
     log, tonight, code = Log(out / LOG, out.name), Tonight(), Exit.OK
     log("begin", model=opened.model.ready.digest)
@@ -142,10 +144,12 @@ def _work(
 
 
 def _code(tonight: Tonight, *, late: bool) -> Exit:
-    """OK if nothing is left to a person; SITE if the archive went away; DATA if there were series for the model, and
-    each was refused.
+    """OK if nothing is left to a person; FAILED after an error of ours; SITE if the archive went away, or its answer to
+    the query is not whole; DATA if there were series for the model, and each was refused.
     """
-    if tonight.unreachable:
+    if tonight.bugs:
+        return Exit.FAILED
+    if tonight.unreachable or tonight.cut:
         return Exit.SITE
     ended = tonight.ended.total() - tonight.ended["later"] - tonight.ended[NOTHING]
     if ended and not tonight.ended["stored"]:

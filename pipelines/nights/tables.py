@@ -22,6 +22,7 @@ from privacy.message import Json, as_mapping
 FILES = ("received", "used", "quarantined", "not_selected", "not_imaging")
 SERIES = ("task", "state", "reason", "study", "series", "accession", "version", "tries", *FILES, "detail")
 FOUND = ("task", "series", "accession")
+ODD_TABLE = "odd.csv"  # the last one that is written
 ODD = ("task", "what", "reason", "detail")
 
 
@@ -47,7 +48,22 @@ def write_tables(db: sqlite3.Connection, tonight: Tonight, begun: datetime, out:
     told = [(task.id, task.series, task.accession, *(row.get(name, "") for name in names)) for task, row in rows]
     write_whole(out / "found.csv", csv_text((*FOUND, *names), told).encode("utf-8", "surrogateescape"))
     odd = [("" if task is None else task, *one) for task, one in lookup.odd_of(db, begun)]
-    write_whole(out / "odd.csv", csv_text(ODD, odd).encode("utf-8", "surrogateescape"))
+    write_whole(out / ODD_TABLE, csv_text(ODD, odd).encode("utf-8", "surrogateescape"))
+
+
+def tell_of_killed(db: sqlite3.Connection, nights: Path) -> None:
+    """Write the tables of nights that ended without, as the worklist knows what they did. nights: their folder.
+
+    Raises:
+        OSError: the disk.
+    """
+    for out in sorted(path for path in nights.iterdir() if path.is_dir() and not (path / ODD_TABLE).exists()):
+        try:
+            begun = datetime.fromisoformat(out.name.replace("_", ":"))
+        except ValueError:
+            continue
+        done = [int(task) for task, when in lookup.changes(db).items() if when >= begun]
+        write_tables(db, Tonight(tasks=done), begun, out)
 
 
 def summary(tonight: Tonight, code: Exit, seconds: float) -> dict[str, Json]:
@@ -57,6 +73,8 @@ def summary(tonight: Tonight, code: Exit, seconds: float) -> dict[str, Json]:
         "tasks": {**dict(sorted(tonight.ended.items())), "left": tonight.left},
         "files": {name: tonight.files.get(name, 0) for name in FILES},
         "unreachable": bool(tonight.unreachable),
+        "answer_cut": bool(tonight.cut),
+        "redo_not_found": len(tonight.redo),
         "seconds": round(seconds, 1),
         "exit": int(code),
     }
@@ -77,6 +95,12 @@ def in_words(tonight: Tonight, seconds: float, out: Path) -> str:
     told += f"{files['received']} files received: {counts}.\n"
     if tonight.unreachable:
         told += f"! the archive stopped answering: {tonight.unreachable}. The same command goes on.\n"
+    if tonight.cut:
+        told += f"! its answer to the query is not whole ({tonight.cut}); there may be series that it did not name.\n"
+    if tonight.redo:
+        told += f"! {len(tonight.redo)} series of --redo are not among the answers; give --since, or check the UID.\n"
+    if tonight.bugs:
+        told += f"! {tonight.bugs} series ended by an error that was not foreseen; please report what odd.csv says.\n"
     return f"{told}{out}"
 
 

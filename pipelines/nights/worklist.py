@@ -23,43 +23,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from pipelines.nights.schema import SCHEMA, VERSION
 from pipelines.pacs.archive import Entry, Odd
 from privacy.message import Json
 
-VERSION = 1
 State: TypeAlias = Literal["waiting", "retrieved", "done", "stored", "refused"]
 STATES: tuple[State, ...] = get_args(State)
 OPEN: tuple[State, ...] = ("waiting", "retrieved", "done")
 Kind: TypeAlias = Literal["segmentation", "report", "capture", "rejection"]
 Seen: TypeAlias = Literal["new", "grew", "known", "own"]
 
-SCHEMA = """
-CREATE TABLE series (
-    series TEXT PRIMARY KEY, study TEXT NOT NULL, modality TEXT NOT NULL, description TEXT NOT NULL, day TEXT NOT NULL,
-    accession TEXT NOT NULL, instances INTEGER, first_seen TEXT NOT NULL, last_seen TEXT NOT NULL
-) STRICT;
-CREATE TABLE task (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, series TEXT NOT NULL REFERENCES series, model TEXT NOT NULL,
-    version INTEGER NOT NULL, state TEXT NOT NULL, instances INTEGER, tries INTEGER NOT NULL DEFAULT 0,
-    reason TEXT NOT NULL DEFAULT '', detail TEXT NOT NULL DEFAULT '', made_at TEXT NOT NULL DEFAULT '',
-    changed TEXT NOT NULL, files TEXT NOT NULL DEFAULT '{}', rows TEXT NOT NULL DEFAULT '[]',
-    superseded INTEGER REFERENCES task, UNIQUE (series, model, version)
-) STRICT;
-CREATE INDEX open_tasks ON task (model, state);
-CREATE TABLE result (
-    uid TEXT PRIMARY KEY, task INTEGER NOT NULL REFERENCES task, kind TEXT NOT NULL, file TEXT NOT NULL,
-    of TEXT NOT NULL, sop_class TEXT NOT NULL, series_uid TEXT NOT NULL, study_uid TEXT NOT NULL,
-    stored TEXT NOT NULL DEFAULT ''
-) STRICT;
-CREATE INDEX own_series ON result (series_uid);
-CREATE TABLE odd (
-    task INTEGER NOT NULL, what TEXT NOT NULL, reason TEXT NOT NULL, detail TEXT NOT NULL, first_seen TEXT NOT NULL,
-    last_seen TEXT NOT NULL, UNIQUE (task, what, reason)
-) STRICT;
-CREATE VIEW told AS SELECT task.id, series.study, task.series, task.model, task.version, task.state, task.instances,
-    task.tries, task.made_at, series.accession, task.reason, task.detail, task.files, series.day
-    FROM task JOIN series ON series.series = task.series;
-"""
+NO_ANSWER = "no_answer"
 NO_TASK = 0  # in `odd`: an answer of the archive that belongs to no task
 
 
@@ -148,11 +122,14 @@ def step(db: sqlite3.Connection) -> Iterator[None]:
 def saw(db: sqlite3.Connection, entry: Entry, model: str, now: datetime, *, redo: bool = False) -> Seen:
     """Note a series that the archive has, and make its task if there is something to do for this model: it was never
     done, has another number of instances than before, or `redo`. `own`: it holds our results, and is no work.
+
+    One that has changed while its images wait here is fetched again. One that now stands in another study, as after
+    the merging of patients, is noted as `moved`; whether to do it again is left to a person.
     """
     with step(db):
         if db.execute("SELECT 1 FROM result WHERE series_uid = ?", (entry.series,)).fetchone():
             return "own"
-        known = db.execute("SELECT instances FROM series WHERE series = ?", (entry.series,)).fetchone()
+        known = db.execute("SELECT instances, study FROM series WHERE series = ?", (entry.series,)).fetchone()
         count = entry.instances if entry.instances is not None or known is None else known[0]
         day = "" if entry.day is None else entry.day.isoformat()
         told = (entry.study, entry.modality, entry.description, day, entry.accession, count, now.isoformat())
@@ -174,9 +151,16 @@ def saw(db: sqlite3.Connection, entry: Entry, model: str, now: datetime, *, redo
             return "new"
         number, version, state, before, files = last
         grew = count is not None and count not in (before, json.loads(files).get("received"))
+        moved = known is not None and known[1] != entry.study and state != "waiting"
+        if moved:
+            after = "it is fetched again" if state in OPEN else "its results stay where they are; --redo makes new ones"
+            _note(db, number, [Odd(entry.series, "moved", f"it now stands in another study: {after}")], now)
         if state == "waiting":  # it was not read yet: there is nothing to supersede
             db.execute("UPDATE task SET instances = ? WHERE id = ?", (count, number))
-        elif grew or redo:
+        elif (grew and state == "retrieved") or (moved and state in OPEN):
+            db.execute("UPDATE task SET instances = ? WHERE id = ?", (count, number))
+            _anew(db, one_task(db, number), now)
+        elif grew or (redo and state not in OPEN):
             _add(db, entry.series, model, version + 1, count, now)
         return "grew" if grew else "known"
 
@@ -230,6 +214,11 @@ def stored(db: sqlite3.Connection, task: Task, now: datetime) -> None:
             "UPDATE task SET superseded = ? WHERE series = ? AND model = ? AND version < ? AND superseded IS NULL",
             (task.id, task.series, task.model, task.version),
         )
+        db.execute(
+            "UPDATE task SET state = 'refused', reason = 'superseded', changed = ? WHERE series = ? AND model = ? AND "
+            "version < ? AND state IN ('waiting', 'retrieved', 'done')",
+            (now.isoformat(), task.series, task.model, task.version),
+        )
 
 
 def refused(
@@ -246,7 +235,7 @@ def failed(db: sqlite3.Connection, task: Task, odd: Sequence[Odd], most: int, no
     """A try did not succeed: it waits for the next night, or is refused after `most` tries. Returns whether it was."""
     with step(db):
         _note(db, task.id, odd, now)
-        db.execute("UPDATE task SET tries = tries + 1 WHERE id = ?", (task.id,))
+        db.execute("UPDATE task SET tries = ? WHERE id = ?", (task.tries + 1, task.id))
         last = odd[-1] if odd else Odd(task.series, "incomplete", "")
         if over := task.tries + 1 >= most:
             _move(db, task, OPEN, "refused", now, why=last)
@@ -255,18 +244,29 @@ def failed(db: sqlite3.Connection, task: Task, odd: Sequence[Odd], most: int, no
     return over
 
 
+def unanswered(db: sqlite3.Connection, task: Task, odd: Odd, now: datetime) -> None:
+    """The archive gave no answer, be it away or only unable to give this one: the task comes after the others."""
+    with step(db):
+        _note(db, task.id, [odd], now)
+        db.execute("UPDATE task SET reason = ?, detail = ? WHERE id = ?", (odd.reason, odd.detail, task.id))
+
+
+def tried(db: sqlite3.Connection, task: Task, more: int) -> None:
+    """Count `more` tries than it had: 1 before work begins, and 0 when it ended. What kills its process is known so."""
+    with step(db):
+        db.execute("UPDATE task SET tries = ? WHERE id = ?", (task.tries + more, task.id))
+
+
 def fetch_again(db: sqlite3.Connection, task: Task, odd: Odd, now: datetime) -> None:
     """What was on the disk is gone: it waits as it did at first, and its results will bear another time."""
     with step(db):
         _note(db, task.id, [odd], now)
-        db.execute("DELETE FROM result WHERE task = ?", (task.id,))
-        _move(db, task, ("retrieved", "done"), "waiting", now, made_at="", files="{}", rows="[]")
+        _anew(db, task, now)
 
 
-def unread(db: sqlite3.Connection, task: Task) -> int:
-    """How many of the files that came were of no use before anything read them."""
-    files = one_task(db, task.id).files
-    return files.get("received", 0) - files.get("kept", 0)
+def _anew(db: sqlite3.Connection, task: Task, now: datetime) -> None:
+    db.execute("DELETE FROM result WHERE task = ?", (task.id,))
+    _move(db, task, ("retrieved", "done"), "waiting", now, made_at="", files="{}", rows="[]")
 
 
 def noted(db: sqlite3.Connection, odd: Odd, now: datetime, task: int | None = None) -> None:

@@ -18,6 +18,8 @@ from privacy.settings_error import Problem, refuse
 
 UID = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 LONGEST_UID = LONGEST_TEXT = 64
+NOT_WHOLE = ("too_many", "same_page", "no_json", "no_list", "too_large")
+"""Reasons of an `Odd` of `Archive.find` after which there may be series that were not named."""
 
 
 @dataclass(frozen=True, kw_only=True)

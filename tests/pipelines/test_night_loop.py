@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,13 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.nights import lookup, worklist
+from pipelines.nights import lookup, loop, worklist
 from pipelines.nights.events import Log
 from pipelines.nights.loop import Desk, Made, Tonight, find, work
+from pipelines.nights.night import _code
 from pipelines.nights.retention import tidy
 from pipelines.nights.settings import Keep
+from pipelines.nights.tables import tell_of_killed
 from pipelines.nights.worklist import Result, Task
 from pipelines.pacs.archive import Entry, Fetched, Odd, Query, Unreachable
+from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
 
 MODEL = "0123456789abcdef"
@@ -47,7 +51,7 @@ class Points:
 @dataclass
 class Hospital:
     """An archive in memory. series -> texts of its images. promised: another count than there are images. unfit: what
-    comes with them and cannot be used.
+    comes with them and cannot be used. silent: series that are never answered. odd: answers that are of no use.
     """
 
     series: dict[str, list[str]]
@@ -56,6 +60,9 @@ class Hospital:
     taken: dict[str, bytes] = field(default_factory=dict)
     handed_over: Counter[str] = field(default_factory=Counter)
     unfit: dict[str, list[Odd]] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    study: str = "1.2"
+    odd: list[Odd] = field(default_factory=list)
     down: bool = False
     fetched: Counter[str] = field(default_factory=Counter)
 
@@ -67,10 +74,13 @@ class Hospital:
     def find(self, query: Query) -> Iterator[Entry | Odd]:
         for name, images in self.series.items():
             self._up()
-            yield Entry("1.2", name, "MR", instances=self.promised.get(name, len(images)))
+            yield Entry(self.study, name, "MR", instances=self.promised.get(name, len(images)))
+        yield from self.odd
 
     def fetch(self, entry: Entry, folder: Path) -> Fetched:
         self.fetched[entry.series] += 1
+        if entry.series in self.silent:
+            raise Unreachable("the archive answers 500 (5 times)")
         files = []
         for number, text in enumerate(self.series.get(entry.series, [])):
             self._up()
@@ -109,12 +119,14 @@ def worker(points: Points, state: Path) -> Callable[..., Made]:
 
 
 @contextmanager
-def world(folder: Path, hospital: Hospital, clock: Iterator[datetime]) -> Iterator[Desk]:
+def world(
+    folder: Path, hospital: Hospital, clock: Iterator[datetime], do: Any = None, tries: int = 3
+) -> Iterator[Desk]:
     db = worklist.open_worklist(folder / "worklist.sqlite")
     try:
         log = Log(folder / "log.jsonl", "1")
-        do = worker(hospital.points, folder)
-        yield Desk(db, folder, MODEL, hospital, hospital, do, log, tries=3, now=lambda: next(clock))
+        do = do or worker(hospital.points, folder)
+        yield Desk(db, folder, MODEL, hospital, hospital, do, log, tries=tries, now=lambda: next(clock))
     finally:
         db.close()
 
@@ -126,9 +138,11 @@ def ticking() -> Iterator[datetime]:
         yield when
 
 
-def night(folder: Path, hospital: Hospital, clock: Iterator[datetime], **also: Any) -> Tonight:
+def night(
+    folder: Path, hospital: Hospital, clock: Iterator[datetime], do: Any = None, tries: int = 3, **also: Any
+) -> Tonight:
     tonight = Tonight()
-    with world(folder, hospital, clock) as desk:
+    with world(folder, hospital, clock, do, tries) as desk:
         find(desk, Query(), tonight, **also)
         for _ in work(desk, tonight, Stop()):
             pass
@@ -191,9 +205,9 @@ def test_several_kills_and_a_series_that_grows_leave_one_result_for_each_version
     for at in kills:
         hospital.points = Points(at)
         with suppress(Killed):
-            night(folder, hospital, clock)
+            night(folder, hospital, clock, tries=10)
     hospital.points = Points()
-    night(folder, hospital, clock)
+    night(folder, hospital, clock, tries=10)
     if grows:
         hospital.series["1.1"].append("late")
         night(folder, hospital, clock)
@@ -353,3 +367,160 @@ def test_retention_removes_what_is_old_and_keeps_what_is_open(tmp_path: Path) ->
         tidy(desk.db, tmp_path, Keep(results=30), later)
         assert not list((tmp_path / "results").iterdir())
         assert [path.name for path in (tmp_path / "images").iterdir()] == ["3"]
+
+
+@pytest.mark.parametrize("silent", [{"1.1"}, {"1.1", "1.2"}])
+def test_a_series_that_is_never_answered_keeps_no_other_from_being_done(tmp_path: Path, silent: set[str]) -> None:
+    hospital, clock = Hospital(dict(SERIES), Points(), silent=silent), ticking()
+    nights = [night(tmp_path, hospital, clock) for _ in range(3)]
+    assert len(hospital.taken) == len(SERIES) - len(silent)
+    if len(silent) == 1:
+        assert [dict(one.ended) for one in nights] == [{"later": 1, "stored": 2}, {"later": 1}, {"no_answer": 1}]
+        assert not any(one.unreachable for one in nights)
+    else:
+        assert all(one.unreachable for one in nights)  # two in a row: it is not known whose fault it is
+
+
+def test_an_archive_that_answers_nothing_costs_no_series_a_try(tmp_path: Path) -> None:
+    hospital, clock = Hospital(dict(SERIES), Points(), silent=set(SERIES)), ticking()
+    for _ in range(4):
+        assert night(tmp_path, hospital, clock).unreachable
+    assert hospital.fetched.total() == 8
+    hospital.silent = set()
+    assert night(tmp_path, hospital, clock).ended == {"stored": 3}
+
+
+@pytest.mark.parametrize("step", ["retrieved", "done"])
+def test_a_series_that_grew_while_it_waited_here_leaves_nothing_behind(tmp_path: Path, step: str) -> None:
+    hospital, clock = Hospital({"1.1": ["a"]}, Points()), ticking()
+    with world(tmp_path, hospital, clock) as desk:
+        tonight = Tonight()
+        find(desk, Query(), tonight)
+        _until(desk, step)
+    hospital.series["1.1"].append("b")
+    night(tmp_path, hospital, clock)
+    versions = [("1.1", 1, "stored")] + ([("1.1", 2, "stored")] if step == "done" else [])
+    assert finished_states(tmp_path) == versions
+    assert len(hospital.taken) == len(versions)
+    assert not list((tmp_path / "images").iterdir())
+
+
+def _until(desk: Desk, state: str) -> None:
+    """Advance the first task to a state, and stop there."""
+    (task,) = lookup.open_tasks(desk.db, MODEL)
+    loop._fetch(desk, task, Tonight())
+    if state == "done":
+        loop._work(desk, worklist.one_task(desk.db, task.id), Tonight())
+
+
+@pytest.mark.parametrize("step", ["retrieved", "done"])
+def test_a_series_that_moved_to_another_study_is_fetched_again_before_anything_is_handed_over(
+    tmp_path: Path, step: str
+) -> None:
+    hospital, clock = Hospital({"1.1": ["a"]}, Points()), ticking()
+    with world(tmp_path, hospital, clock) as desk:
+        find(desk, Query(), Tonight())
+        _until(desk, step)
+    hospital.study = "1.3"
+    assert night(tmp_path, hospital, clock).ended == {"stored": 1}
+    assert hospital.fetched == {"1.1": 2}
+    assert len(hospital.taken) == 1
+
+
+def test_a_series_that_moved_after_it_was_done_is_told_and_left_to_a_person(tmp_path: Path) -> None:
+    hospital, clock = Hospital({"1.1": ["a"]}, Points()), ticking()
+    night(tmp_path, hospital, clock)
+    hospital.study = "1.3"
+    assert night(tmp_path, hospital, clock).seen == {"known": 1}
+    with world(tmp_path, hospital, clock) as desk:
+        assert [odd.reason for _, odd in lookup.odd_of(desk.db, datetime(2026, 1, 1, tzinfo=UTC))] == ["moved"]
+
+
+def test_an_error_of_ours_ends_one_series_and_not_the_night(tmp_path: Path) -> None:
+    hospital, clock = Hospital(dict(SERIES), Points()), ticking()
+    good, patient = worker(hospital.points, tmp_path), "JONES^MARY"
+
+    def bad(task: Task, *more: Any) -> Made:
+        if task.series == "1.1":
+            raise RuntimeError(patient)
+        return good(task, *more)
+
+    first = night(tmp_path, hospital, clock, bad)
+    assert (first.ended, first.bugs) == ({"later": 1, "stored": 2}, 1)
+    assert [dict(night(tmp_path, hospital, clock, bad).ended) for _ in range(2)] == [{"later": 1}, {"not_foreseen": 1}]
+    with world(tmp_path, hospital, clock) as desk:
+        (told,) = lookup.odd_of(desk.db, datetime(2026, 1, 1, tzinfo=UTC))
+    assert "RuntimeError" in told[1].detail
+    assert "JONES" not in told[1].detail
+
+
+def test_a_series_that_kills_each_night_is_refused_and_the_others_are_done(tmp_path: Path) -> None:
+    hospital, clock = Hospital(dict(SERIES), Points()), ticking()
+    good = worker(hospital.points, tmp_path)
+
+    def bad(task: Task, *more: Any) -> Made:
+        if task.series == "1.1":
+            raise Killed
+        return good(task, *more)
+
+    for _ in range(3):
+        with pytest.raises(Killed):
+            night(tmp_path, hospital, clock, bad)
+    assert night(tmp_path, hospital, clock, bad).ended == {"cut_off": 1, "stored": 2}
+
+
+def test_images_of_which_some_vanished_are_fetched_again(tmp_path: Path) -> None:
+    hospital, clock = Hospital({"1.1": ["a", "b"]}, Points()), ticking()
+    with world(tmp_path, hospital, clock) as desk:
+        find(desk, Query(), Tonight())
+        _until(desk, "retrieved")
+    next((tmp_path / "images" / "1").iterdir()).unlink()
+    assert night(tmp_path, hospital, clock).files == {"used": 2, "quarantined": 0, "received": 2}
+
+
+def test_what_the_worklist_says_is_on_the_disk_was_written_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    plain = os.fsync
+
+    def fsync(number: int) -> None:
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{number}")).name)
+        plain(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    hospital = Hospital({"1.1": ["a", "b"]}, Points())
+    night(tmp_path, hospital, ticking())
+    assert flushed == ["0.dcm", "1.dcm", "1", *hospital.taken, "1"]
+
+
+def test_redo_names_what_the_archive_did_not_and_makes_no_second_version_of_what_is_open(tmp_path: Path) -> None:
+    hospital, clock = Hospital({"1.1": ["a"]}, Points()), ticking()
+    with world(tmp_path, hospital, clock) as desk:
+        find(desk, Query(), Tonight())
+        _until(desk, "done")
+    tonight = night(tmp_path, hospital, clock, redo=frozenset(["1.1", "1.77"]))
+    assert tonight.redo == {"1.77"}
+    assert finished_states(tmp_path) == [("1.1", 1, "stored")]
+
+
+def test_an_answer_that_is_not_whole_is_told(tmp_path: Path) -> None:
+    hospital = Hospital({}, Points(), odd=[Odd("answers from 1", "no_json", "the answer is no JSON")])
+    tonight = night(tmp_path, hospital, ticking())
+    assert "no_json" in tonight.cut
+    assert _code(tonight, late=False) is Exit.SITE
+
+
+def test_a_night_that_was_killed_is_told_of_by_the_next(tmp_path: Path) -> None:
+    hospital, out = Hospital(dict(SERIES), Points()), tmp_path / "nights" / "2026-01-01T00_00_00+00_00"
+    night(tmp_path, hospital, ticking())  # which writes no tables, as if it had been killed before
+    for folder in (out, tmp_path / "nights" / "lost+found"):
+        folder.mkdir(parents=True)
+    with world(tmp_path, hospital, ticking()) as desk:
+        tell_of_killed(desk.db, out.parent)
+        assert sorted(path.name for path in out.iterdir()) == ["found.csv", "odd.csv", "series.csv"]
+        assert (out / "series.csv").read_text().count("stored") == 3
+        assert (out / "found.csv").read_text().count("\n") == 4
+        (out / "found.csv").unlink()
+        tell_of_killed(desk.db, out.parent)
+        assert not (out / "found.csv").exists()
