@@ -88,7 +88,9 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
 def _query(night: Night, since: date | None) -> Query:
     ask = night.ask
-    begin = since or (datetime.now().astimezone().date() - timedelta(days=ask.days))
+    begin = since
+    if begin is None and ask.days is not None:
+        begin = datetime.now().astimezone().date() - timedelta(days=ask.days)
     return Query(modality=ask.modality, description=ask.description, since=begin, more=ask.more)
 
 

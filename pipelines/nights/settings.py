@@ -24,14 +24,15 @@ AnyArchive: TypeAlias = Annotated[ArchiveSettings, Field(discriminator="kind")]
 @dataclass(frozen=True, kw_only=True)
 class Ask:
     """Which series are looked for, each night. modality, description: of the series; * and ? stand for any text and any
-    letter. days: how far back, by the study's date. more: DICOM keyword -> text, as in StudyDescription: "*prostate*".
+    letter. days: how far back, by the study's date; null = all, those without a date too. more: DICOM keyword -> text,
+    as in StudyDescription: "*prostate*".
     """
 
     __pydantic_config__: ClassVar = FORBID
 
     modality: str = "MR"
     description: str = ""
-    days: int = 7
+    days: int | None = 7
     more: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

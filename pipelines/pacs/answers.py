@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime
 
 from pipelines.pacs.archive import Entry, Odd, Query, is_uid
@@ -83,6 +83,21 @@ def entry_of(texts: Mapping[str, str], query: Query, number: int) -> Entry | Odd
         accession=texts.get("AccessionNumber", ""),
         instances=int(count) if count.isascii() and count.isdigit() and len(count) < 10 else None,
     )
+
+
+def first_time(found: Entry | Odd, studies: dict[str, str]) -> Iterator[Entry | Odd]:
+    """An answer, if its series did not come before. studies: series -> study of those that came.
+
+    Odd: `two_studies`, where it came in another study: a copy, or a merge of patients that went wrong.
+    """
+    if isinstance(found, Odd):
+        yield found
+    elif found.series not in studies:
+        studies[found.series] = found.study
+        yield found
+    elif studies[found.series] != found.study:
+        told = "the archive has it in two studies, of which one is used; correct it there"
+        yield Odd(found.series, "two_studies", told)
 
 
 def texts_of(answer: object, keys: Iterable[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pynetdicom.association import Association
 from pynetdicom.presentation import PresentationContext
 from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelFind
 
-from pipelines.pacs.answers import LONGEST_TEXT, entry_of, keys_of
+from pipelines.pacs.answers import LONGEST_TEXT, entry_of, first_time, keys_of
 from pipelines.pacs.archive import Denied, Entry, Odd, Query, is_uid
 from pipelines.pacs.association import Watch, associated
 from pipelines.pacs.inbox import TooMuch
@@ -101,7 +101,8 @@ def series_of(settings: DicomNode, pace: Pace, query: Query) -> list[Entry | Odd
             if UNABLE <= error.status < UNABLE + 0x1000:
                 raise Passing(str(error)) from error
             raise Denied(f"{error} to a query") from error
-    return _once(found)
+    studies: dict[str, str] = {}
+    return [kept for one in found for kept in first_time(one, studies)]
 
 
 def _entry(answer: Mapping[str, str], study: Mapping[str, str], query: Query, number: int) -> Entry | Odd:
@@ -177,14 +178,3 @@ def _texts(answer: Dataset | None, wanted: Mapping[str, str]) -> dict[str, str]:
         if text:
             found[keyword] = text[: LONGEST_TEXT + 1]
     return found
-
-
-def _once(found: Sequence[Entry | Odd]) -> list[Entry | Odd]:
-    """Each series once."""
-    series: set[str] = set()
-    kept: list[Entry | Odd] = []
-    for one in found:
-        if isinstance(one, Odd) or one.series not in series:
-            kept.append(one)
-        series.update([] if isinstance(one, Odd) else [one.series])
-    return kept

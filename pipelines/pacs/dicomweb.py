@@ -22,7 +22,7 @@ import requests
 from dicomweb_client import URI
 from dicomweb_client.web import DICOMwebClient
 
-from pipelines.pacs.answers import RETURNED, entry_of, keys_of, matches, texts_of, widened
+from pipelines.pacs.answers import RETURNED, entry_of, first_time, keys_of, matches, texts_of, widened
 from pipelines.pacs.archive import Archive, Denied, Entry, Fetched, Odd, Query, Unreachable
 from pipelines.pacs.http import ANSWERS, Refused, Unusable, asked, body, closing, guard, session_of
 from pipelines.pacs.inbox import Inbox, TooMuch
@@ -62,7 +62,7 @@ class Web:
 
     def find(self, query: Query) -> Iterator[Entry | Odd]:
         """See `Archive`. Odd also where a page cannot be used, comes twice, or there are too many answers."""
-        limits, keys, seen, number = self.settings.limits, keys_of(query), set[str](), 0
+        limits, keys, studies, number = self.settings.limits, keys_of(query), dict[str, str](), 0
         end = time.monotonic() + limits.answer_s
         before: list[Any] = []
         while page := (yield from self._page(query, number)):
@@ -77,11 +77,8 @@ class Web:
                     return
                 texts = texts_of(answer, keys)
                 found = entry_of(texts, query, number)
-                new = not isinstance(found, Entry) or (found.series not in seen and matches(keys, texts))
-                if isinstance(found, Entry):
-                    seen.add(found.series)
-                if new:
-                    yield found
+                if isinstance(found, Odd) or matches(keys, texts):
+                    yield from first_time(found, studies)
             before = page
             if time.monotonic() > end:
                 raise Unreachable(f"no whole answer to a query within {limits.answer_s:g} s")

@@ -201,6 +201,26 @@ def test_a_series_that_grew_replaces_its_report_and_another_model_makes_its_own(
         assert len({task.model for task in lookup.all_tasks(db)}) == 2
 
 
+@pytest.mark.parametrize("kind", ["web", "node"])
+def test_a_study_without_a_date_is_found_where_no_days_are_asked_for(
+    kind: str, archive: Orthanc, model: Path, tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = str(pydicom.dcmread(images[0], stop_before_pixels=True).StudyInstanceUID)
+    for path in images:
+        file = pydicom.dcmread(path)
+        if file.StudyInstanceUID == known:
+            file.StudyDate = ""
+            for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"):
+                setattr(file, keyword, f"{file[keyword].value[:60]}.1")
+            file.file_meta.MediaStorageSOPInstanceUID = file.SOPInstanceUID
+            file.save_as(tmp_path / "dateless.dcm")
+            archive.load([tmp_path / "dateless.dcm"])
+    for days, found in ((36_500, STUDIES), (None, STUDIES + 1)):
+        asked = settings_of(archive, model, tmp_path, kind, ask={"modality": "MR", "days": days})
+        assert night([str(asked), "--check"]) == Exit.OK
+        assert f"{found} new" in capsys.readouterr().err
+
+
 def test_neither_log_nor_numbers_tell_who_was_examined(archive: Orthanc, model: Path, tmp_path: Path) -> None:
     assert night([str(settings_of(archive, model, tmp_path))]) == Exit.OK
     state = tmp_path / "state"

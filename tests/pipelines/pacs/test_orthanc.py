@@ -74,6 +74,19 @@ def test_a_query_finds_what_it_says(orthanc, way, query, found):
         assert {entry.modality for entry in archive.find(query)} == found
 
 
+@pytest.mark.parametrize("way", ["web", "node"])
+def test_a_series_in_two_studies_is_named_and_not_left_out_in_silence(way, tmp_path):
+    copy = pydicom.dcmread(FILES[1])
+    copy.StudyInstanceUID, copy.PatientID = "1.2.3", "ANOTHER"
+    copy.save_as(tmp_path / "copy.dcm")
+    with running_orthanc(tmp_path) as one, open_archive(getattr(one, way)) as archive:
+        one.load([FILES[1], tmp_path / "copy.dcm"])
+        entry, odd = archive.find(Query())
+    assert isinstance(entry, Entry)
+    assert isinstance(odd, Odd)
+    assert (odd.what, odd.reason) == (entry.series, "two_studies")
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_series_that_is_gone_is_odd(orthanc, way, tmp_path):
     with open_archive(getattr(orthanc, way)) as archive:
