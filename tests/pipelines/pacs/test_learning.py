@@ -229,3 +229,25 @@ def test_a_check_asks_the_archive_and_copies_nothing(orthanc, phantom, tmp_path,
     finally:
         orthanc.password.chmod(0o600)
     assert "chmod 600" in "".join(capsys.readouterr())
+
+
+@pytest.mark.slow
+def test_a_run_learns_from_an_archive_and_says_when_it_is_away(phantom, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with running_orthanc(tmp_path / "pacs") as one:
+        one.load([path for path in (phantom / "images").rglob("*") if path.is_file()])
+        web = {key: value for key, value in to_plain(source(one)).items() if value is not None}
+        web |= {"password": {"file": str(one.password)}, "limits": {"retries": 0}}
+        masks = {"kind": "mask", "folder": str(phantom / "masks/lesion")}
+        site = {"source": web, "labels": masks, "gland": {"folder": str(phantom / "masks/gland")}}
+        text = yaml.safe_load(TINY.read_text())
+        text["sites"] = {"a": {**text["sites"]["a"], **site}, "b": text["sites"]["b"]}
+        text["train"]["methods"] = {name: text["train"]["methods"][name] for name in ("local", "fedavg")}
+        del text["train"]["method_work"]
+        Path("run.yaml").write_text(yaml.safe_dump(text))
+        assert main(["run.yaml"]) == 0
+        assert main(["run.yaml"]) == 0
+        one.end()
+        capsys.readouterr()
+        assert main(["run.yaml"]) == 4
+    assert "no_archive" in "".join(capsys.readouterr())
