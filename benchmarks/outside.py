@@ -7,7 +7,7 @@
 Every cell goes into benchmarks/outside.json, and what stands there is not measured again;
 `benchmarks/outside_tables.py` writes the tables. Optic discs of Drishti-GS and RIM-ONE, cut about their true masks as
 in pipelines/configs/fundus_disc.yaml, at 32 x 32 pixels in place of 96, and at most 25 pictures a hospital: four
-hospitals, Drishti and RIM-ONE dealt out to two each. U-Net of width 8 and three levels, batch norm, Adam 1e-3, 20
+hospitals, Drishti and RIM-ONE dealt out to two each. U-Net of width 4 and three levels, batch norm, Adam 1e-3, 20
 rounds of 8 batches of 8, uniform means. One training gives the shared model and the hospitals' own for every tau: local
 training does not depend on it. Dice is the mean over pictures; 60 % train, 20 % test inside, all pictures outside.
 """
@@ -52,11 +52,11 @@ HERE = Path(__file__).parent
 KEPT = HERE / "outside.json"
 DATA = Path(os.environ.get("CONSILIUM_DATA", HERE.parents[1] / "shared" / "data")) / "fundus"
 SIDE, MOST = 32, 25
-TASK = Task(UNet(width=8, levels=3, norm="batch"), (3, SIDE, SIDE), 2, "segmentation")
-CUPS = Task(UNet(width=8, levels=3, norm="batch"), (3, SIDE, SIDE), 3, "segmentation")
+TASK = Task(UNet(width=4, levels=3, norm="batch"), (3, SIDE, SIDE), 2, "segmentation")
+CUPS = Task(UNet(width=4, levels=3, norm="batch"), (3, SIDE, SIDE), 3, "segmentation")
 ROUNDS, STEPS = 20, 8
-SEEDS, CHOICE = (0, 1, 2), (100, 101)
-TAUS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+SEEDS, CHOICE = [0, 1, 2], (100, 101)
+TAUS = (0.1, 0.5, 0.9, 1.0)
 STORE: dict[str, Any] = {}
 ALL: tuple[Term, ...] = ("consistency", "shape", "entropy")
 
@@ -224,7 +224,8 @@ def measure(kept: dict[str, Any]) -> None:
             begun, x_y = time.process_time(), whole(splits[outside])
             inside = {name: rows for name, rows in splits.items() if name != outside}
             shared, own = trained(inside, seed, rounds=ROUNDS)
-            cell = lines(shared, own[0.9], *x_y, LINES)
+            asked = {name: how for name, how in LINES.items() if not seed or how.noise == 0.2}
+            cell = lines(shared, own[0.9], *x_y, asked)
             if outside.endswith("1"):  # figures 6 and 7b, at two hospitals
                 for tau in TAUS:
                     for label, epochs in (("start", 0), ("paper", 10)):
@@ -242,15 +243,14 @@ def measure(kept: dict[str, Any]) -> None:
 
 def choose(kept: dict[str, Any]) -> None:
     """What the rule is chosen on: other seeds, models of 4 and of 20 rounds, and of one hospital fewer."""
-    asked = {name: LINES[name] for name in ("means", "paper", "start, statistics of all images")}
-    asked["means, statistics of all images"] = routing(statistics="set")
+    asked = {name: LINES[name] for name in ("paper", "start", "start, statistics of all images")}
     for seed in CHOICE:
         splits = dealt(seed)
         for outside in splits:
             x_y = whole(splits[outside])
             for left_out in ("", *([n for n in splits if n[0] == outside[0] and n != outside] if seed == 100 else [])):
                 inside = {name: rows for name, rows in splits.items() if name not in (outside, left_out)}
-                for rounds in (4, 20):
+                for rounds in (20,) if left_out else (4, 20):
                     if (key := f"{outside} | without {left_out or 'nobody'} | {rounds} | {seed}") in kept["choice"]:
                         continue
                     begun = time.process_time()
@@ -295,7 +295,9 @@ def done(key: str, cell: Mapping[str, Any], begun: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=("measure", "choose", "inside"))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[*SEEDS])
     said = parser.parse_args()
+    SEEDS[:] = said.seeds
     torch.set_num_threads(1)
     STORE.update(json.loads(KEPT.read_text()) if KEPT.exists() else {})
     for name in ("outside", "choice", "inside"):

@@ -87,6 +87,51 @@ def inside(kept: Mapping[str, Any], what: str, parts: tuple[str, ...], steps: tu
     return columns, rows
 
 
+SIGNS = ("statistics", "own", "pairs", "experts, image", "experts, set")
+"""Signs of agreement, of which `tried_below` is a limit: see `outside.signs`."""
+LIMITS = (0.0, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 1.1)
+
+
+def by_rule(cells: list[Any], sign: str, limit: float, before: str, after: str) -> tuple[float, int]:
+    """Mean Dice where adapting is tried below the limit, and in how many cells it is."""
+    tried = [cell["signs"][sign] < limit for cell in cells]
+    found = [cell[after] if yes else cell[before] for cell, yes in zip(cells, tried, strict=True)]
+    return float(np.mean(found)), sum(tried)
+
+
+PAIRS = (("start", "paper"), ("statistics", "tent"))
+
+
+def choice(kept: Mapping[str, Any]) -> Made:
+    """Every sign and limit on the cells that no table reports."""
+    cells = list(kept["choice"].values())
+    columns = ["sign: how much agree", *(f"below {x:g}" for x in LIMITS[1:-1])]
+    rows = []
+    for before, after in PAIRS:
+        never, always = (by_rule(cells, SIGNS[0], x, before, after)[0] for x in (LIMITS[0], LIMITS[-1]))
+        rows.append([f"**{after}**: never {short(never)}, always {short(always)}", *("" for _ in LIMITS[1:-1])])
+        for sign in SIGNS:
+            found = [by_rule(cells, sign, x, before, after) for x in LIMITS[1:-1]]
+            rows.append([f"{after} by *{sign}*", *(f"{short(value)} ({n})" for value, n in found)])
+    return columns, rows
+
+
+def rule(kept: Mapping[str, Any]) -> Made:
+    """What the rules give on the reported seeds."""
+    rows = []
+    for (before, after), (sign, limit) in zip(PAIRS, RULES, strict=True):
+        by_seed = [[cell for key, cell in kept["outside"].items() if key.endswith(f"| {s}")] for s in SEEDS]
+        by_seed = [cells for cells in by_seed if cells]
+        told = [[by_rule(cells, sign, x, before, after) for cells in by_seed] for x in (0.0, limit, 1.1)]
+        cells = [" ".join(short(value) for value, _ in each) for each in told]
+        number = f"{sum(n for _, n in told[1])} of {sum(map(len, by_seed))}"
+        rows.append([after, f"{sign} below {limit:g}", *cells, number])
+    return ["way", "rule", "never", "by the rule", "always", "tried"], rows
+
+
+RULES = (("experts, image", 0.9), ("statistics", 0.9))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--commit", default="0000000")
@@ -95,6 +140,8 @@ def main() -> None:
         "ways": ("measure", lambda: ways(kept)),
         "taus": ("measure && … inside", lambda: taus(kept)),
         "epochs": ("measure", lambda: epochs(kept)),
+        "choice": ("choose", lambda: choice(kept)),
+        "rule": ("measure", lambda: rule(kept)),
         "steps": ("inside", lambda: inside(kept, "disc", ("disc",), (2, 8))),
         "cups": ("inside", lambda: inside(kept, "cup", ("disc", "cup"), (8,))),
     }

@@ -90,6 +90,23 @@ def accuracy(kept: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
+def pooled(kept: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The same with every test picture weighing the same."""
+    sizes = {
+        (s, seed): np.array([len(rows["test"].y) for rows in dealt(s, seed).values()])
+        for s in SETTINGS
+        for seed in SEEDS
+    }
+    rows = []
+    for label in ROWS:
+        own = [
+            measured(kept, s, label, lambda cell, seed, s=s: float(np.average(cell["last"], weights=sizes[s, seed])))
+            for s in SETTINGS
+        ]
+        rows.append([label, *map(percent, own)])
+    return ["method", *SETTINGS], rows
+
+
 def floor(setting: str, seed: int) -> float:
     """What the most common training class of each hospital has in its test split."""
     found = []
@@ -229,6 +246,7 @@ def main() -> None:
     commit, kept = parser.parse_args().commit, json.loads(KEPT.read_text())
     tables: dict[str, tuple[str, Callable[[Mapping[str, Any]], tuple[list[str], list[list[str]]]]]] = {
         "accuracy": ("measure", accuracy),
+        "pooled": ("measure", pooled),
         "gains": ("measure", gains),
         "cost": ("measure && … speed", cost),
         "bandwidth": ("bandwidth", bandwidth),

@@ -120,6 +120,17 @@ def serving(module: nn.Module, found: Adapted, before: nn.Module) -> tuple[nn.Mo
     return before.eval(), replace(found, state={}, why=f"{found.why}, the shared model serves as it came")
 
 
+def untried(found: Adapted, allowed: Range, why: str) -> Adapted:
+    """The record where a rule said that adapting is not tried: the state before it, if its shares are allowed. why: of
+    the rule; empty = it was tried, and `found` is as it was.
+    """
+    if not why:
+        return found
+    if allowed.holds(torch.tensor(found.shares[0], dtype=torch.float64)):
+        return replace(found, why=why)
+    return replace(found, epoch=None, why=f"{why}, and the predicted shares are out of range")
+
+
 def online(
     module: nn.Module, images: Tensor, loss: Loss, *, lr: float = 1e-3, batch: int = 1, seed: int = 0
 ) -> Adapted:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from federation.task import Kind, Output
-from personalize.adaptation import Adapted, adapt, bounds_problems, online, predictions, range_of, serving
+from personalize.adaptation import Adapted, adapt, bounds_problems, online, predictions, range_of, serving, untried
 from personalize.adaptation_doubt import agreement, trusted
 from personalize.adaptation_norms import AtTest, by_test_statistics
 from personalize.routing_losses import ImageLosses, entropy
@@ -32,6 +32,9 @@ class Tent:
     model and the model with the test images' statistics; `online` is Tent's own protocol, one pass with one step per
     batch. With 0 epochs only the statistics change, as in Nado et al., Evaluating Prediction-Time Batch Normalization,
     arXiv 2006.10963.
+
+    tried_below: adapting is tried where the model by the training's and by the test images' statistics agrees with
+    itself by less (`adaptation_doubt`), else only the statistics change; null = always.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -42,7 +45,7 @@ class Tent:
     batch: int = 16
     mode: Literal["all", "online"] = "all"
     margin: float = 0.5
-    tried_below: float | None = None
+    tried_below: float | None = 0.85
 
     def __post_init__(self) -> None:
         refuse(bounds_problems(self, online=self.mode == "online"))
@@ -78,7 +81,7 @@ def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed
         seed=seed,
         allowed=allowed,
     )
-    return serving(module, replace(found, why=why or found.why), network)
+    return serving(module, untried(found, allowed, why), network)
 
 
 class Ensemble(nn.Module):

@@ -7,7 +7,7 @@ network is in routing.py, the loss in routing_losses.py, and the choice of a sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
@@ -15,7 +15,17 @@ from torch import Tensor, nn
 
 from federation.randomness import seeded
 from federation.task import Kind
-from personalize.adaptation import Adapted, Range, adapt, bounds_problems, online, predictions, range_of, serving
+from personalize.adaptation import (
+    Adapted,
+    Range,
+    adapt,
+    bounds_problems,
+    online,
+    predictions,
+    range_of,
+    serving,
+    untried,
+)
 from personalize.adaptation_doubt import agreement, trusted
 from personalize.adaptation_norms import Affine, Statistics
 from personalize.routing import Routed, routed, set_coefficients
@@ -31,6 +41,8 @@ class Routing:
 
     mode: `all` images for some epochs, then the best state; or `online`, each batch predicted before its one step.
     With 0 epochs the mean of all models' kernels predicts, with the test images' statistics: the start of routing.
+    tried_below: adapting is tried where the models, each alone by the test images' statistics, agree by less
+    (`adaptation_doubt`); else the mean of all kernels predicts; null = always.
     margin: how far predicted shares may lie outside those of the models, relative to them. variant: `official` takes
     the released code's loss weights and its dropout of 0.2 in theta; that code also trains norms (affine: trained).
     """
@@ -96,6 +108,7 @@ def route(
         if settings.mode == "online":
             return module, online(module, images, settings.loss(), lr=settings.lr, batch=settings.batch, seed=seed)
         masks, shares = _each_alone(module, images, batch=settings.batch)
+        allowed = range_of(shares, settings.margin, segmentation=kind == "segmentation")
         why = trusted(agreement(masks, masks=kind == "segmentation"), settings.tried_below) if settings.epochs else ""
         found = adapt(
             module,
@@ -105,9 +118,9 @@ def route(
             lr=settings.lr,
             batch=settings.batch,
             seed=seed,
-            allowed=range_of(shares, settings.margin, segmentation=kind == "segmentation"),
+            allowed=allowed,
         )
-        return serving(module, replace(found, why=why or found.why), experts[-1])
+        return serving(module, untried(found, allowed, why), experts[-1])
 
 
 def range_of_experts(module: Routed, images: Tensor, margin: float, *, kind: Kind, batch: int = 16) -> Range:

@@ -206,7 +206,7 @@ def test_nothing_to_train_or_no_images_is_refused():
         adapt(module, SHIFTED[:0], Unsupervised())
 
 
-@pytest.mark.parametrize("way", [Routing(epochs=2, radius=4), Tent(epochs=2)])
+@pytest.mark.parametrize("way", [Routing(epochs=2, radius=4), Tent(epochs=2, tried_below=None)])
 def test_where_no_state_counts_the_shared_model_serves_as_it_came(federation, monkeypatch, way):
     """Not what it becomes by the test images' statistics, which the guard refused too."""
     never = Range(torch.tensor([0.0, 0.6]), torch.tensor([0.4, 1.0]), (0.6, 1.0), why="nothing counts here")
@@ -270,3 +270,14 @@ def test_tent_asks_its_model_by_both_statistics(federation):
     assert torch.equal(logits(module, SHIFTED), logits(before, SHIFTED)) and "not tried" in found.why
     _, found = tent(federation[-1], SHIFTED, Tent(epochs=2, tried_below=1.0), kind="segmentation")
     assert len(found.losses) == 3
+
+
+@pytest.mark.parametrize("way", [Routing(epochs=2, radius=4, tried_below=0.0), Tent(epochs=2, tried_below=0.0)])
+def test_what_is_not_tried_serves_only_if_its_predictions_count(federation, monkeypatch, way):
+    never = Range(torch.tensor([0.0, 0.6]), torch.tensor([0.4, 1.0]), (0.6, 1.0), why="nothing counts here")
+    monkeypatch.setattr("personalize.routing_outside.range_of", lambda *_, **__: never)
+    monkeypatch.setattr("personalize.adaptation_baselines.range_of", lambda *_, **__: never)
+    ask = (federation, route) if isinstance(way, Routing) else (federation[-1], tent)
+    module, found = ask[1](ask[0], SHIFTED, way, kind="segmentation")
+    assert torch.equal(logits(module, SHIFTED), logits(federation[-1], SHIFTED))
+    assert found.epoch is None and not found.state and "out of range" in found.why
