@@ -45,9 +45,8 @@ MODELS: Mapping[str, Mapping[str, object]] = {
 ROUNDS = {"cnn": 10, "features": 20}
 FLOORS: Mapping[str, Mapping[str, object]] = {"even": {"balance": True}, "elastic": {"augment": "elastic"}}
 CELLS_IN_TURN: tuple[tuple[str, str, int, tuple[str, ...]], ...] = (
-    *(("features", "sources", seed, METHODS) for seed in SEEDS),
+    *(("features", case, seed, METHODS) for seed in SEEDS for case in CASES),
     *(("cnn", "sources", seed, (method,)) for seed in SEEDS for method in ("local", "pgfed")),
-    *(("features", "practical", seed, METHODS) for seed in SEEDS),
 )
 """Network, case, seed, methods."""
 TRIED: Mapping[str, Mapping[str, object]] = {
@@ -203,11 +202,11 @@ def points(cells: Mapping[str, Any], model: str, case: str, line: str, *, over: 
 
 
 def shown(values: list[float], *, signed: bool = False) -> str:
-    """Mean and standard deviation over seeds."""
+    """Mean and standard deviation over seeds; of one seed alone the value."""
     if not values:
         return "–"
-    mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else float("nan")
-    return f"{mean:+.2f} ± {spread:.2f}".replace("-", "−") if signed else f"{mean:.2f} ± {spread:.2f}"
+    mean = f"{statistics.mean(values):{'+' if signed else ''}.2f}".replace("-", "−")
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
 
 
 PAPER = {
@@ -228,7 +227,7 @@ def gains(cells: Mapping[str, Any], model: str, case: str) -> list[list[str]]:
         lines = [f"{method}_{line}" for line in ("aug", "even", *(("elastic",) if model == "cnn" else ()))]
         own = [shown(points(cells, model, case, line, over=f"{method}_plain"), signed=True) for line in lines]
         if plain:
-            rows.append([NAMES[method], shown(plain), *own, " and ".join(PAPER[method])])
+            rows.append([NAMES[method], str(len(plain)), shown(plain), *own, " and ".join(PAPER[method])])
     return rows
 
 
@@ -256,13 +255,14 @@ def tables(commit: str, date: str) -> None:
     cells = known()
     command = "CONSILIUM_DATA=… python benchmarks/augmentation.py"
     about = {"command": command, "commit": commit, "date": date}
-    columns = ["method", "AUC", "with synthetic", "classes drawn evenly"]
+    columns = ["method", "seeds", "AUC", "with synthetic", "classes drawn evenly"]
     last = "the slides, synthetic"
     sites = ["case", "hospital", "synthetic pictures, by seed", "FD to held-back", "FD of real ones", "near copies"]
     made = {
         "cnn": {**about, "columns": [*columns, "elastic", last], "rows": gains(cells, "cnn", "sources")},
         **{case: {**about, "columns": [*columns, last], "rows": gains(cells, "features", case)} for case in CASES},
     }
+    made = {key: table for key, table in made.items() if table["rows"]}
     made["distances"] = {**about, "columns": sites, "rows": distances(cells)}
     made["copies"] = {**about, "columns": ["200 pictures", "near copies"], "rows": copies()}
     if tried := [[name, *_tried(cells, name)] for name in TRIED if f"tried/{name}" in cells]:
