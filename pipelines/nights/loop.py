@@ -57,10 +57,10 @@ class Worker(Protocol):
 @dataclass
 class Tonight:
     """What happened. seen: answers by what they were to us. ended: tasks by their state or reason. unreachable: what
-    the archive said last, if it stopped answering. cut: why its answer to the query is not whole. left: tasks that wait
-    for another night. redo: series to be done again that the archive did not name. doubted: tasks to which it gave no
-    answer, and what it said; if it answers the next one, they are at fault, and else it has stopped answering. bugs:
-    tasks that ended by an error of ours.
+    the archive said last, if it stopped answering. denied: why it refuses us. cut: why its answer to the query is not
+    whole. left: tasks that wait for another night. redo: series to be done again that the archive did not name. bugs:
+    tasks that ended by an error of ours. doubted: tasks to which the archive gave no answer, and what it said; if it
+    answers the next one, they are at fault, and else it has stopped answering.
     """
 
     seen: Counter[str] = field(default_factory=Counter)
@@ -68,6 +68,7 @@ class Tonight:
     files: Counter[str] = field(default_factory=Counter)
     tasks: list[int] = field(default_factory=list)
     unreachable: str = ""
+    denied: str = ""
     cut: str = ""
     left: int = 0
     redo: frozenset[str] = frozenset()

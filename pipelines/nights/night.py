@@ -127,7 +127,7 @@ def _work(
     except Stopped:
         code = Exit.STOPPED
     except Denied as error:
-        tonight.unreachable, code = str(error), Exit.CONFIG
+        tonight.denied, code = str(error), Exit.CONFIG
         log("unreachable", doing="denied")
     tonight.left = len(lookup.open_tasks(db, desk.model))
     code = code or _code(tonight, late=time.monotonic() >= until)

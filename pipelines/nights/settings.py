@@ -139,8 +139,14 @@ def read_night(path: str) -> Night:
 def _missing(data: Mapping[str, Json], place: Path) -> list[Problem]:
     """Files and folders that are not there. place: the folder of the settings."""
     named = [(("model",), data.get("model")), (("read", "gland"), as_mapping(data.get("read") or {}).get("gland"))]
-    return [
+    problems = [
         Problem(where, f"there is no such file or folder: {path}; paths are relative to the folder of this file")
         for where, path in named
         if isinstance(path, str) and not (place / path).exists()
     ]
+    model, state = (place / str(data.get(name)) for name in ("model", "state"))
+    if model.is_dir() and not data.get("recommended"):
+        problems.append(Problem(("model",), "is a folder; give a file ready/METHOD.safetensors, or recommended: true"))
+    if state.exists() and not state.is_dir():
+        problems.append(Problem(("state",), "is a file; give a folder of its own"))
+    return problems

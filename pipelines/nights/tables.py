@@ -73,6 +73,7 @@ def summary(tonight: Tonight, code: Exit, seconds: float) -> dict[str, Json]:
         "tasks": {**dict(sorted(tonight.ended.items())), "left": tonight.left},
         "files": {name: tonight.files.get(name, 0) for name in FILES},
         "unreachable": bool(tonight.unreachable),
+        "denied": bool(tonight.denied),
         "answer_cut": bool(tonight.cut),
         "redo_not_found": len(tonight.redo),
         "seconds": round(seconds, 1),
@@ -95,6 +96,8 @@ def in_words(tonight: Tonight, seconds: float, out: Path) -> str:
     told += f"{files['received']} files received: {counts}.\n"
     if tonight.unreachable:
         told += f"! the archive stopped answering: {tonight.unreachable}. The same command goes on.\n"
+    if tonight.denied:
+        told += f"! the archive refuses us: {tonight.denied}. Correct it; the same command goes on.\n"
     if tonight.cut:
         told += f"! its answer to the query is not whole ({tonight.cut}); there may be series that it did not name.\n"
     if tonight.redo:

@@ -248,6 +248,28 @@ def test_wrong_settings_are_told_all_at_once(tmp_path: Path, capsys: pytest.Capt
     assert "secret" not in told.replace("a secret", "")
 
 
+def test_a_folder_for_a_file_and_a_file_for_a_folder_are_wrong_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = {"archive": {"kind": "dicomweb", "url": "https://x/y"}, "model": ".", "state": "night.yaml"}
+    (tmp_path / "night.yaml").write_text(yaml.safe_dump(text))
+    assert night([str(tmp_path / "night.yaml")]) == Exit.CONFIG
+    told = capsys.readouterr().err
+    assert all(word in told for word in ("model: is a folder", "state: is a file"))
+
+
+def test_an_archive_that_refuses_us_is_not_said_to_be_away(
+    archive: Orthanc, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_of(archive, model, tmp_path)
+    archive.password.write_text("wrong\n")
+    assert night([str(settings), "--json"]) == Exit.CONFIG
+    found = answered(capsys)
+    assert (found["denied"], found["unreachable"]) == (True, False)
+    assert night([str(settings)]) == Exit.CONFIG
+    assert "refuses us" in capsys.readouterr().err
+
+
 def test_a_folder_that_is_moved_goes_on(archive: Orthanc, model: Path, tmp_path: Path) -> None:
     assert night([str(settings_of(archive, model, tmp_path))]) == Exit.OK
     shutil.move(tmp_path / "state", tmp_path / "elsewhere")
