@@ -43,11 +43,12 @@ def files_of(db: sqlite3.Connection, task: Task) -> list[Result]:
 
 
 def earlier(db: sqlite3.Connection, task: Task) -> list[Result]:
-    """Stored results of the last older version that has some: those that this one supersedes."""
+    """Results of the last older version of which the archive has some: those that this one supersedes."""
     rows = db.execute(
         "SELECT uid, kind, file, of, sop_class, series_uid, study_uid FROM result "
-        "WHERE stored != '' AND kind != 'rejection' AND task = (SELECT max(task.id) FROM "
-        "task WHERE series = ? AND model = ? AND version < ? AND state = 'stored') ORDER BY file",
+        "WHERE stored != '' AND kind != 'rejection' AND task = (SELECT max(task.id) FROM task "
+        "JOIN result AS one ON one.task = task.id AND one.stored != '' WHERE series = ? AND model = ? AND version < ?) "
+        "ORDER BY file",
         (task.series, task.model, task.version),
     )
     return [Result(*row) for row in rows]

@@ -246,6 +246,9 @@ def _store(desk: Desk, task: Task, tonight: Tonight) -> bool:
             worklist.fetch_again(desk.db, task, gone, desk.now())
             return True
         if refused := desk.target.store(paths) if paths else ():
+            uids, not_taken = {one.uid for one in files}, {odd.what for odd in refused}
+            if not_taken <= uids:  # else a file could not be read, and its UID is not known
+                worklist.taken(desk.db, sorted(uids - not_taken), desk.now())
             return _later(desk, task, refused, tonight, begun)
     worklist.stored(desk.db, task, desk.now())
     tonight.ended["stored"] += 1

@@ -205,6 +205,12 @@ def finished(
         _move(db, task, ("retrieved",), "done", now, files=json.dumps(files), rows=json.dumps(rows))
 
 
+def taken(db: sqlite3.Connection, uids: Sequence[str], now: datetime) -> None:
+    """These results are in the archive, and others of their task are not."""
+    with step(db):
+        db.executemany("UPDATE result SET stored = ? WHERE uid = ?", [(now.isoformat(), uid) for uid in uids])
+
+
 def stored(db: sqlite3.Connection, task: Task, now: datetime) -> None:
     """Its results are in the archive; older versions of it are superseded."""
     with step(db):

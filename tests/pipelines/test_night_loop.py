@@ -524,3 +524,27 @@ def test_a_night_that_was_killed_is_told_of_by_the_next(tmp_path: Path) -> None:
         (out / "found.csv").unlink()
         tell_of_killed(desk.db, out.parent)
         assert not (out / "found.csv").exists()
+
+
+def test_of_results_that_the_archive_took_in_part_those_are_named_by_the_next_version(tmp_path: Path) -> None:
+    clock, seen = ticking(), list[list[str]]()
+
+    def two(task: Task, images: Path, results: Path, earlier: Sequence[Result]) -> Made:
+        seen.append(sorted(one.uid for one in earlier))
+        made = []
+        for kind in ("report", "capture"):
+            (results / f"{kind}{task.version}").write_text(kind)
+            made.append(Result(f"{kind}{task.version}", "report", f"results/{task.id}/{kind}{task.version}"))
+        return Made(made, [], {"used": 1}, [])
+
+    class Refusing(Hospital):
+        def store(self, files: Sequence[Path]) -> Sequence[Odd]:
+            super().store([path for path in files if "capture" not in path.name])
+            return [Odd(path.name, "refused", "no such class") for path in files if "capture" in path.name]
+
+    hospital = Refusing({"1.1": ["a"]}, Points())
+    for _ in range(3):
+        night(tmp_path, hospital, clock, two)
+    assert finished_states(tmp_path) == [("1.1", 1, "refused")]
+    night(tmp_path, hospital, clock, two, redo=frozenset(["1.1"]))
+    assert seen == [[], ["report1"]]
