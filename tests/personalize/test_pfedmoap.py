@@ -10,6 +10,7 @@ import torch
 import small_clip
 import testbed
 from federation.descent import Site, Work
+from federation.finetuning import Tuning, fine_tuned
 from federation.parameters import count, read
 from federation.rehearsal import initial_parameters
 from federation.rounds import Schedule
@@ -168,6 +169,15 @@ def test_privately_it_pays_what_promptfl_pays_and_a_gate_without_experts_gets_no
     assert not torch.equal(own["a"]["gate.q.weight"], start["gate.q.weight"])
     once, _, _ = trained(SMALL, work=work, rounds=1, protection=protection)
     assert torch.equal(once["a"]["gate.q.weight"], start["gate.q.weight"])
+
+
+def test_fine_tuning_moves_prompt_and_gate_and_nothing_that_others_said():
+    module = mixture(prompts=2)
+    work = Work(optimizer="adamw", lr=0.05, batch=8, weight_decay=0.1)
+    site = Site("a", TASK, work, open_access(SITES["a"], batch=8, seed=0))
+    after, before = dict(fine_tuned(site, module, Tuning(epochs=2)).named_parameters()), dict(module.named_parameters())
+    still = {name for name, one in after.items() if torch.equal(one, before[name])}
+    assert still == {"vectors", "there"}
 
 
 def test_settings_that_cannot_work_are_told():
