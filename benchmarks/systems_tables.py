@@ -1,0 +1,43 @@
+"""Write docs/results/data/systems.json from benchmarks/systems.yaml: every system of the papers, one row each.
+
+    python benchmarks/systems_tables.py COMMIT && python benchmarks/results_tables.py
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/results/data/systems.json"
+COLUMNS = ["row", "system", "key in YAML", "law", "ours", "the paper's", "why they differ"]
+
+
+def systems() -> list[dict[str, Any]]:
+    """The rows, in order."""
+    found: list[dict[str, Any]] = yaml.safe_load((ROOT / "benchmarks/systems.yaml").read_text(encoding="utf-8"))
+    return sorted(found, key=lambda one: one["row"])
+
+
+def cells(one: dict[str, Any]) -> list[str]:
+    """A row of the table."""
+    law = one["law"].removeprefix("tests/").replace("::", " · ")
+    ours = f"{one['ours']} ([{one['page']}]({one['page']}.md))" if one["page"] else one["ours"]
+    return [f"{one['row']}", one["system"], f"`{one['key']}`", f"`{law}`", ours, one["paper"], one["why"]]
+
+
+def written(commit: str) -> None:
+    """The table, of the figures that came with a commit."""
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    about = {"command": "python benchmarks/systems_tables.py", "commit": commit, "date": date}
+    table = {"systems": {**about, "columns": COLUMNS, "rows": [cells(one) for one in systems()]}}
+    PAGE.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    written(sys.argv[1])
