@@ -267,13 +267,19 @@ RAW: dict[str, Callable[[socket.socket], None]] = {
     "silent": lambda _: time.sleep(5),
     "closed": lambda _: None,
     "http": lambda one: one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
-    "rejected": lambda one: one.sendall(b"\x03\0\0\0\0\4\0\1\1\7"),
-    "full": lambda one: one.sendall(b"\x03\0\0\0\0\4\0\2\3\2"),
+    "rejected": lambda one: answer(one, b"\x03\0\0\0\0\4\0\1\1\7"),
+    "full": lambda one: answer(one, b"\x03\0\0\0\0\4\0\2\3\2"),
     "aborted": lambda one: one.sendall(b"\x07\0\0\0\0\4\0\0\0\0"),
     "huge": lambda one: again(one, b"\x02\0\xff\xff\xff\xff", bytes(2**16), 0.0),
     "drip": lambda one: again(one, b"\x02\0\0\0\x10\0", b"a", 0.05),
     "garbage": lambda one: one.sendall(b"\x02\0\0\0\x01\0" + bytes(range(256))),
 }
+
+
+def answer(one: socket.socket, data: bytes) -> None:
+    """After the request was read: a connection that is closed with unread bytes is reset, and the answer lost."""
+    one.recv(2**16)
+    one.sendall(data)
 
 
 def again(one: socket.socket, head: bytes, data: bytes, pause: float) -> None:

@@ -216,7 +216,7 @@ def test_a_second_run_does_nothing(done, monkeypatch, capsys):
     monkeypatch.chdir(done.parents[1])
     assert main(["tiny.yaml", "--explain", "--json"]) == 0
     steps = json.loads(capsys.readouterr().out)
-    assert [step["state"] for step in steps] == ["keep"] * (len(STAGES) - 3), "all but features, pretrain and route"
+    assert [step["state"] for step in steps] == ["keep"] * (len(STAGES) - 4), "all but augment, features, pretrain and route"
 
 
 def test_a_ready_model_takes_its_translator_along(done, tmp_path, monkeypatch):
@@ -316,12 +316,12 @@ def _document(said: dict[str, Any]):
 def test_without_harmonize_there_are_no_such_stages():
     config = validate(_document(BASE), Config)
     stages = stages_of(config)
-    without = {stage.name for stage in HARMONIZING} | {"features", "pretrain", "route"}
+    without = {stage.name for stage in HARMONIZING} | {"augment", "features", "pretrain", "route"}
     assert [stage.name for stage in stages] == [stage.name for stage in STAGES if stage.name not in without]
     assert all(set(stage.needs) <= {one.name for one in stages} for stage in stages)
     harmonized = stages_of(validate(_document(settings()), Config))
     assert [stage.name for stage in harmonized] == [
-        stage.name for stage in STAGES if stage.name not in ("features", "pretrain", "route")
+        stage.name for stage in STAGES if stage.name not in ("augment", "features", "pretrain", "route")
     ]
 
 

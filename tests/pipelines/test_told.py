@@ -168,6 +168,8 @@ def asking(site: Site, turn: str) -> Iterator[tuple[str, Answer]]:
     shared = {"images": torch.rand(8, 1, SIZE, SIZE) * 2 - 1, "labels": torch.arange(8) % 2}
     curve: dict[str, Json] = {"space": "s", "translator": {"name": "identity"}, "veto": {}, "is_target": False}
     yield "translate", site.ask("translate", f"r/translate-{turn}", {**common, **curve, "scanner": "P"}, shared)
+    balanced: Json = {"synthesis": {"name": "fitted_prior", "epsilon": 0.5, "pictures": 60}, "copies": 1}
+    yield "augment", site.ask("augment", f"r/augment-{turn}", {**common, "copies": 1, "augment": balanced}, {})
     features: Json = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "components": 2}
     scale = {"mean": torch.zeros(NUMBERS), "spread": torch.ones(NUMBERS), "axes": torch.eye(NUMBERS)[:, :2]}
     scale = {name: part.double() for name, part in scale.items()}
