@@ -1,6 +1,6 @@
 """Write docs/results/data/systems.json from benchmarks/systems.yaml: every system of the papers, one row each.
 
-    python benchmarks/systems_tables.py COMMIT && python benchmarks/results_tables.py
+python benchmarks/systems_tables.py COMMIT && python benchmarks/results_tables.py
 """
 
 from __future__ import annotations

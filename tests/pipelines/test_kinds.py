@@ -156,7 +156,10 @@ def test_named_test_patients_are_the_test_split(here):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"images": {"kind": "slices"}}, "images of kind slices need dicom, dicomweb, dicom_node, nifti or phantom, found table"),
+        (
+            {"images": {"kind": "slices"}},
+            "images of kind slices need dicom, dicomweb, dicom_node, nifti or phantom, found table",
+        ),
         ({"train": {**TRAIN, "work": {"augment": "flip"}}}, "flip is for images, not for features"),
         ({"split": {"train": 0.8, "validation": 0.2, "test": 0.0}}, "name this site's test patients"),
         ({"model": {"name": "cnn"}}, "the network cannot take examples of shape"),
