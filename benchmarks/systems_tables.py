@@ -26,7 +26,7 @@ def systems() -> list[dict[str, Any]]:
 
 def cells(one: dict[str, Any]) -> list[str]:
     """A row of the table."""
-    law = one["law"].removeprefix("tests/").replace("::", " · ")
+    law = one["law"].replace("::", " · ")
     ours = f"{one['ours']} ([{one['page']}]({one['page']}.md))" if one["page"] else one["ours"]
     return [f"{one['row']}", one["system"], f"`{one['key']}`", f"`{law}`", ours, one["paper"], one["why"]]
 
