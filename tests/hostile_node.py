@@ -267,8 +267,8 @@ RAW: dict[str, Callable[[socket.socket], None]] = {
     "silent": lambda _: time.sleep(5),
     "closed": lambda _: None,
     "http": lambda one: one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
-    "rejected": lambda one: answer(one, b"\x03\0\0\0\0\4\0\1\1\7"),
-    "full": lambda one: answer(one, b"\x03\0\0\0\0\4\0\2\3\2"),
+    "rejected": lambda one: one.sendall(b"\x03\0\0\0\0\4\0\1\1\7"),
+    "full": lambda one: one.sendall(b"\x03\0\0\0\0\4\0\2\3\2"),
     "aborted": lambda one: one.sendall(b"\x07\0\0\0\0\4\0\0\0\0"),
     "huge": lambda one: again(one, b"\x02\0\xff\xff\xff\xff", bytes(2**16), 0.0),
     "drip": lambda one: again(one, b"\x02\0\0\0\x10\0", b"a", 0.05),
@@ -276,10 +276,14 @@ RAW: dict[str, Callable[[socket.socket], None]] = {
 }
 
 
-def answer(one: socket.socket, data: bytes) -> None:
-    """After the request was read: a connection that is closed with unread bytes is reset, and the answer lost."""
-    one.recv(2**16)
-    one.sendall(data)
+def request(one: socket.socket) -> bytes:
+    """The whole request: a connection that is closed with unread bytes is reset, and the answer lost."""
+    found = b""
+    while len(found) < 6 or len(found) < 6 + int.from_bytes(found[2:6], "big"):
+        if not (more := one.recv(4096)):
+            break
+        found += more
+    return found
 
 
 def again(one: socket.socket, head: bytes, data: bytes, pause: float) -> None:
@@ -354,7 +358,7 @@ def accept(listener: socket.socket) -> None:
 def answer_raw(connection: socket.socket) -> None:
     with connection:
         try:
-            RAW[connection.recv(4096)[10:26].decode().strip().split("-")[-1]](connection)
+            RAW[request(connection)[10:26].decode().strip().split("-")[-1]](connection)
             time.sleep(0.2)
         except OSError:
             pass  # the other side left
