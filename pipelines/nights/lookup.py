@@ -5,11 +5,25 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
+from pathlib import Path
 
-from pipelines.nights.worklist import Result, Task, one_task, task_of
+from pipelines.nights.schema import SCHEMA
+from pipelines.nights.worklist import Result, Task, one_task, open_worklist, task_of
 from pipelines.pacs.archive import Odd
 from privacy.message import Json
+
+
+def copied(path: Path) -> sqlite3.Connection:
+    """The worklist as it stands, in memory; an empty one if there is none. What is noted in it changes no file."""
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    if not path.is_file():
+        copy.executescript(SCHEMA)
+        return copy
+    with closing(open_worklist(path)) as db:
+        db.backup(copy)
+    return copy
 
 
 def open_tasks(db: sqlite3.Connection, model: str) -> list[Task]:
@@ -78,12 +92,6 @@ def odd_of(db: sqlite3.Connection, since: datetime) -> list[tuple[int | None, Od
 def changes(db: sqlite3.Connection) -> dict[str, datetime]:
     """When each task last changed, by its number as a text."""
     return {str(task): datetime.fromisoformat(when) for task, when in db.execute("SELECT id, changed FROM task")}
-
-
-def counts(db: sqlite3.Connection, model: str) -> dict[str, tuple[int | None, int | None]]:
-    """Of each series that has a task for this model: the promised and the received number of images of the newest."""
-    rows = db.execute("SELECT series, instances, files FROM task WHERE model = ? ORDER BY version", (model,))
-    return {series: (promised, json.loads(files).get("received")) for series, promised, files in rows}
 
 
 def ended(db: sqlite3.Connection, model: str) -> Iterator[tuple[Task, datetime, list[Json]]]:

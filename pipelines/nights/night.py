@@ -25,7 +25,7 @@ from pipelines.nights.retention import NIGHTS, tidy
 from pipelines.nights.settings import Night, read_night
 from pipelines.nights.tables import in_words, summary, tell_of_killed, write_metrics, write_tables
 from pipelines.nights.worker import NOTHING, Model, open_model, worker_of
-from pipelines.pacs.archive import Archive, Denied, Entry, Odd, Query, Unreachable
+from pipelines.pacs.archive import Archive, Denied, Entry, Query, Unreachable
 from pipelines.pacs.opening import Missing, open_archive
 from pipelines.runs.exits import Exit
 from pipelines.runs.progress import shown
@@ -49,7 +49,6 @@ class Opened(NamedTuple):
 def one_night(options: argparse.Namespace) -> int:
     """The command `python -m pipelines.night`; returns the exit code."""
     torch.set_num_threads(1)
-    console = Console(stderr=True)
 
     def run(console: Console) -> int:
         try:
@@ -59,10 +58,7 @@ def one_night(options: argparse.Namespace) -> int:
         except (SettingsError, Missing, Denied, worklist.Damaged) as error:
             raise ValueError(str(error)) from error
 
-    try:
-        return run_batch(run, also={Unreachable: Exit.SITE, sqlite3.Error: Exit.DISK})
-    finally:
-        console.file.flush()
+    return run_batch(run, also={Unreachable: Exit.SITE, sqlite3.Error: Exit.DISK})
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
@@ -115,7 +111,7 @@ def _work(
     out.mkdir(parents=True, exist_ok=True)
     log, tonight, code = Log(out / LOG, out.name), Tonight(), Exit.OK
     log("begin", model=opened.model.ready.digest)
-    worker = worker_of(opened.model, night, folder.resolve(), console)
+    worker = worker_of(opened.model, night, folder, console)
     drop = night.keep.images == 0
     desk = Desk(db, folder, opened.model.ready.digest, archive, target, worker, log, night.tries, drop)
     until = clock + 60 * night.minutes if night.minutes is not None else float("inf")
@@ -160,32 +156,25 @@ def _code(tonight: Tonight, *, late: bool) -> Exit:
 
 
 def _look(opened: Opened, archive: Archive, console: Console, *, listed: bool) -> int:
-    """What the archive has, and what a night would do; nothing is fetched, stored or written."""
-    path, what = opened.folder / WORKLIST, {"new": 0, "grew": 0, "known": 0, "odd": 0}
-    known: dict[str, tuple[int | None, int | None]] = {}
-    if path.is_file():
-        with closing(worklist.open_worklist(path)) as db:
-            known = lookup.counts(db, opened.model.ready.digest)
-    lines: list[str] = []
-    for found in archive.find(opened.query):
-        kind = _kind(found, known, opened.redo)
-        what[kind] += 1
-        if kind != "known" and len(lines) < SHOWN:
-            told = f"{found.what}: {found.reason}. {found.detail}" if isinstance(found, Odd) else found.series
-            lines.append(f"  {kind}: {told}")
-    words = f"model {opened.model.label}, digest {opened.model.ready.digest}, reads {opened.model.ready.images.kind}.\n"
-    words += f"{sum(what.values())} series match: " + ", ".join(f"{n} {name}" for name, n in what.items()) + ".\n"
-    more = sum(n for name, n in what.items() if name != "known") - len(lines)
-    words += "\n".join([*lines, *([f"  and {more} more"] if more > 0 else []), ""]) if listed else ""
+    """What the archive has, and what a night would do; nothing is fetched, stored or written. The answers are noted as
+    in a night, in a copy of the worklist that is in memory.
+    """
+    model, tonight = opened.model.ready.digest, Tonight()
+    with closing(lookup.copied(opened.folder / WORKLIST)) as db:
+        for found in archive.find(opened.query):
+            if isinstance(found, Entry):
+                again = "*" in opened.redo or found.series in opened.redo
+                tonight.seen[worklist.saw(db, found, model, datetime.now(UTC), redo=again)] += 1
+            else:
+                tonight.seen["odd"] += 1
+                if listed:
+                    say(console, f"  {found.what}: {found.reason}. {found.detail}")
+        tasks = lookup.open_tasks(db, model)
+    words = f"model {opened.model.label}, digest {model}, reads {opened.model.ready.images.kind}.\n"
+    counts = ", ".join(f"{number} {name}" for name, number in sorted(tonight.seen.items()))
+    words += f"{tonight.seen.total()} series match{f': {counts}' if counts else ''}; {len(tasks)} are to be done.\n"
+    if listed:
+        words += "".join(f"  {task.state}: {task.series}\n" for task in tasks[:SHOWN])
+        words += f"  and {len(tasks) - SHOWN} more\n" if len(tasks) > SHOWN else ""
     say(console, f"{words}Nothing was fetched, stored or written.")
     return int(Exit.OK)
-
-
-def _kind(found: Entry | Odd, known: dict[str, tuple[int | None, int | None]], redo: frozenset[str]) -> str:
-    if isinstance(found, Odd):
-        return "odd"
-    if found.series not in known:
-        return "new"
-    again = "*" in redo or found.series in redo
-    changed = found.instances is not None and found.instances not in known[found.series]
-    return "grew" if changed or again else "known"

@@ -182,6 +182,21 @@ def test_check_and_dry_run_change_nothing(
         assert not (tmp_path / "state").exists()
 
 
+def test_a_dry_run_names_what_a_night_would_do_and_no_results_of_ours(
+    archive: Orthanc, model: Path, tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_of(archive, model, tmp_path, ask={"modality": "", "days": 36_500})
+    assert night([str(settings)]) == Exit.OK
+    before = (tmp_path / "state" / "worklist.sqlite").read_bytes()
+    assert night([str(settings), "--dry-run"]) == Exit.OK
+    told = capsys.readouterr().err
+    assert f"{STUDIES} known, {STUDIES} own; 0 are to be done" in told
+    series = str(pydicom.dcmread(images[0], stop_before_pixels=True).SeriesInstanceUID)
+    assert night([str(settings), "--dry-run", "--redo", series]) == Exit.OK
+    assert f"1 are to be done.\n  waiting: {series}" in capsys.readouterr().err
+    assert (tmp_path / "state" / "worklist.sqlite").read_bytes() == before
+
+
 def test_a_series_that_grew_replaces_its_report_and_another_model_makes_its_own(
     archive: Orthanc, model: Path, tmp_path: Path, images: list[Path]
 ) -> None:

@@ -20,7 +20,6 @@ from pipelines.data.headers import Frame, Stack
 from pipelines.data.index import readable
 from pipelines.data.writing.dicom_source import (
     NOTICE,
-    PUBLISHER,
     Images,
     Pseudonymous,
     ResultMaker,
@@ -28,11 +27,11 @@ from pipelines.data.writing.dicom_source import (
     belong,
     checked,
     described,
+    equipment,
     images_of,
     maker_for,
     series_number,
 )
-from pipelines.loader.command_line import installed_version
 from privacy.deidentify.keyed import new_uid
 
 if TYPE_CHECKING:
@@ -96,10 +95,7 @@ def _capture(
         series_number=series_number(source.first, SERIES_NUMBER),
         sop_instance_uid=new_uid(maker.key, f"instance/{known}"),
         instance_number=1,
-        manufacturer=PUBLISHER,
-        manufacturer_model_name=maker.label[:64],
-        software_versions=(maker.digest[:64], f"{PUBLISHER} {installed_version()}"),
-        device_serial_number=maker.digest[:64],
+        **equipment(maker),
         series_description=described("Map by ", maker.label, ", research use only", unlike),
         content_date=maker.when.date(),
         content_time=maker.when.time(),

@@ -21,17 +21,16 @@ from pipelines.data.headers import Stack
 from pipelines.data.index import readable
 from pipelines.data.writing.dicom_source import (
     NOTICE,
-    PUBLISHER,
     Pseudonymous,
     ResultMaker,
     bare,
     belong,
     checked,
+    equipment,
     images_of,
     maker_for,
     series_number,
 )
-from pipelines.loader.command_line import installed_version
 from privacy.deidentify.keyed import new_uid
 
 SERIES_NUMBER = 9300
@@ -73,10 +72,7 @@ def rejection_bytes(
             series_number=series_number(found.first, SERIES_NUMBER),
             sop_instance_uid=new_uid(maker.key, f"instance/{known}"),
             instance_number=1,
-            manufacturer=PUBLISHER,
-            manufacturer_model_name=maker.label[:64],
-            software_versions=(maker.digest[:64], f"{PUBLISHER} {installed_version()}"),
-            device_serial_number=maker.digest[:64],
+            **equipment(maker),
             series_description="Replaced results, research use only",
             content_date=maker.when.date(),
             content_time=maker.when.time(),

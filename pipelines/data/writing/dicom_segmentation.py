@@ -24,7 +24,6 @@ from pipelines.data.index import readable
 from pipelines.data.study import Unusable, Volume
 from pipelines.data.writing.dicom_source import (
     NOTICE,
-    PUBLISHER,
     Images,
     Pseudonymous,
     ResultMaker,
@@ -32,11 +31,11 @@ from pipelines.data.writing.dicom_source import (
     belong,
     checked,
     described,
+    equipment,
     images_of,
     maker_for,
     series_number,
 )
-from pipelines.loader.command_line import installed_version
 from privacy.deidentify.keyed import new_uid
 
 if TYPE_CHECKING:
@@ -130,10 +129,7 @@ def _segmentation(
         series_number=series_number(images.first, SERIES_NUMBER),
         sop_instance_uid=new_uid(maker.key, f"instance/{known}"),
         instance_number=1,
-        manufacturer=PUBLISHER,
-        manufacturer_model_name=maker.label[:64],
-        software_versions=(maker.digest[:64], f"{PUBLISHER} {installed_version()}"),  # type: ignore[arg-type]
-        device_serial_number=maker.digest[:64],
+        **equipment(maker),
         content_label="SEGMENTATION",
         content_description=f"By the model {maker.label}. {NOTICE}"[:64],
         series_description=described(f"{', '.join(classes)} by ", maker.label, "", unlike),

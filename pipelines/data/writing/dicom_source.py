@@ -11,13 +11,14 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydicom.dataset import Dataset
 
 from pipelines.data.contents import read_dataset
 from pipelines.data.headers import Frame
 from pipelines.data.study import Unusable
+from pipelines.loader.command_line import installed_version
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify
 from privacy.deidentify.keyed import days
 from privacy.deidentify.leftovers import leftovers
@@ -193,6 +194,16 @@ def checked(data: bytes, images: Images) -> bytes:
     if left:
         raise Unusable("leftover", "; ".join(left[:5]))
     return data
+
+
+def equipment(maker: ResultMaker) -> dict[str, Any]:
+    """Who made a result, as every kind of it says (PS3.3 C.7.5.1)."""
+    return {
+        "manufacturer": PUBLISHER,
+        "manufacturer_model_name": maker.label[:64],
+        "software_versions": (maker.digest[:64], f"{PUBLISHER} {installed_version()}"),
+        "device_serial_number": maker.digest[:64],
+    }
 
 
 def described(before: str, label: str, after: str, unlike: bool | None) -> str:
