@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Protocol, TypeAlias, get_args
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from federation.registry import Group
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import HistogramMatch, Identity, Nyul, Percentile, ZScore
 from harmonize.own import Own
@@ -18,6 +18,7 @@ from privacy.folder import Folder
 from privacy.message import Params
 
 __all__ = [
+    "TRANSLATORS",
     "AnyTranslator",
     "CycleGan",
     "HistogramMatch",
@@ -76,8 +77,10 @@ class Translator(Protocol):
 
 
 Translators: TypeAlias = CycleGan | Identity | ZScore | Percentile | Nyul | HistogramMatch | Reinhard | Randomized
-"""The translators that a YAML can name. A new one needs its class, a member here, and its line in the documents."""
-AnyTranslator: TypeAlias = Annotated[Translators, Field(discriminator="name")]
+"""Our translators that a YAML can name. A new one needs its class, a member here, and its line in the documents."""
+TRANSLATORS = Group("translators", "translator", get_args(Translators), Translator)
+AnyTranslator: TypeAlias = Annotated[Translators, TRANSLATORS]
+"""In settings: one of these, or of an installed package or registered (`federation.registry`)."""
 
 
 def own_curves() -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """Methods that end with one model per site."""
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias, get_args
 
 from federation import Federated
+from federation.algorithm import Algorithm
+from federation.registry import Group
 from personalize.adaptation_rotation import FedTurns
 from personalize.apfl import Apfl
 from personalize.apple import Apple
@@ -53,4 +55,8 @@ Personal: TypeAlias = (
     | ZeroShot
 )
 AnyAlgorithm: TypeAlias = Federated | Personal
-"""Every method that a YAML can name. A new method needs its file, a member here, and its test."""
+"""Every method of ours that a YAML can name. A new method needs its file, a member here, and its test."""
+
+ALGORITHMS = Group("algorithms", "method", get_args(AnyAlgorithm), Algorithm)
+NamedAlgorithm: TypeAlias = Annotated[AnyAlgorithm, ALGORITHMS]
+"""In settings: one of these, or of an installed package or registered (`federation.registry`)."""

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from federation.algorithm import Memory
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights
-from federation.models import AnyModel
+from federation.models import MODELS, AnyModel
 from federation.models.cam import Cam
 from federation.parameters import loaded, section
 from federation.task import Model, Output, Task
@@ -53,7 +52,7 @@ class Fenda:
 
     name: Literal["fenda"] = "fenda"
     weights: Weights = "size"
-    local: Annotated[AnyModel | Nothing, Field(discriminator="name")] | None = None
+    local: Annotated[AnyModel | Nothing, MODELS] | None = None
 
     def network(self, task: Task) -> nn.Module:
         shared, width, outputs = extractor(task.model, task)

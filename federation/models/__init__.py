@@ -1,6 +1,6 @@
 """The networks that a YAML can name. One file per network; a new one needs its file and a member of this union."""
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias, get_args
 
 from federation.models.cam import Cam
 from federation.models.clip import Clip
@@ -9,8 +9,14 @@ from federation.models.features import Features
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
+from federation.registry import Group
+from federation.task import Model
 
 OnFeatures: TypeAlias = Clip | Features
 """Those that get numbers in place of images, which a hospital computes of each image once."""
 
 AnyModel: TypeAlias = Cam | Clip | Cnn | Features | Mlp | ResNet18 | UNet
+
+MODELS = Group("models", "network", get_args(AnyModel), Model)
+NamedModel: TypeAlias = Annotated[AnyModel, MODELS]
+"""In settings: one of these, or of an installed package or registered (`federation.registry`)."""

@@ -14,17 +14,16 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from federation.descent import Work
-from federation.models import AnyModel
+from federation.models import NamedModel
 from federation.parameters import prefixed, read, section
 from federation.task import Kind, Task
-from personalize import AnyAlgorithm
+from personalize import NamedAlgorithm
 from pipelines.data.images import AnyImages, Features, Pictures
 from pipelines.hospital.size_limits import size_problems
 from pipelines.loader.document import ConfigError, Document
@@ -52,8 +51,8 @@ class Part:
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
-    algorithm: Annotated[AnyAlgorithm, Field(discriminator="name")]
-    model: Annotated[AnyModel, Field(discriminator="name")]
+    algorithm: NamedAlgorithm
+    model: NamedModel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from federation.registry import Group, NotPermitted, class_named, other_names
+
 if TYPE_CHECKING:
     from privacy.message import Json
     from privacy.settings_error import Path
@@ -40,9 +42,19 @@ def kinds_at(kind: Any, data: Json, path: Path) -> list[Any]:
     return kinds
 
 
+@dataclasses.dataclass(frozen=True)
+class Other:
+    """A class of a group that is not of its union, by its name; it is imported where the settings name it."""
+
+    group: Group
+    name: str
+
+
 def _members(kind: Any) -> list[Any]:
     if get_origin(kind) is Annotated:
-        return _members(get_args(kind)[0])
+        union, *marks = get_args(kind)
+        others = [Other(mark, name) for mark in marks if isinstance(mark, Group) for name in other_names(mark)]
+        return [*_members(union), *others]
     if get_origin(kind) in (Union, types.UnionType):
         return [member for each in get_args(kind) for member in _members(each)]
     return [kind]
@@ -68,13 +80,23 @@ def _narrowed(kinds: list[Any], data: Json) -> list[Any]:
     if not isinstance(data, dict):
         return kinds
     agreeing = [kind for kind in kinds if all(data.get(key, tags[0]) in tags for key, tags in _tags(kind).items())]
-    return agreeing or kinds
+    return [_class(kind) if isinstance(kind, Other) else kind for kind in agreeing] or kinds
+
+
+def _class(other: Other) -> Any:
+    """The class; what stands for it if it cannot be imported here, which validation tells."""
+    try:
+        return class_named(other.group, other.name) or other
+    except (NotPermitted, ValueError):
+        return other
 
 
 def _tags(kind: Any) -> dict[str, tuple[Any, ...]]:
     """The fields that distinguish the members of a union, with their values: literals of one value, and the `name` or
     `kind` of a class with several.
     """
+    if isinstance(kind, Other):
+        return {kind.group.tag: (kind.name,)}
     literals = {key: literals_of(hint) for key, hint in _hints(kind).items()}
     return {key: values for key, values in literals.items() if len(values) == 1 or (values and key in TAGS)}
 
@@ -87,7 +109,9 @@ def literals_of(hint: Any) -> tuple[Any, ...]:
 
 
 def _hints(kind: Any) -> dict[Any, Any]:
-    if not dataclasses.is_dataclass(kind):
+    if isinstance(kind, Other):
+        return {kind.group.tag: Literal[kind.name]}
+    if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
         return {}
     names = [f.name for f in dataclasses.fields(kind) if f.init]
     try:

@@ -18,11 +18,11 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from federation.calibration import Calibrated, Centring
-from federation.models import AnyModel, OnFeatures
+from federation.models import AnyModel, NamedModel, OnFeatures
 from federation.models.clip import Clip, held_by
 from federation.parameters import loaded
 from federation.task import Kind, Task
-from personalize import AnyAlgorithm
+from personalize import AnyAlgorithm, NamedAlgorithm
 from pipelines.data.images import IMAGES, AnyImages
 from pipelines.data.sources import SOURCE, Files
 from pipelines.data.tables.features import Moments, from_json, normalized_by
@@ -54,8 +54,8 @@ CENTRING = "calibration:centring"
 """The tensor (2,) float64 of a calibrated classifier: offset and spread of its logits."""
 
 
-ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(AnyAlgorithm)
-MODEL: TypeAdapter[AnyModel] = TypeAdapter(AnyModel)
+ALGORITHM: TypeAdapter[AnyAlgorithm] = TypeAdapter(NamedAlgorithm)
+MODEL: TypeAdapter[AnyModel] = TypeAdapter(NamedModel)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
 
 from federation.descent import Work
-from federation.models import AnyModel, OnFeatures
+from federation.models import AnyModel, NamedModel, OnFeatures
 from federation.models.clip import Clip
 from federation.task import Task
 from personalize import AnyAlgorithm
@@ -86,7 +85,7 @@ class Config:
     images: AnyImages = Slices()
     task: AnyTask = Classification()
     split: Split = Split()
-    model: Annotated[AnyModel, Field(discriminator="name")]
+    model: NamedModel
     train: Training
     harmonize: Harmonize | None = None
     augment: Augment | None = None

@@ -18,7 +18,7 @@ from harmonize.prior import PriorName
 from harmonize.sampling import Sampling
 from harmonize.scale import Scale
 from harmonize.synthesis import AnySynthesis
-from harmonize.translation import Translators
+from harmonize.translation import TRANSLATORS, Translators
 from harmonize.veto import Limits
 from privacy.settings_error import Problem, out_of_range, refuse
 
@@ -64,7 +64,7 @@ AnyShared: TypeAlias = Annotated[AnySynthesis | Public, Field(discriminator="nam
 """What hospitals share, or use in its place."""
 Simulated: TypeAlias = Oracle | Exported
 """Spaces that only phantom hospitals can make."""
-AnySpace: TypeAlias = Annotated[Translators | Simulated, Field(discriminator="name")]
+AnySpace: TypeAlias = Annotated[Translators | Simulated, TRANSLATORS]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field
+from typing import Any, ClassVar
 
 from federation.descent import Work
-from federation.models import AnyModel
+from federation.models import NamedModel
 from federation.participant import Checkpoint
 from federation.pretraining import Pretrained
 from federation.rounds import Schedule
-from personalize import AnyAlgorithm
+from personalize import NamedAlgorithm
 from pipelines.data.split import Fold
 from pipelines.loader.names import label_problems
 from pipelines.loader.overrides import overridden
@@ -90,11 +88,11 @@ class Training:
 
     __pydantic_config__: ClassVar = FORBID
 
-    methods: Mapping[str, Annotated[AnyAlgorithm, Field(discriminator="name")]]
+    methods: Mapping[str, NamedAlgorithm]
     schedule: Schedule
     work: Work = Work()
     method_work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    method_model: Mapping[str, Annotated[AnyModel, Field(discriminator="name")]] = field(default_factory=dict)
+    method_model: Mapping[str, NamedModel] = field(default_factory=dict)
     method_images: Mapping[str, str] = field(default_factory=dict)
     start: Pretrained | None = None
     method_start: Mapping[str, Pretrained | None] = field(default_factory=dict)
