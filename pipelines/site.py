@@ -72,7 +72,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 def _look_inside(place: Place, console: Console) -> None:
-    """Read all headers and a few studies' pixels as a run of slices or pictures would; tables are skipped."""
+    """Read all headers and a few studies' pixels as a run of slices or pictures would; not tables and tensors."""
     from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
     from pipelines.data.images import Pictures, Slices
     from pipelines.data.sources import PictureSource
@@ -83,7 +83,7 @@ def _look_inside(place: Place, console: Console) -> None:
     if isinstance(place.site.source, DicomWebSource | DicomNodeSource):
         return  # its images are copied when a run begins
     files = files_of(hospital_of(place))
-    if files.source.kind == "table":
+    if files.source.kind in ("table", "tensors"):
         return
     images = Pictures() if isinstance(files.source, PictureSource) else Slices(slices="all")
     try:

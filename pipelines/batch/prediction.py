@@ -29,10 +29,10 @@ from pipelines.batch.tables import forget_parts, read_table, refusals, table_byt
 from pipelines.data.accounts import Account, accounted, accounts_csv
 from pipelines.data.alike import source_of
 from pipelines.data.examples import open_source
-from pipelines.data.images import AnyImages, Features, Pictures, Slices
+from pipelines.data.images import AnyImages, Features, Pictures, Slices, Tensors
 from pipelines.data.intake import Intake, read_studies
 from pipelines.data.pictures.reader import loose_pictures
-from pipelines.data.sources import Files, GlandMask, PictureSource, TableSource
+from pipelines.data.sources import Files, GlandMask, PictureSource, TableSource, TensorSource
 from pipelines.data.study import Rejected, Unusable
 from pipelines.data.tables.features import open_lines
 from pipelines.data.writing.dicom_source import Pseudonymous
@@ -43,6 +43,7 @@ from privacy.deidentify.profile import Profile
 from privacy.message import Json
 
 THRESHOLD = 0.5
+IN_PYTHON = "apply it in Python, as docs/how-to/python.md shows"
 
 
 def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Ready]) -> int:
@@ -93,6 +94,8 @@ def _check_options(options: argparse.Namespace) -> None:
 def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
     """Check the options against the model."""
     extra = [name for name in ("maps", "captures", "reports") if getattr(options, name)]
+    if isinstance(ready.images, Tensors):
+        raise ValueError(f"this model takes tensors {list(ready.images.inputs)}, which no FOLDER holds: {IN_PYTHON}")
     problems = [one for name in extra if name != "reports" for one in unmapped(ready, f"--{name}")]
     problems += [one for name in extra if name != "maps" for one in _unstored(ready, options, f"--{name}")]
     if options.key and not {"captures", "reports"} & {*extra} and ready.task.kind == "classification":
@@ -185,7 +188,7 @@ def open_predictor(
         reports=ReportWriter(maker, out, pseudonymous) if reports else None,
     )
     scores = ready.task.kind == "classification" and not (maps or captures)
-    if scores or isinstance(ready.images, Features) or isinstance(source, TableSource):
+    if scores or isinstance(ready.images, Features | Tensors) or isinstance(source, TableSource | TensorSource):
         return predictor
     opened = open_mask_writer(ready.images, ready.names, maker, out, source=source, gland=gland)
     opened = replace(opened, pseudonymous=pseudonymous)

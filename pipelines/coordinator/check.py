@@ -142,8 +142,9 @@ def _counted(facts: Mapping[str, Json]) -> tuple[str, str]:
 
 def _inside(world: World) -> dict[str, str]:
     """One line for each hospital about its files; for a hospital on another machine, how to see it there."""
-    found = {}
-    for site, settings in world.config.sites.items():
+    found, config = {}, world.config
+    asked = (config.task.target, config.task.classes)
+    for site, settings in config.sites.items():
         if isinstance(settings.source, Elsewhere):
             found[site] = "its files are at the hospital; python -m pipelines.site SITE.yaml --check shows them there"
             continue
@@ -152,7 +153,7 @@ def _inside(world: World) -> dict[str, str]:
             continue
         hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
         try:
-            found[site] = looked_into(files_of(hospital), world.config.images, settings.readers)
+            found[site] = looked_into(files_of(hospital), config.images, settings.readers, *asked)
         except ValueError as error:
             found[site] = f"! {error}"
     return found

@@ -103,8 +103,12 @@ def read_cohort(
     rejected = (*opened.rejected, *refused)
     how: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
     kinds = 2 if target else max(2, len(classes))
-    done = divided(highest := _labels(taken), part, classes=kinds, fractions=fractions, test=held, **how)
-    cut = division_code(fractions, test=[*map(normalized, test)], part=_said(part), **how)
+    highest = _labels(taken)
+    if opened.splits is None:
+        done = divided(highest, part, classes=kinds, fractions=fractions, test=held, **how)
+    else:
+        done = Divided(_of_its_own(opened.splits, highest, part, fold, test), {})
+    cut = division_code(fractions, test=[*map(normalized, test)], part=_said(part), **how, given=opened.splits)
     of_source = _of_source(part, done, len(taken), independent)
     taken, parts = (taken, parts) if part is None else kept(taken, parts, done.splits)
     recipe = {"independent": independent, "cut": cut, **_asked(part, target, opened.classes, classes)}
@@ -121,6 +125,20 @@ def read_cohort(
     partition = None if part is None else written(part, done, highest, names, classes=kinds)
     told = tuple(study.told for study in taken)
     return Reading(_scaled(cohort, images, scale), rejected, facts, _named(taken, names), partition, accounts, told)
+
+
+def _of_its_own(
+    splits: Mapping[str, str], labels: Mapping[str, int], part: Part | None, fold: Fold | None, test: tuple[str, ...]
+) -> dict[str, str]:
+    """Patient -> split, as the source divides its patients. labels: of the patients that can be used.
+
+    Raises:
+        ValueError: the settings divide them, too.
+    """
+    asked = {"part": part, "split.folds": fold, "test": test}
+    if both := [name for name, said in asked.items() if said]:
+        raise ValueError(f"source.file: it divides its patients itself, and so does {', '.join(both)}; remove one")
+    return {patient: splits[patient] for patient in sorted(labels)}
 
 
 def _named(taken: Sequence[Taken], names: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.data.images import AnyImages, Features, Pictures, Slices, Target, Volumes
+from pipelines.data.images import AnyImages, Features, Pictures, Slices, Target, Tensors, Volumes
 from pipelines.data.intake import Intake
 from pipelines.data.requirements import kind_problems, mask_problems
 from pipelines.data.sources import (
@@ -13,6 +13,7 @@ from pipelines.data.sources import (
     NiftiSource,
     PictureSource,
     TableSource,
+    TensorSource,
 )
 from pipelines.data.tables.features import open_lines
 from privacy.settings_error import SettingsError, refuse
@@ -39,6 +40,10 @@ def open_source(
         return open_pictures(source, images, target, classes)
     if isinstance(source, TableSource) and isinstance(images, Features):
         return open_lines(source, images, classes=classes)
+    if isinstance(source, TensorSource) and isinstance(images, Tensors):
+        from pipelines.data.tensors.reader import open_tensors
+
+        return open_tensors(source, images, target, classes)
     if isinstance(source, DicomSource | NiftiSource) and isinstance(images, Slices | Volumes):
         from pipelines.data.studies import open_studies
 

@@ -1,4 +1,4 @@
-"""What a network sees of an example: settings of slices, volumes, pictures and features. No reader is imported here."""
+"""What a network sees of an example: settings of slices, pictures, tensors and others. No reader is imported here."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, TypeAdapter
 
 from privacy.settings_error import Problem, out_of_range, refuse, unmet
+
+MOST_AXES = 4
 
 Values: TypeAlias = Literal["adc", "standardized"]
 Target: TypeAlias = Literal["gland", "lesion", "masks"]
@@ -184,7 +186,24 @@ class Features:
         return self.columns if self.components is None else (self.components,)
 
 
-AnyImages: TypeAlias = Annotated[Slices | Volumes | Pictures | Features, Field(discriminator="kind")]
+@dataclass(frozen=True, kw_only=True)
+class Tensors:
+    """Examples that are tensors already, and are used as they are.
+
+    inputs: shape of one example, without the batch: (features,), (C, L), (C, H, W) or (C, D, H, W).
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    kind: Literal["tensors"] = "tensors"
+    inputs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        good = 1 <= len(self.inputs) <= MOST_AXES and all(side >= 1 for side in self.inputs)
+        refuse(unmet(self, inputs=(good, f"1 to {MOST_AXES} sides of at least 1, as in [1, 28, 28]")))
 
 
-IMAGES: TypeAdapter[Slices | Volumes | Pictures | Features] = TypeAdapter(AnyImages)
+AnyImages: TypeAlias = Annotated[Slices | Volumes | Pictures | Features | Tensors, Field(discriminator="kind")]
+
+
+IMAGES: TypeAdapter[Slices | Volumes | Pictures | Features | Tensors] = TypeAdapter(AnyImages)

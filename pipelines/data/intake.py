@@ -1,6 +1,6 @@
 """A hospital's intake: the studies that wait to be read, and each of them once it is read, or rejected with its reason.
 
-Every kind of source - volumes, pictures, tables - opens into the same list of waiting studies. Studies are read
+Every kind of source - volumes, pictures, tables, tensors - opens into the same list of waiting studies. They are read
 independently, so they are read in parallel, and only prepared examples stay in memory.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -75,6 +75,7 @@ class Intake:
     """A hospital's files, with valid settings. items: each of its files, or each line of a table. unselected: number
     of series, or lines of a table, that the settings did not select. unit: of the examples' values. classes: names of
     the values of label maps, 1 = the first; empty if there are no such maps. of: the kind of the items.
+    splits: patient -> split, if the source has its own division; None = the run divides patients.
     """
 
     waiting: tuple[WaitingStudy, ...]
@@ -83,7 +84,8 @@ class Intake:
     unselected: int
     unit: str
     classes: tuple[str, ...] = ()
-    of: Literal["files", "lines"] = "files"
+    of: Literal["files", "lines", "examples"] = "files"
+    splits: Mapping[str, str] | None = None
 
 
 def read_studies(waiting: Sequence[WaitingStudy], *, readers: int) -> Iterator[ReadStudy | Rejected]:

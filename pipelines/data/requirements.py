@@ -7,11 +7,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.data.images import AnyImages, Pictures, Target
-from pipelines.data.sources import Files, GlandMask, Labels, MaskLabels, PictureSource, TableLabels, TableSource
+from pipelines.data.sources import (
+    Files,
+    GlandMask,
+    Labels,
+    MaskLabels,
+    PictureSource,
+    TableLabels,
+    TableSource,
+    TensorSource,
+)
 from privacy.settings_error import Problem
 
 VOLUMETRIC = "dicom, dicomweb, dicom_node, nifti or phantom"
-NEEDS = {"slices": VOLUMETRIC, "volumes": VOLUMETRIC, "pictures": "picture", "features": "table"}
+NEEDS = {"slices": VOLUMETRIC, "volumes": VOLUMETRIC, "pictures": "picture", "features": "table", "tensors": "tensors"}
 
 
 def kind_problems(source_kind: str, images: AnyImages) -> list[Problem]:
@@ -28,7 +37,7 @@ def mask_problems(
     """Problems with a source without the masks that are the target, or about which pictures are cropped."""
     masks = isinstance(source, PictureSource) and source.masks is not None
     problems = []
-    if target == "masks" and not masks:
+    if target == "masks" and not (masks or isinstance(source, TensorSource)):
         text = "missing, and the target is masks; say where the label maps of the pictures are"
         problems.append(Problem(("source", "masks"), text))
     if target == "gland" and gland is None:
@@ -66,7 +75,7 @@ class Needed(NamedTuple):
 
 def needed(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[Needed]:
     """Every folder and file without which a hospital's patients cannot be read."""
-    if isinstance(source, TableSource):
+    if isinstance(source, TableSource | TensorSource):
         yield Needed(("source", "file"), "no_folder", source.file, False)
     else:
         yield Needed(("source", "folder"), "no_folder", source.folder, True)

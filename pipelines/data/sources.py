@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
+from pipelines.data.tensor_source import TensorSource as TensorSource
 from privacy.deidentify.layouts import Layout, layout_problems
 from privacy.settings_error import Problem, SettingsError, refuse, unmet
 
@@ -290,7 +291,7 @@ def _pattern_problems(pattern: str) -> list[Problem]:
     return [] if PATIENT in pattern else [Problem(("pattern",), text)]
 
 
-Files: TypeAlias = DicomSource | NiftiSource | PictureSource | TableSource
+Files: TypeAlias = DicomSource | NiftiSource | PictureSource | TableSource | TensorSource
 
 
 Labels: TypeAlias = MaskLabels | TableLabels

@@ -125,13 +125,14 @@ def division_code(
     key: bytes,
     fold: Fold | None = None,
     part: Json = None,
+    given: Mapping[str, str] | None = None,
 ) -> str:
     """A digest of the way patients are divided, 12 hexadecimal digits: equal if all of these arguments are equal.
 
     With `independent`, divisions with the same code put a patient into the same split whatever the other patients are;
     without it only if all other patients are the same, too. fold, part: the test fold, and the part of a partitioned
-    source, if any. key: the hospital's, because anyone able to compute the code could test a guess at who is in `test`
-    (HMAC-SHA256, RFC 2104).
+    source, if any. given: the split of each patient, if the source divides its patients itself. key: the hospital's,
+    because anyone able to compute the code could test a guess at who is in `test` (HMAC-SHA256, RFC 2104).
     """
     said: dict[str, Json] = {
         "fractions": dict(fractions),
@@ -140,6 +141,7 @@ def division_code(
         "independent": independent,
         **({} if fold is None else {"fold": list(fold)}),
         **({} if part is None else {"part": part}),
+        **({} if given is None else {"given": dict(given.items())}),
     }
     text = f"division {json.dumps(said, sort_keys=True)}"
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:12]

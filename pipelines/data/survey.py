@@ -9,7 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipelines.data.folder import walk
-from pipelines.data.sources import Files, GlandMask, Labels, MaskLabels, PictureSource, TableLabels, TableSource
+from pipelines.data.sources import (
+    Files,
+    GlandMask,
+    Labels,
+    MaskLabels,
+    PictureSource,
+    TableLabels,
+    TableSource,
+    TensorSource,
+)
 from privacy.message import Json
 
 
@@ -32,7 +41,7 @@ def survey(source: Files, labels: Labels | None, gland: GlandMask | None = None)
 
 
 def _inputs(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[tuple[str, str, Path]]:
-    if isinstance(source, TableSource):
+    if isinstance(source, TableSource | TensorSource):
         yield from _file("source", source.file)
     elif isinstance(source, PictureSource):
         yield from _file("source table", source.table)

@@ -30,6 +30,7 @@ FITTING: Mapping[str, tuple[str, ...]] = {
     "volumes": ("dicom", "nifti"),
     "pictures": ("picture",),
     "features": ("table",),
+    "tensors": (),
 }
 """Kinds of sources by kind of images."""
 
@@ -150,6 +151,9 @@ def files_of(source: DicomSource | NiftiSource | PictureFolder | UnlabelledTable
 def source_problems(source: Unlabelled, images: AnyImages) -> list[Problem]:
     """Why a source cannot give such images."""
     kinds = FITTING[images.kind]
+    if not kinds:
+        text = f"the models saw {images.kind}, which no folder holds; apply them in Python, docs/how-to/python.md"
+        return [Problem(("models",), text)]
     text = f"the models saw images of kind {images.kind}: say {' or '.join(kinds)}, found {source.kind}"
     return [] if source.kind in kinds else [Problem(("source", "kind"), text)]
 

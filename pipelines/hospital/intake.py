@@ -14,7 +14,6 @@ from federation.participant import CHECKPOINTS, checkpoint
 from pipelines.data.accounts import unserved
 from pipelines.data.cohort import Reading, read_cohort, training_moments
 from pipelines.data.images import IMAGES
-from pipelines.data.sources import TableSource
 from pipelines.data.tables.features import Moments
 from pipelines.hospital.files import files_of, settings_of
 from pipelines.hospital.hospital import COHORT, Done, Hospital, keyed, write_cohort_file
@@ -57,7 +56,7 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     remember(hospital, rejected, read.names)
     write_accounts(hospital, read.accounts)
     counts = {name: whole_of(facts, name) for name in ("patients", "studies", "images")}
-    of = "lines" if isinstance(files_of(hospital).source, TableSource) else "files"
+    of = {"table": "lines", "tensors": "examples"}.get(files_of(hospital).source.kind, "files")
     line = described(counts, read.accounts, read.rejected, read.told, unit=cohort.unit, of=of)
     remember_inside(hospital, line + _misspelt(facts))
     code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())

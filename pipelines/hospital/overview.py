@@ -14,7 +14,7 @@ import numpy as np
 
 from pipelines.data.accounts import Account, accounted, describe_sums
 from pipelines.data.examples import open_source
-from pipelines.data.images import AnyImages, Slices
+from pipelines.data.images import AnyImages, Slices, Target, Tensors
 from pipelines.data.intake import ReadStudy, read_studies
 from pipelines.data.study import Rejected
 from pipelines.discovery.safe import known_words
@@ -56,15 +56,19 @@ def described(
     return "; ".join(part for part in parts if part)
 
 
-def looked_into(files: Files, images: AnyImages, readers: int) -> str:
-    """The summary line before any run: from all headers, and the pixels of a few studies.
+def looked_into(
+    files: Files, images: AnyImages, readers: int, target: Target | None = None, classes: tuple[str, ...] = ()
+) -> str:
+    """The summary line before any run: from all headers, and the pixels of a few studies. target, classes: of the task,
+    against which tensors are checked.
 
     Raises:
         ValueError: settings are wrong, or nothing fits.
     """
     if isinstance(images, Slices) and images.slices == "gland":  # no mask is opened here
         images = replace(images, slices="all")
-    opened = open_source(files.source, None, images, None)
+    asked = (target, classes) if isinstance(images, Tensors) else (None, ())
+    opened = open_source(files.source, None, images, None, *asked)
     waiting = opened.waiting
     places = {*np.linspace(0, len(waiting) - 1, SAMPLE, dtype=int).tolist()} if waiting else set()
     results = list(read_studies([waiting[place] for place in sorted(places)], readers=readers))

@@ -88,7 +88,7 @@ def kind_of(cohort: Cohort) -> str:
 
 def measured(kind: str) -> Words:
     """The name of examples of a kind, and the unit of distances."""
-    return replace(WORDS.get(kind, Words()), length="pixels" if kind == "pictures" else "mm")
+    return replace(WORDS.get(kind, Words()), length={"pictures": "pixels", "tensors": "places"}.get(kind, "mm"))
 
 
 def ranked(found: Values) -> list[tuple[str, int]]:

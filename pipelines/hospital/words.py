@@ -10,6 +10,7 @@ WORDS: Mapping[str, Words] = {
     "slices": Words("slice", "slices", "study", "studies"),
     "volumes": Words("volume", "volumes", "study", "studies"),
     "pictures": Words("picture", "pictures", "picture", "pictures"),
+    "tensors": Words("example", "examples", "example", "examples"),
     "features": Words("line", "lines", "line", "lines", looked_at=False),
 }
 """Kind of example -> what it is called."""

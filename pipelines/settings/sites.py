@@ -21,6 +21,7 @@ from pipelines.data.sources import (
     PictureSource,
     TableLabels,
     TableSource,
+    TensorSource,
 )
 from pipelines.pacs.settings import archive_problems
 from pipelines.phantom.patients import PhantomSource
@@ -48,7 +49,8 @@ AnySource: TypeAlias = Annotated[
     | DicomNodeSource
     | NiftiSource
     | PictureSource
-    | TableSource,
+    | TableSource
+    | TensorSource,
     Field(discriminator="kind"),
 ]
 OF_VOLUMES = (DicomSource, DicomWebSource, DicomNodeSource, NiftiSource)
@@ -98,6 +100,8 @@ class SiteSettings:
             add("labels", "a phantom writes its own labels and gland masks; remove labels and gland")
         if isinstance(self.source, PictureSource | TableSource) and drawn:
             add("labels", "a table holds its labels (source.label); remove labels and gland")
+        if isinstance(self.source, TensorSource) and drawn:
+            add("labels", "the file holds its labels (y) or masks (mask); remove labels and gland")
         if isinstance(self.source, Elsewhere) and (self.labels or self.gland or self.part or self.home):
             add("source", "elsewhere: files, part and home are the hospital's own affair; remove them here")
         if both := sorted(set(self.exclude) & set(self.test)):

@@ -14,7 +14,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.page.looks import Look, look
-from pipelines.hospital.page.tiles import masked
+from pipelines.hospital.page.tiles import masked, visible
 from privacy.message import Json
 
 TILES = 12
@@ -69,7 +69,7 @@ def _tile(
     plane = _plane(cohort, row)
     place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
     image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
-    image = image if seen is None else seen
+    image = visible(cohort, image if seen is None else seen)
     masks = (mask[row] if plane is None else mask[row][plane] for mask in (cohort.lesion, cohort.gland))
     lesion, gland = masks if cohort.lesion.dim() > 2 else (None, None)
     colour = len(image) == 3
@@ -87,7 +87,7 @@ def _plane(cohort: Cohort, row: int) -> int | None:
     if cohort.images.dim() != 5:
         return None
     for mask in (cohort.lesion, cohort.gland):
-        area = mask[row].sum(dim=(1, 2))
+        area = mask[row].sum(dim=(1, 2)) if mask.dim() == 4 else mask[row]
         if area.any():
             return int(area.argmax())
     return int(cohort.images.shape[2]) // 2

@@ -13,6 +13,9 @@ from evaluation.wording import number
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.segmentation import kind_of
 
+PLACED = ("", "slices", "volumes")
+"""Kinds of images that lie somewhere in a study."""
+
 
 def masked(cohort: Cohort, row: int, given: torch.Tensor, found: torch.Tensor | None = None, text: str = "") -> Tile:
     """An image with its given mask (*spatial), and a model's where there is one; of a volume the slice that shows most
@@ -24,13 +27,22 @@ def masked(cohort: Cohort, row: int, given: torch.Tensor, found: torch.Tensor | 
         plane = next((int(area.argmax()) for area in areas if area.any()), len(given) // 2)
         image, which = image[:, plane], [mask[plane] for mask in which]
     colour = len(image) == 3 and kind_of(cohort) != "slices"  # slices may have their neighbours beside them
-    place = f", slice {int(cohort.position[row]) if plane is None else plane}" if kind_of(cohort) != "pictures" else ""
+    image = visible(cohort, image)
+    place = f", slice {int(cohort.position[row]) if plane is None else plane}" if kind_of(cohort) in PLACED else ""
     return Tile(
         image=((image.permute(1, 2, 0) + 1) / 2).numpy() if colour else image[len(image) // 2].numpy(),
         caption=f"{text}{cohort.patients[int(cohort.patient[row])][:8]}{place}",
         given=which[0].numpy(),
         found=None if found is None else which[1].numpy(),
     )
+
+
+def visible(cohort: Cohort, image: torch.Tensor) -> torch.Tensor:
+    """An image (C, H, W) whose three colours are in [-1, 1]; the range of tensors is unknown, so it is stretched."""
+    if kind_of(cohort) != "tensors" or len(image) != 3:
+        return image
+    low, high = image.min(), image.max()
+    return 2 * (image - low) / (high - low).clamp(min=1e-12) - 1
 
 
 def in_words(scores: NDArray[np.float64], structures: Sequence[str], unit: str) -> str:

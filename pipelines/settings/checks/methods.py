@@ -28,8 +28,11 @@ def problems(run: RunSettings) -> list[Problem]:
         if work.augment != "none" and run.images.kind == "features":
             text = f"{work.augment} is for images, not for features; say none"
             found.append(Problem(("train", "work", "augment"), text))
-        if work.randomize and run.images.kind == "features":
-            text = f"{work.randomize:g} disturbs images, and these are features; say 0"
+        if work.augment != "none" and run.images.kind == "tensors" and len(run.images.inputs) < 3:
+            text = f"{work.augment} is for images (C, H, W), and examples are {list(run.images.inputs)}; say none"
+            found.append(Problem(("train", "work", "augment"), text))
+        if work.randomize and run.images.kind in ("features", "tensors"):
+            text = f"{work.randomize:g} disturbs images of a known range, and these are {run.images.kind}; say 0"
             found.append(Problem(("train", "work", "randomize"), text))
     return list(dict.fromkeys(found))
 

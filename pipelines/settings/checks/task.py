@@ -49,6 +49,9 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     if task.target in ("gland", "lesion") and run.images.kind not in ("slices", "volumes"):
         text = f"the target {task.target} needs images of kind slices or volumes, found {run.images.kind}"
         return [Problem(("source",), text)]
+    if task.target is not None and run.images.kind == "tensors" and len(run.images.inputs) < 3:
+        text = f"masks are of images (C, H, W) or (C, D, H, W), and images.inputs is {list(run.images.inputs)}"
+        return [Problem(("source",), text)]
     if isinstance(source, PhantomSource | Elsewhere):
         return []
     if isinstance(source, DicomWebSource | DicomNodeSource):

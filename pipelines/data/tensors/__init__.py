@@ -1,0 +1,1 @@
+"""Examples that are tensors already: their file, and their reader."""
