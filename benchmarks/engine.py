@@ -57,7 +57,8 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.replies import on_disk
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.sites import SiteSettings
-from privacy.dp.access import Rows, Split, minibatches
+from privacy.dp.access import Rows, Split
+from privacy.dp.batches import minibatches
 from privacy.message import Message
 
 SEED, RUN = 0, "benchmark/fedavg-000000000000"

@@ -20,6 +20,7 @@ from torch.optim.sgd import sgd
 from federation.task import Task
 from privacy.dp.access import Draw, Objective, Questions, Sample, Split
 from privacy.dp.moments import Embed, Moments
+from privacy.dp.passes import PLAIN, Passes, Precision
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse, unmet
 
@@ -34,6 +35,7 @@ class Work:
     balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps or
     with random smooth deformations (elastic).
     randomize: strength of what disturbs images besides, 1 = as in `federation.randomization`.
+    precision, channels_last: of the passes through a network, see `privacy.dp.passes`; not in private training.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -49,6 +51,8 @@ class Work:
     balance: bool = False
     augment: Literal["none", "flip", "affine", "elastic"] = "none"
     randomize: float = 0.0
+    precision: Precision = "float32"
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         problems = unmet(
@@ -67,6 +71,23 @@ class Work:
         if self.momentum and self.optimizer != "sgd":
             problems.append(Problem(("momentum",), f"belongs to sgd, found {self.optimizer}"))
         refuse(problems)
+
+    @property
+    def passes(self) -> Passes:
+        """How networks pass over rows."""
+        return Passes(self.precision, self.channels_last)
+
+    @property
+    def privately(self) -> list[str]:
+        """What private training refuses of these settings, a sentence for each."""
+        if self.passes == PLAIN:
+            return []
+        found = {"precision": self.precision, "channels_last": self.channels_last}
+        said = ", ".join(f"{name} {value}" for name, value in found.items() if value not in ("float32", False))
+        return [
+            f"{said}: private training computes each patient's gradient in float32, because rounding before the cut "
+            "and the noise has no proof here; say precision: float32 and channels_last: false"
+        ]
 
 
 class Descent(NamedTuple):

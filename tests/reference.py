@@ -24,7 +24,8 @@ from federation.randomness import derived
 from federation.rehearsal import initial_parameters
 from federation.rounds import Outcome, Schedule, sampled
 from federation.task import Task
-from privacy.dp.access import Rows, batches_per_epoch, minibatches
+from privacy.dp.access import Rows
+from privacy.dp.batches import batches_per_epoch, minibatches
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message, Params
 

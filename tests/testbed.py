@@ -182,7 +182,8 @@ class Hospital:
 
     def access(self, seed: int) -> Access:
         if self.protection is None:
-            return open_access(self.splits, batch=self.work.batch, seed=seed, balance=self.work.balance)
+            work = self.work
+            return open_access(self.splits, batch=work.batch, seed=seed, balance=work.balance, passes=work.passes)
         return open_private(self.splits, self.protection, counts=NOTHING, source=random.Random(seed).randbytes)
 
     @property

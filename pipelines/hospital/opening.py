@@ -91,7 +91,9 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
             raise ValueError(
                 f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
             )
-        if found := size_problems(algorithm, task, work):
+        found = size_problems(algorithm, task, work)
+        found += [] if protection is None else work.privately
+        if found:
             raise ValueError("; ".join(found))
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error

@@ -159,7 +159,8 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
         scale = default_scale(IMAGES.validate_python(cohort.recipe["images"]))
         augment = disturbances(start.work.randomize, scale.low, scale.high, before=augment)
     if start.protection is None:
-        return open_access(rows, batch=start.work.batch, seed=seed, balance=start.work.balance, augment=augment)
+        work = start.work
+        return open_access(rows, batch=work.batch, seed=seed, balance=work.balance, augment=augment, passes=work.passes)
     from privacy.dp.private_access import open_private  # slow to import
 
     protection = replace(start.protection, cut=cut_of(cohort))

@@ -17,9 +17,11 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from privacy.dp.batches import batches_per_epoch, minibatches
 from privacy.dp.chunks import at_once, in_turn
 from privacy.dp.events import NON_PRIVATE, Event
 from privacy.dp.moments import Embed, Moments, Patients, exact_moments
+from privacy.dp.passes import PLAIN, Passes
 from privacy.message import Params
 
 Split: TypeAlias = Literal["train", "validation", "test"]
@@ -144,7 +146,9 @@ class Access(Questions, Protocol):
 
 @dataclass(frozen=True)
 class PlainAccess:
-    """Access without differential privacy. stream: an endless iterator of row indices (b,) of the training split."""
+    """Access without differential privacy. stream: an endless iterator of row indices (b,) of the training split.
+    passes: how networks pass over the rows of a gradient.
+    """
 
     splits: Mapping[Split, Rows]
     batch: int
@@ -152,6 +156,7 @@ class PlainAccess:
     generator: torch.Generator
     augment: Augment | None = None
     events: list[Event] = field(default_factory=list)
+    passes: Passes = PLAIN
 
     @property
     def device(self) -> torch.device:
@@ -206,12 +211,13 @@ class PlainAccess:
         size = len(draw.y) if module.training else min(CHUNK, at_once(draw.x, dense=draw.y.dim() > 1))
         beside = [None] * -(-len(draw.y) // size) if extra is None else torch.split(extra, size)
         gradient, total = dict[str, Tensor](), 0.0
+        forward = self.passes.forward(module, draw.x.device)
         for x, y, other in zip(torch.split(draw.x, size), torch.split(draw.y, size), beside, strict=True):
-            loss = objective(module, Batch(x, y, other)).mean() * (len(y) / len(draw.y))
+            loss = objective(forward, Batch(x, y, other)).mean() * (len(y) / len(draw.y))
             total += float(loss.detach())
             grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             for (name, p), g in zip(named.items(), grads, strict=True):
-                found = torch.zeros_like(p) if g is None else g
+                found = torch.zeros_like(p) if g is None else g.contiguous()
                 gradient[name] = gradient[name] + found if name in gradient else found
         return Gradient(gradient, total)
 
@@ -247,7 +253,13 @@ class PlainAccess:
 
 
 def open_access(
-    splits: Mapping[Split, Rows], *, batch: int, seed: int, balance: bool = False, augment: Augment | None = None
+    splits: Mapping[Split, Rows],
+    *,
+    batch: int,
+    seed: int,
+    balance: bool = False,
+    augment: Augment | None = None,
+    passes: Passes = PLAIN,
 ) -> PlainAccess:
     """Open plain data access for one request. `seed` fixes which rows are drawn and how they are augmented.
 
@@ -263,7 +275,7 @@ def open_access(
         raise ValueError("; ".join(found))
     generator = torch.Generator().manual_seed(seed)
     stream = minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator)
-    return PlainAccess(splits, batch, stream, generator, augment)
+    return PlainAccess(splits, batch, stream, generator, augment, passes=passes)
 
 
 def ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:
@@ -290,31 +302,3 @@ def ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:
             )
         cast[patient] = torch.bincount(choice[(choice >= 0) & (choice < bins)], minlength=bins)
     return cast
-
-
-def minibatches(y: Tensor, *, batch: int, balance: bool, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield index tensors (b,) without end: epoch after epoch of a fresh shuffle, the last batch of an epoch partial.
-
-    A last batch of a single row joins the one before it, because batch norm has no variance of one value. With
-    `balance`, an epoch is n draws with replacement in which every class present is equally likely.
-    """
-    n = len(y)
-    if n == 0:
-        raise ValueError("the training split has no rows: check the split fractions and the number of patients")
-    weight = (1.0 / torch.bincount(y).clamp(min=1).double())[y] if balance else None
-    while True:
-        order = (
-            torch.randperm(n, generator=generator)
-            if weight is None
-            else torch.multinomial(weight, n, replacement=True, generator=generator)
-        )
-        parts = list(torch.split(order, batch))
-        if batch > 1 and len(parts) > 1 and len(parts[-1]) == 1:
-            parts[-2:] = [torch.cat(parts[-2:])]
-        yield from parts
-
-
-def batches_per_epoch(n: int, batch: int) -> int:
-    """How many mini-batches `minibatches` makes of n rows."""
-    whole, rest = divmod(n, batch)
-    return whole + int(rest > 1 or n == 1 < batch)

@@ -22,7 +22,8 @@ from federation.rehearsal import initial_parameters
 from federation.rounds import Schedule, sampled
 from federation.scaffold import Scaffold
 from federation.task import Task
-from privacy.dp.access import Batch, Rows, batches_per_epoch, minibatches
+from privacy.dp.access import Batch, Rows
+from privacy.dp.batches import batches_per_epoch, minibatches
 
 TASK = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
 WORK = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)

@@ -18,7 +18,8 @@ from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Output, Task
 from personalize.fedbabu import FedBabu
 from personalize.fedrep import FedRep
-from privacy.dp.access import Rows, batches_per_epoch
+from privacy.dp.access import Rows
+from privacy.dp.batches import batches_per_epoch
 from privacy.dp.events import Gaussian, Part, PoissonSampled, SelfComposed
 from privacy.dp.protection import Protection
 

@@ -37,7 +37,7 @@ from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
 from pipelines.settings.variants import Variant
 from pipelines_settings import BASE
-from privacy.dp.access import minibatches
+from privacy.dp.batches import minibatches
 from privacy.dp.events import NON_PRIVATE, read
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message, from_bytes, sealed, to_bytes, unsealed

@@ -34,6 +34,9 @@ def problems(run: RunSettings) -> list[Problem]:
         if work.randomize and run.images.kind in ("features", "tensors"):
             text = f"{work.randomize:g} disturbs images of a known range, and these are {run.images.kind}; say 0"
             found.append(Problem(("train", "work", "randomize"), text))
+        if work.channels_last and len(run.images.inputs) != 3:
+            text = f"true is for images (channels, height, width), and these are {list(run.images.inputs)}; say false"
+            found.append(Problem(("train", "work", "channels_last"), text))
     return list(dict.fromkeys(found))
 
 

@@ -1,0 +1,36 @@
+"""Mini-batches of training without differential privacy: which rows, and how many batches make an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+
+def minibatches(y: Tensor, *, batch: int, balance: bool, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield index tensors (b,) without end: epoch after epoch of a fresh shuffle, the last batch of an epoch partial.
+
+    A last batch of a single row joins the one before it, because batch norm has no variance of one value. With
+    `balance`, an epoch is n draws with replacement in which every class present is equally likely.
+    """
+    n = len(y)
+    if n == 0:
+        raise ValueError("the training split has no rows: check the split fractions and the number of patients")
+    weight = (1.0 / torch.bincount(y).clamp(min=1).double())[y] if balance else None
+    while True:
+        order = (
+            torch.randperm(n, generator=generator)
+            if weight is None
+            else torch.multinomial(weight, n, replacement=True, generator=generator)
+        )
+        parts = list(torch.split(order, batch))
+        if batch > 1 and len(parts) > 1 and len(parts[-1]) == 1:
+            parts[-2:] = [torch.cat(parts[-2:])]
+        yield from parts
+
+
+def batches_per_epoch(n: int, batch: int) -> int:
+    """How many mini-batches `minibatches` makes of n rows."""
+    whole, rest = divmod(n, batch)
+    return whole + int(rest > 1 or n == 1 < batch)

@@ -1,0 +1,64 @@
+"""How a network passes over rows in training without differential privacy: in which numbers, and how they lie.
+
+Both only alter rounding and speed. Weights, gradients, losses and messages are float32 whatever is chosen; per-patient
+gradients of private training do not come through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+Precision: TypeAlias = Literal["float32", "bf16"]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """precision: bf16 = convolutions and products of matrices in bfloat16, chosen by `torch.autocast`; the outputs of
+    the network are float32 again before any loss is computed. channels_last: images (b, C, H, W) lie with the channels
+    of a pixel side by side, which a GPU's bfloat16 convolutions need to be fast.
+    """
+
+    precision: Precision = "float32"
+    channels_last: bool = False
+
+    def forward(self, module: nn.Module, device: torch.device) -> Callable[..., object]:
+        """The module itself, or a function of the same inputs that passes through it in this way."""
+        if self.precision == "float32" and not self.channels_last:
+            return module
+
+        from torch.func import functional_call  # imported by torch already
+
+        def passed(*inputs: object) -> object:
+            with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                if not self.channels_last:
+                    return floats(module(*inputs))
+                # Weights too: with one channel, how images lie tells torch nothing.
+                weights = {name: laid(p) for name, p in module.named_parameters()}
+                given = tuple(laid(one) if isinstance(one, Tensor) else one for one in inputs)
+                return floats(functional_call(module, weights, given))
+
+        return passed
+
+
+PLAIN = Passes()
+
+
+def laid(x: Tensor) -> Tensor:
+    """A tensor of four axes with its second one innermost in memory; any other as it is."""
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+def floats(found: object) -> object:
+    """The same tensor, or the same tuple of tensors, with float32 in place of bfloat16; anything else as it is."""
+    if isinstance(found, Tensor):
+        return found.float() if found.dtype == torch.bfloat16 else found
+    if isinstance(found, tuple):
+        parts = [floats(part) for part in found]
+        named: Callable[..., object] | None = getattr(type(found), "_make", None)
+        return tuple(parts) if named is None else named(parts)
+    return found
