@@ -75,18 +75,18 @@ def read_cohort(
 
     fractions, seed, independent, fold, part: see `divided`, which uses identifiers in the files. key: of pseudonyms.
     exclude: identifiers or pseudonyms of patients that must not be used, for instance after withdrawal. test: the
-    patients of the test split, which then has no others. readers: studies read at a time; it does not change the
-    result. scale: moments of all sites' training patients, for normalizing features; without it they stay raw. scratch:
-    a folder whose disk holds the cohort's images, in unnamed temporary files. target: the masks to learn, which every
-    study must have. classes: of pictures' label maps, 1 = the first; () = all classes of the source, in its order.
-    Without a target: of labels, 0 = the first; () = negative and positive.
+    patients of the test split, which then has no others. readers: studies read at a time, without effect on results.
+    scale: moments of all sites' training patients, for normalizing features; without it they stay raw. scratch: a
+    folder whose disk holds the images, in unnamed temporary files. target: the masks that every study must have.
+    classes: of label maps, 1 = the first; () = all classes of the source, in its order. Without a target: of labels,
+    0 = the first; () = negative and positive.
 
     Returns:
-        The cohort; the studies that were not used, with reasons; names; and counts: the outcome of the files (see
-        `as_facts`), `unselected_series`, `studies`, `patients`, `images`, `positives`, and `classes` if they are named,
-        `splits` (each with these last four), `rejected_by_reason`, `excluded` studies, `unmatched_exclusions`,
-        `unmatched_tests`, and `scanners` by vendor and field strength. With a part (rejections are then the whole
-        source's) also `source_studies`, of which `studies` are here, and unless `independent`, `dealing`.
+        The cohort; the studies that were not used, with reasons; names; and counts: of files (`as_facts`), `studies`,
+        `patients`, `images`, `positives`, and `classes` if they are named, `splits` (each with these last four),
+        `rejected_by_reason`, `unselected_series`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`, and
+        `scanners` by vendor and field strength. With a part (rejections are then the whole source's) also
+        `source_studies`, of which `studies` are here, and unless `independent`, `dealing`.
 
     Raises:
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
@@ -96,18 +96,15 @@ def read_cohort(
     out = _named_by(exclude, called := _called(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
     held = {*map(normalized, test), *_named_by(test, called)}
-    # The order in which examples are stored, independent of the order of the files.
+    # In the order in which examples are stored, whatever the order of the files.
     ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), natural(found.study)))
     waiting = [found for found in ordered if found.patient not in out]
     taken, refused, parts = take(waiting, _shape(images), readers, scratch, masks=bool(opened.classes))
     rejected = (*opened.rejected, *refused)
     how: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
     kinds = 2 if target else max(2, len(classes))
-    highest = _labels(taken)
-    if opened.splits is None:
-        done = divided(highest, part, classes=kinds, fractions=fractions, test=held, **how)
-    else:
-        done = Divided(_of_its_own(opened.splits, highest, part, fold, test), {})
+    own = _by_the_source(opened.splits, highest := _labels(taken), part, fold, test)
+    done = own or divided(highest, part, classes=kinds, fractions=fractions, test=held, **how)
     cut = division_code(fractions, test=[*map(normalized, test)], part=_said(part), **how, given=opened.splits)
     of_source = _of_source(part, done, len(taken), independent)
     taken, parts = (taken, parts) if part is None else kept(taken, parts, done.splits)
@@ -123,22 +120,28 @@ def read_cohort(
         **_counts(cohort),
     }
     partition = None if part is None else written(part, done, highest, names, classes=kinds)
-    told = tuple(study.told for study in taken)
-    return Reading(_scaled(cohort, images, scale), rejected, facts, _named(taken, names), partition, accounts, told)
+    said = (_named(taken, names), partition, accounts, tuple(study.told for study in taken))
+    return Reading(_scaled(cohort, images, scale), rejected, facts, *said)
 
 
-def _of_its_own(
-    splits: Mapping[str, str], labels: Mapping[str, int], part: Part | None, fold: Fold | None, test: tuple[str, ...]
-) -> dict[str, str]:
-    """Patient -> split, as the source divides its patients. labels: of the patients that can be used.
+def _by_the_source(
+    splits: Mapping[str, str] | None,
+    labels: Mapping[str, int],
+    part: Part | None,
+    fold: Fold | None,
+    test: tuple[str, ...],
+) -> Divided | None:
+    """The source's own division, if it has one. labels: of the patients that can be used.
 
     Raises:
         ValueError: the settings divide them, too.
     """
+    if splits is None:
+        return None
     asked = {"part": part, "split.folds": fold, "test": test}
     if both := [name for name, said in asked.items() if said]:
         raise ValueError(f"source.file: it divides its patients itself, and so does {', '.join(both)}; remove one")
-    return {patient: splits[patient] for patient in sorted(labels)}
+    return Divided({patient: splits[patient] for patient in sorted(labels)}, {})
 
 
 def _named(taken: Sequence[Taken], names: Mapping[str, str]) -> dict[str, str]:
