@@ -71,7 +71,7 @@ def read_cohort(
     target: Target | None = None,
     classes: tuple[str, ...] = (),
 ) -> Reading:
-    """Read, check, prepare, label, de-identify and split all studies of a hospital.
+    """Read, check, prepare, label, de-identify, split and order all studies of a hospital, whatever their files' order.
 
     fractions, seed, independent, fold, part: see `divided`, which uses identifiers in the files. key: of pseudonyms.
     exclude: identifiers or pseudonyms of patients that must not be used, for instance after withdrawal. test: the
@@ -96,7 +96,6 @@ def read_cohort(
     out = _named_by(exclude, called := _called(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
     held = {*map(normalized, test), *_named_by(test, called)}
-    # In the order in which examples are stored, whatever the order of the files.
     ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), natural(found.study)))
     waiting = [found for found in ordered if found.patient not in out]
     taken, refused, parts = take(waiting, _shape(images), readers, scratch, masks=bool(opened.classes))
@@ -120,8 +119,8 @@ def read_cohort(
         **_counts(cohort),
     }
     partition = None if part is None else written(part, done, highest, names, classes=kinds)
-    said = (_named(taken, names), partition, accounts, tuple(study.told for study in taken))
-    return Reading(_scaled(cohort, images, scale), rejected, facts, *said)
+    told = tuple(study.told for study in taken)
+    return Reading(_scaled(cohort, images, scale), rejected, facts, _named(taken, names), partition, accounts, told)
 
 
 def _by_the_source(
