@@ -1,0 +1,193 @@
+"""A network of one's own: any `nn.Module`, whose submodules are told as stem, blocks and head.
+
+Settings cross the wire as JSON and code never does, so they name a builder that the process has registered. A hospital
+on another machine has none: there an installed package offers the network (`federation.registry`), perhaps by
+`adapted`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from federation.task import Kind, Output, cross_entropy, overlap_loss
+from privacy.settings_error import Problem, refuse
+
+Build: TypeAlias = Callable[..., nn.Module]
+ELSEWHERE = (
+    "a network of one's own is known only where it was registered; for hospitals on other machines put it into a "
+    "package that each installs (docs/how-to/python.md)"
+)
+_BUILDERS: dict[str, Build] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """A registered network. network: the name under which it was registered. stem: paths of the submodules that come
+    first, as in [conv1, bn1]. blocks: a path each, in the order from input to output. head: path of the last layer, a
+    Linear, or a 1x1 convolution in segmentation; what it gets are the network's features, what it gives the logits.
+    kind: of the task.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["own"] = "own"
+    network: str
+    stem: tuple[str, ...]
+    blocks: tuple[str, ...] = ()
+    head: str
+    kind: Kind = "classification"
+
+    def __post_init__(self) -> None:
+        given = {"network": (self.network,), "stem": self.stem, "blocks": self.blocks, "head": (self.head,)}
+        problems = [
+            Problem((key,), "empty; give the path of a submodule, as named_modules() tells them")
+            for key, names in given.items()
+            if (key != "blocks" and not names) or not all(names)
+        ]
+        refuse(problems)
+
+    def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
+        """A new network. Raises: ValueError: nobody registered it here, or it cannot be adapted: all that is wrong."""
+        build = _BUILDERS.get(self.network)
+        if build is None:
+            known = ", ".join(sorted(_BUILDERS)) or "none"
+            raise ValueError(f"no network {self.network!r} is registered here (there is {known}): {ELSEWHERE}")
+        _tried(build, self, inputs, classes)
+        return adapted(
+            _made(build, inputs, classes), stem=self.stem, blocks=self.blocks, head=self.head, kind=self.kind
+        )
+
+    def losses(self, output: Output, y: Tensor) -> Tensor:
+        """Cross-entropy, per example; in segmentation with soft Dice."""
+        return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
+
+
+def register_network(name: str, build: Build) -> None:
+    """Let settings of this process name a network. build: makes a new `nn.Module`; called with `inputs`, the shape of
+    an example, and `classes`, if it takes arguments.
+
+    Raises:
+        TypeError: it cannot be called; a module instead of what makes one would be shared by all hospitals.
+    """
+    if isinstance(build, nn.Module) or not callable(build):
+        raise TypeError(f"build must be a function or class that makes a network, found {type(build).__name__}")
+    _BUILDERS[name] = build
+
+
+def builder_of(name: str) -> Build | None:
+    """What was registered under a name."""
+    return _BUILDERS.get(name)
+
+
+class OwnModule(nn.Module):
+    """A network whose parts are named stem, blocks.k and head. Parts are the given network's own submodules, and its
+    own `forward` runs; only the head is called here, so that it can be replaced.
+    """
+
+    def __init__(self, whole: nn.Module, stem: nn.Module, blocks: list[nn.Module], head: nn.Module, kind: Kind) -> None:
+        super().__init__()
+        self.stem, self.blocks, self.head, self.kind = stem, nn.ModuleList(blocks), head, kind
+        self._whole = (whole,)  # in a tuple it is no submodule, or each parameter would have two names
+
+    def train(self, mode: bool = True) -> OwnModule:
+        """As every module; also parts without parameters, as dropout between the blocks."""
+        self._whole[0].train(mode)
+        super().train(mode)
+        return self
+
+    def forward(self, x: Tensor) -> Output:
+        features = self._whole[0](x)
+        return Output(self.head(features), features)
+
+
+def adapted(
+    network: nn.Module, *, stem: tuple[str, ...], blocks: tuple[str, ...], head: str, kind: Kind = "classification"
+) -> OwnModule:
+    """Wrap a network, which is taken over: its head becomes an identity, and no layer works in place any more.
+
+    stem, blocks, head: paths of submodules, as `Own` takes them.
+
+    Raises:
+        ValueError: a path that is none, a parameter in no part or in two, a head without weight; all at once.
+    """
+    paths = (*stem, *blocks, head)
+    if problems := [*_path_problems(network, paths), *_head_problems(network, head)]:
+        raise ValueError("; ".join(problems))
+    first = [network.get_submodule(path) for path in stem]
+    middle, last = [network.get_submodule(path) for path in blocks], network.get_submodule(head)
+    above, _, own = head.rpartition(".")
+    setattr(network.get_submodule(above), own, nn.Identity())
+    for part in network.modules():
+        if getattr(part, "inplace", False) is True:
+            part.inplace = False  # type: ignore[assignment]  # per-patient gradients would be wrong
+    return OwnModule(network, first[0] if len(first) == 1 else nn.ModuleList(first), middle, last, kind)
+
+
+def _path_problems(network: nn.Module, paths: tuple[str, ...]) -> Iterator[str]:
+    there = dict(network.named_modules())
+    known = ", ".join(name for name, _ in network.named_children())
+    for path in paths:
+        if path not in there:
+            yield f"there is no submodule {path!r}; the network's are {known}"
+    parts = [f"{path}." for path in paths if path in there]
+    named = [name for name, _ in (*network.named_parameters(), *network.named_buffers())]
+    if lost := [name for name in named if not name.startswith(tuple(parts))]:
+        shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
+        yield f"{shown}: in none of stem, blocks and head; name each submodule that has parameters or buffers"
+    if twice := [name for name in named if sum(name.startswith(part) for part in parts) > 1]:
+        yield f"{twice[0]} is in two of stem, blocks and head; name each submodule once"
+
+
+def _head_problems(network: nn.Module, head: str) -> Iterator[str]:
+    last = dict(network.named_modules()).get(head)
+    if last is not None and getattr(last, "weight", None) is None:
+        yield f"the head {head!r} is a {type(last).__name__} without weight; name the last Linear (or 1x1 convolution)"
+
+
+def _made(build: Build, inputs: tuple[int, ...], classes: int) -> nn.Module:
+    try:
+        takes = inspect.signature(build).parameters
+        said: dict[str, Any] = {"inputs": inputs, "classes": classes} if takes else {}
+        found = build(**said)
+    except Exception as error:  # its own code
+        raise ValueError(f"the network cannot be made ({type(error).__name__}: {error})") from error
+    if not isinstance(found, nn.Module):
+        raise ValueError(f"build must return an nn.Module, found {type(found).__name__}")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _tried(build: Build, own: Own, inputs: tuple[int, ...], classes: int) -> None:
+    """Check once, with two random examples, that the head's output is the network's. Raises: ValueError."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("cpu"):
+        torch.manual_seed(0)
+        network, x = _made(build, inputs, classes).eval(), torch.randn(2, *inputs)
+        try:
+            whole = network(x)
+        except Exception as error:  # its own code
+            text = f"the network cannot take examples of shape {list(inputs)} ({type(error).__name__}: {error})"
+            raise ValueError(text) from error
+        spatial = inputs[1:] if own.kind == "segmentation" else ()
+        if not isinstance(whole, Tensor) or whole.shape != (2, classes, *spatial):
+            found = list(whole.shape) if isinstance(whole, Tensor) else type(whole).__name__
+            wanted = ["n", classes, *spatial]
+            raise ValueError(f"the network must return logits {wanted}, found {found}")
+        module = adapted(network, stem=own.stem, blocks=own.blocks, head=own.head, kind=own.kind).eval()
+        try:
+            logits = module(x).logits
+        except Exception as error:  # its own code, which meets an identity in the head's place
+            raise ValueError(
+                f"the head {own.head!r} must be the last layer ({type(error).__name__}: {error})"
+            ) from error
+        if logits.shape != whole.shape or not torch.allclose(logits, whole, rtol=1e-4, atol=1e-5):
+            raise ValueError(
+                f"the head {own.head!r} is not the network's last step: without it the features are not what it gets, "
+                "or something follows it; name the last layer, and return its logits as they are"
+            )
