@@ -12,12 +12,14 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 def document(name: str) -> Document:
-    """Read a YAML file at this path, or of this name in the package.
+    """Read a YAML file at this path, or of this name in the package; `.yaml` may be left out.
 
     Raises:
         ConfigError: it does not exist, or is not YAML. Other problems of its text are in `Document.problems`.
     """
-    path = next((place for place in (Path(name), CONFIGS / name) if place.is_file()), None)
+    names = (name,) if name.endswith(".yaml") else (name, f"{name}.yaml")
+    places = (folder / one for folder in (Path(), CONFIGS) for one in names)
+    path = next((place for place in places if place.is_file()), None)
     if path is None:
         known = ", ".join(sorted(p.name for p in CONFIGS.glob("*.yaml")))
         raise ConfigError((Problem((), f"no such file here, nor among those of the package ({known})"),))

@@ -9,13 +9,14 @@ import os
 import random
 import typing
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
 import yaml
 
 from pipelines.loader.document import ConfigError, parsed, read_yaml, render
-from pipelines.loader.files import CONFIGS
+from pipelines.loader.files import CONFIGS, document
 from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain, validate
 from pipelines.settings import checks
@@ -128,6 +129,15 @@ def test_every_settings_class_is_frozen_and_strict():
 def test_every_check_of_the_folder_is_asked():
     modules = [import_module(f"{checks.__name__}.{found.name}") for found in iter_modules(checks.__path__)]
     assert {module.problems for module in modules} == set(CHECKS)
+
+
+def test_a_shipped_file_may_be_named_without_its_ending(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert document("prostate_adc").data == document("prostate_adc.yaml").data
+    Path("prostate_adc.yaml").write_text("name: mine\n")
+    assert document("prostate_adc").data == {"name": "mine"}, "a file that is here comes first"
+    with pytest.raises(ConfigError, match="no such file here"):
+        document("prostate_adc.yml")
 
 
 def test_an_override_is_checked_like_the_setting_itself():
