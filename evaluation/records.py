@@ -117,6 +117,17 @@ class Command:
 
 
 @dataclass(frozen=True)
+class OtherCode:
+    """Code that is not this package's and took part. what: as `method trimmed_mean`. source: its package and version,
+    or its module if it was registered in the program that ran. digest: SHA-256 of the package or of that file.
+    """
+
+    what: str
+    source: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class RunPage:
     """The coordinator's page.
 
@@ -130,7 +141,7 @@ class RunPage:
     method -> the space of images in which it learns, as `harmonize.translate` names it. recommended: of the hospitals
     that told it. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
     each line closes, where there is an oracle. untreated: the external line that the others' gains are over.
-    augmented: hospitals' synthetic training images, if any were asked for.
+    augmented: hospitals' synthetic training images, if any were asked for. others: code that is not ours.
     """
 
     title: str
@@ -168,6 +179,7 @@ class RunPage:
     shares: tuple[GapRow, ...] = ()
     untreated: str = ""
     augmented: tuple[AugmentedRow, ...] = ()
+    others: tuple[OtherCode, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,15 @@ A room has a union of its own classes and a `Group` beside it, which stands in a
 looked up among entry points (`federation.installed`) and registered classes; only then is that package imported, and
 no other.
 
-A package's code runs only where its digest is permitted: `permitting` opens that for the settings that a person wrote
-on this machine, and by a hospital's policy while it answers a request. Without it no installed package is imported.
+A package's code runs only where its digest is permitted: by `permitting`, with a hospital's policy while it answers a
+request, or with everything for the settings that a person wrote on this machine. Without it no installed package is
+imported.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
 import json
 import types
@@ -19,9 +21,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from federation.installed import Offer, load, offers
+from federation.promised import lacking, names_of
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, TypeAdapter
@@ -32,8 +36,18 @@ Permitted: TypeAlias = Mapping[str, str] | Literal["all"]
 OTHERS = "·"
 """Label of what is not in the union, in pydantic's places of errors."""
 
-_PERMITTED: ContextVar[Permitted] = ContextVar("permitted packages", default=types.MappingProxyType({}))
+
+@dataclasses.dataclass(frozen=True)
+class Permission:
+    """plugins: what is permitted. used: (kind and name, source, digest) of each class that was taken under it."""
+
+    plugins: Permitted
+    used: set[tuple[str, str, str]] = dataclasses.field(default_factory=set)
+
+
+_PERMITTED: ContextVar[Permission | None] = ContextVar("permitted packages", default=None)
 _REGISTERED: dict[tuple[str, str], type] = {}
+_OFFERED: dict[type, tuple[Group, Offer]] = {}
 
 
 class NotPermitted(Exception):
@@ -43,16 +57,21 @@ class NotPermitted(Exception):
     """
 
     def __init__(self, offer: Offer) -> None:
-        super().__init__(f"{offer.text} is not permitted here; policy.plugins must say {line_of(offer)}")
+        super().__init__(f"{offer.text} is not permitted here; plugins: {{{line_of(offer)}}} permits it")
         self.offer = offer
 
 
 @contextmanager
-def permitting(plugins: Permitted) -> Iterator[None]:
-    """Permit packages, by name and digest, to whatever settings are read inside, in this thread."""
-    token = _PERMITTED.set(plugins)
+def permitting(plugins: Permitted, *, unless_set: bool = False) -> Iterator[Permission]:
+    """Permit packages, by name and digest, to whatever settings are read inside, in this thread.
+
+    unless_set: leave a permission that is in force as it is: a hospital's policy also holds for what it reads then.
+    """
+    there = _PERMITTED.get() if unless_set else None
+    permission = Permission(plugins) if there is None else there
+    token = _PERMITTED.set(permission)
     try:
-        yield
+        yield permission
     finally:
         _PERMITTED.reset(token)
 
@@ -99,12 +118,6 @@ def members_of(union: Any) -> tuple[type, ...]:
     return get_args(union) if get_origin(union) in (Union, types.UnionType) else (union,)
 
 
-def names_of(kind: type, tag: str = "name") -> tuple[str, ...]:
-    """The values of a class's field by which settings choose it; () if it is no literal."""
-    hint = get_type_hints(kind).get(tag)
-    return get_args(hint) if get_origin(hint) is Literal else ()
-
-
 def own_names(group: Group) -> tuple[str, ...]:
     """Names in the group's union."""
     return tuple(name for kind in group.built_in for name in names_of(kind, group.tag))
@@ -134,8 +147,10 @@ def register(group: Group, kind: type) -> type:
         before = _REGISTERED.get((group.group, name))
         if name in own:
             raise ValueError(f"the name {name!r} is taken by a {group.what} of this package; choose another")
-        if before is not None and _place(before) != _place(kind):
-            raise ValueError(f"the name {name!r} is taken by {_place(before)}; choose another, or unregister that one")
+        if before is not None and place_of(before) != place_of(kind):
+            raise ValueError(
+                f"the name {name!r} is taken by {place_of(before)}; choose another, or unregister that one"
+            )
         if taken := [offer for offer in offers(group.group) if offer.name == name]:
             raise ValueError(f"the name {name!r} is taken by {taken[0].text}; choose another, or remove that package")
     _REGISTERED.update({(group.group, name): kind for name in names_of(kind, group.tag)})
@@ -171,13 +186,15 @@ def class_named(group: Group, name: str) -> type | None:
         NotPermitted: the package is not permitted here.
         ValueError: it cannot be imported, or is none of this group; in words.
     """
+    here = _PERMITTED.get() or Permission({})
     if (kind := _REGISTERED.get((group.group, name))) is not None:
+        here.used.add((f"{group.what} {name}", place_of(kind), source_digest(kind)))
         return kind
     if (offer := offer_of(group, name)) is None:
         return None
-    permitted = _PERMITTED.get()
-    if permitted != "all" and permitted.get(offer.distribution) != offer.digest:
+    if here.plugins != "all" and here.plugins.get(offer.distribution) != offer.digest:
         raise NotPermitted(offer)
+    here.used.add((f"{group.what} {name}", offer.source, offer.digest))
     return _loaded(group, offer)
 
 
@@ -189,58 +206,39 @@ def _loaded(group: Group, offer: Offer) -> type:
         lacks = [f"its field {group.tag} must be the literal {offer.name!r}, as its entry point says"]
     if lacks or not isinstance(kind, type):
         raise ValueError(f"{offer.text} is no {group.what}: {'; '.join(lacks)}; repair or remove that package")
+    _OFFERED[kind] = (group, offer)
     return kind
+
+
+def offered(kind: type) -> tuple[Group, Offer] | None:
+    """The entry point from which a class was taken; None for classes of ours and registered ones."""
+    return _OFFERED.get(kind)
+
+
+def is_registered(kind: type) -> bool:
+    """Whether a class is registered in this process."""
+    return kind in _REGISTERED.values()
 
 
 def complaints(group: Group, kind: object) -> list[str]:
     """What a class lacks to be one of the group; empty = nothing."""
-    if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
-        return ["it must be a frozen dataclass, whose fields are the keys in YAML"]
-    found = []
-    if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        found.append("its dataclass must be frozen: @dataclass(frozen=True, kw_only=True)")
-    config = getattr(kind, "__pydantic_config__", {})
-    if not isinstance(config, Mapping) or config.get("extra") != "forbid":
-        found.append('it needs __pydantic_config__: ClassVar = {"extra": "forbid"}, so that unknown keys are told')
-    try:
-        names = names_of(kind, group.tag)
-    except Exception as error:  # hints are its own code
-        return [*found, f"its annotations cannot be read ({type(error).__name__}: {error})"]
-    if not names or not all(isinstance(name, str) for name in names):
-        found.append(f'it needs a field {group.tag}: Literal["..."] = "...", its name in YAML')
-    return found + _unlike(group.needs, kind)
+    return lacking(kind, group.needs, group.tag)
 
 
-def _unlike(protocol: type, kind: type) -> list[str]:
-    """Members of the Protocol that a class lacks, or has with other arguments."""
-    found = []
-    fields = {one.name for one in dataclasses.fields(kind)}
-    members = {name: member for base in reversed(protocol.__mro__) for name, member in vars(base).items()}
-    for name, member in members.items():
-        if name.startswith("_"):
-            continue
-        if not hasattr(kind, name) and name not in fields:
-            found.append(f"{name} is missing")
-        elif inspect.isfunction(member) and not _takes(getattr(kind, name, None), member):
-            found.append(f"{name} must take {inspect.signature(member)}".replace("(self, ", "("))
-    return found
-
-
-def _takes(function: object, like: types.FunctionType) -> bool:
-    if not callable(function):
-        return False
-    wanted = inspect.signature(like).parameters.values()
-    placed = [None for one in wanted if one.kind is one.POSITIONAL_OR_KEYWORD]
-    named = {one.name: None for one in wanted if one.kind is one.KEYWORD_ONLY}
-    try:
-        inspect.signature(function).bind(*placed, **named)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _place(kind: type) -> str:
+def place_of(kind: type) -> str:
+    """Module and name of a class."""
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@lru_cache(maxsize=256)
+def source_digest(kind: type) -> str:
+    """SHA-256 of the file of a registered class, or of its lines in a notebook; empty if neither can be had."""
+    try:
+        path = Path(inspect.getsourcefile(kind) or "")
+        data = path.read_bytes() if path.is_file() else inspect.getsource(kind).encode()
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(data).hexdigest()
 
 
 @lru_cache(maxsize=256)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from federation.engine import Engine, InProcess
+from federation.origins import identity
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.spaces import Cohorts
 from pipelines.coordinator.world import World
@@ -59,8 +60,11 @@ def _target(config: Config, site: str) -> dict[str, Json]:
 
 
 def learnt(config: Config) -> dict[str, Json]:
-    """The task; empty for labels 0 and 1, so that digests of older runs stay the same."""
-    return {} if config.task == Classification() else {"task": to_plain(config.task)}
+    """The task, and packages that training uses; empty for labels 0 and 1 without such packages, so that digests of
+    older runs stay the same.
+    """
+    task: dict[str, Json] = {} if config.task == Classification() else {"task": to_plain(config.task)}
+    return task | identity(config.train, config.model)
 
 
 def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from federation.models import OnFeatures
+from federation.origins import offers_in, unpermitted
 from pipelines.settings.config import Config
 from pipelines.settings.image_spaces import features_in
-from privacy.message import Json, as_list
+from privacy.message import Json, as_list, as_mapping
 
 
 class Permissions(NamedTuple):
-    """What a hospital's policy permits. algorithms: None = all. private: it releases nothing without a finite ε."""
+    """What a hospital's policy permits. algorithms: None = all. private: it releases nothing without a finite ε.
+    plugins: installed packages, name -> digest.
+    """
 
     requests: Collection[str]
     algorithms: Collection[str] | None
     private: bool = False
+    plugins: Mapping[str, str] = MappingProxyType({})
 
 
 def permissions_in(config: Config) -> dict[str, Permissions]:
     """Each hospital's permissions, from the run's settings, which hold every policy in a simulation."""
     return {
-        site: Permissions(one.policy.requests, one.policy.algorithms, one.policy.promises)
+        site: Permissions(one.policy.requests, one.policy.algorithms, one.policy.promises, one.policy.plugins)
         for site, one in config.sites.items()
     }
 
@@ -32,7 +37,8 @@ def permissions_from(facts: Mapping[str, Json]) -> Permissions:
     known = facts.get("algorithms")
     requests = [str(one) for one in as_list(facts.get("requests"))]
     algorithms = None if known is None else [str(one) for one in as_list(known)]
-    return Permissions(requests, algorithms, facts.get("private") is True)
+    plugins = {name: str(code) for name, code in as_mapping(facts.get("plugins", {})).items()}
+    return Permissions(requests, algorithms, facts.get("private") is True, plugins)
 
 
 def refused_requests(config: Config, by_site: Mapping[str, Permissions], *, spare: Collection[str] = ()) -> list[str]:
@@ -44,8 +50,9 @@ def refused_requests(config: Config, by_site: Mapping[str, Permissions], *, spar
     asked += ["augment"] if config.augment is not None else []
     asked += ["extract"] if features_in(config) else []
     on_features = ["extract"] if _routes_features(config) else []
-    found = []
+    found, offers = [], offers_in(config.train, config.model, config.harmonize)
     for site, permitted in by_site.items():
+        found += [f"{site}: {text}" for text in unpermitted(offers, permitted.plugins)]
         needed = ["survey", "ingest", "route", "holds", *on_features] if site in config.outside else asked
         if silent := [one for one in needed if one not in (*permitted.requests, *spare)]:
             found.append(f"{site}: its policy does not answer {', '.join(silent)}")

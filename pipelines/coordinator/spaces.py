@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from federation.models import OnFeatures
+from federation.origins import identity
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.settings.config import Config
@@ -27,6 +28,7 @@ def common_facts(world: World) -> dict[str, Json]:
         "copies": config.harmonized.copies,
         "seed": config.seed,
         "private": config.privacy != "none",
+        **identity(config.harmonized),
     }
 
 

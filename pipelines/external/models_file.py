@@ -22,6 +22,7 @@ from torch import Tensor
 from federation.descent import Work
 from federation.models import NamedModel
 from federation.parameters import prefixed, read, section
+from federation.registry import NotPermitted
 from federation.task import Kind, Task
 from personalize import NamedAlgorithm
 from pipelines.data.images import AnyImages, Features, Pictures
@@ -162,7 +163,7 @@ def read_models(path: Path) -> Models:
         message, digest = read_sealed(path)
         described = parse_facts(message.facts, ModelsDescription)
         return Models(described, checked_experts(described, message.tensors), digest)
-    except (Malformed, ValueError) as error:
+    except (Malformed, NotPermitted, ValueError) as error:
         raise ValueError(
             f"{path} is not a file of models ({_one_line(error)}); give models.safetensors, which the stage route of a "
             "run writes"

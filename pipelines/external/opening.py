@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from federation.registry import permitting
 from pipelines.batch.loop import NOTICE, say
 from pipelines.batch.prediction import open_unlabelled
 from pipelines.data.images import Features
@@ -47,7 +48,8 @@ def open_job(settings: ExternalSettings, document: Document) -> Job:
 
     models, found, source = None, None, files_of(settings.source)
     try:
-        models = read_models(Path(settings.models))
+        with permitting(settings.plugins):
+            models = read_models(Path(settings.models))
     except OSError as error:
         add("models", f"{settings.models!r} cannot be read ({error.strerror or type(error).__name__})")
     except ValueError as error:

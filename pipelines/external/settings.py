@@ -20,6 +20,7 @@ from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSourc
 from pipelines.loader.names import name_problems
 from pipelines.settings.route import NEEDS, AsTrained, OfAll
 from privacy.message import Json
+from privacy.release.policy import plugin_problems
 from privacy.settings_error import Problem, out_of_range, refuse, unmet
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
@@ -72,7 +73,7 @@ class ExternalSettings:
     a folder of gland masks, <patient>.nii.gz, for models that learnt with them; or no_gland, to centre on the image
     instead. how: how the models become one. out: the folder of results, outside of the images. threshold: score from
     which a study counts as positive, 0.5 if it is not given; for labels only. readers: studies read at a time, 0 = a
-    processor each.
+    processor each. plugins: installed packages that the models may need, name -> digest, as in a hospital's policy.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -89,10 +90,12 @@ class ExternalSettings:
     threads: int = 1
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     readers: int = 0
+    plugins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = name_problems(self.name)
         problems += out_of_range(self, threshold=(0, 1), threads=(1, 256))
+        problems += plugin_problems(self.plugins)
         problems += unmet(self, readers=(self.readers >= 0, ">= 0"))
         if self.device == "cuda" and not torch.cuda.is_available():
             problems.append(Problem(("device",), "cuda, and torch finds no GPU here; say auto or cpu"))

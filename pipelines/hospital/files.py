@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from federation.origins import identity
 from pipelines.data.archive_cache import ODD, Arbitrary, copied, is_copied, matching, refreshed
 from pipelines.data.archive_sources import ArchiveSource, DicomNodeSource, DicomWebSource, as_folder, place_of
 from pipelines.data.cohort import survey
@@ -60,6 +61,7 @@ def survey_files(hospital: Hospital, call: Call, message: Message, memory: Messa
         "requests": [*policy.requests],
         "algorithms": None if policy.algorithms is None else [*policy.algorithms],
         "private": policy.promises,
+        **({"plugins": dict(policy.plugins)} if policy.plugins else {}),
     }
     return Done(Message({}, facts), describe(hospital.counts))
 
@@ -72,6 +74,7 @@ def of_cohort(settings: SiteSettings) -> dict[str, Json]:
     if isinstance(settings.source, DicomWebSource | DicomNodeSource):
         said = as_folder(settings.source, ".")
         whole = {**whole, "source": _filled({**as_mapping(to_plain(said)), "folder": place_of(settings.source)})}
+    whole |= identity(settings.source)
     whole = {**whole, "source": _without(as_mapping(whole["source"]), ("contrast", "adc"))}
     return {key: value for key, value in whole.items() if key not in ELSEWHERE}
 

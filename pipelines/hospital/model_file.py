@@ -8,7 +8,9 @@ import torch
 
 from federation.calibration import Calibrated
 from federation.models import OnFeatures
+from federation.origins import packages_of
 from federation.parameters import read
+from harmonize.translation import AnyTranslator
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names, of_patients
 from pipelines.hospital.files import files_of
@@ -45,7 +47,7 @@ def make_ready(
 
     served: the network that was scored, so that the file predicts as the evaluation did.
     """
-    translator, tensors = _translator(hospital, str(cohort.recipe.get("of", start.cohort)), cohort)
+    translator, tensors, used = _translator(hospital, str(cohort.recipe.get("of", start.cohort)), cohort)
     if isinstance(start.task.model, OnFeatures):
         scale = from_bytes((hospital.cohort_folder(start.cohort) / FEATURES).read_bytes())
         tensors = {**tensors, **{f"{SCALED}{name}": tensor for name, tensor in scale.tensors.items()}}
@@ -68,6 +70,7 @@ def make_ready(
         "classes": start.task.classes,
         "names": list(_names(start, cohort)),
         **({"ordered": True} if start.ordered else {}),
+        **packages_of(start.algorithm, start.task.model, *used),
         **origin,
     }
     params = {name: tensor.cpu() for name, tensor in read(served.module).items()}
@@ -93,10 +96,10 @@ def _names(start: Opening, cohort: Cohort) -> tuple[str, ...]:
     return tuple((names + [f"class_{number}" for number in range(1, start.task.classes)])[: start.task.classes - 1])
 
 
-def _translator(hospital: Hospital, name: str, cohort: Cohort) -> tuple[Json, Params]:
-    """The translator into this cohort's space: its settings with their scale, and its tensors by name."""
+def _translator(hospital: Hospital, name: str, cohort: Cohort) -> tuple[Json, Params, tuple[AnyTranslator, ...]]:
+    """The translator into this cohort's space: its settings with their scale, its tensors by name, and itself."""
     if "space" not in cohort.recipe or cohort.recipe.get("translator") is None:
-        return None, {}
+        return None, {}, ()
     made = read_translator(hospital.cohort_folder(name) / f"{BESIDE}.safetensors")
     said: dict[str, Json] = {"settings": to_plain(made.settings), "scale": to_plain(made.scale)}
-    return said, {f"{PREFIX}{name}": tensor for name, tensor in made.params.items()}
+    return said, {f"{PREFIX}{name}": tensor for name, tensor in made.params.items()}, (made.settings,)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from evaluation.leaving import Left
 from federation.conversation import newest, remembered
+from federation.origins import PACKAGES
 from pipelines.hospital.beginnings import beginnings
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import REAL_SENT
@@ -17,7 +18,7 @@ from pipelines.hospital.words import CONTENTS
 from pipelines.phantom.patients import PhantomSource
 from privacy.dp.accounting import cost
 from privacy.dp.events import NON_PRIVATE, Declared, Event, composed, known
-from privacy.message import Json, Malformed, as_mapping, number_of, whole_of
+from privacy.message import Json, Malformed, as_list, as_mapping, number_of, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.build_statement import build_statement
 from privacy.release.gate import Refused
@@ -68,7 +69,18 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
         contents=contents(hospital, lines),
         pretraining=beginnings({**learnt, **_openings(hospital, lines)}) or "none",
         unit=f"simulated {unit}" if nobody else unit,
+        packages=_packages(hospital, lines),
     )
+
+
+def _packages(hospital: Hospital, lines: Lines) -> str:
+    """Code that is not ours and took part in what left, in words; empty if there was none."""
+    used = [as_list(one) for said in _remembered(hospital, lines).values() for one in as_list(said.get(PACKAGES, []))]
+    named = dict.fromkeys(f"{what}: {source} (SHA-256 {digest or 'not known'})" for what, source, digest in used)
+    if not named:
+        return ""
+    said = "what is said here holds if that code keeps to what it is given, as this hospital's policy supposes"
+    return f"{'; '.join(named)}; {said}"
 
 
 def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:

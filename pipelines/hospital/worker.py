@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeAlias, TypedDict
 
 from federation.conversation import once
 from federation.engine import Worker
+from federation.origins import PACKAGES
+from federation.registry import NotPermitted, Permission, permitting
 from pipelines.hospital import attacks as attack
 from pipelines.hospital import files, route
 from pipelines.hospital import intake as admit
@@ -156,7 +158,12 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Wo
     """
     try:
         check_may_answer(hospital)
-        return _work(hospital, call, message)
+        with permitting(hospital.policy.plugins) as allowed:
+            return _work(hospital, call, message, allowed)
+    except NotPermitted as error:
+        refused = Refused("policy_plugin")
+        _book(hospital, call, place, refused.code, f"refused with code {refused.code}: {plain(str(error))[:LONGEST]}")
+        raise refused from error
     except Stopped as stopped:  # stopped by a person, so it reveals nothing about patients
         raise Refused("stopped") from stopped
     except Exception as error:
@@ -164,14 +171,18 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Wo
         if code == "lost_ledger":  # writing a line would start a new ledger
             raise Refused(code) from error
         told = f"refused with code {code}: {cause(error)}" if isinstance(error, Refused) else trace(error)
-        with suppress(OSError, Damaged):  # the code must still reach the coordinator
-            _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
-            book_refusal(code, describe(Declared("failure")), **place)
+        _book(hospital, call, place, code, told)
         raise Refused(code) from error
 
 
-def _work(hospital: Hospital, call: Call, message: Message) -> Work:
-    """Do the work, or read its committed reply."""
+def _book(hospital: Hospital, call: Call, place: Place, code: str, told: str) -> None:
+    with suppress(OSError, Damaged):  # the code must still reach the coordinator
+        _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
+        book_refusal(code, describe(Declared("failure")), **place)
+
+
+def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission) -> Work:
+    """Do the work, or read its committed reply. allowed: packages; which of them took part is committed, too."""
     if call.request in FRESH:
         done = FRESH[call.request](hospital, call, message, Message())
         return Work(to_bytes(done.reply), done.event)
@@ -183,6 +194,7 @@ def _work(hospital: Hospital, call: Call, message: Message) -> Work:
         check_paid(hospital, memory)
         done = handler(hospital, call, message, memory)
         said: dict[str, Json] = {"best": message.facts.get("best")} if call.request in ("train", "finish") else {}
+        said |= {PACKAGES: [list(one) for one in sorted(allowed.used)]} if allowed.used else {}
         facts = {**done.memory.facts, **said, "event": done.event, "commit": secrets.token_hex(16)}
         return done.reply, Message(done.memory.tensors, facts)
 

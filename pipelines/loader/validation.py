@@ -79,7 +79,7 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
             `missing`. One problem hides others only if these may follow from it. `FilesMissing` if only files are
             missing.
     """
-    with permitting("all"):  # a person wrote these settings on this machine, and chose the packages that they name
+    with permitting("all", unless_set=True):  # a person wrote these settings here, and chose what they name
         settings, problems = _checked(document, kind)
     told = {problem.where for problem in problems}
     absent = [] if missing is None else missing(document.data)

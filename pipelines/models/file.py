@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from federation.calibration import Calibrated, Centring
 from federation.models import AnyModel, NamedModel, OnFeatures
 from federation.models.clip import Clip, held_by
+from federation.origins import permitted_in
 from federation.parameters import loaded
+from federation.registry import NotPermitted, permitting
 from federation.task import Kind, Task
 from personalize import AnyAlgorithm, NamedAlgorithm
 from pipelines.data.images import IMAGES, AnyImages
@@ -132,23 +134,24 @@ def read_ready(path: Path) -> Ready:
         facts = message.facts
         if facts["format"] != FORMAT:
             raise ValueError(f"format {facts['format']}, and {FORMAT} is read here")
-        model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
-        kind = KIND.validate_python(facts.get("kind", "classification"))
-        task = Task(model, tuple(wholes_of(facts, "inputs")), whole_of(facts, "classes"), kind)
-        names = _read_names(facts, task)
-        window = window_in(facts)
-        algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
-        own = {n: t for n, t in message.tensors.items() if not n.startswith((PREFIX, SCALED)) and n != CENTRING}
-        scaled = {n.removeprefix(SCALED): t for n, t in message.tensors.items() if n.startswith(SCALED)}
-        features = from_tensors(scaled, model) if isinstance(model, OnFeatures) else None
-        if features is not None and isinstance(model, Clip):
-            task = replace(task, frozen=held_by(model, features.weights))
-        centring = _read_centring(message.tensors.get(CENTRING))
-        module = loaded(algorithm.network(task), own).eval()
-        images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
-        source = SOURCE.validate_json(json.dumps(facts["source"]), strict=True)
-        translate = translation(message)
-    except (Malformed, KeyError, TypeError, ValueError, RuntimeError) as error:
+        with permitting(permitted_in(facts), unless_set=True):
+            model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
+            kind = KIND.validate_python(facts.get("kind", "classification"))
+            task = Task(model, tuple(wholes_of(facts, "inputs")), whole_of(facts, "classes"), kind)
+            names = _read_names(facts, task)
+            window = window_in(facts)
+            algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
+            own = {n: t for n, t in message.tensors.items() if not n.startswith((PREFIX, SCALED)) and n != CENTRING}
+            scaled = {n.removeprefix(SCALED): t for n, t in message.tensors.items() if n.startswith(SCALED)}
+            features = from_tensors(scaled, model) if isinstance(model, OnFeatures) else None
+            if features is not None and isinstance(model, Clip):
+                task = replace(task, frozen=held_by(model, features.weights))
+            centring = _read_centring(message.tensors.get(CENTRING))
+            module = loaded(algorithm.network(task), own).eval()
+            images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
+            source = SOURCE.validate_json(json.dumps(facts["source"]), strict=True)
+            translate = translation(message)
+    except (Malformed, NotPermitted, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{path} is not a model to predict with ({error}); give a file of a site's {READY}/ folder, "
             "runs/<name>/sites/<site>/ready/<method>.safetensors"

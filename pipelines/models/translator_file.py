@@ -15,6 +15,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from federation.origins import packages_of, permitted_in
+from federation.registry import NotPermitted, permitting
 from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
 from pipelines.data.images import IMAGES, AnyImages
@@ -101,6 +103,7 @@ def write_translator(
         "source": unplaced(source),
         "gland": gland,
         "vetoed": list(vetoed),
+        **packages_of(settings),
     }
     data = sealed(to_bytes(Message(params, facts)))
     folder.write(f"{label}.safetensors", data)
@@ -120,10 +123,12 @@ def read_translator(path: Path) -> TranslatorFile:
         facts = message.facts
         if facts["format"] != FORMAT:
             raise ValueError(f"format {facts['format']}, and {FORMAT} is read here")
+        with permitting(permitted_in(facts), unless_set=True):
+            settings = SETTINGS.validate_json(json.dumps(facts["translator"]), strict=True)
         return TranslatorFile(
             site=_text(facts["site"]),
             label=_text(facts["label"]),
-            settings=SETTINGS.validate_json(json.dumps(facts["translator"]), strict=True),
+            settings=settings,
             params=message.tensors,
             scale=SCALE.validate_json(json.dumps(facts["scale"]), strict=True),
             images=IMAGES.validate_json(json.dumps(facts["images"]), strict=True),
@@ -133,7 +138,7 @@ def read_translator(path: Path) -> TranslatorFile:
             digest=_digest(data),
             facts=facts,
         )
-    except (Malformed, KeyError, TypeError, ValueError) as error:
+    except (Malformed, NotPermitted, KeyError, TypeError, ValueError) as error:
         what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
             f"{path} is not a translator ({what}); give a file of a site's {TRANSLATORS}/ folder, "

@@ -70,6 +70,7 @@ def promises(policy: Policy) -> list[str]:
     return [
         f"answers go to: {', '.join(whom[one] for one in policy.recipients)}",
         f"methods: {'any' if policy.algorithms is None else ', '.join(policy.algorithms)}",
+        f"packages whose code may run: {', '.join(policy.plugins) or 'none but this one'}",
         f"one answer is at most {policy.max_bytes / 1e6:,.0f} MB",
         *(["requires privacy: nothing that patients shaped leaves without a finite epsilon"] if policy.require else []),
         "budget of a patient: none; what is released without noise promises nothing"

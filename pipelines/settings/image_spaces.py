@@ -9,6 +9,7 @@ from federation.features.encoder import Encoder
 from federation.models import AnyModel, OnFeatures
 from federation.models.clip import Clip
 from federation.models.features import Features
+from federation.origins import identity
 from federation.pretraining import Pretrained
 from harmonize.translation import Randomized
 from pipelines.data.clip_file import portable as portable_clip
@@ -75,6 +76,7 @@ def start_name(config: RunSettings, label: str) -> str | None:
         return None
     translator = through(config, label)
     shaped = [to_plain(how), to_plain(config.model_of(label)), *([] if translator is None else [to_plain(translator)])]
+    shaped += [packages] if (packages := identity(config.model_of(label), translator)) else []
     return f"start-{short(digest(shaped))}"
 
 
@@ -90,4 +92,5 @@ def extractor_name(model: OnFeatures) -> str:
 
 def features_name(space: str, model: OnFeatures) -> str:
     """The name of a kind of features of the images of a space; networks on the same features share it."""
-    return f"{space}-{extractor_name(model)}-{short(digest(to_plain(portable(headless(model)))))}"
+    said, packages = to_plain(portable(headless(model))), identity(model)
+    return f"{space}-{extractor_name(model)}-{short(digest(said if not packages else [said, packages]))}"

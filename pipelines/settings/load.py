@@ -6,12 +6,13 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from federation.origins import offers_in, unpermitted
 from pipelines.loader.document import ConfigError, Document, parsed, render
 from pipelines.loader.files import document
 from pipelines.loader.validation import validate
 from pipelines.settings.config import Config
 from pipelines.settings.public_pictures import missing_public
-from pipelines.settings.sites import SiteSettings, missing_files
+from pipelines.settings.sites import Elsewhere, SiteSettings, missing_files
 from privacy.message import Json, as_mapping
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem, SettingsError
@@ -51,7 +52,8 @@ def with_own_policies(config: Config) -> Config:
     """The configuration with each hospital's own `policy.yaml` in place of its policy in the YAML.
 
     Raises:
-        ConfigError: everything that is wrong with such a file, or with the run under such policies.
+        ConfigError: everything that is wrong with such a file, or with the run under such policies; installed packages
+            that are named and that a policy does not permit.
     """
     sites, problems = dict(config.sites), []
     for name, site in config.sites.items():
@@ -70,12 +72,30 @@ def with_own_policies(config: Config) -> Config:
     if problems:
         raise ConfigError(problems)
     if sites == dict(config.sites):
-        return config
+        return _permitted(config)
     try:
-        return replace(config, sites=sites)
+        return _permitted(replace(config, sites=sites))
     except SettingsError as error:
         said = f"under the hospitals' own policies ({POLICY})"
         raise ConfigError([replace(each, message=f"{said}: {each.message}") for each in error.problems]) from error
+
+
+def _permitted(config: Config) -> Config:
+    """The configuration, if the policies of the hospitals on this machine permit the installed packages that it names.
+
+    Raises:
+        ConfigError: some do not.
+    """
+    common = offers_in(config.train, config.model, config.harmonize, config.augment, config.route)
+    problems = [
+        Problem(("sites", name, "policy"), text)
+        for name, site in config.sites.items()
+        if not isinstance(site.source, Elsewhere)
+        for text in unpermitted({*common, *offers_in(site)}, site.policy.plugins)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return config
 
 
 def played(config: Config) -> dict[str, SiteSettings]:

@@ -75,6 +75,7 @@ def build_statement(
     audit: Audit | None = None,
     pretraining: str = "none",
     unit: str = "patient",
+    packages: str = "",
 ) -> Statement:
     """The privacy statement of a hospital's ledger.
 
@@ -82,7 +83,7 @@ def build_statement(
         lines: of the ledger, as `ledger.lines` reads them. An event that is not known counts as non-private.
         delta: at which every ε is computed. budget: the policy's (ε, δ).
         details: by run. contents: what a reply to each request holds. pretraining: the weights that models started
-            from, and their licence; "none" = random weights.
+            from, and their licence; "none" = random weights. packages: whose code took part besides ours, in words.
 
     Raises:
         ValueError: a δ is not between 0 and 1, or the budget's ε is negative.
@@ -125,6 +126,7 @@ def build_statement(
             Paragraph("Randomness", words.RANDOMNESS),
             Paragraph("Trust", words.TRUST),
             Paragraph("What models began with", words.SCRATCH if pretraining == "none" else pretraining),
+            *((Paragraph("Code of other packages", packages),) if packages else ()),
         ),
         audit=audit,
     )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from privacy.dp.events import Declaration, Declared, Event, leaves
@@ -37,6 +38,9 @@ REQUESTS = (
 )
 UNIT = re.compile(r"(?=.{1,40}$)[A-Za-z]+( [A-Za-z]+)*")
 """Allowed names of the unit of privacy (as `patient`)."""
+PACKAGE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+"""A package's name in the form in which PyPI compares names (PEP 503)."""
+DIGEST = re.compile("[0-9a-f]{64}")
 MOST_DELTA = 1e-3
 """The largest delta that settings may have, for any number of patients. With probability delta there is no guarantee: a
 mechanism that publishes each record with this probability is (0, delta)-private, so delta near 1/n protects nobody
@@ -57,6 +61,19 @@ def delta_problems(delta: float) -> list[Problem]:
         return []
     text = f"must be in (0, {MOST_DELTA:g}], found {delta:g}; say well below 1 / patients, as 1e-5"
     return [Problem(("delta",), text)]
+
+
+def plugin_problems(plugins: Mapping[str, str]) -> list[Problem]:
+    """What is wrong with permitted packages. plugins: name -> digest."""
+    problems = []
+    for name, digest in plugins.items():
+        if not PACKAGE.fullmatch(name):
+            text = "is no package's name in lower case with - between words, as consilium plugins prints it"
+            problems.append(Problem(("plugins", name), text))
+        if not DIGEST.fullmatch(digest):
+            text = f"must be a digest of 64 hexadecimal digits, as consilium plugins prints it, found {digest[:70]!r}"
+            problems.append(Problem(("plugins", name), text))
+    return problems
 
 
 def largest_delta(patients: int) -> float:
@@ -96,6 +113,8 @@ class Policy:
     patients, by released counts, on which a hospital with a budget trains; null = 11 (`FLOOR`), 1 for simulated
     patients. max_failures: with a guarantee, how many failure codes may leave before all requests are refused until a
     person has looked, because each can reveal one bit about a patient. unit: what a patient is called in the statement.
+    plugins: installed packages whose methods, networks, translators, extractors and readers may run here: name ->
+    digest, as `consilium plugins` prints both; none by default.
     delta: at which every ε is computed if there is no budget.
     """
 
@@ -113,6 +132,7 @@ class Policy:
     unit: str = "patient"
     delta: float = 1e-5
     min_patients: int | None = None
+    plugins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = [
@@ -144,6 +164,7 @@ class Policy:
                 else "left out without policy.budget or require: privacy, whose floor it is"
             )
             problems.append(Problem(("min_patients",), f"must be {rule}, found {self.min_patients}"))
+        problems += plugin_problems(self.plugins)
         refuse(problems)
 
     @property

@@ -44,6 +44,7 @@ UNDECIDED: Mapping[str, str] = {
     "policy_pooling": POLICY,
     "policy_privacy": POLICY,
     "policy_inside": POLICY,
+    "policy_plugin": "follows from what was asked, from the policy, and from the packages that are installed",
     "policy_bytes": "follows from the method and the policy: how large replies are is outside the guarantee",
     "budget": LEDGER,
     "unpaid_memory": LEDGER,

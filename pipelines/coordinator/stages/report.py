@@ -21,11 +21,12 @@ from evaluation.gap_rows import gap_rows
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, measures
-from evaluation.records import Command, Knew, Missing, RunPage, SiteCounts, SplitCount, StageState, Withdrawn
+from evaluation.records import Command, Knew, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState, Withdrawn
 from evaluation.report import coordinator_page
 from evaluation.rows import scores_csv, to_json
 from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
 from evaluation.wording import moment
+from federation.origins import origins
 from federation.rounds import schedule_of
 from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
@@ -49,7 +50,7 @@ from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
-VERSION = 19
+VERSION = 20
 
 
 def settings(world: World) -> Json:
@@ -118,6 +119,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         shares=shares,
         untreated=untouched or "",
         augmented=augmented(world, inputs),
+        others=tuple(OtherCode(*origin[:3]) for origin in origins(config)),
     )
     _write_statements(everybody, statements, out)
     text = coordinator_page(page)

@@ -1,0 +1,1 @@
+"""A method, a network and a translator for consilium, as an example."""
