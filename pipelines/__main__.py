@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Command] = {
     "init": Command("pipelines.init", "look at a folder of studies, and write the configuration that fits it"),
     "study": Command("pipelines.study", "one run in several cases and with several seeds, and one page on all of them"),
     "predict": Command("pipelines.predict", "a finished model on new patients"),
+    "export": Command("pipelines.export", "a finished model as ONNX file, MONAI bundle and model card"),
     "night": Command("pipelines.night", "ask an archive (PACS) for new series, apply a model, and hand results back"),
     "translate": Command("pipelines.translate", "a hospital's studies, translated, as new files"),
     "deidentify": Command("pipelines.deidentify", "every DICOM image of a folder without what identifies"),

@@ -56,7 +56,7 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
             model = Path(options.model)
             ready = read_model(recommended_file(model) if options.recommended else model)
             _check_fit(ready, options)
-            source = _source(ready, options)
+            source = source_asked(ready, options)
             opened = open_unlabelled(ready.images, source, options.gland)
             threshold = THRESHOLD if options.threshold is None else options.threshold
             wanted = {"maps": options.maps, "reports": options.reports, "captures": options.captures}
@@ -134,7 +134,8 @@ def _unstored(ready: Ready, options: argparse.Namespace, asked: str) -> list[str
     return []
 
 
-def _source(ready: Ready, options: argparse.Namespace) -> Files:
+def source_asked(ready: Ready, options: argparse.Namespace) -> Files:
+    """How the studies of `options.folder` are found: as in training, unless the options say otherwise."""
     if isinstance(ready.images, Pictures):
         return PictureSource(folder=options.folder, table=".")
     if isinstance(ready.images, Features) and isinstance(ready.source, TableSource):

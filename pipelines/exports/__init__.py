@@ -1,0 +1,1 @@
+"""Finished models for other software: ONNX files, MONAI bundles and model cards, made at the hospital."""
