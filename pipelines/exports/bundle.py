@@ -79,8 +79,8 @@ def _check_takes_images(ready: Ready) -> None:
     label, why = label_of(ready), ""
     if isinstance(ready.task.model, OnFeatures):
         why = "is on fixed features, which are computed without torch before its network sees anything"
-    elif isinstance(ready.images, Features):
-        why = "takes lines of a table, and MONAI's runner reads images"
+    elif isinstance(ready.images, Features) or len(ready.task.inputs) < 3:
+        why = "takes no images, and MONAI's runner reads images"
     elif ready.facts.get("translated") is not None:
         why = "learnt from translated images, and the translation looks at whole studies, not at an example"
     if why:

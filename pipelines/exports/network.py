@@ -20,7 +20,7 @@ from federation.models import OnFeatures
 from federation.models.clip import Clip
 from federation.task import Output
 from personalize.routing import Routed
-from pipelines.data.images import Features, Slices, Volumes
+from pipelines.data.images import Features, Slices, Tensors, Volumes
 from pipelines.data.tables.features import Moments, normalized_by
 from pipelines.data.tables.principal_components import Axes, projected
 from pipelines.loader.command_line import installed_version
@@ -125,7 +125,10 @@ def preparation(ready: Ready) -> dict[str, Json]:
 def _axes(ready: Ready) -> str:
     if isinstance(ready.task.model, OnFeatures) or isinstance(ready.images, Features):
         return "feature"
-    return "channel, slice, row, column" if len(ready.task.inputs) == 4 else "channel, row, column"
+    axes = ("channel", "slice", "row", "column")
+    return ", ".join(
+        {1: ("feature",), 2: ("channel", "place"), 3: axes[:1] + axes[2:]}.get(len(ready.task.inputs), axes)
+    )
 
 
 def _values(ready: Ready) -> dict[str, Json]:
@@ -136,6 +139,8 @@ def _values(ready: Ready) -> dict[str, Json]:
     if isinstance(images, Features):
         scaled = {"declared": "clipped to `ranges`, in [0, 1]"}.get(images.normalize, "as in the table")
         return {"unit": scaled, "columns": [*images.numbers, *images.categories]}
+    if isinstance(images, Tensors):
+        return {"unit": "as in the tensors that it learnt from"}
     scale = default_scale(images)
     found: dict[str, Json] = {"usual_range": [scale.low, scale.high]}
     if isinstance(images, Slices | Volumes):

@@ -113,7 +113,7 @@ def test_what_cannot_be_exported_says_why_and_what_to_do():
     for ready, why in (
         (NETWORKS["clip"](), "is on fixed features"),
         (NETWORKS["fixed features"](), "is on fixed features"),
-        (NETWORKS["a table"](), "takes lines of a table"),
+        (NETWORKS["a table"](), "takes no images"),
         (translated, "learnt from translated images"),
     ):
         with pytest.raises(Unexportable, match=f"{why}.*use --onnx"):
