@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Command] = {
     "study": Command("pipelines.study", "one run in several cases and with several seeds, and one page on all of them"),
     "predict": Command("pipelines.predict", "a finished model on new patients"),
     "export": Command("pipelines.export", "a finished model as ONNX file, MONAI bundle and model card"),
+    "sign": Command("pipelines.sign", "sign a finished model, so that other hospitals may evaluate it"),
     "night": Command("pipelines.night", "ask an archive (PACS) for new series, apply a model, and hand results back"),
     "translate": Command("pipelines.translate", "a hospital's studies, translated, as new files"),
     "deidentify": Command("pipelines.deidentify", "every DICOM image of a folder without what identifies"),

@@ -6,8 +6,9 @@ from typing import Any
 
 from pipelines.loader.files import CONFIGS
 
-RUNS = sorted(path for path in CONFIGS.glob("*.yaml") if "\nsites:" in path.read_text())
-"""Every shipped configuration of a run; the others are studies, and that of an external site."""
+TOPS = ("\nsites:", "\ntrain:")
+RUNS = sorted(path for path in CONFIGS.glob("*.yaml") if all(key in path.read_text() for key in TOPS))
+"""Every shipped configuration of a run; the others are studies, a benchmark, and that of an external site."""
 
 BASE: dict[str, Any] = {
     "name": "tiny",

@@ -41,15 +41,12 @@ from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.summary import as_json, publish, refused_told, results_table, tell_inside
 from pipelines.coordinator.world import DATA_CODES, SitesMissing, World
 from pipelines.external.settings import ExternalSettings, is_external
-from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.public_networks import PUBLIC
-from pipelines.hospital.worker import worker
+from pipelines.hospital.simulated import simulated
 from pipelines.loader.document import ConfigError, Document, FilesMissing, render
 from pipelines.loader.set_values import naming_values
 from pipelines.loader.validation import validate
 from pipelines.runs.exits import Exit, exit_code, print_error, trace
 from pipelines.runs.progress import Shown, shown
-from pipelines.runs.replies import on_disk
 from pipelines.runs.runner import (
     Event,
     Results,
@@ -63,11 +60,10 @@ from pipelines.runs.runner import (
     plan,
 )
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
+from pipelines.settings.benchmark import is_benchmark
 from pipelines.settings.config import Config, chosen_device
 from pipelines.settings.image_spaces import features_in, starts_in
 from pipelines.settings.load import configured, played
-from pipelines.settings.sites import Elsewhere
-from privacy.settings_error import Problem
 
 HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
 BEFORE_REPORT: tuple[Stage[World], ...] = (
@@ -122,6 +118,11 @@ def run_command(
             settings = validate(said, ExternalSettings)
             root = Path(settings.out)
             return run_external_site(settings, said, options, console)
+        if is_benchmark(said.data):
+            from pipelines.benchmark.run import run_benchmark  # slow to import
+
+            far, command = (None, command_of(options)) if engines is None else (engines.inside, engines.far)
+            return run_benchmark(said, options, console, command=command, engine=far, stop=stop)
         config = configured(said) if engines is None else validate(said, Config)
         root = Path(config.runs) / config.name
         return _run(config, options, console, engines, stop)
@@ -251,17 +252,8 @@ def simulated_engines(config: Config, root: Path, stop: Stop) -> Engines:
     Raises:
         ConfigError: the settings say that some hospitals are on other machines.
     """
-    if far := [name for name, site in config.sites.items() if isinstance(site.source, Elsewhere)]:
-        text = f"elsewhere: {', '.join(far)} cannot be played here; say --engine flare --kit KIT, or where files are"
-        raise ConfigError([Problem(("sites",), text)])
-    sites, device = root / "sites", chosen_device(config.device)
-    workers = {
-        name: worker(
-            Hospital(name, sites / name, own, _now, device=device, pause=stop.check, public=root.parent / PUBLIC)
-        )
-        for name, own in played(config).items()
-    }
-    workers = {name: on_disk(own, root / "federation") for name, own in workers.items()}
+    device = chosen_device(config.device)
+    workers = simulated(played(config), root, device=device, now=_now, pause=stop.check)
     inside = InProcess({name: own for name, own in workers.items() if name not in config.outside})
     return Engines(inside, InProcess({name: workers[name] for name in config.outside}))
 

@@ -26,10 +26,10 @@ from federation.registry import NotPermitted
 from federation.task import Kind, Task
 from personalize import NamedAlgorithm
 from pipelines.data.images import AnyImages, Features, Pictures
-from pipelines.hospital.size_limits import size_problems
 from pipelines.loader.document import ConfigError, Document
 from pipelines.loader.names import named
 from pipelines.loader.validation import to_plain, validate
+from pipelines.models.size_limits import size_problems
 from pipelines.settings.route import PERSONAL, SHARED
 from pipelines.settings.task import MOST, MOST_LABELS
 from privacy.message import FACTS, Json, Malformed, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed

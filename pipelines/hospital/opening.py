@@ -23,9 +23,9 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.private_limits import check_paid
 from pipelines.hospital.request_checks import check_start
-from pipelines.hospital.size_limits import size_problems
 from pipelines.loader.overrides import overridden
 from pipelines.models.file import ALGORITHM, MODEL
+from pipelines.models.size_limits import size_problems
 from pipelines.settings.task import MOST, MOST_LABELS
 from privacy.dp.protection import Protection
 from privacy.message import Json, Malformed, Params, number_of, whole_of, wholes_of

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from federation.participant import Checkpoint
 from pipelines.data.images import AnyImages, Target
+from pipelines.hospital.benchmark_request import Benchmark, check_file
 from pipelines.loader.names import NAME
 from pipelines.settings.learning import Split
 from pipelines.settings.variants import Variant as Scored
@@ -276,12 +277,15 @@ QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
     "augment": TypeAdapter(Augmentation),
     "extract": TypeAdapter(Extraction),
     "route": TypeAdapter(Routing),
+    "benchmark": TypeAdapter(Benchmark),
     "compare": TypeAdapter(Compared),
     "report": TypeAdapter(Page),
 }
 """Request -> types of its facts. Other facts are allowed."""
 OUTSIDE: TypeAdapter[Any] = TypeAdapter(OutsidePage)
-TAKE_TENSORS = frozenset({"ingest", "train", "finish", "evaluate", "translate", "augment", "extract", "route"})
+TAKE_TENSORS = frozenset(
+    {"ingest", "train", "finish", "evaluate", "translate", "augment", "extract", "route", "benchmark"}
+)
 """Requests that may carry tensors."""
 MOMENTS = frozenset({"count", "total", "squares"})
 
@@ -296,6 +300,8 @@ def check_question(request: str, message: Message) -> None:
         raise Refused("malformed_request") from ValueError(f"{request} takes no tensors, found {len(message.tensors)}")
     if request == "ingest" and message.tensors and message.tensors.keys() != MOMENTS:
         raise Refused("malformed_request") from ValueError(f"ingest takes the tensors {', '.join(sorted(MOMENTS))}")
+    if request == "benchmark":
+        check_file(message.tensors)
     asked = OUTSIDE if request == "report" and "lines" in message.facts else QUESTIONS[request]
     try:
         asked.validate_json(json.dumps(dict(message.facts)), strict=True)

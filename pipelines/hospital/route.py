@@ -20,7 +20,6 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from evaluation.histograms import count, to_tensors
 from evaluation.masks import GRID, Values
 from federation.descent import Site
 from federation.finetuning import fine_tuned
@@ -38,6 +37,7 @@ from pipelines.hospital.adaptation import account, file_of, mixed, outlined
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, all_rows, read_cohort_file, rows_of
 from pipelines.hospital.opening import Opening, opening
 from pipelines.hospital.private_limits import copies_of
+from pipelines.hospital.scoring import counted
 from pipelines.hospital.segmentation import compared, patient_scores, reply_tensors
 from pipelines.hospital.training import data_access
 from pipelines.hospital.withdrawn import looked_at
@@ -222,7 +222,7 @@ def _scored(
     made: Made,
     copies: int,
     before: nn.Module | None,
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+) -> tuple[Mapping[str, Tensor], dict[str, Tensor]]:
     """Released scores, and scores of single patients, which stay. before: the model before adaptation, for pictures."""
     if task.kind == "segmentation":
         drawn = _answers(task, made, rows.x)
@@ -235,9 +235,8 @@ def _scored(
     p = (task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made).cpu()
     p = p.nan_to_num(nan=1.0 / task.classes)
     y, whose = rows.y.cpu(), rows.patient.cpu()
-    seed, site = hospital.bootstrap_seed(), hospital.name
-    counts = count(y.numpy(), p.numpy(), whose.numpy(), copies=copies, seed=seed, site=site)
-    return to_tensors(counts), {"y": y, "probabilities": p, "patient": whose}
+    tensors, _, _ = counted(hospital, Rows(p, y, whose), copies)
+    return tensors, {"y": y, "probabilities": p, "patient": whose}
 
 
 def _answers(task: Task, made: Made, x: Tensor) -> list[Tensor]:

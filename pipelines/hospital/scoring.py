@@ -20,7 +20,7 @@ from federation.parameters import loaded
 from federation.randomness import derived, seeded
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients
-from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
+from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.kept import central_name, cut_of, scores_name
 from pipelines.hospital.model_file import make_ready
 from pipelines.hospital.opening import Opening, opened, opening, own_model
@@ -129,11 +129,10 @@ def _labels(
     # NaN counts as no decision; failing here instead would reveal one bit about a patient.
     probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
     tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())
-    reply = (
-        _counted(hospital, tested, copies_of(facts))
-        if start.protection is None
-        else _noised(hospital, tested, start.evaluation_noise, cut_of(cohort))
-    )
+    if start.protection is None:
+        reply = counted(hospital, tested, copies_of(facts))
+    else:
+        reply = noised(hospital, tested, start.evaluation_noise, cut_of(cohort))
     return reply, {"y": rows.y, "probabilities": probabilities, "patient": rows.patient}
 
 
@@ -207,8 +206,11 @@ def _tuned(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module
         return fine_tuned(site, module, tuning)
 
 
-def _counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
-    """Histograms and confusion counts with bootstrap copies; one patient's contribution is not bounded."""
+def counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
+    """Histograms and confusion counts with bootstrap copies; one patient's contribution is not bounded.
+
+    tested: probabilities as x, and the true classes as y.
+    """
     counts = count(
         tested.y.numpy(),
         tested.x.numpy(),
@@ -220,14 +222,20 @@ def _counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
     return to_tensors(counts), {}, NON_PRIVATE
 
 
-def _noised(hospital: Hospital, tested: Rows, noise: float, cut: str) -> Told:
+def noised(hospital: Hospital, tested: Rows, noise: float, cut: str | None) -> Told:
     """Noised histograms, to each of which a patient adds 1 in total; they cost as much as one with `noise`. The number
-    of patients is declared public, or, with a budget, the released one.
+    of patients is declared public, or, with a budget, the released one. cut: the division of whose test patients
+    `tested` is; None: these are all patients.
     """
     y, whose, known = tested.y, tested.patient, need_counts(hospital)
-    classes = range(tested.x.shape[1])
-    held = [len(torch.unique(whose[y == label])) for label in classes] if known is None else known.of_classes("test")
-    number = len(torch.unique(whose)) if known is None else known.patients("test")
+    splits, classes = SPLITS if cut is None else ("test",), range(tested.x.shape[1])
+    each = None if known is None else [known.of_classes(split) for split in splits]
+    held = (
+        [len(torch.unique(whose[y == label])) for label in classes]
+        if each is None
+        else [*map(sum, zip(*each, strict=True))]
+    )
+    number = len(torch.unique(whose)) if known is None else sum(map(known.patients, splits))
     events: list[Event] = []
 
     def told(votes: Ints, deviation: float) -> Floats:
@@ -242,4 +250,9 @@ def _noised(hospital: Hospital, tested: Rows, noise: float, cut: str) -> Told:
         "images": len(y) if known is None else sum(held),
         "class_patients": list(held),
     }
-    return noised_tensors(release), facts, composed([hospital.counts, Part(cut, "test", composed(events))])
+    event = composed(events)
+    return (
+        noised_tensors(release),
+        facts,
+        composed([hospital.counts, event if cut is None else Part(cut, "test", event)]),
+    )

@@ -30,6 +30,7 @@ CONTENTS: Mapping[str, str] = {
     "finish": "the last round's validation loss",
     "export": "its model, to be tested at other hospitals",
     "route": "scores on its patients, as an external site",
+    "benchmark": "scores of a signed model on all of its patients, and the model's digest; noised where it promises",
     "evaluate": "scores on test patients: noised histograms; or exact ones, or sums of overlaps, and bootstrap copies",
     "audit": "how well an attack tells training patients from others, or draws their images, if nothing is guaranteed",
     "pool": "training and validation examples with their labels, for the central baseline",

@@ -24,6 +24,7 @@ from pipelines.hospital import synthesis as imitate
 from pipelines.hospital import training as learn
 from pipelines.hospital import translation as translate
 from pipelines.hospital.augmenting import augment
+from pipelines.hospital.benchmark import benchmark
 from pipelines.hospital.features import extract
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.hospital.page import page
@@ -67,6 +68,7 @@ ONCE: Mapping[str, Handler] = {
     "evaluate": score.evaluate,
     "audit": attack.attack_models,
     "route": route.route,
+    "benchmark": benchmark,
 }
 """Work that is done once per (run, round, request), and committed before anything leaves."""
 
@@ -74,6 +76,7 @@ LONGEST = 1000
 """Most characters of a reason in the log."""
 REPEATABLE = (
     "moments", "ingest", "sample", "translate", "augment", "extract", "export", "pool", "evaluate", "audit", "route",
+    "benchmark",
 )  # fmt: skip
 """Work without training: a damaged committed reply may be computed again, with the same result. With `augment` it is
 another one where noise has a part, and patients are charged again."""

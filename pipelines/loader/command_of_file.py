@@ -26,6 +26,7 @@ SORTS = (
     Sort("a hospital's own settings", ("kit", "site"), "site"),
     Sort("the settings of a night", ("archive", "state"), "night"),
     Sort("the settings of a run", ("sites", "train"), "run"),
+    Sort("the settings of a benchmark", ("benchmark", "sites"), "run"),
     Sort("the settings of an external site", ("models",), "run"),
 )
 

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from federation.calibration import Calibrated, Centring
+from federation.descent import Work
 from federation.models import AnyModel, NamedModel, OnFeatures
 from federation.models.clip import Clip, held_by
 from federation.origins import permitted_in
@@ -33,6 +34,7 @@ from pipelines.loader.names import named
 from pipelines.models.answers import probable
 from pipelines.models.fixed_features import Fixed, featured, from_tensors
 from pipelines.models.likeness import ENDING, Likeness, Verdict, read_likeness
+from pipelines.models.size_limits import size_problems
 from pipelines.models.translator_file import SCALE, SETTINGS
 from privacy.message import (
     Json,
@@ -128,8 +130,24 @@ def read_ready(path: Path) -> Ready:
         ValueError: it is not one, is damaged, or was written by a later version.
         OSError: it cannot be read.
     """
+    data = path.read_bytes()
     try:
-        data = path.read_bytes()
+        ready = parsed_ready(data)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not a model to predict with ({error}); give a file of a site's {READY}/ folder, "
+            "runs/<name>/sites/<site>/ready/<method>.safetensors"
+        ) from error
+    return replace(ready, likeness=read_likeness(path.with_name(f"{path.stem}{ENDING}"), ready.digest))
+
+
+def parsed_ready(data: bytes) -> Ready:
+    """A finished model from the bytes of its file, without statistics of training patients, which are not in it.
+
+    Raises:
+        ValueError: it is not one, is damaged, too large (`pipelines.models.size_limits`), or of a later version.
+    """
+    try:
         message = from_bytes(unsealed(data))
         facts = message.facts
         if facts["format"] != FORMAT:
@@ -138,37 +156,30 @@ def read_ready(path: Path) -> Ready:
             model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
             kind = KIND.validate_python(facts.get("kind", "classification"))
             task = Task(model, tuple(wholes_of(facts, "inputs")), whole_of(facts, "classes"), kind)
-            names = _read_names(facts, task)
-            window = window_in(facts)
             algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
             own = {n: t for n, t in message.tensors.items() if not n.startswith((PREFIX, SCALED)) and n != CENTRING}
             scaled = {n.removeprefix(SCALED): t for n, t in message.tensors.items() if n.startswith(SCALED)}
             features = from_tensors(scaled, model) if isinstance(model, OnFeatures) else None
             if features is not None and isinstance(model, Clip):
                 task = replace(task, frozen=held_by(model, features.weights))
-            centring = _read_centring(message.tensors.get(CENTRING))
+            if problems := size_problems(algorithm, task, Work()):
+                raise ValueError("; ".join(problems))
             module = loaded(algorithm.network(task), own).eval()
             images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
             source = SOURCE.validate_json(json.dumps(facts["source"]), strict=True)
             translate = translation(message)
+        scale, axes = from_json(facts["scale"]), axes_from_json(facts.get("axes"))
+        return Ready(
+            *(module, task, images, source, bool(facts["gland"]), scale, axes, facts, translate),
+            names=_read_names(facts, task),
+            ordered=facts.get("ordered") is True,
+            digest=digest_of(data),
+            window=window_in(facts),
+            centring=_read_centring(message.tensors.get(CENTRING)),
+            features=features,
+        )
     except (Malformed, NotPermitted, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{path} is not a model to predict with ({error}); give a file of a site's {READY}/ folder, "
-            "runs/<name>/sites/<site>/ready/<method>.safetensors"
-        ) from error
-    scale, axes = from_json(facts["scale"]), axes_from_json(facts.get("axes"))
-    digest = digest_of(data)
-    gland = bool(facts["gland"])
-    return Ready(
-        *(module, task, images, source, gland, scale, axes, facts, translate),
-        names=names,
-        ordered=facts.get("ordered") is True,
-        digest=digest,
-        window=window,
-        centring=centring,
-        features=features,
-        likeness=read_likeness(path.with_name(f"{path.stem}{ENDING}"), digest),
-    )
+        raise ValueError(str(error)) from error
 
 
 def _read_centring(found: Tensor | None) -> Centring | None:

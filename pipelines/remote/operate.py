@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -30,6 +31,7 @@ from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, Order, wri
 from pipelines.remote.startup_kit import write_job
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
+from pipelines.settings.benchmark import BenchmarkSettings, is_benchmark
 from pipelines.settings.config import Config
 from privacy.settings_error import Problem
 
@@ -41,13 +43,13 @@ ATTEMPTS = 20
 
 @dataclass
 class Operation:
-    """The state of this command: the run, the connection to FLARE, and the number of characters already shown.
+    """The state of this command: the run's name, the connection to FLARE, and the number of characters already shown.
 
     last_seen: hospital -> FLARE's time of its last heartbeat, and our time when that value changed. lost: hospital ->
     our time when it was reported lost.
     """
 
-    config: Config
+    name: str
     kit: Path
     place: Path
     console: Console
@@ -66,23 +68,23 @@ def operate(said: Document, options: argparse.Namespace, console: Console) -> in
         ConfigError: all problems with settings and kit.
         Stopped: on request; the same command resumes the run.
     """
-    config = validate(said, Config)
-    if problems := flare_problems(config, options):
+    wanted = _wanted(said)
+    if problems := [*wanted.problems, *flare_problems(options)]:
         raise ConfigError([problem_at(said, problem) for problem in problems])
-    base = Path(config.runs).resolve() / config.name / FOLDER
+    base = Path(wanted.runs).resolve() / wanted.name / FOLDER
     place = base / secrets.token_hex(4)  # a new folder: the job of an earlier command may still write to its own
     order = Order(
         tuple(selection(options)),
         os.getcwd(),
         {name: os.environ[name] for name in (DATA_ROOT,) if name in os.environ},
-        tuple(sorted(set(config.sites) - set(config.outside))),
-        tuple(sorted(config.outside)),
+        wanted.inside,
+        wanted.outside,
         options.silence,
         _command(options),
     )
     with RunLock(base), safe_stop() as stop:
         place.mkdir()
-        operation = Operation(config, Path(options.kit), place, console, stop, 60 * options.patience)
+        operation = Operation(wanted.name, Path(options.kit), place, console, stop, 60 * options.patience)
         try:
             return _run_jobs(operation, order)
         finally:
@@ -90,18 +92,42 @@ def operate(said: Document, options: argparse.Namespace, console: Console) -> in
                 operation.jobs.close()
 
 
-def flare_problems(config: Config, options: argparse.Namespace) -> list[Problem]:
-    """Problems with settings and options that do not work with remote hospitals."""
-    problems = [
-        Problem(
-            ("train", "methods", label),
-            f"{label} pools the images of all hospitals, which only a simulation can; remove it for --engine flare",
-        )
-        for label, method in config.train.methods.items()
-        if method.name == "central"
-    ]
-    if config.pooling == "allowed" and not problems:
-        problems.append(Problem(("pooling",), "images stay at the hospitals with --engine flare; set refused"))
+class Wanted(NamedTuple):
+    """What is run: its name and folder, the hospitals inside and outside, and why it cannot run over FLARE."""
+
+    name: str
+    runs: str
+    inside: tuple[str, ...]
+    outside: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def _wanted(said: Document) -> Wanted:
+    """Of a run, or of a benchmark, whose models are looked at before anybody gets them. Raises: ConfigError."""
+    if is_benchmark(said.data):
+        from pipelines.benchmark.run import open_models  # slow to import
+
+        settings = validate(said, BenchmarkSettings)
+        open_models(settings, said)
+        return Wanted(settings.name, settings.runs, tuple(sorted(settings.sites)))
+    config = validate(said, Config)
+    inside, outside = tuple(sorted(set(config.sites) - set(config.outside))), tuple(sorted(config.outside))
+    return Wanted(config.name, config.runs, inside, outside, tuple(_pooling(config)))
+
+
+def _pooling(config: Config) -> Iterator[Problem]:
+    """What only a simulation can do."""
+    central = [label for label, method in config.train.methods.items() if method.name == "central"]
+    for label in central:
+        text = f"{label} pools the images of all hospitals, which only a simulation can; remove it for --engine flare"
+        yield Problem(("train", "methods", label), text)
+    if config.pooling == "allowed" and not central:
+        yield Problem(("pooling",), "images stay at the hospitals with --engine flare; set refused")
+
+
+def flare_problems(options: argparse.Namespace) -> list[Problem]:
+    """Problems with options that do not work with remote hospitals."""
+    problems: list[Problem] = []
     for flag, there in (("--check", options.check), ("--explain", options.explain)):
         if there:
             text = f"{flag}: checks this machine only; run it without --engine flare"
@@ -214,7 +240,7 @@ def _connected_hospitals(operation: Operation) -> set[str]:
 
 def _submit(operation: Operation, path: Path, order: Order) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        write_job(Path(folder), operation.config.name, path, (*order.inside, *order.outside))
+        write_job(Path(folder), operation.name, path, (*order.inside, *order.outside))
         while True:
             with _ignoring_lost_connection(operation):
                 job = _connection(operation).submit(Path(folder))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
+from federation.installed import Offer
 from federation.origins import offers_in, unpermitted
 from pipelines.loader.document import ConfigError, Document, parsed, render
 from pipelines.loader.files import document
 from pipelines.loader.validation import validate
+from pipelines.settings.benchmark import BenchmarkSettings
 from pipelines.settings.config import Config
 from pipelines.settings.public_pictures import missing_public
 from pipelines.settings.sites import Elsewhere, SiteSettings, missing_files
@@ -17,6 +21,7 @@ from privacy.message import Json, as_mapping
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem, SettingsError
 
+C = TypeVar("C", Config, BenchmarkSettings)
 POLICY = "policy.yaml"
 """A hospital's own policy, in its `home` folder; it overrides that of the configuration."""
 
@@ -39,6 +44,11 @@ def configured(said: Document, *, files: bool = True) -> Config:
     return with_own_policies(validate(said, Config, missing if files else None))
 
 
+def benchmark_settings(said: Document, *, files: bool = True) -> BenchmarkSettings:
+    """As `configured`, for a benchmark."""
+    return with_own_policies(validate(said, BenchmarkSettings, missing if files else None))
+
+
 def missing(data: Json) -> list[Problem]:
     """A problem for each folder and file, of hospitals or public, that does not exist on this machine."""
     sites, public = (as_mapping(as_mapping(data).get(key)) for key in ("sites", "public_pictures"))
@@ -48,7 +58,7 @@ def missing(data: Json) -> list[Problem]:
     ]
 
 
-def with_own_policies(config: Config) -> Config:
+def with_own_policies(config: C) -> C:
     """The configuration with each hospital's own `policy.yaml` in place of its policy in the YAML.
 
     Raises:
@@ -80,22 +90,28 @@ def with_own_policies(config: Config) -> Config:
         raise ConfigError([replace(each, message=f"{said}: {each.message}") for each in error.problems]) from error
 
 
-def _permitted(config: Config) -> Config:
+def _permitted(config: C) -> C:
     """The configuration, if the policies of the hospitals on this machine permit the installed packages that it names.
 
     Raises:
         ConfigError: some do not.
     """
-    common = offers_in(config.train, config.model, config.harmonize, config.augment, config.route)
-    problems = [
+    common: tuple[Offer, ...] = ()  # a benchmark's models are looked at by each hospital
+    if isinstance(config, Config):
+        common = offers_in(config.train, config.model, config.harmonize, config.augment, config.route)
+    if problems := _unpermitted(config.sites, common):
+        raise ConfigError(problems)
+    return config
+
+
+def _unpermitted(sites: Mapping[str, SiteSettings], common: Iterable[Offer]) -> list[Problem]:
+    """What policies of hospitals on this machine do not permit. common: packages that all of them need."""
+    return [
         Problem(("sites", name, "policy"), text)
-        for name, site in config.sites.items()
+        for name, site in sites.items()
         if not isinstance(site.source, Elsewhere)
         for text in unpermitted({*common, *offers_in(site)}, site.policy.plugins)
     ]
-    if problems:
-        raise ConfigError(problems)
-    return config
 
 
 def played(config: Config) -> dict[str, SiteSettings]:

@@ -32,6 +32,7 @@ REQUESTS = (
     "audit",
     "pool",
     "route",
+    "benchmark",
     "compare",
     "report",
     "holds",
@@ -41,6 +42,10 @@ UNIT = re.compile(r"(?=.{1,40}$)[A-Za-z]+( [A-Za-z]+)*")
 PACKAGE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 """A package's name in the form in which PyPI compares names (PEP 503)."""
 DIGEST = re.compile("[0-9a-f]{64}")
+KEY = re.compile(r"[0-9a-f]{64}")
+"""A public key of Ed25519, as `consilium sign` prints it."""
+KEY_BYTES = 12
+"""Different bytes that a key has at least: 0...0 is a point under which anybody can sign, and chance repeats less."""
 MOST_DELTA = 1e-3
 """The largest delta that settings may have, for any number of patients. With probability delta there is no guarantee: a
 mechanism that publishes each record with this probability is (0, delta)-private, so delta near 1/n protects nobody
@@ -112,7 +117,9 @@ class Policy:
     nothing: with a budget, counts then leave once, with noise that is charged. min_patients: the fewest training
     patients, by released counts, on which a hospital with a budget trains; null = 11 (`FLOOR`), 1 for simulated
     patients. max_failures: with a guarantee, how many failure codes may leave before all requests are refused until a
-    person has looked, because each can reveal one bit about a patient. unit: what a patient is called in the statement.
+    person has looked, because each can reveal one bit about a patient. trusted_models: name of a signer -> public key:
+    whose signed models this hospital evaluates (`privacy.release.signature`). max_model_bytes: the largest of them.
+    unit: what a patient is called in the statement.
     plugins: installed packages whose methods, networks, translators, extractors and readers may run here: name ->
     digest, as `consilium plugins` prints both; none by default.
     delta: at which every ε is computed if there is no budget.
@@ -133,6 +140,8 @@ class Policy:
     delta: float = 1e-5
     min_patients: int | None = None
     plugins: Mapping[str, str] = field(default_factory=dict)
+    trusted_models: Mapping[str, str] = field(default_factory=dict)
+    max_model_bytes: int = 2**28
 
     def __post_init__(self) -> None:
         problems = [
@@ -148,8 +157,16 @@ class Policy:
             text = f"{', '.join(sorted(self.recipients))} get everything through the coordinator; say {COORDINATOR} too"
             problems.append(Problem(("recipients",), text))
         problems += unmet(
-            self, max_bytes=(self.max_bytes >= 1, "at least 1"), max_failures=(self.max_failures >= 0, "at least 0")
+            self,
+            max_bytes=(self.max_bytes >= 1, "at least 1"),
+            max_failures=(self.max_failures >= 0, "at least 0"),
+            max_model_bytes=(self.max_model_bytes >= 1, "at least 1"),
         )
+        problems += [
+            Problem(("trusted_models", name), f"must be the 64 digits 0-9 a-f of a public key, found {key[:70]!r}")
+            for name, key in self.trusted_models.items()
+            if not KEY.fullmatch(key) or len(set(bytes.fromhex(key))) < KEY_BYTES
+        ]
         if self.promises and self.pooling:
             said = "a budget promises one" if self.budget is not None else "require: privacy asks for one"
             problems.append(Problem(("pooling",), f"images leave without any guarantee, and {said}; say false"))

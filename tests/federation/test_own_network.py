@@ -20,7 +20,7 @@ from federation.parameters import read
 from federation.randomness import seeded
 from federation.rounds import Schedule
 from federation.task import Output, Task
-from pipelines.hospital.size_limits import size_of, size_problems
+from pipelines.models.size_limits import size_of, size_problems
 from privacy.dp.modules import unfit
 from privacy.dp.protection import Protection
 

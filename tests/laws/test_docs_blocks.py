@@ -20,6 +20,7 @@ from pipelines.loader.files import CONFIGS
 from pipelines.loader.validation import validate
 from pipelines.pacs.settings import DicomNode, DicomWeb
 from pipelines.remote.site_config import Place
+from pipelines.settings.benchmark import BenchmarkSettings
 from pipelines.settings.config import Config
 from privacy.release.policy import Policy
 
@@ -32,6 +33,7 @@ KINDS = {
     "layouts.yaml": LayoutsFile,
 }
 KINDS |= {"dicomweb.yaml": DicomWeb, "dicom_node.yaml": DicomNode}
+KINDS |= {"benchmark.yaml": BenchmarkSettings}
 KINDS |= {"site.yaml": Place, "first.yaml": Config, "second.yaml": Config}
 LESSONS = ("first-run", "read-the-page", "your-own-data", "hospital-outside")
 

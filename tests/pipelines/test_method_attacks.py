@@ -33,11 +33,11 @@ from personalize.heurfedamp import HeurFedAMP
 from personalize.pgfed import PGFed
 from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.size_limits import PARAMETERS, size_of
 from pipelines.hospital.statement import contents, own_statement
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
+from pipelines.models.size_limits import PARAMETERS, size_of
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings

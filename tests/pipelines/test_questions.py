@@ -236,6 +236,7 @@ WHOLE: dict[str, dict[str, Json]] = {
         **{"public": {"prior": "prostate_adc", "pictures": 1200}},
     },
     "route": {"experts": ["a"], "line": "x", "how": {"name": "average"}, "copies": 3, "seed": 0},
+    "benchmark": {"copies": 3, "epsilon": 1.0, "signature": {"statement": {}, "key": "", "signature": ""}},
     "compare": {"methods": [{**MODEL, "label": "x"}], "variants": []},
     "report": {
         **{"title": "t", "run": "r", "date": "d", "reference": None, "copies": 3, "methods": [{**MODEL, "label": "x"}]},

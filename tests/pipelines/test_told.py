@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import json
 import shutil
 import tempfile
@@ -37,6 +38,7 @@ from pipelines.hospital.worker import worker
 from pipelines.ledger import main as ledger_command
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import to_plain, validate
+from pipelines.models.signed import TENSOR, to_tensor
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
@@ -54,8 +56,9 @@ from privacy.release.gate import Refused
 from privacy.release.meaning import loss
 from privacy.release.policy import REQUESTS, Budget, Policy
 from privacy.release.statement_markdown import markdown
+from signed_models import finished, public_key, signature_of
 
-NOISED = Policy(budget=Budget(epsilon=30.0), min_patients=1)
+NOISED = Policy(budget=Budget(epsilon=30.0), min_patients=1, trusted_models={"owner": public_key()})
 EXACT = replace(NOISED, public=("counts",))
 SIZE = 16
 NUMBERS = 134  # features that radiomics computes of a slice
@@ -197,6 +200,11 @@ def asking(site: Site, turn: str) -> Iterator[tuple[str, Answer]]:
     yield "audit", site.ask("audit", f"r/audit-{turn}", own, {})
     yield "pool", site.ask("pool", f"r/pool-{turn}", {"cohort": cohort}, {})
     yield "route", site.ask("route", f"r/route-{turn}", own, {})
+    data = finished(model=Mlp(hidden=(2,)), images=Slices(size=SIZE, spacing_mm=4.0), source=site.settings.source)
+    signature: Json = to_plain(signature_of(site.folder, data))
+    theirs: dict[str, Json] = {"cohort": cohort, "copies": 3, "epsilon": 1.0, "signature": signature}
+    named = f"r/{hashlib.sha256(data).hexdigest()}-{turn}"
+    yield "benchmark", site.ask("benchmark", named, theirs, {TENSOR: to_tensor(data)})
     page: dict[str, Json] = {"title": "t", "run": "r", "date": "d", "cohort": cohort, "reference": None, "copies": 3}
     yield "compare", site.ask("compare", f"r/compare-{turn}", {"methods": [own]}, {})
     yield "report", site.ask("report", f"r/report-{turn}", {**page, "methods": [own]}, {})

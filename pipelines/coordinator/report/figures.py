@@ -14,11 +14,11 @@ from evaluation.choice import choices
 from evaluation.classes import TWO, Classes
 from evaluation.confusion import confusion_matrices
 from evaluation.drawing import Picture
+from evaluation.evidence import evidence_of
 from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_by_class, roc_curves
 from evaluation.heat import between_sites, cross_site
-from evaluation.histograms import Counts, Ints, from_tensors
+from evaluation.histograms import Counts, Ints
 from evaluation.metrics import AUC
-from evaluation.noised import from_tensors as from_noised
 from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.overlap import from_tensors as from_overlaps
 from evaluation.panels import parts
@@ -153,13 +153,8 @@ def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
     """
     tables: dict[str, dict[tuple[str, str], Evidence]] = {}
     for entry, reply in _replies(folder):
-        found: Evidence
-        if "noised" in reply.tensors:
-            found = from_noised(reply.tensors, reply.facts, copies=copies, seed=seed)
-        elif "totals" in reply.tensors:
-            found = from_overlaps({n: t for n, t in reply.tensors.items() if not n.startswith(FLOOR)})
-        else:
-            found = from_tensors(reply.tensors)
+        tensors = {n: t for n, t in reply.tensors.items() if not n.startswith(FLOOR)}
+        found = evidence_of(tensors, reply.facts, copies=copies, seed=seed)
         tables.setdefault(entry["label"], {})[entry["model_site"], entry["test_site"]] = found
     return tables
 

@@ -1,0 +1,24 @@
+"""The evidence in a hospital's reply: counts, noised counts, or overlaps of masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from evaluation.histograms import from_tensors
+from evaluation.noised import from_tensors as from_noised
+from evaluation.overlap import from_tensors as from_overlaps
+from evaluation.protocols import Evidence
+
+
+def evidence_of(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *, copies: int, seed: int) -> Evidence:
+    """What a reply says of a model. copies, seed: of the parametric bootstrap of noised counts; the others bring their
+    own.
+
+    Raises:
+        ValueError: the tensors are none of the three.
+    """
+    if "noised" in tensors:
+        return from_noised(tensors, facts, copies=copies, seed=seed)
+    return from_overlaps(tensors) if "totals" in tensors else from_tensors(tensors)

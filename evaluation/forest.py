@@ -1,0 +1,71 @@
+"""A forest plot: a row for each hospital, the worst first, and below them the numbers that would hide it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from evaluation.drawing import COLOURS, INK, Picture, svg
+from evaluation.panels import rows, tall
+from evaluation.rows import ScoreRow
+from evaluation.wording import number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HIDING = "#8c8c8c"
+
+
+def forest(
+    scores: Mapping[str, Mapping[str, ScoreRow]],
+    names: Sequence[str],
+    over: Sequence[str],
+    *,
+    measure: str,
+    least: float | None,
+) -> Picture:
+    """Scores with their intervals.
+
+    Args:
+        scores: model -> name of a row -> score; a hospital without one has no mark.
+        names: hospitals, in the order of the page.
+        over: names of the rows over several hospitals, which stand below and are grey.
+        measure: what is shown.
+        least: drawn as a line, if there is one.
+    """
+    whole = [*names, *over]
+    words = [f"{model}, {name}: {_told(own.get(name))}" for model, own in scores.items() for name in whole]
+    alt = f"{measure} by hospital, the worst first. {'; '.join(words)}."
+
+    def draw(figure: Figure) -> None:
+        for axes, own in zip(rows(figure, list(scores), whole), scores.values(), strict=True):
+            if over:
+                axes.axhline(len(names) - 0.5, color=INK, linewidth=0.6, alpha=0.5)
+            if least is not None:
+                axes.axvline(least, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+            for y, name in enumerate(whole):
+                row = own.get(name)
+                if row is None or not math.isfinite(row.value):
+                    axes.text(0.02, y, "no score", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+                    continue
+                colour = HIDING if name in over else COLOURS[3] if name == names[0] else COLOURS[0]
+                axes.hlines(y, row.low, row.high, color=colour, linewidth=1.8, alpha=1 if row.assessable else 0.45)
+                mark = "D" if name in over else "o"
+                face = colour if row.assessable and name not in over else "none"
+                axes.plot(row.value, y, mark, color=colour, markersize=6, markerfacecolor=face)
+        figure.supxlabel(measure, fontsize=9)
+
+    caption = (
+        "Bars are 95 % intervals over patients, hollow marks have too few patients to judge by. Hospitals stand by the "
+        "lower end of the interval of the first model, the lowest at the top; those without a score before all others. "
+        "Grey, below the line: what hides the worst hospital."
+    )
+    caption += "" if least is None else f" Dashed: {least:g}, which every hospital should reach."
+    return Picture(f"{measure} by hospital, worst first", caption, svg(tall(list(scores), whole), alt, draw))
+
+
+def _told(row: ScoreRow | None) -> str:
+    if row is None:
+        return "no score"
+    return f"{number(row.value)} ({number(row.low)} to {number(row.high)})"

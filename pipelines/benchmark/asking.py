@@ -1,0 +1,121 @@
+"""Ask hospitals to evaluate signed models: what each says, or the code by which it says no.
+
+Each hospital reads its files as a model wants them (`ingest`), and then gets the model itself (`benchmark`). Both are
+done once and committed at the hospital: the same command, after a kill or on another day, gets the same answers back.
+A hospital that refuses or is not there is asked again by the next command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from evaluation.evidence import evidence_of
+from evaluation.overlap import Overlaps
+from evaluation.protocols import Evidence
+from federation.engine import Engine
+from pipelines.loader.validation import to_plain
+from pipelines.models.signed import TENSOR, Signed, reading_of, to_tensor
+from pipelines.runs.store import digest, short
+from pipelines.settings.benchmark import BenchmarkSettings
+from pipelines.settings.learning import Split
+from privacy.message import Call, Json, Message, as_mapping
+
+VERSION = 1
+TOO_MANY = "too_many_rejected"
+UNEXPECTED = "unexpected_reply"
+SEED = 0
+"""Of the division into splits. All of them are scored, so nothing depends on it."""
+
+
+@dataclass
+class Heard:
+    """What a hospital said. counts: facts of its last `ingest`. replies, evidence: by model. refused: model -> request
+    and code.
+    """
+
+    site: str
+    counts: Mapping[str, Json] = field(default_factory=dict)
+    replies: dict[str, Message] = field(default_factory=dict)
+    evidence: dict[str, Evidence] = field(default_factory=dict)
+    refused: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+class NoAnswer(Exception):
+    """A hospital did not answer a request; `code` says why."""
+
+    def __init__(self, request: str, code: str) -> None:
+        super().__init__(f"{request}: {code}")
+        self.request, self.code = request, code
+
+
+def visit(
+    settings: BenchmarkSettings, models: Mapping[str, Signed], engine: Engine, site: str, check: Callable[[], None]
+) -> Heard:
+    """Ask one hospital for everything. check: called between requests; raises `Stopped` on request."""
+    heard = Heard(site)
+
+    def ask(name: str, request: str, message: Message) -> Message:
+        check()
+        answers = engine.ask(Call(f"{settings.name}/{name}", 0, request, {}), {site: message})
+        check()  # a hospital that was stopped at work has not replied
+        if site in answers.missing:
+            raise NoAnswer(request, answers.missing[site])
+        return answers.replies[site]
+
+    for label, model in models.items():
+        try:
+            cohort = _read(heard, ask, reading_of(model.ready))
+            reply = _evaluated(settings, ask, model, cohort)
+            heard.evidence[label] = _evidence(settings, model, reply)
+            heard.replies[label] = reply
+        except NoAnswer as none:
+            heard.refused[label] = (none.request, none.code)
+    return heard
+
+
+Ask = Callable[[str, str, Message], Message]
+
+
+def _read(heard: Heard, ask: Ask, reading: Mapping[str, Json]) -> str:
+    """The name of the hospital's cohort, read as a model wants. Raises: NoAnswer."""
+    facts = {**reading, "split": to_plain(Split()), "seed": SEED, "independent": True}
+    there = str(ask("survey", "survey", Message()).facts.get("digest"))
+    name = f"ingest-{short(digest({'asked': facts, 'files': there, 'version': VERSION}))}"
+    heard.counts = ask(name, "ingest", Message({}, facts)).facts
+    if heard.counts.get("too_many_rejected"):
+        raise NoAnswer("ingest", TOO_MANY)
+    return str(heard.counts["cohort"])
+
+
+def _evaluated(settings: BenchmarkSettings, ask: Ask, model: Signed, cohort: str) -> Message:
+    """Raises: NoAnswer."""
+    plan = settings.benchmark
+    facts: dict[str, Json] = {"cohort": cohort, "copies": plan.copies, "epsilon": plan.epsilon}
+    name = f"{model.sha256}-{short(digest({**facts, 'version': VERSION}))}"
+    signature = as_mapping(to_plain(model.signature))
+    return ask(name, "benchmark", Message({TENSOR: to_tensor(model.data)}, {**facts, "signature": signature}))
+
+
+def _evidence(settings: BenchmarkSettings, model: Signed, reply: Message) -> Evidence:
+    """Raises: NoAnswer: the reply is none, is of another file, or of another number of classes."""
+    try:
+        if reply.facts.get("model") != model.sha256:
+            raise ValueError("it is of another model")
+        found = evidence_of(reply.tensors, reply.facts, copies=settings.benchmark.copies, seed=settings.seed)
+        if _shape(found) != _expected(model, settings.benchmark.copies):
+            raise ValueError(f"it has classes and copies {_shape(found)}")
+    except ValueError as error:
+        raise NoAnswer("benchmark", UNEXPECTED) from error
+    return found
+
+
+def _shape(found: Evidence) -> tuple[bool, int, int]:
+    """Whether masks were scored; classes, without the background of masks; copies of the bootstrap."""
+    masks = isinstance(found, Overlaps)
+    return masks, len(found.class_patients), len(found.totals if isinstance(found, Overlaps) else found.scores) - 1
+
+
+def _expected(model: Signed, copies: int) -> tuple[bool, int, int]:
+    masks = model.ready.task.kind == "segmentation"
+    return masks, model.ready.task.classes - masks, copies

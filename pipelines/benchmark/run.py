@@ -1,0 +1,190 @@
+"""The run of a benchmark: signed models go to hospitals that never trained, and one page comes of it.
+
+`python -m pipelines.run BENCHMARK.yaml`, whose key `benchmark` names the models. Written into runs/<name>: the page
+benchmark.html, benchmark.json, scores.csv, and each hospital's reply.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from federation.engine import Engine, InProcess
+from pipelines.benchmark.asking import Heard, visit
+from pipelines.benchmark.report import leading, told
+from pipelines.hospital.files import is_unwritten
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.simulated import simulated
+from pipelines.loader.document import ConfigError, Document, problem_at
+from pipelines.models.signed import Signed, read_signed, settings_of
+from pipelines.runs.exits import Exit
+from pipelines.runs.progress import shown
+from pipelines.runs.stopping import RunLock, Stop, safe_stop
+from pipelines.runs.store import DiskFolder
+from pipelines.settings.benchmark import BenchmarkSettings
+from pipelines.settings.config import chosen_device
+from pipelines.settings.load import benchmark_settings
+from pipelines.settings.sites import Elsewhere
+from privacy.message import Json, to_bytes
+from privacy.release.signature import Unsigned, check_signature
+from privacy.settings_error import Problem
+
+PAGE, FACTS, SCORES, REPLIES = "benchmark.html", "benchmark.json", "scores.csv", "replies"
+
+
+def run_benchmark(
+    said: Document,
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    command: str,
+    engine: Engine | None = None,
+    stop: Stop | None = None,
+) -> int:
+    """Run, or only check with --check; returns the exit code: `SITE` if no hospital gave a score.
+
+    command: to run it again. engine: to hospitals on other machines; None: simulate all here.
+
+    Raises:
+        ConfigError: everything that is wrong with settings and models.
+        LockedError, Stopped: as in a run.
+        OSError: the disk.
+    """
+    if options.only or options.first or options.until or options.explain or options.fresh:
+        text = "--only, --from, --until, --fresh and --explain choose stages, and a benchmark has none; remove them"
+        raise ConfigError([Problem((), text)])
+    settings = benchmark_settings(said, files=engine is None)
+    models = open_models(settings, said)
+    torch.set_num_threads(settings.threads)
+    root = Path(settings.runs) / settings.name
+    with RunLock(root), safe_stop() if stop is None else nullcontext(stop) as stopping:
+        if options.check or options.headers:
+            return _print_check(settings, models, root, console, as_json=options.json)
+        engines = engine or _simulation(settings, root, stopping)
+        heard = _heard(settings, models, engines, stopping.check, console)
+        files = told(settings, models, heard, now=_now(), command=command, far=engine is not None)
+        _write(root, files._asdict(), heard)
+    code = Exit.OK if any(one.evidence for one in heard) else Exit.SITE
+    facts = json.loads(files.facts)
+    if options.json:
+        print(json.dumps({"exit": int(code), "page": str(root / PAGE), **facts}))  # noqa: T201 - the machine's answer
+        return int(code)
+    for line in (*leading(facts), f"page: {root / PAGE}"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return int(code)
+
+
+def open_models(settings: BenchmarkSettings, said: Document) -> dict[str, Signed]:
+    """The models by label, each with a signature that fits it.
+
+    Raises:
+        ConfigError: all that is wrong with any of them.
+    """
+    found: dict[str, Signed] = {}
+    problems: list[Problem] = []
+    for label, file in settings.benchmark.models.items():
+        try:
+            found[label] = model = read_signed(Path(file))
+            _check_own(model)
+        except (ValueError, OSError) as error:
+            problems.append(Problem(("benchmark", "models", label), str(error)))
+    kinds = {json.dumps(_kind(model), sort_keys=True) for model in found.values()}
+    if len(kinds) > 1:
+        text = f"the models predict different things ({'; '.join(sorted(kinds))}); compare those of one kind"
+        problems.append(Problem(("benchmark", "models"), text))
+    if problems:
+        raise ConfigError([problem_at(said, problem) for problem in problems])
+    return found
+
+
+def _check_own(model: Signed) -> None:
+    """Raises: ValueError: the signature is not of this model, so that every hospital would refuse it."""
+    key = model.signature.key
+    try:
+        check_signature(model.data, model.signature, {"its signer": key}, today=datetime.now(UTC).date())
+    except Unsigned as error:
+        raise ValueError(f"{error.code}: {error}; sign the model again") from error
+    if dict(model.signature.statement.settings) != settings_of(model.ready):
+        raise ValueError("its signature names other settings than the file holds; sign the model again")
+
+
+def _kind(model: Signed) -> Json:
+    return {key: settings_of(model.ready).get(key) for key in ("kind", "classes", "names", "target")}
+
+
+def _simulation(settings: BenchmarkSettings, root: Path, stop: Stop) -> Engine:
+    device = chosen_device(settings.device)
+    return InProcess(simulated(settings.sites, root, device=device, now=_now, pause=stop.check))
+
+
+def _heard(
+    settings: BenchmarkSettings,
+    models: Mapping[str, Signed],
+    engine: Engine,
+    check: Callable[[], None],
+    console: Console,
+) -> list[Heard]:
+    """What each hospital said, in the order of their names."""
+    found: list[Heard] = []
+    with shown(settings.title or settings.name, console=console) as step:
+        for place, site in enumerate(sorted(engine.sites)):
+            step(place, len(engine.sites), site)
+            found.append(visit(settings, models, engine, site, check))
+    return found
+
+
+def _write(root: Path, files: Mapping[str, str], heard: Sequence[Heard]) -> None:
+    """Write replies first, and the page last."""
+    replies = DiskFolder(root / REPLIES)
+    wanted = {f"{label}.{one.site}.safetensors": reply for one in heard for label, reply in one.replies.items()}
+    for name in set(replies.names()) - set(wanted):  # of models or hospitals that are no more asked
+        replies.remove(name)
+    for name, reply in wanted.items():
+        replies.write(name, to_bytes(reply))
+    folder = DiskFolder(root)
+    for name, key in ((SCORES, "scores"), (FACTS, "facts"), (PAGE, "page")):
+        folder.write(name, files[key].encode())
+
+
+def _print_check(
+    settings: BenchmarkSettings, models: Mapping[str, Signed], root: Path, console: Console, *, as_json: bool
+) -> int:
+    """--check: what would go where; nothing is sent, and no pixel is read."""
+    facts: dict[str, Json] = {"exit": int(Exit.OK), "models": {}, "sites": {}}
+    lines = []
+    signed: dict[str, Json] = {}
+    for label, model in models.items():
+        said = model.signature.statement
+        signed[label] = {"sha256": model.sha256, "bytes": len(model.data), "key": model.signature.key}
+        lines.append(
+            f"{label}: {model.ready.task.kind} of {model.ready.images.kind} {list(model.ready.task.inputs)}, "
+            f"{len(model.data):,} bytes, sha256 {model.sha256}, signed by {model.signature.key} until {said.expires}"
+        )
+    sites: dict[str, Json] = {}
+    for name, site in settings.sites.items():
+        trusts = [
+            label for label, model in models.items() if model.signature.key in site.policy.trusted_models.values()
+        ]
+        far = isinstance(site.source, Elsewhere)
+        unwritten = not far and is_unwritten(Hospital(name, root / "sites" / name, site, _now))
+        sites[name] = {"elsewhere": far, "trusts": None if far else [*trusts]}
+        words = "its own policy says whom it trusts" if far else f"trusts the signer of {', '.join(trusts) or 'none'}"
+        lines.append(f"{name}: {words}{'; its patients will be simulated' if unwritten else ''}")
+    if as_json:
+        print(json.dumps({**facts, "models": signed, "sites": sites}))  # noqa: T201 - the machine's answer
+        return int(Exit.OK)
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print("Models and signatures are in order. Nothing was sent.")
+    return int(Exit.OK)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

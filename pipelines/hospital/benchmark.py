@@ -1,0 +1,148 @@
+"""Score a signed model of somebody else on all of this hospital's patients, none of whom it was trained on.
+
+The model is not believed: its signature is checked against the hospital's own list before a byte of it is parsed, and
+it holds tensors and settings, never code. Counts leave as in `evaluate`, noised where the hospital promises privacy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from federation.registry import NotPermitted
+from pipelines.data.cohort import Cohort
+from pipelines.hospital.hospital import SPLITS, Done, Hospital, all_rows
+from pipelines.hospital.kept import cohort_of, cut_of
+from pipelines.hospital.opening import TARGET
+from pipelines.hospital.private_limits import copies_of
+from pipelines.hospital.scoring import Told, counted, noised
+from pipelines.hospital.segmentation import compared, reply_tensors
+from pipelines.hospital.withdrawn import looked_at
+from pipelines.models.file import Ready, parsed_ready
+from pipelines.models.likeness import studies_of
+from pipelines.models.signed import SIGNATURE, TENSOR, read_otherwise, settings_of
+from privacy.dp.access import Rows
+from privacy.dp.events import NON_PRIVATE, describe
+from privacy.message import Call, Json, Message, number_of
+from privacy.release.gate import PRIVACY, Refused
+from privacy.release.signature import Unsigned, check_signature
+
+SEEN = "somebody else's finished model was scored on them"
+
+
+def benchmark(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Score a model on all patients, of all splits.
+
+    The message's tensor `model` (n,) uint8: its file. Facts: `signature`, as `consilium sign` writes it; `cohort`;
+    `copies` of the bootstrap; `epsilon`, what the release may cost a patient of a hospital that promises privacy. The
+    conversation begins with the file's SHA-256, so that the ledger names what was evaluated.
+
+    Returns:
+        Scores, as `evaluate` does, and `model`, the SHA-256 of the file that was evaluated.
+
+    Raises:
+        Refused: `oversized_model`, `policy_model`, `tampered_model`, `expired_model`, before the file is parsed;
+            `malformed_model`: it is no finished model; `policy_inside`: patients of this hospital trained it;
+            `malformed_cohort`: images were read otherwise than the model wants; `no_test_patients`; `policy_privacy`,
+            `unprotected_scores`: this hospital promises privacy, and no epsilon, or no noise for masks, is there.
+    """
+    facts, policy = message.facts, hospital.policy
+    ready = _trusted(hospital, call, message)
+    if policy.promises and ready.task.kind == "segmentation":
+        raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and patients are promised")
+    if policy.promises and facts.get("epsilon") is None:
+        raise Refused(PRIVACY) from ValueError("patients are promised privacy, and no epsilon is said")
+    cohort = cohort_of(hospital, str(facts["cohort"]))
+    if odd := read_otherwise(ready, cohort.recipe):
+        raise Refused("malformed_cohort") from ValueError(f"not read as the signed model wants: {odd}")
+    target = TARGET.validate_python(ready.facts.get("target"))
+    rows = all_rows(cohort, target=target)
+    if not len(rows.y):
+        raise Refused("no_test_patients")
+    ready = replace(ready, module=ready.module.to(hospital.device))
+    tensors, said, event = (
+        _masks(hospital, ready, cohort, rows, copies_of(facts))
+        if ready.task.kind == "segmentation"
+        else _labels(hospital, ready, cohort, rows, facts)
+    )
+    seen = looked_at(str(facts["cohort"]), dict.fromkeys(SPLITS, SEEN))
+    return Done(Message(tensors, {**said, "model": _digest_in(call)}), describe(event), Message({}, seen))
+
+
+def _trusted(hospital: Hospital, call: Call, message: Message) -> Ready:
+    """The model, if the hospital's own list of signers vouches for it. Raises: Refused: see `benchmark`."""
+    policy, file = hospital.policy, message.tensors[TENSOR]
+    if file.numel() > policy.max_model_bytes:
+        text = f"the model has {file.numel()} bytes, and max_model_bytes of the policy is {policy.max_model_bytes}"
+        raise Refused("oversized_model") from ValueError(text)
+    data = file.cpu().numpy().tobytes()
+    said = SIGNATURE.validate_json(json.dumps(message.facts["signature"]), strict=True)
+    try:
+        check_signature(data, said, policy.trusted_models, today=date.fromisoformat(hospital.now()[:10]))
+    except Unsigned as error:
+        raise Refused(error.code) from error
+    if _digest_in(call) != said.statement.sha256:
+        raise Refused("tampered_model") from ValueError("the conversation is named for another model")
+    try:
+        ready = parsed_ready(data)
+    except ValueError as error:
+        if isinstance(error.__cause__, NotPermitted):  # the worker knows its code: policy_plugin
+            raise error.__cause__ from None
+        raise Refused("malformed_model") from error
+    if dict(said.statement.settings) != settings_of(ready):
+        raise Refused("tampered_model") from ValueError("its settings are not those that were signed")
+    run = str(ready.facts.get("run", ""))
+    if run and (hospital.root / "conversations" / run).is_dir():
+        raise Refused("policy_inside") from ValueError(f"this hospital took part in {run}, which trained the model")
+    return ready
+
+
+def _digest_in(call: Call) -> str:
+    """The SHA-256 with which the conversation's name begins."""
+    return call.run.partition("/")[2][:64]
+
+
+def predictions(ready: Ready, cohort: Cohort) -> Tensor:
+    """Probabilities (n, classes, *spatial) of a cohort's examples on the CPU, study by study as `predict` makes them:
+    a translation depends on the whole study, and on nobody else.
+    """
+    study = studies_of(cohort.patient, cohort.position)
+    device = next(ready.module.parameters()).device
+    found = []
+    for number in range(study[-1] + 1):
+        own = cohort.images[torch.from_numpy(study == number)]
+        found.append(ready.probabilities(ready.seen(own).to(device)).cpu())
+    return torch.cat(found)
+
+
+def _labels(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, facts: Mapping[str, Json]) -> Told:
+    """Released scores of a model that predicts labels."""
+    probabilities = predictions(ready, cohort).nan_to_num(nan=1.0 / ready.task.classes)
+    tested = Rows(probabilities, rows.y, rows.patient)
+    if not hospital.policy.promises:
+        return counted(hospital, tested, copies_of(facts))
+    cut_of(cohort)  # refuses a cohort in which one patient could change another's image
+    budget = hospital.policy.budget
+    delta = hospital.policy.delta if budget is None else budget.delta
+    return noised(hospital, tested, noise_for(number_of(facts, "epsilon"), delta), None)
+
+
+def _masks(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, copies: int) -> Told:
+    """Released scores of a model that segments."""
+    masks = predictions(ready, cohort).nan_to_num(nan=0.0).argmax(dim=1)  # no number: background
+    found = compared(cohort, rows, masks, ready.task.classes)
+    return reply_tensors(hospital, found, None, copies), {}, NON_PRIVATE
+
+
+@lru_cache(maxsize=64)
+def noise_for(epsilon: float, delta: float) -> float:
+    """Standard deviation, in patients, of the one noised histogram that costs (epsilon, delta)."""
+    from privacy.dp.accounting import mu_of  # slow to import
+
+    return 1 / mu_of(epsilon, delta)

@@ -1,0 +1,106 @@
+"""A finished model as a hospital that never trained gets it: its file, its signature, and how it wants images read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from pipelines.data.images import IMAGES, AnyImages, Features
+from pipelines.models.file import Ready, parsed_ready
+from privacy.message import Json, as_list
+from privacy.release.signature import ENDING, LARGEST, Signature
+
+SIGNATURE: TypeAdapter[Signature] = TypeAdapter(Signature)
+TENSOR = "model"
+"""The tensor (n,) uint8 of a message that holds the file."""
+
+
+@dataclass(frozen=True)
+class Signed:
+    """data: the file's bytes. signature: read and not verified. ready: the model that the file holds."""
+
+    data: bytes
+    signature: Signature
+    ready: Ready
+
+    @property
+    def sha256(self) -> str:
+        """Of the file, 64 hexadecimal digits."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def read_signed(path: Path) -> Signed:
+    """Read a model with its signature, MODEL.sig beside it.
+
+    Raises:
+        ValueError: one of them is not what it should be.
+        OSError: one of them cannot be read.
+    """
+    beside = path.with_name(f"{path.name}{ENDING}")
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; give the file of a finished model, runs/NAME/sites/SITE/ready/...")
+    if not beside.is_file():
+        raise ValueError(f"{beside.name} does not lie beside it; sign it: consilium sign {path} --key KEY")
+    try:
+        if (size := beside.stat().st_size) > LARGEST:
+            raise ValueError(f"it has {size} bytes")
+        said = SIGNATURE.validate_json(beside.read_bytes(), strict=True)
+    except (ValidationError, ValueError) as error:
+        words = "; ".join(one["msg"] for one in error.errors()) if isinstance(error, ValidationError) else str(error)
+        raise ValueError(f"{beside} is no signature ({words}); sign the model again") from error
+    data = path.read_bytes()
+    try:
+        return Signed(data, said, parsed_ready(data))
+    except ValueError as error:
+        raise ValueError(f"{path} is no finished model ({error}); give one of a site's folder ready/") from error
+
+
+def settings_of(ready: Ready) -> dict[str, Json]:
+    """What a signature says of a model besides its digest: its label, what it predicts, and from which examples."""
+    return {
+        "label": str(ready.facts.get("label", "")),
+        "kind": ready.task.kind,
+        "classes": ready.task.classes,
+        "names": [*ready.names],
+        "inputs": [*ready.task.inputs],
+        **reading_of(ready),
+    }
+
+
+def reading_of(ready: Ready) -> dict[str, Json]:
+    """How a hospital reads its files for a model, as facts of `ingest`: `images`, and `target` or `classes`."""
+    images = IMAGES.dump_python(_unscaled(ready.images), mode="json", exclude_none=True)
+    target = ready.facts.get("target")
+    if target is None:
+        named = as_list(ready.facts.get("labels"))
+        return {"images": images, **({"classes": named} if named else {})}
+    return {"images": images, "target": target, "classes": [*ready.names] if target == "masks" else []}
+
+
+def _unscaled(images: AnyImages) -> AnyImages:
+    """Settings without scales that a hospital computes of its own patients: the model's file brings its own."""
+    if not isinstance(images, Features):
+        return images
+    normalize = "none" if images.normalize in ("site", "pooled") else images.normalize
+    return replace(images, normalize=normalize, components=None)
+
+
+def to_tensor(data: bytes) -> Tensor:
+    """A file's bytes as a tensor (n,) uint8."""
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def read_otherwise(ready: Ready, recipe: Mapping[str, Json]) -> str | None:
+    """How a cohort was read otherwise than the model wants; None if it was not."""
+    wanted = reading_of(ready)
+    named = "classes" if "target" in wanted else "labels"
+    found = {"images": recipe.get("images"), "target": recipe.get("target"), "classes": recipe.get(named) or []}
+    odd = [key for key in found if found[key] != (wanted.get(key) or (None if key != "classes" else []))]
+    return ", ".join(odd) or None
