@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import methods  # noqa: E402
 import small_clip  # noqa: E402
-import testbed  # noqa: E402
+from consilium.testing import testbed  # noqa: E402
 from exported_models import NETWORKS, model  # noqa: E402
 from pipelines.data.images import Features, Pictures  # noqa: E402
 from pipelines.exports.bundle import network_bytes  # noqa: E402

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-PACKAGES = ("harmonize", "federation", "personalize", "privacy", "evaluation", "pipelines")
+PACKAGES = ("harmonize", "federation", "personalize", "privacy", "evaluation", "pipelines", "consilium")
 Graph = Mapping[str, set[str]]
 
 

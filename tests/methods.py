@@ -11,7 +11,7 @@ import typing
 import pytest
 
 import small_clip
-import testbed
+from consilium.testing import testbed
 from federation.descent import Work
 from federation.feddg import FedDG
 from federation.fedprox import FedProx

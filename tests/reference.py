@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import testbed
+from consilium.testing import testbed
 from federation.algorithm import Algorithm
 from federation.descent import Work
 from federation.engine import Answers, InProcess

@@ -9,7 +9,7 @@ from sklearn.linear_model import RidgeClassifierCV
 from sklearn.svm import SVC
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation import alone
 from federation.alone import STRENGTHS, Alone, Machine, solved
 from federation.descent import Work

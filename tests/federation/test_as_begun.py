@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.as_begun import AsBegun
 from federation.rehearsal import initial_parameters, rehearse_events
 from privacy.dp.events import composed

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import methods
-import testbed
+from consilium.testing import testbed
 from federation.augmentation import AUGMENTATIONS, affine, elastic, flip
 from federation.calibration import calibrated
 from federation.descent import Site, Work

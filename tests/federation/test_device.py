@@ -13,7 +13,7 @@ import torch
 
 import methods
 import small_clip
-import testbed
+from consilium.testing import testbed
 from federation.augmentation import AUGMENTATIONS
 from federation.descent import Work
 from federation.fedavg import FedAvg

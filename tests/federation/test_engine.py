@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-import testbed
+from consilium.testing import testbed
 from federation.engine import InProcess
 from flare_in_process import flare
 from privacy.message import Call, Message

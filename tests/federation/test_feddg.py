@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation import feddg
 from federation.amplitude import interpolated, low_amplitudes
 from federation.boundary import contrast, edges, info_nce

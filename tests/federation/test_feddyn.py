@@ -10,7 +10,7 @@ from laws.test_identities import distance
 from laws.test_oracles import NAMES, PARTICIPATION, ROUNDS, SITES, TASK, WORK, agree, asked, averaged, local_work, start
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.conversation import newest, remembered
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg

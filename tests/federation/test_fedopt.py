@@ -14,7 +14,7 @@ from laws.test_oracles import NAMES, PARTICIPATION, ROUNDS, SITES, TASK, WORK, a
 from torch import nn
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.fedavg import FedAvg
 from federation.fedopt import FedOpt
 from federation.models.cnn import Cnn

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from laws.test_oracles import NAMES, PARTICIPATION, ROUNDS, SITES, TASK, WORK, agree, asked, averaged, start
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.fedsld import FedSld, label_weights

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import methods
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.finetuning import Tuning, fine_tuned, tunable
 from privacy.dp.access import open_access

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 import methods
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.local_steps import LocalSteps, local_steps

@@ -6,7 +6,7 @@ import typing
 
 import pytest
 
-import testbed
+from consilium.testing import testbed
 from federation.conversation import newest
 from federation.descent import Work
 from federation.engine import InProcess

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from monai.networks.blocks import Convolution, ResidualUnit
 from torch import Tensor, nn
 
+from consilium.testing import networks
 from federation.models.cam import Cam, Residual, map_loss
 from federation.models.cnn import Cnn, convolution
 from federation.models.maps import normalized_maps
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.task import Output, Task
-from privacy.dp.access import Batch
 
 NETWORKS = [
     pytest.param(Cnn(norm="batch"), (1, 48, 48), id="cnn-batch"),
@@ -34,22 +34,8 @@ NETWORKS = [
 @pytest.mark.parametrize(("model", "inputs"), NETWORKS)
 @pytest.mark.parametrize("classes", [2, 5])
 def test_every_network_keeps_the_contract(model, inputs, classes):
-    task = Task(model, inputs, classes)
-    network = task.network()
-    x, y = torch.rand(4, *inputs), torch.tensor([0, 1, 1, 0])
-    output = network(x)
-    assert isinstance(output, Output)
-    assert output.logits.shape == (4, classes)
-    assert output.features.shape[0] == 4 and output.features.ndim == 2
-    assert {name.split(".")[0] for name, _ in network.named_parameters()} <= {"stem", "blocks", "head"}
-    losses = task.objective(network, Batch(x, y))
-    assert losses.shape == (4,)
-    assert all(
-        g is not None and torch.isfinite(g).all() for g in torch.autograd.grad(losses.sum(), list(network.parameters()))
-    )
-    probabilities = task.probabilities(network, x)
-    assert torch.allclose(probabilities.sum(dim=1), torch.ones(4), atol=1e-5)
-    assert torch.allclose(probabilities, task.probabilities(network, x, chunk=1), atol=1e-5)
+    for law in networks.LAWS:
+        law(Task(model, inputs, classes))
 
 
 @pytest.mark.parametrize("model", [Cam(norm="group"), Cnn(norm="group"), ResNet18(width=8, norm="group")])

@@ -12,7 +12,7 @@ import torch
 from laws.test_oracles import PARTICIPATION, ROUNDS, SITES, TASK, WORK, agree, asked, averaged, start
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.models.mlp import Mlp

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import methods
-import testbed
+from consilium.testing import testbed
 from federation.descent import Work
 from federation.models.cnn import Cnn, CnnModule
 from federation.models.own import Own, OwnModule, adapted, register_network

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-import testbed
+from consilium.testing import testbed
 from federation import participant
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg

@@ -13,7 +13,7 @@ sys.path += [str(HERE.parents[1]), str(HERE.parent)]
 
 import methods  # noqa: E402 - this file is a script too
 import small_clip  # noqa: E402
-import testbed  # noqa: E402
+from consilium.testing import testbed  # noqa: E402
 from federation.descent import Work  # noqa: E402
 from federation.rounds import Schedule  # noqa: E402
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from consilium.testing.testbed import MemoryFolder
 from harmonize.cyclegan import PAPER, Batch, CycleGan, losses, networks
 from harmonize.distances import sliced_wasserstein
 from harmonize.generators import Discriminator, Transformer, translated
@@ -17,7 +18,6 @@ from harmonize.networks import initialised
 from harmonize.own import Own, patient_means, shifted
 from harmonize.views import pooled, step_seed, viewed
 from privacy.message import Params
-from testbed import MemoryFolder
 
 SMALL = CycleGan(steps=3, width=4, critic=4, classifier=4, copies=0, batch=2, every=2)
 BOTH = pytest.mark.parametrize("norm", ["instance", "none"])

@@ -9,8 +9,9 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from harmonize.translation import AnyTranslator, CycleGan, Own, Translator, Translators, back
-from privacy.message import Message, from_bytes, to_bytes
+from consilium.testing import translators as laws
+from consilium.testing.translators import own
+from harmonize.translation import AnyTranslator, CycleGan, Translator, Translators, back
 
 ADAPTER: TypeAdapter[AnyTranslator] = TypeAdapter(AnyTranslator)
 NAMES = [get_args(get_type_hints(kind)["name"])[0] for kind in get_args(Translators)]
@@ -26,33 +27,14 @@ def asked(name: str) -> Translator:
     return ADAPTER.validate_python({"name": name, **short})
 
 
-def own(seed: int = 0) -> Own:
-    g = torch.Generator().manual_seed(seed)
-    patient = torch.tensor([7, 3, 7, 3, 5])
-    return Own(torch.rand(5, 1, 16, 24, generator=g) - 0.8, torch.tensor([0, 1, 0, 1, 0]), patient)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_translator_keeps_shapes_inputs_and_its_promises_across_the_wire(name: str) -> None:
-    site, shared, settings = own(), own(1).images + 0.5, asked(name)
-    before = site.images.clone()
-    params = settings.fit(site, shared, seed=3)
-    there = from_bytes(to_bytes(Message(params))).tensors
-    new = settings.translate(there, site.images, site.patient)
-    assert torch.equal(site.images, before) and new.shape == before.shape and new.dtype == torch.float32
-    assert new.min() >= -1 and new.max() <= 1
-    assert torch.equal(new, settings.translate(params, site.images, site.patient))
+    laws.it_keeps_shapes_inputs_and_its_promises_across_the_wire(asked(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_who_else_comes_with_a_patient_makes_no_difference(name: str) -> None:
-    site, settings = own(), asked(name)
-    params = settings.fit(site, own(1).images, seed=3)
-    together = settings.translate(params, site.images, site.patient)
-    for one in (3, 5, 7):
-        rows = site.patient == one
-        alone = settings.translate(params, site.images[rows], site.patient[rows])
-        assert torch.allclose(alone, together[rows], atol=1e-6)
+    laws.who_else_comes_with_a_patient_makes_no_difference(asked(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,17 +42,7 @@ def test_a_patient_taken_away_changes_others_images_only_where_a_translator_says
     name: str,
 ) -> None:
     """`learns` decides what is refused under privacy, so it must be true of every translator."""
-    site, settings = own(), asked(name)
-    rows = site.patient != 7
-    without = Own(site.images[rows], site.labels[rows], site.patient[rows])
-    images = [
-        settings.translate(settings.fit(fitted, own(1).images, seed=3), without.images, without.patient)
-        for fitted in (site, without)
-    ]
-    assert torch.equal(*images) != settings.learns, (
-        f"{name}.learns is {settings.learns}, and a patient's images {'do not ' if settings.learns else ''}depend on "
-        f"who else was there when it was fitted: set learns in harmonize/, as its class variable"
-    )
+    laws.a_patient_taken_away_changes_others_images_only_where_it_says_that_it_learns(asked(name))
 
 
 def test_every_translator_can_be_named_in_a_yaml() -> None:
@@ -86,10 +58,7 @@ def test_every_translator_can_be_named_in_a_yaml() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nobody_is_nobody(name: str) -> None:
-    settings = asked(name)
-    params = settings.fit(own(), own(1).images, seed=3)
-    empty = settings.translate(params, torch.zeros(0, 1, 16, 24), torch.zeros(0, dtype=torch.int64))
-    assert empty.shape == (0, 1, 16, 24)
+    laws.nobody_is_nobody(asked(name))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +12,9 @@ from hypothesis import strategies as st
 
 import methods
 import small_clip
-import testbed
+from consilium.testing import methods as laws
+from consilium.testing import runs, testbed
+from consilium.testing.runs import ADAM, MASKS, SCHEDULE, SGD, TABLES, Case, Ground, models, undisturbed
 from federation.conversation import newest, once
 from federation.descent import Work
 from federation.engine import InProcess
@@ -26,7 +25,7 @@ from federation.models.cnn import Cnn
 from federation.models.unet import UNet
 from federation.parameters import loaded
 from federation.participant import CHECKPOINTS, checkpoint
-from federation.rehearsal import Forms, initial_parameters, rehearse, rehearse_forms, unlike
+from federation.rehearsal import initial_parameters
 from federation.rounds import Outcome, QuorumLost, Schedule, restored, sampled, schedule_of, verdict
 from federation.task import Task
 from personalize.apple import Apple
@@ -34,26 +33,11 @@ from personalize.fedfomo import FedFomo
 from personalize.fedper import FedPer
 from personalize.heurfedamp import HeurFedAMP
 from privacy.dp.access import Rows
-from privacy.message import Call, Malformed, Message, as_mapping, from_bytes, to_bytes
+from privacy.message import Call, Malformed, Message, from_bytes, to_bytes
 from privacy.release.gate import Refused
 
-ADAM = Work(optimizer="adam", lr=0.02, batch=5)
-SGD = Work(optimizer="sgd", lr=0.05, batch=5)
 ROUGH = Work(optimizer="adam", lr=0.5, batch=5)  # losses rise too: the lowest is not the last
-SITES = {"a": testbed.table(1, n=14), "b": testbed.table(2, n=14, shift=0.7), "c": testbed.table(3, n=8, shift=-0.4)}
-SCENES = {"a": testbed.scenes(1), "b": testbed.scenes(2, shift=0.1), "c": testbed.scenes(3, n=6, shift=-0.1)}
-
-
-@dataclass(frozen=True, eq=False)
-class Ground:
-    """What is learnt, and on which sites. Equal to itself alone, so that runs on it can be kept."""
-
-    task: Task
-    sites: Mapping[str, Mapping[str, Rows]]
-
-
-TABLES = Ground(testbed.task(), SITES)
-MASKS = Ground(testbed.mask_task(), SCENES)
+SITES = TABLES.sites
 PROMPTS = Ground(small_clip.task(), {name: small_clip.table(k, n=14, shift=0.4 * k) for k, name in enumerate("abc")})
 ON_MASKS = {"fedbn", "cusfl", "fedavg_turns", "feddg"}  # of others a few rounds, see below: they keep and send the same
 METHODS = [
@@ -66,7 +50,6 @@ METHODS = [
     for one in methods.fit(ground.task)
     if one.name in chosen
 ]
-SCHEDULE = Schedule(rounds=5, quorum=0.3)
 
 
 def test_every_method_that_a_yaml_can_name_is_under_this_contract():
@@ -78,7 +61,7 @@ def test_every_method_that_a_yaml_can_name_is_under_this_contract():
 
 
 def hospitals(algorithm, work, ground=TABLES):
-    return testbed.federation(algorithm, ground.sites, task=ground.task, work=work)
+    return runs.hospitals(Case(algorithm, work, ground))
 
 
 def go(algorithm, work, crew, **options):
@@ -86,99 +69,13 @@ def go(algorithm, work, crew, **options):
     return testbed.train(algorithm, crew, work=work, **options)
 
 
-def as_it_is(crew):
-    """The hospitals with a copy of what lies on their disks now."""
-
-    def copied(folder):
-        return testbed.MemoryFolder(dict(folder.files))
-
-    return {name: replace(h, disk=copied(h.disk), models=copied(h.models), events=[]) for name, h in crew.items()}
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run. stops: after each round, the coordinator's disk, and the hospitals with what was on theirs."""
-
-    outcome: Outcome
-    crew: Mapping[str, testbed.Hospital]
-    stops: tuple[tuple[Mapping[str, bytes], Mapping[str, testbed.Hospital]], ...]
-
-    def stopped(self, after):
-        """The disks of a coordinator that was stopped after this round, and its hospitals: both are the caller's."""
-        files, crew = self.stops[after]
-        return testbed.MemoryFolder(dict(files)), as_it_is(crew)
-
-
-@functools.cache
-def undisturbed(algorithm, work, ground) -> Run:
-    """The run in which nothing goes wrong. Kept for all laws: do not write on it."""
-    crew, folder, stops = hospitals(algorithm, work, ground), testbed.MemoryFolder(), []
-    outcome = go(
-        algorithm, work, crew, folder=folder, between=lambda _: stops.append((dict(folder.files), as_it_is(crew)))
-    )
-    return Run(outcome, crew, tuple(stops))
-
-
-def models(crew):
-    return {name: testbed.final(hospital) for name, hospital in crew.items()}
-
-
 def same(left, right):
     return left.keys() == right.keys() and all(testbed.equal(left[site], right[site]) for site in left)
 
 
-@dataclass
-class Watched:
-    """A wire on which all that is said is written down: the bytes sent to each site, and what is odd in its replies."""
-
-    crew: Mapping[str, testbed.Hospital]
-    forms: Forms
-    heard: dict[str, int] = field(default_factory=dict)
-    requests: set[str] = field(default_factory=set)
-    odd: list[tuple[str, list[str]]] = field(default_factory=list)
-
-    @property
-    def sites(self):
-        return tuple(sorted(self.crew))
-
-    def ask(self, call, messages, *, deadline_s=None):
-        answers = testbed.SerializingEngine(self.crew).ask(call, messages, deadline_s=deadline_s)
-        self.requests.add(call.request)
-        for site, message in messages.items():
-            if call.request != "introduce":
-                tensors = sum(t.numel() * t.element_size() for t in message.tensors.values())
-                self.heard[site] = self.heard.get(site, 0) + tensors + len(json.dumps(dict(message.facts)))
-            self.look_at(call.request, message, answers.replies[site])
-        return answers
-
-    def look_at(self, request, message, reply):
-        known = {"introduce": self.forms.introduction, "train": self.forms.reply}
-        form = known.get(request, Message({}, {"algorithm": {}}))
-        received = Message({}, as_mapping(message.facts.get("algorithm")))
-        wrong = unlike(reply, form, received, first=request != "introduce")
-        self.odd += [(request, wrong)] if wrong else []
-        odd = Message({**reply.tensors, "odd": torch.zeros(1)}, reply.facts)
-        more = Message(reply.tensors, {**reply.facts, "algorithm": {**reply.facts["algorithm"], "odd": 1.0}})
-        if not (unlike(odd, form, received) and unlike(more, form, received)):
-            self.odd.append((request, ["what is too much is not noticed"]))
-
-
-@functools.cache
-def watched(algorithm, work, ground) -> tuple[Run, Watched]:
-    """The same run over a wire, with its sites named in another order. Kept for all laws: do not write on it."""
-    crew = hospitals(algorithm, work, replace(ground, sites=dict(reversed(ground.sites.items()))))
-    forms = rehearse_forms(algorithm, ground.task, work, initial_parameters(algorithm, ground.task, seed=1))
-    wire, folder = Watched(crew, forms), testbed.MemoryFolder()
-    outcome = go(algorithm, work, crew, engine=wire, folder=folder)
-    return Run(outcome, crew, ((folder.files, crew),)), wire
-
-
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_neither_the_wire_nor_the_order_of_sites_changes_anything(algorithm, work, ground):
-    near, (far, _) = undisturbed(algorithm, work, ground), watched(algorithm, work, ground)
-    assert testbed.equal(near.outcome.state.tensors, far.outcome.state.tensors)
-    assert near.outcome.losses == far.outcome.losses
-    assert same(models(near.crew), models(far.crew))
+    laws.neither_the_wire_nor_the_order_of_sites_changes_anything(Case(algorithm, work, ground))
 
 
 def every_time(value):
@@ -189,14 +86,7 @@ def every_time(value):
 @pytest.mark.parametrize("stop_at", [every_time(0), every_time(1), 3, every_time(5)])
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_a_resumed_run_is_the_uninterrupted_one(algorithm, work, ground, stop_at):
-    """All that a stopped run leaves is on disks: from there it goes on."""
-    whole = undisturbed(algorithm, work, ground)
-    folder, parts = whole.stopped(min(stop_at, schedule_of(algorithm, SCHEDULE).rounds))
-    found = go(algorithm, work, parts, folder=folder)
-    assert testbed.equal(whole.outcome.state.tensors, found.state.tensors)
-    assert (whole.outcome.losses, whole.outcome.best) == (found.losses, found.best)
-    assert whole.outcome.received == found.received, "what was sent is remembered"
-    assert same(models(whole.crew), models(parts))
+    laws.a_resumed_run_is_the_uninterrupted_one(Case(algorithm, work, ground), stop_at)
 
 
 class Interrupted(Exception):
@@ -212,21 +102,14 @@ def test_a_run_that_is_interrupted_leaves_what_it_resumes_from(stop_at):
     crew, folder = hospitals(FedPer(), ADAM), testbed.MemoryFolder()
     with pytest.raises(Interrupted):
         go(FedPer(), ADAM, crew, folder=folder, between=interrupt)
-    found, whole = go(FedPer(), ADAM, crew, folder=folder), undisturbed(FedPer(), ADAM, TABLES)
+    found, whole = go(FedPer(), ADAM, crew, folder=folder), undisturbed(Case(FedPer(), ADAM, TABLES))
     assert testbed.equal(whole.outcome.state.tensors, found.state.tensors)
     assert same(models(whole.crew), models(crew))
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(algorithm, work, ground):
-    """The coordinator dies after the sites committed and before it saved: the sites answer from their disks."""
-    whole = undisturbed(algorithm, work, ground)
-    rounds = schedule_of(algorithm, SCHEDULE).rounds
-    folder, crew = whole.stopped(rounds - 1)[0], as_it_is(whole.crew)
-    again = go(algorithm, work, crew, folder=folder)
-    assert testbed.equal(whole.outcome.state.tensors, again.state.tensors)
-    assert {name: h.trained for name, h in crew.items()} == dict.fromkeys(crew, rounds)
-    assert same(models(crew), models(whole.crew))
+    laws.a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(Case(algorithm, work, ground))
 
 
 def test_a_coordinator_that_forgot_more_is_refused_and_nothing_trains_twice():
@@ -238,78 +121,29 @@ def test_a_coordinator_that_forgot_more_is_refused_and_nothing_trains_twice():
     assert {name: h.trained for name, h in crew.items()} == trained
 
 
-PARTLY = Schedule(rounds=6, quorum=0.3, participation=0.67)  # a and b, a and c, then four times b and c
-LOST = frozenset({(1, "b"), (2, "a"), (3, "b"), (5, "c")})
-
-
-@functools.cache
-def lossy(algorithm, work, ground) -> Run:
-    """A run that asks a part of the sites, and loses replies that they committed. Kept: do not write on it."""
-    crew = hospitals(algorithm, work, ground)
-    return Run(go(algorithm, work, crew, engine=testbed.LossyEngine(InProcess(crew), LOST), schedule=PARTLY), crew, ())
-
-
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_a_lost_reply_leaves_site_and_coordinator_in_step(algorithm, work, ground):
-    """A lost reply must equal a site that was not there: its memory goes back with `merged`."""
-    one, absent = lossy(algorithm, work, ground), hospitals(algorithm, work, ground)
-
-    @dataclass
-    class Away:
-        hospital: testbed.Hospital
-
-        def __call__(self, call, message):
-            if call.request == "train" and (call.round, self.hospital.name) in LOST:
-                raise RuntimeError("away")
-            return self.hospital(call, message)
-
-    away = InProcess({name: Away(h) for name, h in absent.items()})
-    two = go(algorithm, work, absent, engine=away, schedule=PARTLY)
-    assert testbed.equal(one.outcome.state.tensors, two.state.tensors)
-    assert same(models(one.crew), models(absent))
-    rounds = schedule_of(algorithm, PARTLY).rounds
-    assert [m[:2] for m in one.outcome.missing] == sorted(each for each in LOST if each[0] <= rounds)
+    laws.a_lost_reply_leaves_site_and_coordinator_in_step(Case(algorithm, work, ground))
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_every_algorithm_goes_on_when_only_some_sites_are_asked(algorithm, work, ground):
-    run = lossy(algorithm, work, ground)
-    rounds = schedule_of(algorithm, PARTLY).rounds
-    assert run.outcome.round == rounds + 1
-    asked = {"a": 2, "b": 5, "c": 5} if rounds == PARTLY.rounds else {"a": 1, "b": 1, "c": 1}
-    assert {name: h.trained for name, h in run.crew.items()} == asked
-    assert all(torch.isfinite(t).all() for held in models(run.crew).values() for t in held.values())
+    laws.it_goes_on_when_only_some_sites_are_asked(Case(algorithm, work, ground))
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_every_reply_looks_as_it_was_rehearsed(algorithm, work, ground):
-    """By this law a hospital's gate knows each method's replies, and refuses any other."""
-    wire = watched(algorithm, work, ground)[1]
-    assert wire.requests == {"introduce", "train", "finish"}
-    assert wire.odd == []
+    laws.every_reply_looks_as_it_was_rehearsed(Case(algorithm, work, ground))
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_the_coordinator_knows_how_many_bytes_each_site_was_sent(algorithm, work, ground):
-    far, wire = watched(algorithm, work, ground)
-    assert far.outcome.received == wire.heard
+    laws.the_coordinator_knows_how_many_bytes_each_site_was_sent(Case(algorithm, work, ground))
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_every_algorithm_keeps_the_contract(algorithm, work, ground):
-    task = ground.task
-    initial = initial_parameters(algorithm, task, seed=1)
-    template = rehearse(algorithm, task, work, initial)
-    names = set(initial)
-    assert all(name.split("/", 1)[1] in names for name in template.tensors)
-    run = undisturbed(algorithm, work, ground)
-    outcome = run.outcome
-    assert from_bytes(to_bytes(outcome.state)).facts == outcome.state.facts
-    for hospital in run.crew.values():
-        algorithm.network(task).load_state_dict(testbed.final(hospital))
-        assert all(torch.isfinite(t).all() for t in testbed.final(hospital).values())
-    before, after = outcome.totals["1"], outcome.totals[str(schedule_of(algorithm, SCHEDULE).rounds)]
-    assert math.isfinite(before) and math.isfinite(after)
+    laws.states_are_messages_and_models_fit_the_network(Case(algorithm, work, ground))
 
 
 def pictures(task):
@@ -513,22 +347,9 @@ def test_a_finish_that_a_site_never_answers_stops_the_run_by_name_and_resumes():
     assert {name: h.trained for name, h in crew.items()} == trained
 
 
-def kept_as_promised(outcome, crew, rounds):
-    """What a checkpoint names is on the disk, and `local` is the lowest remembered loss."""
-    for name, hospital in crew.items():
-        memory = newest(hospital.disk)
-        found = {c: checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in CHECKPOINTS}
-        losses = {int(r): v for r, v in memory.facts["losses"].items()}
-        assert found["latest"] == rounds
-        assert found["local"] == min(losses, key=lambda r: (losses[r], r))
-        assert outcome.best is None or found["global"] == max(r for r in losses if r <= outcome.best)
-        assert name in outcome.losses
-
-
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
 def test_every_checkpoint_is_there_although_replies_were_lost(algorithm, work, ground):
-    run = lossy(algorithm, work, ground)
-    kept_as_promised(run.outcome, run.crew, schedule_of(algorithm, PARTLY).rounds)
+    laws.every_checkpoint_is_there_although_replies_were_lost(Case(algorithm, work, ground))
 
 
 EVERY_TIME = [pytest.param(*param.values, id=param.id, marks=pytest.mark.slow) for param in METHODS]
@@ -550,7 +371,7 @@ def test_every_checkpoint_is_there_whatever_was_lost(algorithm, work, ground, se
         outcome = go(algorithm, work, crew, engine=engine, folder=folder, schedule=schedule)
     except QuorumLost:  # all three lost at once
         outcome = go(algorithm, work, crew, folder=folder, schedule=schedule)
-    kept_as_promised(outcome, crew, schedule_of(algorithm, schedule).rounds)
+    laws.kept_as_promised(outcome, crew, schedule_of(algorithm, schedule).rounds)
 
 
 def test_a_replay_of_an_old_call_changes_nothing_at_the_site():

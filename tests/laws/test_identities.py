@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.fedprox import FedProx

@@ -15,7 +15,7 @@ import torch
 
 import methods
 import small_clip
-import testbed
+from consilium.testing import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.randomness import derived

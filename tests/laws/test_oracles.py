@@ -10,7 +10,7 @@ import copy
 import pytest
 import torch
 
-import testbed
+from consilium.testing import testbed
 from federation.descent import Work
 from federation.engine import InProcess
 from federation.fedavg import FedAvg

@@ -17,7 +17,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from privacy.dp.access import Rows
 from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, SelfComposed, composed

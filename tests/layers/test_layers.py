@@ -11,7 +11,7 @@ from importlinter.cli import lint_imports
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ("harmonize", "federation", "personalize", "privacy")
-ROOMS = (*LIBRARY, "evaluation", "pipelines")
+ROOMS = (*LIBRARY, "evaluation", "pipelines", "consilium")
 FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import testbed
+from consilium.testing import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn

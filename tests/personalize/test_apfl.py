@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.conversation import newest
 from federation.fedavg import FedAvg
 from federation.local import Local

@@ -11,7 +11,7 @@ import torch
 from torch.func import functional_call
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.conversation import newest
 from federation.descent import Work
 from federation.fedavg import FedAvg

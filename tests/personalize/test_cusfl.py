@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.conversation import newest
 from federation.descent import Work
 from federation.fedavg import FedAvg

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.models.mlp import Mlp

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.models.cam import Cam
 from federation.models.mlp import Mlp

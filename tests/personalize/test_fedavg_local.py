@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.local import Local

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.models.cam import Cam

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch.nn import functional
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.models.cam import Cam

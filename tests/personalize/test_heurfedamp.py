@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.conversation import newest
 from federation.fedavg import FedAvg
 from federation.local import Local

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.conversation import newest
 from federation.descent import Work
 from federation.models.mlp import Mlp

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import small_clip
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.finetuning import Tuning, fine_tuned
 from federation.parameters import count, read

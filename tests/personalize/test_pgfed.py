@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.conversation import newest, stored_reply
 from federation.descent import Work
 from federation.fedavg import FedAvg

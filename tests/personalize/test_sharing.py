@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.local import Local

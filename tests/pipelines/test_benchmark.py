@@ -19,7 +19,7 @@ import yaml
 
 import pipelines.benchmark.run
 import pipelines.hospital.benchmark
-import testbed
+from consilium.testing import testbed
 from evaluation.histograms import count, from_tensors, to_tensors
 from evaluation.metrics import AUC
 from federation.engine import Answers, InProcess

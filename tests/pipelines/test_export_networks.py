@@ -11,7 +11,7 @@ import torch
 
 import methods
 import small_clip
-import testbed
+from consilium.testing import testbed
 from exported_models import NETWORKS, model
 from personalize.routing import routed
 from pipelines.data.images import Pictures, Slices

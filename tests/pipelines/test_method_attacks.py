@@ -16,7 +16,7 @@ import yaml
 
 import methods
 import small_clip
-import testbed
+from consilium.testing import testbed
 from federation.algorithm import recipient_of
 from federation.descent import Work
 from federation.engine import Answers

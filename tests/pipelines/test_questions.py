@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import methods
-import testbed
+from consilium.testing import testbed
 from federation import wire
 from federation.descent import Work
 from federation.models.cnn import Cnn

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import pipelines.coordinator.run
-import testbed
+from consilium.testing import testbed
 from flare_in_process import flare
 from pipelines.run import main
 from privacy.message import to_bytes

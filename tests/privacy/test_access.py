@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import testbed
+from consilium.testing import testbed
 from privacy.dp.access import CHUNK, Batch, Rows, in_turn, open_access
 from privacy.dp.batches import batches_per_epoch, minibatches
 from privacy.dp.events import NON_PRIVATE, composed

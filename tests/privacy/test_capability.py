@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import reference
-import testbed
+from consilium.testing import testbed
 from federation.descent import Site, Work
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import questions

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import methods
-import testbed
+from consilium.testing import testbed
 from federation.descent import Work
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-import testbed
+from consilium.testing import testbed
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.task import Task

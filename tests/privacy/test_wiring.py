@@ -15,7 +15,7 @@ import torch
 import yaml
 from torch import nn
 
-import testbed
+from consilium.testing import testbed
 from evaluation.scale import LEVELS, tree_levels
 from evaluation.votes import BINS, bins_from, class_votes, parts
 from federation.descent import Work

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import Outcome, Schedule, conduct
 from federation.task import Kind, Output, Task, overlap_loss
-from privacy.dp.access import Access, Rows, open_access
+from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.events import NOTHING, Event
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -35,23 +35,30 @@ from privacy.release.gate import Refused
 
 @dataclass
 class MemoryFolder:
+    """A folder in memory."""
+
     files: dict[str, bytes] = field(default_factory=dict)
 
     def write(self, name: str, data: bytes) -> None:
+        """Write a file."""
         self.files[name] = bytes(data)
 
     def read(self, name: str) -> bytes:
+        """A file. Raises: FileNotFoundError: there is none."""
         if name not in self.files:
             raise FileNotFoundError(name)
         return self.files[name]
 
     def has(self, name: str) -> bool:
+        """Whether there is such a file."""
         return name in self.files
 
     def names(self) -> list[str]:
+        """Names of the files, sorted."""
         return sorted(self.files)
 
     def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
         self.files.pop(name, None)
 
 
@@ -68,7 +75,7 @@ class Linear:
         return 0.5 * ((output.logits - y.to(output.logits.dtype)[:, None]) ** 2).sum(dim=1)
 
 
-def table(seed: int, n: int = 24, d: int = 4, *, shift: float = 0.0) -> dict[str, Rows]:
+def table(seed: int, n: int = 24, d: int = 4, *, shift: float = 0.0) -> dict[Split, Rows]:
     """Splits of a small binary table; `shift` makes sites differ."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(n + 8, d, generator=g) + shift
@@ -81,10 +88,11 @@ def table(seed: int, n: int = 24, d: int = 4, *, shift: float = 0.0) -> dict[str
 
 
 def task(d: int = 4, hidden: tuple[int, ...] = (6,)) -> Task:
+    """A task on `table`, with a network of one hidden layer."""
     return Task(Mlp(hidden=hidden), (d,), 2)
 
 
-def scenes(seed: int, n: int = 4, side: int = 8, *, shift: float = 0.0) -> dict[str, Rows]:
+def scenes(seed: int, n: int = 4, side: int = 8, *, shift: float = 0.0) -> dict[Split, Rows]:
     """Splits of small images with masks of three classes of brightness; `shift` makes sites differ."""
     g = torch.Generator().manual_seed(seed)
     x = torch.rand(n + 4, 1, side // 2, side // 2, generator=g).repeat_interleave(2, -1).repeat_interleave(2, -2)
@@ -97,6 +105,7 @@ def scenes(seed: int, n: int = 4, side: int = 8, *, shift: float = 0.0) -> dict[
 
 
 def dense_task(side: int = 8, norm: Norm = "batch") -> Task:
+    """A task on `scenes`, with a U-Net."""
     return Task(UNet(width=4, levels=1, norm=norm), (1, side, side), 3, "segmentation")
 
 
@@ -152,7 +161,7 @@ class Hospital:
     """A site's worker with its disk: the same calls as the real one, without patients' files."""
 
     name: str
-    splits: Mapping[str, Rows]
+    splits: Mapping[Split, Rows]
     algorithm: Algorithm
     task: Task
     work: Work
@@ -167,10 +176,11 @@ class Hospital:
         def work(memory: Message) -> tuple[Message, Message]:
             self.trained += call.request == "train"
             seed = derived(self.seed, self.stream, call.round, call.request)
-            site = Site(self.name, self.task, self.work, self.access(seed))
+            access = self.access(seed)
+            site = Site(self.name, self.task, self.work, access)
             with seeded(seed):
                 done = participate(self.algorithm, site, call, message, memory, self.models)
-            self.events += site.access.events
+            self.events += access.events
             return done
 
         answer = once(self.disk, call, self.name, work)
@@ -233,12 +243,13 @@ class LossyEngine:
 
 def federation(
     algorithm: Algorithm,
-    splits: Mapping[str, Mapping[str, Rows]],
+    splits: Mapping[str, Mapping[Split, Rows]],
     *,
     task: Task,
     work: Work,
     per_site: Callable[[str], Algorithm] | None = None,
 ) -> dict[str, Hospital]:
+    """New hospitals with these patients. per_site: the method as a site has it, if they differ."""
     return {
         name: Hospital(name, rows, per_site(name) if per_site else algorithm, task, work)
         for name, rows in splits.items()
@@ -246,8 +257,9 @@ def federation(
 
 
 @cache
-def opened(algorithm: Algorithm, task: Task, work: Work, dtype: torch.dtype) -> tuple[Params, Message]:
+def opened(method: Hashable, task: Task, work: Work, dtype: torch.dtype) -> tuple[Params, Message]:
     """The common start, and the form of a reply: the same each time, so made once."""
+    algorithm = cast(Algorithm, method)
     initial = initial_parameters(algorithm, task, seed=1)
     return initial, rehearse(algorithm, task, work, initial)
 
@@ -264,7 +276,8 @@ def train(
     between: Callable[[Outcome], None] = lambda outcome: None,
     run: str = "law",
 ) -> Outcome:
-    initial, template = opened(algorithm, task, work, torch.get_default_dtype())
+    """A whole run. engine: to the hospitals, if not directly; folder: the coordinator's disk; between: after rounds."""
+    initial, template = opened(cast(Hashable, algorithm), task, work, torch.get_default_dtype())
     return conduct(
         engine or InProcess(hospitals),  # type: ignore[arg-type]
         algorithm,
@@ -291,4 +304,5 @@ def equal(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
 
 
 def close(left: Mapping[str, Tensor], right: Mapping[str, Tensor], tolerance: float) -> bool:
+    """Whether two models are equal to a tolerance."""
     return left.keys() == right.keys() and all(torch.allclose(left[k], right[k], atol=tolerance) for k in left)

@@ -1,0 +1,1 @@
+"""Consilium from Python."""

@@ -1,0 +1,164 @@
+"""What every method keeps: exactly once, lost replies, resume, and messages that cross a wire, nothing undeclared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from consilium.testing import testbed
+from consilium.testing.held import hold, hold_equal, hold_same
+from consilium.testing.runs import (
+    LOST,
+    PARTLY,
+    SCHEDULE,
+    Case,
+    as_it_is,
+    go,
+    hospitals,
+    lossy,
+    models,
+    undisturbed,
+    watched,
+)
+from federation.conversation import newest
+from federation.engine import InProcess
+from federation.participant import CHECKPOINTS, checkpoint
+from federation.rehearsal import initial_parameters, rehearse
+from federation.rounds import Outcome, schedule_of
+from privacy.message import Call, Message, as_mapping, from_bytes, number_of, to_bytes
+
+Law: TypeAlias = Callable[[Case], None]
+
+
+def neither_the_wire_nor_the_order_of_sites_changes_anything(case: Case) -> None:
+    """Messages are all that is exchanged, and numbers do not depend on who is asked first."""
+    near, (far, _) = undisturbed(case), watched(case)
+    hold_equal(near.outcome.state.tensors, far.outcome.state.tensors, "the state after a run over a wire")
+    hold(near.outcome.losses == far.outcome.losses, "losses differ over a wire")
+    hold_same(models(near.crew), models(far.crew), "models after a run over a wire")
+
+
+def a_resumed_run_is_the_uninterrupted_one(case: Case, stop_at: int = 3) -> None:
+    """All that a stopped run leaves is on disks: from there it goes on."""
+    whole = undisturbed(case)
+    folder, parts = whole.stopped(min(stop_at, schedule_of(case.algorithm, SCHEDULE).rounds))
+    found = go(case, parts, folder=folder)
+    hold_equal(whole.outcome.state.tensors, found.state.tensors, "the state after a resumed run")
+    hold((whole.outcome.losses, whole.outcome.best) == (found.losses, found.best), "losses of a resumed run differ")
+    hold(whole.outcome.received == found.received, "a resumed run does not remember what was sent")
+    hold_same(models(whole.crew), models(parts), "models after a resumed run")
+
+
+def a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(case: Case) -> None:
+    """The coordinator dies after the sites committed and before it saved: the sites answer from their disks."""
+    whole = undisturbed(case)
+    rounds = schedule_of(case.algorithm, SCHEDULE).rounds
+    folder, crew = whole.stopped(rounds - 1)[0], as_it_is(whole.crew)
+    again = go(case, crew, folder=folder)
+    hold_equal(whole.outcome.state.tensors, again.state.tensors, "the state after a round was asked again")
+    trained = {name: h.trained for name, h in crew.items()}
+    hold(trained == dict.fromkeys(crew, rounds), f"rounds trained are {trained}, and each must train {rounds} times")
+    hold_same(models(crew), models(whole.crew), "models after a round was asked again")
+
+
+def a_lost_reply_leaves_site_and_coordinator_in_step(case: Case) -> None:
+    """A lost reply must equal a site that was not there: its memory goes back with `merged`."""
+    one, absent = lossy(case), hospitals(case)
+
+    @dataclass
+    class Away:
+        hospital: testbed.Hospital
+
+        def __call__(self, call: Call, message: Message) -> Message:
+            if call.request == "train" and (call.round, self.hospital.name) in LOST:
+                raise RuntimeError("away")
+            return self.hospital(call, message)
+
+    away = InProcess({name: Away(h) for name, h in absent.items()})
+    two = go(case, absent, engine=away, schedule=PARTLY)
+    hold_equal(one.outcome.state.tensors, two.state.tensors, "the state after lost replies")
+    hold_same(models(one.crew), models(absent), "models after lost replies")
+    rounds = schedule_of(case.algorithm, PARTLY).rounds
+    hold([m[:2] for m in one.outcome.missing] == sorted(each for each in LOST if each[0] <= rounds), "losses untold")
+
+
+def it_goes_on_when_only_some_sites_are_asked(case: Case) -> None:
+    """A site that was not asked for some rounds takes part again, and models stay finite."""
+    run = lossy(case)
+    rounds = schedule_of(case.algorithm, PARTLY).rounds
+    hold(run.outcome.round == rounds + 1, f"it ended after round {run.outcome.round - 1} of {rounds}")
+    asked = {"a": 2, "b": 5, "c": 5} if rounds == PARTLY.rounds else {"a": 1, "b": 1, "c": 1}
+    trained = {name: h.trained for name, h in run.crew.items()}
+    hold(trained == asked, f"rounds trained are {trained}, asked were {asked}")
+    wild = {s for s, held in models(run.crew).items() for t in held.values() if not bool(torch.isfinite(t).all())}
+    hold(not wild, f"models are not finite at {sorted(wild)}")
+
+
+def every_reply_looks_as_it_was_rehearsed(case: Case) -> None:
+    """By this law a hospital's gate knows each method's replies, and refuses any other: nothing undeclared leaves."""
+    wire = watched(case)[1]
+    hold(wire.requests == {"introduce", "train", "finish"}, f"requests were {sorted(wire.requests)}")
+    hold(wire.odd == [], f"replies are unlike those on invented patients: {wire.odd[:3]}")
+
+
+def the_coordinator_knows_how_many_bytes_each_site_was_sent(case: Case) -> None:
+    """What a page says of traffic is what crossed the wire."""
+    far, wire = watched(case)
+    hold(far.outcome.received == wire.heard, f"told are {far.outcome.received} bytes, sent were {wire.heard}")
+
+
+def states_are_messages_and_models_fit_the_network(case: Case) -> None:
+    """The state survives serialization, models load into the network, and all numbers are finite."""
+    task = case.ground.task
+    initial = initial_parameters(case.algorithm, task, seed=1)
+    template = rehearse(case.algorithm, task, case.work, initial)
+    odd = [name for name in template.tensors if name.partition("/")[2] not in initial]
+    hold(not odd, f"tensors are named <what>/<parameter>, found {odd[:5]}")
+    run = undisturbed(case)
+    state = run.outcome.state
+    hold(from_bytes(to_bytes(state)).facts == state.facts, "facts of the state change when they are serialized")
+    for name, params in models(run.crew).items():
+        case.algorithm.network(task).load_state_dict(params)
+        hold(all(bool(torch.isfinite(t).all()) for t in params.values()), f"the model of site {name} is not finite")
+    last = str(schedule_of(case.algorithm, SCHEDULE).rounds)
+    losses = [number_of(run.outcome.totals, "1"), number_of(run.outcome.totals, last)]
+    hold(all(map(math.isfinite, losses)), f"validation losses are {losses}")
+
+
+def every_checkpoint_is_there_although_replies_were_lost(case: Case) -> None:
+    """What a checkpoint names is on the disk, and `local` is the lowest remembered loss."""
+    run = lossy(case)
+    kept_as_promised(run.outcome, run.crew, schedule_of(case.algorithm, PARTLY).rounds)
+
+
+def kept_as_promised(outcome: Outcome, crew: Mapping[str, testbed.Hospital], rounds: int) -> None:
+    """Hold that every site has the models that its checkpoints name."""
+    for name, hospital in crew.items():
+        memory = newest(hospital.disk)
+        found = {c: checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in CHECKPOINTS}
+        said = as_mapping(memory.facts["losses"])
+        losses = {int(r): number_of(said, r) for r in said}
+        hold(found["latest"] == rounds, f"site {name} has round {found['latest']} as its latest of {rounds}")
+        hold(found["local"] == min(losses, key=lambda r: (losses[r], r)), f"local of site {name} is not the lowest")
+        best = outcome.best
+        globally = best is None or found["global"] == max(r for r in losses if r <= best)
+        hold(globally, f"global of site {name} is round {found['global']}, of the run {best}")
+        hold(name in outcome.losses, f"no loss of site {name} is known")
+
+
+LAWS: tuple[Law, ...] = (
+    neither_the_wire_nor_the_order_of_sites_changes_anything,
+    a_resumed_run_is_the_uninterrupted_one,
+    a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice,
+    a_lost_reply_leaves_site_and_coordinator_in_step,
+    it_goes_on_when_only_some_sites_are_asked,
+    every_reply_looks_as_it_was_rehearsed,
+    the_coordinator_knows_how_many_bytes_each_site_was_sent,
+    states_are_messages_and_models_fit_the_network,
+    every_checkpoint_is_there_although_replies_were_lost,
+)
+"""Of methods on a ground that they accept."""

@@ -1,0 +1,125 @@
+"""Private training as laws: every method gets it without knowing, and pays exactly what was planned.
+
+All of them compute in doubles (`consilium.testing.held.in_doubles`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from consilium.testing import testbed
+from consilium.testing.held import hold, hold_equal
+from federation.algorithm import Algorithm
+from federation.descent import Work
+from federation.engine import Answers
+from federation.rehearsal import initial_parameters, rehearse_events
+from federation.rounds import Outcome, Schedule, schedule_of
+from privacy.dp.access import Rows, Split
+from privacy.dp.events import composed
+from privacy.dp.protection import Protection
+from privacy.message import Call, Message, number_of
+
+ADAM = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
+SGD = Work(optimizer="sgd", lr=0.05, batch=24, epochs=2)
+SCHEDULE = Schedule(rounds=2)
+NOISED = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, validation_noise=3.0, cut="c")
+QUIET = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, counts_noise=0.0)
+"""Everybody is drawn at every step, nothing is clipped, and there is no noise."""
+
+
+def alone(seed: int, shift: float = 0.0) -> dict[Split, Rows]:
+    """A table in which every patient has one row, so that a patient's mean is the row."""
+    rows = testbed.table(seed, shift=shift)
+    return {split: Rows(r.x.double(), r.y, torch.arange(len(r.y))) for split, r in rows.items()}
+
+
+def crew(
+    algorithm: Algorithm, work: Work, sites: Mapping[str, Mapping[Split, Rows]], protection: Protection | None
+) -> dict[str, testbed.Hospital]:
+    """Hospitals that train under this protection."""
+    made = testbed.federation(algorithm, sites, task=testbed.task(), work=work)
+    return {name: replace(hospital, protection=protection) for name, hospital in made.items()}
+
+
+def go(algorithm: Algorithm, work: Work, hospitals: Mapping[str, testbed.Hospital], **options: Any) -> Outcome:
+    """Train with these hospitals. options: of `testbed.train`."""
+    options = {"schedule": SCHEDULE, **options}
+    return testbed.train(algorithm, hospitals, work=work, task=testbed.task(), **options)
+
+
+def without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_training(
+    algorithm: Algorithm, work: Work, near: float = 1e-9
+) -> None:
+    """Same draws (all patients each step), patient-mean loss, huge clip, no noise."""
+    sites = {"a": alone(1), "b": alone(2, 0.7)}
+    plain, private = crew(algorithm, work, sites, None), crew(algorithm, work, sites, QUIET)
+    left, right = go(algorithm, work, plain), go(algorithm, work, private)
+    for name in sites:
+        models = testbed.final(plain[name]), testbed.final(private[name])
+        hold(testbed.close(*models, near), f"the model of site {name} is not that of plain training, to {near:g}")
+        for round_ in left.losses[name]:
+            found, loss = number_of(right.losses[name], round_), number_of(left.losses[name], round_)
+            hold(
+                abs(found - loss) <= near,
+                f"the loss of site {name}, round {round_}, is {found}, without privacy {loss}",
+            )
+
+
+def what_was_done_is_what_was_rehearsed(algorithm: Algorithm, work: Work) -> None:
+    """A hospital charges its patients by a rehearsal without patients, so training must touch them as it did."""
+    drawn = {"a": testbed.table(1), "b": testbed.table(2)}
+    sites = {name: {s: Rows(r.x.double(), r.y, r.patient) for s, r in one.items()} for name, one in drawn.items()}
+    hospitals = crew(algorithm, work, sites, NOISED)
+    go(algorithm, work, hospitals)
+    initial = initial_parameters(algorithm, testbed.task(), seed=0)
+    seen = rehearse_events(algorithm, testbed.task(), work, initial, NOISED)
+    rounds = schedule_of(algorithm, SCHEDULE).rounds
+    wanted = composed([seen.introduction, *[seen.training] * rounds, *[seen.validation] * rounds])
+    for name, hospital in hospitals.items():
+        hold(
+            composed(hospital.events) == wanted, f"site {name} did {composed(hospital.events)}, rehearsed was {wanted}"
+        )
+
+
+@dataclass
+class Recording:
+    """An engine that keeps what was asked and answered."""
+
+    hospitals: Mapping[str, testbed.Hospital]
+    calls: list[tuple[Call, Mapping[str, Message], Answers]] = field(default_factory=list)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites, sorted."""
+        return tuple(sorted(self.hospitals))
+
+    def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
+        """Ask all."""
+        answers = testbed.SerializingEngine(self.hospitals).ask(call, messages)
+        self.calls.append((call, messages, answers))
+        return answers
+
+
+def a_replayed_call_gives_the_same_bytes_and_spends_nothing(algorithm: Algorithm, work: Work) -> None:
+    """Noise is drawn once: a second answer to the same question is the first."""
+    hospitals = crew(algorithm, work, {"a": alone(1), "b": alone(2)}, NOISED)
+    engine = Recording(hospitals)
+    go(algorithm, work, hospitals, engine=engine)
+    before = {name: list(hospital.events) for name, hospital in hospitals.items()}
+    call, messages, answers = next(one for one in reversed(engine.calls) if one[0].request == "train")
+    again = testbed.SerializingEngine(hospitals).ask(call, messages)
+    for name, reply in again.replies.items():
+        hold_equal(reply.tensors, answers.replies[name].tensors, f"the repeated reply of site {name}")
+        hold(hospitals[name].events == before[name], f"site {name} looked at patients again")
+
+
+LAWS = (
+    without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_training,
+    what_was_done_is_what_was_rehearsed,
+    a_replayed_call_gives_the_same_bytes_and_spends_nothing,
+)
+"""Of methods that accept private training of a network without buffers."""

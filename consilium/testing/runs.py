@@ -1,0 +1,162 @@
+"""Small whole runs of a method, kept so that every law looks at the same ones."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilium.testing import testbed
+from federation.algorithm import Algorithm
+from federation.descent import Work
+from federation.engine import Answers, InProcess
+from federation.rehearsal import Forms, initial_parameters, rehearse_forms, unlike
+from federation.rounds import Outcome, Schedule
+from federation.task import Task
+from privacy.dp.access import Rows, Split
+from privacy.folder import Folder
+from privacy.message import Call, Message, as_mapping
+
+ADAM = Work(optimizer="adam", lr=0.02, batch=5)
+SGD = Work(optimizer="sgd", lr=0.05, batch=5)
+SCHEDULE = Schedule(rounds=5, quorum=0.3)
+PARTLY = Schedule(rounds=6, quorum=0.3, participation=0.67)
+"""Of sites a, b and c it asks a and b, a and c, then four times b and c."""
+LOST = frozenset({(1, "b"), (2, "a"), (3, "b"), (5, "c")})
+"""Replies that a lossy run loses."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What is learnt, and on which sites. Equal to itself alone, so that runs on it can be kept."""
+
+    task: Task
+    sites: Mapping[str, Mapping[Split, Rows]]
+
+
+TABLES = Ground(
+    testbed.task(),
+    {"a": testbed.table(1, n=14), "b": testbed.table(2, n=14, shift=0.7), "c": testbed.table(3, n=8, shift=-0.4)},
+)
+MASKS = Ground(
+    testbed.mask_task(),
+    {"a": testbed.scenes(1), "b": testbed.scenes(2, shift=0.1), "c": testbed.scenes(3, n=6, shift=-0.1)},
+)
+
+
+class Case(NamedTuple):
+    """A method, local work that it accepts, and what it learns."""
+
+    algorithm: Algorithm
+    work: Work
+    ground: Ground
+
+
+def hospitals(case: Case) -> dict[str, testbed.Hospital]:
+    """New hospitals of a case, with empty disks."""
+    return testbed.federation(case.algorithm, case.ground.sites, task=case.ground.task, work=case.work)
+
+
+def go(case: Case, crew: Mapping[str, testbed.Hospital], **options: Any) -> Outcome:
+    """Train with these hospitals. options: of `testbed.train`."""
+    options = {"schedule": SCHEDULE, "task": case.ground.task, **options}
+    return testbed.train(case.algorithm, crew, work=case.work, **options)
+
+
+def as_it_is(crew: Mapping[str, testbed.Hospital]) -> dict[str, testbed.Hospital]:
+    """The hospitals with a copy of what lies on their disks now."""
+
+    def copied(folder: Folder) -> testbed.MemoryFolder:
+        return testbed.MemoryFolder({name: folder.read(name) for name in folder.names()})
+
+    return {name: replace(h, disk=copied(h.disk), models=copied(h.models), events=[]) for name, h in crew.items()}
+
+
+def models(crew: Mapping[str, testbed.Hospital]) -> dict[str, dict[str, Tensor]]:
+    """Site -> its newest model."""
+    return {name: testbed.final(hospital) for name, hospital in crew.items()}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. stops: after each round, the coordinator's disk, and the hospitals with what was on theirs."""
+
+    outcome: Outcome
+    crew: Mapping[str, testbed.Hospital]
+    stops: tuple[tuple[Mapping[str, bytes], Mapping[str, testbed.Hospital]], ...]
+
+    def stopped(self, after: int) -> tuple[testbed.MemoryFolder, dict[str, testbed.Hospital]]:
+        """The disks of a coordinator that was stopped after this round, and its hospitals: both are the caller's."""
+        files, crew = self.stops[after]
+        return testbed.MemoryFolder(dict(files)), as_it_is(crew)
+
+
+@functools.cache
+def undisturbed(case: Case) -> Run:
+    """The run in which nothing goes wrong. Kept for all laws: do not write on it."""
+    crew, folder = hospitals(case), testbed.MemoryFolder()
+    stops: list[tuple[Mapping[str, bytes], Mapping[str, testbed.Hospital]]] = []
+    outcome = go(case, crew, folder=folder, between=lambda _: stops.append((dict(folder.files), as_it_is(crew))))
+    return Run(outcome, crew, tuple(stops))
+
+
+@functools.cache
+def lossy(case: Case) -> Run:
+    """A run that asks a part of the sites, and loses replies that they committed. Kept: do not write on it."""
+    crew = hospitals(case)
+    return Run(go(case, crew, engine=testbed.LossyEngine(InProcess(crew), LOST), schedule=PARTLY), crew, ())
+
+
+@dataclass
+class Watched:
+    """A wire on which all that is said is written down: the bytes sent to each site, and what is odd in its replies."""
+
+    crew: Mapping[str, testbed.Hospital]
+    forms: Forms
+    heard: dict[str, int] = field(default_factory=dict)
+    requests: set[str] = field(default_factory=set)
+    odd: list[tuple[str, list[str]]] = field(default_factory=list)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites, sorted."""
+        return tuple(sorted(self.crew))
+
+    def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
+        """Ask all, and write down what was said."""
+        answers = testbed.SerializingEngine(self.crew).ask(call, messages, deadline_s=deadline_s)
+        self.requests.add(call.request)
+        for site, message in messages.items():
+            if call.request != "introduce":
+                tensors = sum(t.numel() * t.element_size() for t in message.tensors.values())
+                self.heard[site] = self.heard.get(site, 0) + tensors + len(json.dumps(dict(message.facts)))
+            self._look_at(call.request, message, answers.replies[site])
+        return answers
+
+    def _look_at(self, request: str, message: Message, reply: Message) -> None:
+        known = {"introduce": self.forms.introduction, "train": self.forms.reply}
+        form = known.get(request, Message({}, {"algorithm": {}}))
+        received = Message({}, as_mapping(message.facts.get("algorithm")))
+        wrong = unlike(reply, form, received, first=request != "introduce")
+        self.odd += [(request, wrong)] if wrong else []
+        odd = Message({**reply.tensors, "odd": torch.zeros(1)}, reply.facts)
+        said = {**as_mapping(reply.facts["algorithm"]), "odd": 1.0}
+        more = Message(reply.tensors, {**reply.facts, "algorithm": said})
+        if not (unlike(odd, form, received) and unlike(more, form, received)):
+            self.odd.append((request, ["what is too much is not noticed"]))
+
+
+@functools.cache
+def watched(case: Case) -> tuple[Run, Watched]:
+    """The same run over a wire, with its sites named in another order. Kept for all laws: do not write on it."""
+    turned = case._replace(ground=replace(case.ground, sites=dict(reversed(list(case.ground.sites.items())))))
+    crew, task = hospitals(turned), case.ground.task
+    forms = rehearse_forms(case.algorithm, task, case.work, initial_parameters(case.algorithm, task, seed=1))
+    wire, folder = Watched(crew, forms), testbed.MemoryFolder()
+    outcome = go(turned, crew, engine=wire, folder=folder)
+    return Run(outcome, crew, ((folder.files, crew),)), wire

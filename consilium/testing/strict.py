@@ -1,0 +1,30 @@
+"""What every class that settings can name keeps: YAML reads it as strictly as ours."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import TypeAdapter, ValidationError
+
+from consilium.testing.held import hold
+from federation.promised import names_of
+from federation.registry import Group, complaints
+from pipelines.loader.validation import to_plain
+from privacy.message import as_mapping
+
+
+def settings_are_read_strictly_and_written_whole(value: object, group: Group) -> None:
+    """The class has what its group needs, its plain form is read back as it was, and unknown keys are refused."""
+    kind = type(value)
+    lacks = complaints(group, kind)
+    hold(not lacks, f"{kind.__qualname__} is no {group.what}: {'; '.join(lacks)}")
+    hold(getattr(value, group.tag) in names_of(kind, group.tag), f"its {group.tag} is none of its literals")
+    plain = as_mapping(to_plain(value))
+    read = TypeAdapter(kind)
+    again = read.validate_json(json.dumps(plain), strict=True)
+    hold(again == value, f"settings are {plain}, and read again {as_mapping(to_plain(again))}")
+    try:
+        read.validate_json(json.dumps({**plain, "no_such_key": 1}), strict=True)
+    except ValidationError:
+        return
+    hold(False, "an unknown key passes; it needs __pydantic_config__ with extra forbid")

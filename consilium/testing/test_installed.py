@@ -1,0 +1,53 @@
+"""Every law on everything that installed packages offer, with its defaults: `pytest --pyargs consilium.testing`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+
+from consilium.testing import Check, extractor_laws, method_laws, model_laws, translator_laws
+from federation.features import EXTRACTORS
+from federation.installed import Offer, offers
+from federation.models import MODELS
+from federation.registry import Group, class_named, own_names, permitting
+from harmonize.translation import TRANSLATORS
+from personalize import ALGORITHMS
+
+KINDS: tuple[tuple[Group, Callable[[Any], Mapping[str, Check]]], ...] = (
+    (ALGORITHMS, method_laws),
+    (MODELS, model_laws),
+    (TRANSLATORS, translator_laws),
+    (EXTRACTORS, extractor_laws),
+)
+
+
+def _laws(group: Group, offer: Offer, laws: Callable[[Any], Mapping[str, Check]]) -> Mapping[str, Check]:
+    """The laws on what a package offers; if it cannot be had, one that says why."""
+
+    def broken(words: str) -> None:
+        raise AssertionError(words)
+
+    if offer.name in own_names(group):
+        return {"name": partial(broken, f"{offer.text}: its name is taken by consilium; choose another")}
+    try:
+        with permitting("all"):  # who runs these tests installed the package
+            kind: Any = class_named(group, offer.name)
+        return laws(kind(**{group.tag: offer.name}))
+    except Exception as error:  # its own code
+        return {"import": partial(broken, f"{offer.text}: {type(error).__name__}: {error}")}
+
+
+def _cases() -> Iterator[Any]:
+    for group, laws in KINDS:
+        for offer in offers(group.group):
+            for name, check in _laws(group, offer, laws).items():
+                yield pytest.param(check, id=f"{offer.name}-{name}")
+
+
+@pytest.mark.parametrize("law", _cases())
+def test_installed(law: Check) -> None:
+    """A law, on what a package offers."""
+    law()
