@@ -6,7 +6,9 @@ Four cameras (rosendahl, vidir_modern, vidir_molemax, vienna_dias); in turn one 
 other three. In each split a random half of the three cameras' lesions trains, and a random half of the fourth's is the
 test; AUC of malignant or not, mean of the four cameras. `pooled`: all four train, and their other halves are the test,
 all scores in one sample. Spaces: pictures as they are, `reinhard` and `z_score` (of each picture, onto 1,200 pictures
-of the prior `skin_lesion`), and `randomized`, a translator learnt on that prior; none asks a patient. Heads: logistic
+of the prior `skin_lesion`), and `randomized`, a translator learnt on that prior; none asks a patient. `combat`:
+features without each camera's shift and scale (benchmarks/combat.py), which patients of all cameras shape, labelled
+ones where the camera trains. Heads: logistic
 regression on the features `colour` of pictures of 112 x 112; with --network FedAvg of the hospitals, 200 training
 lesions each, a cnn of 16, 24 and 32 channels, 20 rounds of 2 epochs, pictures of 32 x 32, and the rates and the start
 of benchmarks/public_start.py, which were chosen on its split 100; disturbances in training of strength .3, as chosen
@@ -31,6 +33,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+from combat import combat, common
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -140,11 +143,30 @@ def told(scores: np.ndarray, test: dict[str, np.ndarray]) -> float:
 
 
 def by_head(space: str, split: int, out: str) -> dict[str, float]:
-    x, y = features(space), np.array([int(line["label"]) for line in lines()])
+    x, y = features("raw" if space == "combat" else space), np.array([int(line["label"]) for line in lines()])
     train, test = divided(split, out)
     rows = np.concatenate(list(train.values()))
+    if space == "combat":
+        x = without_camera(x, y, train, test)
     head = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=2000)).fit(x[rows], y[rows])
     return {space: told(head.decision_function(x[np.concatenate(list(test.values()))]), test)}
+
+
+def without_camera(
+    x: np.ndarray, y: np.ndarray, train: dict[str, np.ndarray], test: dict[str, np.ndarray]
+) -> np.ndarray:
+    """Features without each camera's own shift and scale: from its labelled half, or from the tested pictures alone at
+    a camera that does not train.
+    """
+    known, out = common({c: x[r] for c, r in train.items()}, {c: y[r] for c, r in train.items()}), x.copy()
+    for camera in {**train, **test}:
+        half, other = train.get(camera), test.get(camera, np.array([], int))
+        if half is None:
+            out[other] = combat(x[other], known, None)
+            continue
+        rows = np.concatenate([half, other])
+        out[rows] = combat(x[rows], known, y[half], np.arange(len(half)))
+    return out
 
 
 class Network(NamedTuple):
@@ -233,7 +255,7 @@ def main() -> None:
     parser.add_argument("--lines", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    head, asked = ("network", options.lines) if options.network else ("features", list(SPACES))
+    head, asked = ("network", options.lines) if options.network else ("features", [*SPACES, "combat"])
     score: Callable[[str, int, str], dict[str, float]] = by_network if options.network else by_head
     for split, line, out in itertools.product(range(options.splits), asked, (*CAMERAS, POOLED)):
         book = json.loads(BOOK.read_text()) if BOOK.exists() else {}

@@ -4,6 +4,7 @@ oracle.
     python benchmarks/no_patient.py --n 16 48 --seeds 0 1 2 3 4
     python benchmarks/no_patient_tables.py
     python benchmarks/no_patient.py --contrast t2w --seeds 0 1 2      # into benchmarks/no_patient_t2w.json
+    python benchmarks/no_patient.py --unequal --seeds 0 1 2           # into benchmarks/no_patient_unequal.json
 
 Two phantom hospitals (P, smooth and masked; L, noisy, with an export window), n training patients and 60 test patients
 each, new ones in each seed; six slices of 48 x 48 at 1.5 mm a patient: ADC in 1e-3 mm²/s after the export's window, or
@@ -13,8 +14,9 @@ affine maps, classes drawn equally often. AUC of slices: at each hospital, and o
 
 A line is a space in which hospitals' images are, a start, and what training adds. Every line is scored as it is and
 with AdaBN. The translator and the starts are learnt on the procedural prior alone. `oracle`: L's patients on P's
-scanner. Figures go into benchmarks/no_patient.json as they come; what stands there is not run again. Settings were
-chosen on seeds 100 and 101 (`--choose`), which no table reports.
+scanner. --unequal: 60 % of P's and 20 % of L's patients have significant cancer, in the place of 45 % each. Figures go
+into benchmarks/no_patient.json as they come; what stands there is not run again. Settings were chosen on seeds 100 and
+101 (`--choose`), which no table reports.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from pipelines.data.studies import standardized
 from pipelines.hospital.public_networks import PUBLIC
 from pipelines.hospital.public_networks import translation as public_translation
 from pipelines.phantom.files import render
-from pipelines.phantom.patients import Contrast, PhantomSource
+from pipelines.phantom.patients import SHARE_SIGNIFICANT, Contrast, PhantomSource
 from pipelines.phantom.scanner import SCANNERS
 from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message, Params
@@ -64,6 +66,7 @@ TEST, LEAST = 60, 3  # test patients; pixels of a slice's lesion, as the shipped
 INPUTS = (1, 48, 48)
 TASK = Task(Cam(), INPUTS, 2)
 WORK = Work(lr=1e-3, batch=24, epochs=2, augment="affine", balance=True)
+EQUAL, UNEQUAL = (SHARE_SIGNIFICANT, SHARE_SIGNIFICANT), (0.6, 0.2)
 CACHE = Path("runs") / PUBLIC
 BOOK = Path(__file__).with_suffix(".json")
 TABLE = Path(__file__).parents[1] / "docs/results/data/harmonization.json"
@@ -92,13 +95,15 @@ KINDS: Mapping[Contrast, Kind] = {
 
 class Line(NamedTuple):
     """space: of the images. start: strength of the disturbances of the start's pictures; None: random numbers.
-    randomize: strength of the disturbances in training. contrast: of the images.
+    randomize: strength of the disturbances in training. contrast: of the images. shares: of the patients with
+    significant cancer, at P and at L.
     """
 
     space: str = "raw"
     start: float | None = None
     randomize: float = 0.0
     contrast: Contrast = "adc"
+    shares: tuple[float, float] = EQUAL
 
 
 LINES: Mapping[str, Line] = {
@@ -114,11 +119,19 @@ LINES: Mapping[str, Line] = {
 
 
 @lru_cache(maxsize=1)
-def hospitals(n: int, seed: int, contrast: Contrast) -> dict[str, tuple[Hospital, Hospital]]:
+def hospitals(
+    n: int, seed: int, contrast: Contrast, shares: tuple[float, float] = EQUAL
+) -> dict[str, tuple[Hospital, Hospital]]:
     """Both hospitals' images, raw, as the oracle has them, and, of those that are standardized, as they were before."""
     found: dict[str, list[Hospital]] = {"raw": [], "oracle": []} | ({} if contrast == "adc" else {"exported": []})
-    for scanner, population in (("P", 11 + 1000 * seed), ("L", 22 + 1000 * seed)):
-        source = PhantomSource(scanner=scanner, contrast=contrast, patients=n + TEST, seed=population)  # type: ignore[arg-type]
+    for scanner, population, share in (("P", 11 + 1000 * seed, shares[0]), ("L", 22 + 1000 * seed, shares[1])):
+        source = PhantomSource(
+            scanner=scanner,
+            contrast=contrast,
+            patients=n + TEST,
+            seed=population,
+            significant=share,  # type: ignore[arg-type]
+        )
         if contrast != "adc":
             found["exported"].append(_images(source, n, exported=True))
         own = _images(source, n)
@@ -185,7 +198,7 @@ def trained(
 ) -> dict[str, dict[str, float]]:
     """AUC of FedAvg's model, as it is and with AdaBN. into: the way into a space that is not one of these here."""
     into, scale = into or translation(line.space, line.contrast), KINDS[line.contrast].scale
-    spaces = hospitals(n, seed, line.contrast)
+    spaces = hospitals(n, seed, line.contrast, line.shares)
     sites = list(spaces.get(line.space, spaces["raw"]))
     if into is not None:
         sites = [Hospital(replace(one.train, x=into(one.train.x)), into(one.x), one.y) for one in sites]
@@ -238,6 +251,7 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--lines", nargs="+", default=list(LINES), choices=[*LINES, "exported"])
     parser.add_argument("--contrast", choices=list(KINDS), default="adc")
+    parser.add_argument("--unequal", action="store_true")
     parser.add_argument("--choose", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -245,12 +259,14 @@ if __name__ == "__main__":
         choose(options.n[0], options.contrast)
         raise SystemExit
     known = LINES if options.contrast == "adc" else {**LINES, "exported": Line("exported")}
-    place = BOOK if options.contrast == "adc" else BOOK.with_stem(f"{BOOK.stem}_{options.contrast}")
+    kinds = [options.contrast] * (options.contrast != "adc") + ["unequal"] * options.unequal
+    place, said = BOOK.with_stem("_".join([BOOK.stem, *kinds])), {"contrast": options.contrast}
+    said |= {"shares": UNEQUAL} if options.unequal else {}
     for n in options.n:
         for seed in options.seeds:
             for name in options.lines:
                 book = json.loads(place.read_text()) if place.exists() else {}
                 if name not in (of := book.setdefault(str(n), {}).setdefault(str(seed), {})):
-                    of[name] = trained(known[name]._replace(contrast=options.contrast), n, seed)
+                    of[name] = trained(known[name]._replace(**said), n, seed)
                     place.write_text(json.dumps(book, indent=1) + "\n")
                     print(n, seed, name, of[name], flush=True)

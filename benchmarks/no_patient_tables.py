@@ -1,5 +1,5 @@
 """Tables of docs/results/without-a-patient.md from benchmarks/no_patient.json, no_patient_t2w.json,
-detector_slices.json and cameras.json.
+no_patient_unequal.json, vafl_few.json, detector_slices.json, cameras.json and fundus_cameras.json.
 
     python benchmarks/no_patient_tables.py && python benchmarks/results_tables.py
 
@@ -23,8 +23,14 @@ sys.path.insert(0, str(ROOT))
 from evaluation.oracle_gap import share_of_gap  # noqa: E402
 
 TABLE = ROOT / "docs/results/data/without-a-patient.json"
-COMMITS, DATE = {"adc": "9f8b284", "t2w": "9f8b284", "detector": "ff69812", "cameras": "687e528"}, "2026-11-23"
+COMMITS = {
+    "adc": "9f8b284", "t2w": "30ac0f0", "unequal": "30ac0f0", "detector": "30ac0f0", "cameras": "30ac0f0",
+    "fundus": "30ac0f0",
+}  # fmt: skip
+DATE = "2026-11-23"
 NAMES = {"adc": "ADC", "t2w": "T2w"}
+BOOKS = {"adc": "no_patient", "t2w": "no_patient_t2w", "unequal": "no_patient_unequal"}
+OPTIONS = {"adc": "", "t2w": " --contrast t2w", "unequal": " --unequal"}
 PAIRS = (
     ("translator + start", "start"),
     ("translator + start", "raw"),
@@ -35,9 +41,13 @@ PAIRS = (
     ("randomize", "raw"),
     ("start", "oracle"),
     ("start", "oracle + start"),
+    ("VAFL as published", "raw"),
+    ("VAFL, structure", "raw"),
+    ("VAFL, structure", "VAFL as published"),
     ("oracle", "raw"),
 )
 BESIDE = ("raw", "start", "oracle", "oracle + start")
+VAFL = {"vafl": "VAFL as published", "structure": "VAFL, structure"}
 FEWEST = 3  # seeds
 POOLED = "pooled"
 Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
@@ -79,7 +89,7 @@ def phantom(found: Scores, n: str, contrast: str) -> dict[str, object]:
         for line in lines_of(found)
     ]
     columns = [f"n = {n}", "AUC overall", "P", "L", "overall, AdaBN", "minus raw", "share of the gap"]
-    command = f"no_patient.py{said(contrast)} --n {n} --seeds {' '.join(found)}"
+    command = f"no_patient.py{OPTIONS[contrast]} --n {n} --seeds {' '.join(found)}"
     return {**head(command, COMMITS[contrast]), "columns": columns, "rows": rows}
 
 
@@ -93,11 +103,7 @@ def pairs(every: Mapping[str, Scores], contrast: str) -> dict[str, object]:
         ]
         rows.append([f"{one} − {other}", *cells])
     columns = ["overall AUC", *(f"n = {n}{way}" for n in every for way in ("", ", AdaBN"))]
-    return {**head(f"no_patient.py{said(contrast)}", COMMITS[contrast]), "columns": columns, "rows": rows}
-
-
-def said(contrast: str) -> str:
-    return "" if contrast == "adc" else f" --contrast {contrast}"
+    return {**head(f"no_patient.py{OPTIONS[contrast]}", COMMITS[contrast]), "columns": columns, "rows": rows}
 
 
 def detector(book: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> dict[str, object]:
@@ -148,15 +154,45 @@ def cameras(book: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, 
     return {**head("cameras.py", COMMITS["cameras"], "CONSILIUM_DATA=… "), "columns": columns, "rows": rows}
 
 
+def fundus(book: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, object]:
+    """Dice of the disc at each camera that nobody trained on, their mean, and where both trained; gains over `raw`, and
+    over `reinhard`, of the splits.
+    """
+    first = next(iter(book.values()))
+    names = [name for name in next(iter(first.values())) if name != POOLED]
+    splits = [split for split in first if all({*names, POOLED} <= of.get(split, {}).keys() for of in book.values())]
+    mean = {
+        line: np.array([np.mean([of[split][name] for name in names]) for split in splits]) for line, of in book.items()
+    }
+    rows = []
+    for line, of in book.items():
+        cells = [interval(np.array([of[split][name] for split in splits])) for name in (*names, POOLED)]
+        gains = [
+            "" if line == other else interval(mean[line] - mean[other], "+")
+            for other in ("raw", "raw, AdaBN", "reinhard")
+        ]
+        rows.append([line, *cells[:-1], interval(mean[line]), *gains, cells[-1]])
+    columns = [
+        "left out", *(f"Dice at {name}" for name in names), "mean", "minus raw", "minus raw with AdaBN",
+        "minus reinhard", "both train: Dice",
+    ]  # fmt: skip
+    return {**head("fundus_cameras.py", COMMITS["fundus"], "CONSILIUM_DATA=… "), "columns": columns, "rows": rows}
+
+
 def head(command: str, commit: str, before: str = "") -> dict[str, object]:
     return {"command": f"{before}python benchmarks/{command}", "commit": commit, "date": DATE}
 
 
 def recorded(contrast: str) -> dict[str, Scores]:
     """n -> what was measured."""
-    name = "no_patient" if contrast == "adc" else f"no_patient_{contrast}"
-    found: dict[str, Scores] = json.loads((ROOT / f"benchmarks/{name}.json").read_text())
-    return found
+    found: dict[str, dict[str, dict[str, object]]] = json.loads(
+        (ROOT / f"benchmarks/{BOOKS[contrast]}.json").read_text()
+    )
+    for key, run in json.loads((ROOT / "benchmarks/vafl_few.json").read_text()).items():
+        of, n, seed, *line = key.split("|")
+        if of == contrast and seed in found.get(n, {}):
+            found[n][seed][VAFL[line[0] if line else "vafl"]] = run["scores"]
+    return found  # type: ignore[return-value]
 
 
 def scores(contrast: str) -> dict[str, Scores]:
@@ -170,12 +206,13 @@ def scores(contrast: str) -> dict[str, Scores]:
 
 def main() -> None:
     told: dict[str, object] = {}
-    for contrast in NAMES:
+    for contrast in BOOKS:
         every, name = scores(contrast), "phantom" if contrast == "adc" else contrast
         told |= {f"{name}-{n}": phantom(found, n, contrast) for n, found in every.items()}
         told["pairs" if contrast == "adc" else f"{contrast}-pairs"] = pairs(every, contrast)
     told["detector"] = detector(json.loads((ROOT / "benchmarks/detector_slices.json").read_text()))
     told["cameras"] = cameras(json.loads((ROOT / "benchmarks/cameras.json").read_text()))
+    told["fundus"] = fundus(json.loads((ROOT / "benchmarks/fundus_cameras.json").read_text()))
     text = json.dumps(told, indent=1, ensure_ascii=False)
     TABLE.write_text(text + "\n")
 

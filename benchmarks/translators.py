@@ -18,6 +18,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,7 +40,7 @@ from pipelines.phantom.scanner import SCANNERS, acquire
 
 SCALE = Scale(low=0.0, high=3.5)
 SLICES = 6
-OWN, SHARED, TEST = range(1, 4)  # seeds of populations
+OWN, SHARED, TEST, CHOICE = range(1, 5)  # seeds of populations
 TESTED = range(1000, 1060)
 FIGURES = ("gland MAE", "gland", "contrast", "CNR", "lesion", "distance")
 
@@ -112,9 +113,11 @@ def line(name: str, found: list[dict[str, float]], seconds: float = 0.0) -> None
     print(f"| {name} | {' | '.join(cells)} | {f'{seconds:.0f}' if seconds else ''} |", flush=True)
 
 
-def cyclegans(norm: Norm, steps: int, seeds: list[int], own: Own, shared: Tensor, test: Paired) -> None:
+def cyclegans(
+    norm: Norm, steps: int, seeds: list[int], own: Own, shared: Tensor, test: Paired, structure: float = 0.0
+) -> None:
     """A CycleGAN of each seed, as it is and with every patient's mean kept."""
-    plain = CycleGan(norm=norm, steps=steps)
+    plain = CycleGan(norm=norm, steps=steps, structure=structure)
     kept = replace(plain, keep_mean="patient")
     found: list[list[dict[str, float]]] = [[], []]
     begun = time.process_time()
@@ -123,11 +126,11 @@ def cyclegans(norm: Norm, steps: int, seeds: list[int], own: Own, shared: Tensor
     for params in trained:
         for rows, settings in zip(found, (plain, kept), strict=True):
             rows.append(figures(settings.translate(params, test.images["L"], test.patient), test, shared))
-    line(f"CycleGAN, norm {norm}, {steps} steps", found[0], spent)
+    line(f"CycleGAN, norm {norm}, {steps} steps" + f", structure {structure:g}" * bool(structure), found[0], spent)
     line("the same, `keep_mean: patient`", found[1])
 
 
-def table(n: int, norms: list[Norm], steps: int, seeds: list[int], test: Paired) -> None:
+def table(n: int, norms: list[Norm], steps: int, seeds: list[int], test: Paired, structures: list[float]) -> None:
     site, target = paired(OWN, range(n), "L"), paired(SHARED, range(n), "P")
     own, shared = Own(site.images["L"], site.labels, site.patient), target.images["P"]
     print(f"\n| n = {n} | {' | '.join(FIGURES)} | CPU s |\n|{'---|' * (len(FIGURES) + 2)}")
@@ -136,8 +139,8 @@ def table(n: int, norms: list[Norm], steps: int, seeds: list[int], test: Paired)
     for way in (ZScore(), Percentile(), Nyul(), HistogramMatch()):
         params = way.fit(own, shared)
         line(way.name, [figures(way.translate(params, test.images["L"], test.patient), test, shared)])
-    for norm in norms:
-        cyclegans(norm, steps, seeds, own, shared, test)
+    for norm, structure in itertools.product(norms, structures):
+        cyclegans(norm, steps, seeds, own, shared, test, structure)
 
 
 if __name__ == "__main__":
@@ -146,8 +149,10 @@ if __name__ == "__main__":
     reader.add_argument("--norms", nargs="*", default=["instance", "none"], choices=["instance", "none"])
     reader.add_argument("--steps", type=int, default=600)
     reader.add_argument("--seeds", type=int, nargs="+", default=[0])
+    reader.add_argument("--structure", type=float, nargs="+", default=[0.0], help="weights of changed_structure")
+    reader.add_argument("--choose", action="store_true", help="on 60 patients that no table reports")
     asked = reader.parse_args()
     torch.set_num_threads(1)
-    test = paired(TEST, TESTED, "LP")
+    test = paired(CHOICE if asked.choose else TEST, TESTED, "LP")
     for n in asked.patients:
-        table(n, asked.norms, asked.steps, asked.seeds, test)
+        table(n, asked.norms, asked.steps, asked.seeds, test, asked.structure)

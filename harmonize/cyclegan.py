@@ -28,6 +28,7 @@ from harmonize.generators import Discriminator, Norm, Transformer, translated
 from harmonize.networks import Classifier, initialised
 from harmonize.own import Own, complain, patient_means, shifted
 from harmonize.scale import Progress, silent
+from harmonize.structure import changed_structure
 from harmonize.unfinished import Training, fingerprint, restore, write
 from harmonize.views import View, noisy, pooled, step_seed, viewed
 from privacy.folder import Folder
@@ -37,11 +38,12 @@ from privacy.settings_error import Problem, refuse
 TELL = 10  # steps between two progress reports
 
 LR, RATES = 1e-4, ("lr_t", "lr_d", "lr_c")  # section III.C: of all networks
+WEIGHTS = ("cycle", "identity", "classification", "structure", "noise")
 # Section III.C: Adam, learning rate 1e-4, batch 24, for all networks. Options that the paper does not mention are off.
 PAPER: dict[str, Any] = {
     "batch": 24, "lr_t": LR, "lr_d": LR, "lr_c": LR, "betas": (0.9, 0.999), "decay": False, "noise": 0.0,
     "pool": 0, "ema": 0.0, "norm": "instance", "residual": False, "augment": "flip", "keep_mean": "none",
-    "cycle": 10.0, "identity": 5.0, "classification": 1.0,
+    "cycle": 10.0, "identity": 5.0, "classification": 1.0, "structure": 0.0,
 }  # fmt: skip
 
 
@@ -52,14 +54,16 @@ class CycleGan:
     variant: `paper` fixes what `PAPER` lists; those fields may not be set then. lr: of all networks of that variant;
     the paper's 1e-4 goes with some 30,000 steps, and fewer may need more. steps: of training. batch: images of either
     kind in a step. width, downs, blocks, norm, residual: see `generators.Transformer`. critic: width of the
-    discriminators. classifier: width of C_T. cycle, identity, classification: weights in equation 7. lr_t: of T and F;
-    lr_d: of the discriminators; lr_c: of C_T. betas: Adam's. decay: learning rates fall linearly to 0 in the second
-    half. noise: standard deviation of the noise on the discriminators' inputs, falling to 0 over the training. pool:
-    number of earlier translations kept for the discriminators; 0 = none. ema: decay of the mean of T's and F's weights
-    that is the result; 0 = the last weights. copies: deformed copies of every image, made before the training. augment:
-    of each batch. keep_mean: `patient` gives every patient's images the mean that the central region had before, plus
-    one number for the whole site: patients keep their order. amp: bfloat16 where the device is a GPU. every: steps
-    between two states on disk.
+    discriminators. classifier: width of C_T. cycle, identity, classification: weights in equation 7. structure: beside
+    them, the weight of what T changes in its images' structure (`structure.py`); 0 = not. It needs no norm, which would
+    take each image's own level, and holds lesions where `norm: none` alone loses them in two of three trainings. lr_t:
+    of T and F; lr_d: of the discriminators; lr_c: of C_T. betas: Adam's. decay: learning rates fall linearly to 0 in
+    the second half. noise: standard deviation of the noise on the discriminators' inputs, falling to 0 over the
+    training. pool: number of earlier translations kept for the discriminators; 0 = none. ema: decay of the mean of T's
+    and F's weights that is the result; 0 = the last weights. copies: deformed copies of every image, made before the
+    training. augment: of each batch. keep_mean: `patient` gives every patient's images the mean that the central region
+    had before, plus one number for the whole site: patients keep their order. amp: bfloat16 where the device is a GPU.
+    every: steps between two states on disk.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -79,6 +83,7 @@ class CycleGan:
     cycle: float = 10.0
     identity: float = 5.0
     classification: float = 1.0
+    structure: float = 0.0
     lr_t: float = 1e-3
     lr_d: float = 1e-4
     lr_c: float = 1e-3
@@ -102,7 +107,7 @@ class CycleGan:
                 (("batch", "blocks"), "be in [1, 1024]", lambda v: 1 <= v <= 1024),
                 (("width", "critic", "classifier"), "be a multiple of 4 in [4, 512]", lambda v: v in range(4, 513, 4)),
                 (("downs",), "lie in 1..2", lambda v: 1 <= v <= 2),
-                (("cycle", "identity", "classification", "noise"), "be finite and >= 0", lambda v: 0 <= v < math.inf),
+                (WEIGHTS, "be finite and >= 0", lambda v: 0 <= v < math.inf),
                 (("lr", *RATES), "be in (0, 1]", lambda v: 0 < v <= 1),
                 (("pool", "copies"), "be in [0, 1000]", lambda v: 0 <= v <= 1000),
                 (("ema",), "lie in [0, 1)", lambda v: 0 <= v < 1),
@@ -241,6 +246,8 @@ def losses(
         + settings.identity * (equations.identity(Tz, z) + equations.identity(Fx, x))
         + settings.classification * equations.classification(probability, y)
     )
+    if settings.structure:
+        transformers = transformers + settings.structure * changed_structure(Tx, x)
     critics = equations.classification(probability, y)
     for name, real, made in (("dis_shared", z, Tx), ("dis_own", x, Fz)):
         scores = nets[name](noisy(made, noise, generator))

@@ -16,6 +16,7 @@ from harmonize.distances import sliced_wasserstein
 from harmonize.generators import Discriminator, Transformer, translated
 from harmonize.networks import initialised
 from harmonize.own import Own, patient_means, shifted
+from harmonize.structure import changed_structure
 from harmonize.views import pooled, step_seed, viewed
 from privacy.message import Params
 
@@ -74,6 +75,15 @@ def example(s: CycleGan) -> tuple[torch.nn.ModuleDict, Batch]:
     return initialised(lambda: networks(s, (1, 16, 16)), 0).double(), Batch(
         own.images.double(), own.labels, shared.double()
     )
+
+
+def test_structure_is_added_to_the_loss_of_the_transformers_alone() -> None:
+    s = replace(SMALL, norm="none")
+    nets, batch = example(s)
+    plain, more = losses(s, nets, batch), losses(replace(s, structure=2.5), nets, batch)
+    changed = changed_structure(nets["translator"](batch.x), batch.x)
+    assert float(more.transformers.detach()) == pytest.approx(float((plain.transformers + 2.5 * changed).detach()))
+    assert float(more.critics.detach()) == pytest.approx(float(plain.critics.detach()))
 
 
 @BOTH
