@@ -259,5 +259,6 @@ def test_all_that_is_wrong_with_the_arguments_is_said_at_once():
 
 
 def test_quality_is_a_value():
-    quality = measured(**{**DRAWN, "translated": DRAWN["raw"]}, seed=0)
+    # Without NaN: from Python 3.13 on, dataclasses with the same NaN are not equal.
+    quality = replace(measured(**{**DRAWN, "translated": DRAWN["raw"]}, seed=0), cycle_mae=0.0)
     assert replace(quality) == quality and hash(quality) == hash(replace(quality))
