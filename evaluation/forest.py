@@ -44,12 +44,13 @@ def forest(
                 axes.axhline(len(names) - 0.5, color=INK, linewidth=0.6, alpha=0.5)
             if least is not None:
                 axes.axvline(least, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+            worst = next((name for name in names if name in own), None)
             for y, name in enumerate(whole):
                 row = own.get(name)
                 if row is None or not math.isfinite(row.value):
                     axes.text(0.02, y, "no score", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
                     continue
-                colour = HIDING if name in over else COLOURS[3] if name == names[0] else COLOURS[0]
+                colour = HIDING if name in over else COLOURS[3] if name == worst else COLOURS[0]
                 axes.hlines(y, row.low, row.high, color=colour, linewidth=1.8, alpha=1 if row.assessable else 0.45)
                 mark = "D" if name in over else "o"
                 face = colour if row.assessable and name not in over else "none"

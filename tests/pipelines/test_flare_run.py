@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 import yaml
 
+from federation.models.cnn import Cnn
 from flare_processes import PLAIN_RUN, federation
 from harmonize.veto import Limits
+from pipelines.data.images import Slices
+from pipelines.data.sources import NiftiSource
 from pipelines.run import main
 from privacy.release import ledger as ledgers
+from signed_models import finished, public_key, write_signed
 
 SITE = {"source": {"kind": "phantom", "scanner": "P", "patients": 12, "slices": 4}}
+TRUSTED = {"trusted_models": {"owner": public_key()}}
 SMALL = {
     **PLAIN_RUN,
     "model": {"name": "cnn", "widths": [8, 16], "norm": "group"},
@@ -104,3 +109,30 @@ def test_methods_and_translation_over_flare_are_those_in_one_process(
     runs = tmp_path / "coordinator" / "runs" / "far"
     assert (runs / "report.html").exists(), said
     assert outcome(runs) == undisturbed
+
+
+@pytest.mark.slow
+def test_a_benchmark_over_flare_is_that_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three hospitals, of which one trusts nobody. Without processes: tests/pipelines/test_benchmark.py."""
+    images = Slices(size=16, spacing_mm=4.0)
+    data = finished(model=Cnn(widths=(8, 8), norm="group"), images=images, source=NiftiSource(folder="."), gland=True)
+    model = write_signed(tmp_path / "cnn.safetensors", data)
+    sites = {name: {**site, "policy": TRUSTED} for name, site in hospitals("a", "b", "c").items()}
+    sites["c"]["policy"] = {}
+    plan = {"models": {"cnn": str(model)}, "copies": 20}
+    config = written(tmp_path, {"name": "far", "benchmark": plan, "sites": sites})
+    with federation(tmp_path, sites) as far:
+        said, _ = far.submit(config).communicate(timeout=400)
+    runs = tmp_path / "coordinator" / "runs" / "far"
+    assert (runs / "benchmark.html").exists(), said
+    assert not (runs / "sites").exists(), "patients' folders lie at the hospitals"
+    (tmp_path / "near").mkdir()
+    monkeypatch.chdir(tmp_path / "near")
+    assert main([str(config)]) == 0
+    here = tmp_path / "near" / "runs" / "far"
+    assert [path.name for path in sorted(here.glob("replies/*"))] == ["cnn.a.safetensors", "cnn.b.safetensors"]
+    for path in here.glob("replies/*"):
+        assert (runs / "replies" / path.name).read_bytes() == path.read_bytes()
+    told = [json.loads((root / "benchmark.json").read_text()) for root in (runs, here)]
+    assert told[0]["hospitals"] == told[1]["hospitals"] and told[0]["scores"] == told[1]["scores"]
+    assert told[0]["hospitals"][0]["reasons"]["cnn"]["code"] == "policy_model"
