@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from federation.installed import Offer
+from federation.models.own import Own, builder_of
 from federation.registry import is_registered, offered, place_of, source_digest
 from privacy.message import Json
 
@@ -86,6 +87,8 @@ def _origin(kind: type, value: object) -> Origin | None:
     if (found := offered(kind)) is not None:
         group, offer = found
         return Origin(f"{group.what} {getattr(value, group.tag)}", offer.source, offer.digest, offer)
+    if isinstance(value, Own) and (build := builder_of(value.network)) is not None:
+        return Origin(f"network {value.network}", place_of(build), source_digest(build))
     if is_registered(kind):
         name = getattr(value, "name", None) or getattr(value, "kind", "")
         return Origin(str(name), place_of(kind), source_digest(kind))

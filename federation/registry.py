@@ -225,14 +225,15 @@ def complaints(group: Group, kind: object) -> list[str]:
     return lacking(kind, group.needs, group.tag)
 
 
-def place_of(kind: type) -> str:
-    """Module and name of a class."""
-    return f"{kind.__module__}.{kind.__qualname__}"
+def place_of(kind: object) -> str:
+    """Module and name of a class or function."""
+    return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', type(kind).__name__)}"
 
 
 @lru_cache(maxsize=256)
-def source_digest(kind: type) -> str:
-    """SHA-256 of the file of a registered class, or of its lines in a notebook; empty if neither can be had."""
+def source_digest(kind: Any) -> str:
+    """SHA-256 of the file of a registered class or function, or of its lines in a notebook; empty if neither can be
+    had."""
     try:
         path = Path(inspect.getsourcefile(kind) or "")
         data = path.read_bytes() if path.is_file() else inspect.getsource(kind).encode()

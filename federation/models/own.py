@@ -22,7 +22,7 @@ from privacy.settings_error import Problem, refuse
 Build: TypeAlias = Callable[..., nn.Module]
 ELSEWHERE = (
     "a network of one's own is known only where it was registered; for hospitals on other machines put it into a "
-    "package that each installs (docs/how-to/python.md)"
+    "package that each installs (docs/how-to/extend.md)"
 )
 _BUILDERS: dict[str, Build] = {}
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
-from federation.engine import Engine, InProcess
+from federation.engine import Engine, InProcess, Worker
 from federation.rounds import QuorumLost
 from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
@@ -189,8 +189,11 @@ def _run(
     return int(Exit.OK)
 
 
-def run_config(config: Config, stop: Stop, console: Console, *, command: str) -> Results:
-    """Run all stages in the run's folder, keeping finished ones. command: the command that continues the run.
+def run_config(
+    config: Config, stop: Stop, console: Console, *, command: str, engines: Engines | None = None
+) -> Results:
+    """Run all stages in the run's folder, keeping finished ones. command: the command that continues the run. engines:
+    as in `run_command`.
 
     Raises:
         LockedError, StageFailed, Stopped: see `RunLock` and `execute`.
@@ -198,7 +201,7 @@ def run_config(config: Config, stop: Stop, console: Console, *, command: str) ->
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
     with RunLock(root):
-        world = make_world(config, root, stop, command=command)
+        world = make_world(config, root, stop, engines=engines, command=command)
         return run_steps(plan(stages_of(config), world, root, command=command), world, console)
 
 
@@ -247,15 +250,20 @@ def make_world(
 
 
 def simulated_engines(config: Config, root: Path, stop: Stop) -> Engines:
-    """Engines with every hospital of the configuration in this process, each with a folder of its own.
+    """Engines with every hospital of the configuration in this process. Raises: ConfigError: as `simulated_workers`."""
+    workers = simulated_workers(config, root, stop)
+    inside = InProcess({name: own for name, own in workers.items() if name not in config.outside})
+    return Engines(inside, InProcess({name: workers[name] for name in config.outside}))
+
+
+def simulated_workers(config: Config, root: Path, stop: Stop) -> dict[str, Worker]:
+    """Every hospital of the configuration, also external ones, each with a folder of its own.
 
     Raises:
         ConfigError: the settings say that some hospitals are on other machines.
     """
     device = chosen_device(config.device)
-    workers = simulated(played(config), root, device=device, now=_now, pause=stop.check)
-    inside = InProcess({name: own for name, own in workers.items() if name not in config.outside})
-    return Engines(inside, InProcess({name: workers[name] for name in config.outside}))
+    return simulated(played(config), root, device=device, now=_now, pause=stop.check)
 
 
 def _now() -> str:

@@ -1,0 +1,235 @@
+"""One hospital's examples as arrays: checked when they are made, written as a file for the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.data.images import MOST_AXES
+from pipelines.data.pseudonym import normalized
+from pipelines.data.split import SPLITS
+from pipelines.data.tensors.file import tensor_bytes
+from pipelines.loader.document import ConfigError
+from pipelines.settings.task import MOST
+from privacy.settings_error import Problem
+
+SHOWN = 4
+REAL, WHOLE = "fiub", "iub"  # numpy's letters of kinds of numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Examples that are ready for a network, with their labels or masks and whose they are.
+
+    Args:
+        x: (n, *inputs), finite numbers, kept as float32; 1 to 4 sides, as (features,), (C, H, W) or (C, D, H, W).
+        y: (n,) whole numbers, the class of each example, 0 = the first; None where masks are learnt.
+        patient: n names (texts or whole numbers), or "each" = every example is a patient. Patients are split, and
+            protected by ε, with all their examples; a patient under two names counts as two.
+        mask: (n, *spatial) whole numbers, the class of each pixel, 0 = background.
+        split: of each example "train", "validation" or "test", the same for all of a patient; or patient -> split.
+            None = the run divides the patients.
+
+    Raises:
+        ConfigError: all that is wrong.
+    """
+
+    x: Any
+    y: Any = None
+    patient: Sequence[object] | Literal["each"] = ()
+    mask: Any = None
+    split: Sequence[str] | Mapping[object, str] | None = None
+
+    def __post_init__(self) -> None:
+        problems: list[Problem] = []
+        x = _numbers(self.x, "x", REAL, problems)
+        y = None if self.y is None else _numbers(self.y, "y", WHOLE, problems)
+        mask = None if self.mask is None else _numbers(self.mask, "mask", WHOLE, problems)
+        if (self.y is None) == (self.mask is None):
+            found = "neither" if self.y is None else "both"
+            problems.append(Problem(("y",), f"give either y, labels, or mask, classes of pixels; found {found}"))
+        names = _names(self.patient, None if x is None else len(x), problems)
+        if x is not None:
+            problems += _shape_problems(x, y, mask)
+            problems += _value_problems(x, y, mask)
+            problems += _length_problems(len(x), names)
+        split = () if self.split is None else _splits(self.split, names, problems)
+        if problems or x is None:
+            raise ConfigError(problems)
+        for name, value in (("x", _single(x)), ("y", y if y is None else y.astype(np.int64)), ("patient", names)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "mask", None if mask is None else mask.astype(np.uint8))
+        object.__setattr__(self, "split", split)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return tuple(int(side) for side in self.x.shape[1:])
+
+    @property
+    def highest(self) -> int:
+        """The highest class that occurs."""
+        return int((self.y if self.mask is None else self.mask).max())
+
+    @staticmethod
+    def of(items: Any, patient: Sequence[object] | Literal["each"] | None = None, **more: Any) -> Examples:
+        """All items of a `torch.utils.data.Dataset`, or of any sequence, read once in their order.
+
+        items: (x, y, patient) each, or (x, y) with `patient` given apart. more: `split`, as of `Examples`. Transforms
+        that draw random numbers are drawn once; the run's own are in `Work(augment=...)`.
+
+        Raises:
+            ConfigError: all that is wrong.
+        """
+        try:
+            parts = [tuple(items[number]) for number in range(len(items))]
+        except (TypeError, KeyError) as error:
+            text = f"{type(items).__name__} is no sequence of (x, y, patient): {error}; give a Dataset with a length"
+            raise ConfigError([Problem((), text)]) from error
+        wanted = 3 if patient is None else 2
+        if not parts or (wrong := sorted({len(one) for one in parts} - {wanted})):
+            found = f"items of {', '.join(map(str, wrong))}" if parts else "no item"
+            also = "" if patient is not None else ", or (x, y) and patient=[...] or patient='each' apart"
+            form = "(x, y, patient)" if wanted == 3 else "(x, y)"
+            text = f"{type(items).__name__} has {found}; each must be {form}"
+            raise ConfigError([Problem((), text + also)])
+        whose = [_scalar(one[2]) for one in parts] if patient is None else patient
+        x, y = _stacked([one[0] for one in parts], "x"), _stacked([one[1] for one in parts], "y")
+        return Examples(x, None, whose, mask=y, **more) if y.ndim > 1 else Examples(x, y, whose, **more)
+
+    def data(self, classes: Sequence[str]) -> bytes:
+        """The bytes of their file (`pipelines.data.tensor_source`). classes: of the run's task; empty = not said."""
+        parts = {"x": self.x, **({"y": self.y} if self.mask is None else {"mask": self.mask})}
+        return tensor_bytes(parts, [str(name) for name in self.patient], tuple(map(str, self.split or ())), classes)
+
+
+def _single(x: NDArray[Any]) -> NDArray[np.float32]:
+    return np.ascontiguousarray(x, np.float32)
+
+
+def _scalar(value: Any) -> object:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _array(value: Any) -> NDArray[Any]:
+    if hasattr(value, "detach"):  # a tensor, perhaps on another device
+        value = value.detach().cpu()
+    return np.asarray(value)
+
+
+def _stacked(values: Sequence[Any], name: str) -> NDArray[Any]:
+    found = [_array(value) for value in values]
+    shapes = sorted({one.shape for one in found})
+    if len(shapes) > 1:
+        shown = ", ".join(str(list(shape)) for shape in shapes[:SHOWN])
+        raise ConfigError([Problem((name,), f"items have different shapes, {shown}; bring them to one")])
+    return np.stack(found)
+
+
+def _numbers(value: Any, name: str, kinds: str, problems: list[Problem]) -> NDArray[Any] | None:
+    try:
+        found = _array(value)
+    except (TypeError, ValueError) as error:
+        problems.append(Problem((name,), f"no array of numbers ({error}); give one shape for all examples"))
+        return None
+    if found.dtype.kind not in kinds:
+        what = "whole numbers" if kinds == WHOLE else "numbers"
+        problems.append(Problem((name,), f"must hold {what}, found {found.dtype}; convert it"))
+        return None
+    return found
+
+
+def _names(patient: object, count: int | None, problems: list[Problem]) -> tuple[str, ...]:
+    if isinstance(patient, str):
+        if patient != "each":
+            problems.append(Problem(("patient",), f'must be a list of names, or "each", found {patient[:20]!r}'))
+        return tuple(str(number + 1) for number in range(count or 0)) if patient == "each" else ()
+    listed = _array(patient).tolist() if hasattr(patient, "shape") else patient
+    if not isinstance(listed, Iterable):
+        problems.append(Problem(("patient",), f"must be a list of names, found {type(patient).__name__}"))
+        return ()
+    found = list(listed)
+    if strange := sorted(
+        {type(one).__name__ for one in found if isinstance(one, bool) or not isinstance(one, str | int | np.integer)}
+    ):
+        problems.append(Problem(("patient",), f"names must be texts or whole numbers, found {', '.join(strange)}"))
+        return ()
+    names = tuple(normalized(str(one)) for one in found)
+    if empty := [row for row, name in enumerate(names) if not name]:
+        problems.append(Problem(("patient",), f"empty in {_rows(empty)}; name the patient of every example"))
+    return names
+
+
+def _length_problems(count: int, names: Sequence[str]) -> list[Problem]:
+    if len(names) == count:
+        return []
+    text = f"{len(names)} names for {count} examples; give one for each"
+    return [Problem(("patient",), text + ("" if names else ', or patient="each" if every example is a patient'))]
+
+
+def _shape_problems(x: NDArray[Any], y: NDArray[Any] | None, mask: NDArray[Any] | None) -> list[Problem]:
+    problems = []
+    shape = list(x.shape)
+    if not 2 <= x.ndim <= MOST_AXES + 1 or 0 in shape:
+        text = f"must be (n, *inputs) with n >= 1 and 1 to {MOST_AXES} sides of an example, found {shape}"
+        problems.append(Problem(("x",), text))
+        return problems
+    if y is not None and y.shape != (len(x),):
+        problems.append(Problem(("y",), f"must be ({len(x)},), a class for each example, found {list(y.shape)}"))
+    if mask is not None and (mask.shape != (len(x), *x.shape[2:]) or x.ndim < 4):
+        wanted = [len(x), *shape[2:]] if x.ndim > 3 else "of images (C, H, W) or (C, D, H, W)"
+        problems.append(Problem(("mask",), f"must be {wanted}, a class for each pixel, found {list(mask.shape)}"))
+    return problems
+
+
+def _value_problems(x: NDArray[Any], y: NDArray[Any] | None, mask: NDArray[Any] | None) -> list[Problem]:
+    problems = []
+    with np.errstate(over="ignore"):
+        wrong = ~np.isfinite(x.astype(np.float32)).reshape(len(x), -1).all(axis=1) if x.size else np.zeros(0, bool)
+    if wrong.any():
+        text = f"not finite (NaN, infinite, or beyond 3e38) in {_rows(np.flatnonzero(wrong).tolist())}"
+        problems.append(Problem(("x",), f"{text}; replace or leave out"))
+    for name, values, most in (("y", y, 255), ("mask", mask, MOST)):
+        if values is not None and values.size and not 0 <= int(values.min()) <= int(values.max()) <= most:
+            found = f"{int(values.min())} to {int(values.max())}"
+            problems.append(Problem((name,), f"classes must be in 0..{most}, 0 = the first, found {found}"))
+    return problems
+
+
+def _splits(
+    split: Sequence[str] | Mapping[object, str], names: Sequence[str], problems: list[Problem]
+) -> tuple[str, ...]:
+    if isinstance(split, Mapping):
+        known = {normalized(str(name)): str(value) for name, value in split.items()}
+        if missing := sorted(set(names) - set(known)):
+            text = f"no split for {', '.join(map(repr, missing[:SHOWN]))}; name one of {', '.join(SPLITS)} for each"
+            problems.append(Problem(("split",), f"{text} ({len(missing)} missing)"))
+            return ()
+        found = tuple(known[name] for name in names)
+    else:
+        found = tuple(str(_scalar(one)) for one in split)
+    if len(found) != len(names):
+        problems.append(Problem(("split",), f"{len(found)} splits for {len(names)} examples; give one for each"))
+        return ()
+    if strange := sorted(set(found) - {*SPLITS}):
+        text = f"must be {', '.join(SPLITS)}, found {', '.join(map(repr, strange[:SHOWN]))}"
+        problems.append(Problem(("split",), text))
+    twice = [
+        name for name, number in Counter(name for name, _ in set(zip(names, found, strict=True))).items() if number > 1
+    ]
+    if twice:
+        text = f"{len(twice)} patients are in two splits ({', '.join(map(repr, sorted(twice)[:SHOWN]))}); give one each"
+        problems.append(Problem(("split",), text))
+    if found and "train" not in found:
+        problems.append(Problem(("split",), "nobody is in train; name some"))
+    return found
+
+
+def _rows(rows: Sequence[int]) -> str:
+    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    return f"row {', '.join(map(str, rows[:SHOWN]))}{more}"

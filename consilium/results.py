@@ -1,0 +1,239 @@
+"""The results of a run as plain objects, read from its folder: the page shows the same numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from evaluation.metrics import AUC
+from evaluation.overlap import DICE
+from evaluation.rows import AT_ONE
+from federation.registry import permitting
+from pipelines.coordinator.artifacts import ANSWERS, PAGE
+from pipelines.ledger import FILE
+from pipelines.models.file import READY, Ready, read_ready
+from pipelines.runs.runner import Results as Ended
+from privacy.message import Json
+from privacy.release import ledger as ledgers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+USUAL = (AUC.name, DICE.name)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number of the tables. hospital: the test site, or what is averaged over, as `private mean`. value: NaN where
+    it is not defined; low, high: its 95 % interval over patients, NaN without bootstrap copies. assessable: whether
+    there were enough test patients to judge by.
+    """
+
+    method: str
+    hospital: str
+    measure: str
+    value: float
+    low: float
+    high: float
+    assessable: bool
+    patients: int
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What one hospital says of its patients' privacy in this run, and before it where its ledger began earlier.
+
+    unit: who is protected, as `patient`; adjacency: which data sets are compared. epsilon: infinite where nothing is
+    promised. meaning: ε in words. outside: what no ε covers. text: the whole statement, Markdown.
+    """
+
+    hospital: str
+    unit: str
+    adjacency: str
+    epsilon: float
+    delta: float
+    meaning: str
+    outside: tuple[str, ...]
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """A finished run. folder: with all its artifacts. yaml: the settings that it ran by; None of a mapping. ran, kept:
+    stages. rows: scores. losses: method -> hospital -> round -> validation loss. statements: by hospital. recommended:
+    hospital -> the method that its page recommends, None for none. not_guaranteed: what this run does not promise that
+    a run at real hospitals by reviewed code would; each a sentence.
+    """
+
+    folder: Path
+    yaml: Path | None
+    ran: tuple[str, ...]
+    kept: tuple[str, ...]
+    rows: tuple[Score, ...] = field(repr=False)
+    losses: Mapping[str, Mapping[str, Mapping[int, float]]] = field(repr=False)
+    statements: Mapping[str, Statement] = field(repr=False)
+    recommended: Mapping[str, str | None]
+    not_guaranteed: tuple[str, ...]
+
+    @property
+    def page(self) -> Path:
+        """The coordinator's page."""
+        return self.folder / PAGE
+
+    def frame(self) -> pd.DataFrame:
+        """The scores as a DataFrame, with the columns of `Score`.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed.
+        """
+        try:
+            import pandas  # optional
+        except ModuleNotFoundError as error:
+            text = "pandas is not installed: pip install consilium[frame]; `rows` are the same numbers without it"
+            raise ModuleNotFoundError(text) from error
+        return pandas.DataFrame([asdict(row) for row in self.rows])
+
+    def score(self, method: str, hospital: str, measure: str = "AUC") -> Score:
+        """One score. Raises: KeyError: there is none."""
+        found = [r for r in self.rows if (r.method, r.hospital, r.measure) == (method, hospital, measure)]
+        if not found:
+            there = sorted({(row.method, row.hospital, row.measure) for row in self.rows})
+            raise KeyError(f"no score of {method!r}, {hospital!r}, {measure!r}; there are {there}")
+        return found[0]
+
+    def table(self, measure: str = "") -> str:
+        """One measure as a table of text. measure: "" = AUC or Dice, where it is there, else the first."""
+        there = list(dict.fromkeys(row.measure for row in self.rows))
+        chosen = measure or next((name for name in (*USUAL, *there) if name in there), "")
+        rows = [row for row in self.rows if row.measure == chosen]
+        hospitals = list(dict.fromkeys(row.hospital for row in rows))
+        cells = {(row.method, row.hospital): _cell(row) for row in rows}
+        lines = [[chosen, *hospitals]]
+        lines += [
+            [name, *(cells.get((name, one), "") for one in hospitals)] for name in dict.fromkeys(r.method for r in rows)
+        ]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        padded = [[text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in lines]
+        return "\n".join("  ".join(line).rstrip() for line in padded)
+
+    def __str__(self) -> str:
+        promises: dict[str, list[str]] = {}
+        for one in self.statements.values():
+            promises.setdefault(_promise(one), []).append(one.hospital)
+        said = [self.table(), *(f"{', '.join(names)}: {text}" for text, names in promises.items())]
+        said += [f"not guaranteed: {text}" for text in self.not_guaranteed]
+        return "\n".join([*said, f"page: {self.page}"])
+
+    def ready(self, method: str, hospital: str) -> Ready:
+        """A hospital's finished model with all that belongs to it, as `predict` uses it.
+
+        Raises:
+            KeyError: there is none here: another name, or the hospital is on another machine, where its models stay.
+        """
+        folder = self.folder / "sites" / hospital / READY
+        path = folder / f"{method}.safetensors"
+        if not path.is_file():
+            there = sorted(
+                str(one.relative_to(self.folder / "sites")) for one in self.folder.glob(f"sites/*/{READY}/*")
+            )
+            raise KeyError(f"no model of {method!r} at {hospital!r}; there are {there}")
+        with permitting("all"):  # whoever calls chose the packages that this process has
+            return read_ready(path)
+
+    def model(self, method: str, hospital: str) -> nn.Module:
+        """A hospital's finished network, loaded, in evaluation mode. Raises: KeyError: as `ready`."""
+        return self.ready(method, hospital).module
+
+    def probabilities(self, method: str, hospital: str, x: Any) -> torch.Tensor:
+        """Probabilities (n, classes, *spatial) of new examples x (n, *inputs), as in the evaluation.
+
+        Raises:
+            KeyError: as `ready`. ValueError: x has another shape.
+        """
+        ready = self.ready(method, hospital)
+        given = torch.as_tensor(x, dtype=torch.float32)
+        if tuple(given.shape[1:]) != ready.images.inputs:
+            raise ValueError(f"x must be (n, {', '.join(map(str, ready.images.inputs))}), found {tuple(given.shape)}")
+        with torch.no_grad():
+            return ready.probabilities(ready.seen(given))
+
+    def ledger(self, hospital: str) -> tuple[Mapping[str, Json], ...]:
+        """Every line of a hospital's ledger: what left, at which cost.
+
+        Raises:
+            KeyError: no ledger is here, as of a hospital on another machine, or with a home of its own.
+            ValueError: it is damaged: what was found.
+        """
+        path = self.folder / "sites" / hospital / FILE
+        if not path.is_file():
+            raise KeyError(f"no ledger of {hospital!r} at {path}; it lies in the hospital's home, or with the hospital")
+        if complaints := ledgers.verify(path):
+            raise ValueError(f"{path}: {'; '.join(complaints)}")
+        return tuple(ledgers.lines(path))
+
+
+def _cell(row: Score) -> str:
+    between = "" if math.isnan(row.low) else f" [{row.low:.2f}, {row.high:.2f}]"
+    return "-" if math.isnan(row.value) else f"{row.value:.3f}{'' if row.assessable else '*'}{between}"
+
+
+def _promise(one: Statement) -> str:
+    if math.isinf(one.epsilon):
+        return "ε = ∞: no formal guarantee"
+    return f"ε = {one.epsilon:g} at δ = {one.delta:g} for each {one.unit}"
+
+
+def read_results(ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: tuple[str, ...]) -> Results:
+    """The results of a run that went to its end. folder: the run's."""
+    report, train = ended.artifacts["report"], ended.artifacts["train"]
+    rows = tuple(_score(row) for row in json.loads((report / "scores.json").read_text(encoding="utf-8")))
+    use = json.loads((report / ANSWERS).read_text(encoding="utf-8"))["use"]
+    losses = {}
+    for path in sorted(train.glob("*.json")):
+        said = json.loads(path.read_text(encoding="utf-8"))
+        if "losses" in said:
+            losses[str(said["label"])] = {
+                site: {int(number): float(loss) for number, loss in own.items()} for site, own in said["losses"].items()
+            }
+    return Results(
+        folder,
+        yaml,
+        ended.ran,
+        ended.kept,
+        rows,
+        losses,
+        _statements(report),
+        {one["site"]: one["method"] or None for one in use},
+        not_guaranteed,
+    )
+
+
+def _score(row: Mapping[str, Any]) -> Score:
+    where = str(row["sites"][0]) if row["protocol"] in AT_ONE else str(row["protocol"])
+    value, low, high = (math.nan if row[name] is None else float(row[name]) for name in ("value", "low", "high"))
+    return Score(row["method"], where, row["measure"], value, low, high, bool(row["assessable"]), int(row["patients"]))
+
+
+def _statements(report: Path) -> dict[str, Statement]:
+    text = (report / "statement.md").read_text(encoding="utf-8")
+    said = json.loads((report / "statement.json").read_text(encoding="utf-8"))
+    return {
+        site: Statement(
+            site,
+            own["unit"],
+            own["adjacency"],
+            float(own["epsilon"]),
+            float(own["delta"]),
+            own["meaning"],
+            tuple(own["outside"]),
+            text,
+        )
+        for site, own in said.items()
+    }

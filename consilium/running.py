@@ -1,0 +1,268 @@
+"""Run from Python what the command line runs: `train` on arrays, `run` by settings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal, TypeAlias
+
+import torch
+from rich.console import Console
+
+from consilium.errors import failed
+from consilium.examples import Examples
+from consilium.registering import registered
+from consilium.results import Results, read_results
+from consilium.settings import (
+    Plain,
+    common_names,
+    file_of,
+    given,
+    merged,
+    methods_of,
+    named_or_plain,
+    plain,
+    policies,
+    task_of,
+    text_of,
+)
+from federation.descent import Work
+from federation.engine import InProcess, Worker
+from federation.origins import origins
+from federation.remote import Pending, Reach, Remote
+from pipelines.coordinator.run import Engines, run_config, simulated_workers
+from pipelines.data.tensors.file import write_whole
+from pipelines.external.settings import is_external
+from pipelines.hospital.hospital import KEY
+from pipelines.loader.document import ConfigError, Document, parsed
+from pipelines.loader.files import document_at
+from pipelines.runs.stopping import Stop, Stopped, safe_stop
+from pipelines.settings.config import Config
+from pipelines.settings.learning import Split
+from pipelines.settings.load import configured
+from pipelines.settings.privacy import PatientLevel
+from privacy.message import Call, Message
+from privacy.release.policy import Policy
+from privacy.settings_error import Problem
+
+Engine: TypeAlias = Literal["in process", "wire"]
+SETTINGS = "settings.yaml"
+SIMULATED = (
+    "that hospitals are apart: they are simulated in this process, which reads all their patients; policy, gate, "
+    "ledger and noise are those of each hospital"
+)
+DERIVED = (
+    "that pseudonyms hide a patient from who guesses the name: their keys follow from the seed, so that equal calls "
+    "give equal models; with `privacy`, keys are secret and drawn at random"
+)
+UNREVIEWED = (
+    "it was registered in this process and nobody reviewed it; the gate checks what leaves, and ε holds as far as it "
+    "reaches patients through `site` only. Hospitals on other machines do not know it, and `python -m pipelines.run` "
+    "cannot repeat this run, until it is an installed package (docs/how-to/extend.md)"
+)
+
+
+def not_guaranteed(config: Config, shared_names: int = 0) -> tuple[str, ...]:
+    """What a run in this process does not promise. shared_names: how many names occur at several hospitals."""
+    said = [SIMULATED]
+    if own := [one for one in origins(config.train, config.model) if one.offer is None]:
+        said.append(f"what {', '.join(one.what for one in own)} computes: {UNREVIEWED}")
+    if unknown := [one.what for one in own if not one.digest]:
+        said.append(f"that a change in {', '.join(unknown)} is noticed: Python has no source of it; use a new folder")
+    if shared_names:
+        said.append(
+            f"that no patient is at two hospitals: {shared_names} names occur at several, with different examples; "
+            "where such a name is one person, a test patient may be trained on elsewhere, and ε adds up"
+        )
+    return tuple(said)
+
+
+def train(
+    hospitals: Mapping[str, object],
+    *,
+    model: object,
+    method: object,
+    rounds: int,
+    folder: str | Path,
+    name: str = "run",
+    work: Work | Mapping[str, Any] | None = None,
+    privacy: PatientLevel | None = None,
+    policy: Policy | Mapping[str, Policy] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
+    classes: Sequence[str] = (),
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    engine: Engine = "in process",
+    quiet: bool = False,
+) -> Results:
+    """Train, evaluate and attack models of simulated hospitals, and write all pages; or go on with an earlier call.
+
+    Args:
+        hospitals: name -> `Examples`, a Dataset of (x, y, patient), or settings of files as `sites` in YAML has them.
+        model: settings as `Cnn()`, a name as "mlp", {"name": "mlp", "hidden": [8]}, or a network of one's `own`.
+        method: likewise, as `Fenda()` or "fenda"; or a list of them, or label -> method.
+        rounds: of communication. work: each hospital's local work. seed: of splits, networks and batches.
+        folder: for the settings, the examples and the run `name`. The same call again repeats nothing that is done.
+        privacy: patient-level differential privacy; None = none. policy: of each hospital, or one for all.
+        split: shares of the patients; not used where examples name their own. classes: names, the first = 0.
+        settings: any further keys of the YAML, laid over the rest, as {"evaluate": {"copies": 500}}.
+        engine: "wire" makes every message cross as bytes, by the adapter that serves FLARE.
+        quiet: no progress on the standard error stream.
+
+    Raises:
+        ConfigError: all that is wrong with the arguments; nothing was run.
+        RunFailed: the run ended early; the same call goes on with it.
+        Stopped: Ctrl-C; likewise.
+    """
+    have, methods, place = given(hospitals), methods_of(method), Path(folder)
+    _register(one for one in (*methods.values(), model) if not isinstance(one, str | Mapping))
+    task, names = task_of(have.examples, classes)
+    sites = {site: {"source": {"kind": "tensors", "file": str(file_of(place, site))}} for site in have.examples}
+    said: Plain = {
+        "name": name,
+        "privacy": "none" if privacy is None else plain(privacy),
+        "seed": seed,
+        "runs": str(place),
+        "sites": {**sites, **have.settings},
+        **_forms(have.examples, task),
+        **({} if split is None else {"split": _as_plain(split)}),
+        "model": named_or_plain(model, "model"),
+        "train": {
+            "schedule": {"rounds": rounds},
+            **({} if work is None else {"work": _as_plain(work)}),
+            "methods": {label: named_or_plain(one, "method") for label, one in methods.items()},
+        },
+    }
+    for site, one in policies(policy, list(said["sites"])).items():
+        said["sites"][site] = {**said["sites"][site], "policy": one}
+    text = text_of(merged(said, settings or {}), "Written by consilium.train; python -m pipelines.run runs the same.")
+    config = configured(parsed(text, environment=os.environ), files=not have.examples)
+    with _private_files():
+        for site, own_examples in have.examples.items():
+            write_whole(file_of(place, site), own_examples.data(names))
+        write_whole(place / SETTINGS, text.encode())
+        if repeats := privacy is None:
+            _put_keys(config, have.examples)
+    told = (*not_guaranteed(config, common_names(have.examples)), *([DERIVED] if repeats and have.examples else []))
+    return _go(config, place / SETTINGS, told, engine=engine, quiet=quiet)
+
+
+def run(settings: str | Path | Mapping[str, Any], *, engine: Engine = "in process", quiet: bool = False) -> Results:
+    """The command `python -m pipelines.run` as a function. settings: the path of a YAML file, or what it would hold.
+
+    Raises:
+        ConfigError, RunFailed, Stopped: as `train`.
+    """
+    path = None if isinstance(settings, Mapping) else Path(settings)
+    said = document_at(path) if path is not None else _document(settings)
+    if is_external(said.data):
+        text = "these are settings of an external site; python -m pipelines.run runs them"
+        raise ConfigError([Problem(("models",), text)])
+    config = configured(said)
+    return _go(config, path, not_guaranteed(config), engine=engine, quiet=quiet)
+
+
+def _document(settings: object) -> Document:
+    if not isinstance(settings, Mapping):
+        raise ConfigError([Problem((), f"must be a path or a mapping, found {type(settings).__name__}")])
+    return parsed(text_of(settings, "settings"), environment=os.environ)
+
+
+def _as_plain(value: object) -> Any:
+    return dict(value) if isinstance(value, Mapping) else plain(value)
+
+
+def _forms(examples: Mapping[str, Examples], task: Plain | None) -> Plain:
+    """`images` and `task`; of hospitals with files, `settings` says both."""
+    if not examples:
+        return {}
+    inputs = next(iter(examples.values())).inputs
+    images = {"images": {"kind": "tensors", "inputs": [*inputs]}}
+    segments = task is not None and task.get("kind") == "segmentation"
+    return {
+        **images,
+        **({} if task is None else {"task": task}),
+        **({"audit": {"membership": False}} if segments else {}),
+    }
+
+
+def derived_key(seed: int, site: str) -> bytes:
+    """A hospital's key where nothing is promised: it orders patients, so that equal calls train equal models."""
+    return hashlib.sha256(f"examples {seed} {site}".encode()).digest()
+
+
+def _put_keys(config: Config, sites: Iterable[str]) -> None:
+    for site in sites:
+        path = Path(config.runs) / config.name / "sites" / site / KEY
+        if config.sites[site].home is None and not path.exists():
+            write_whole(path, derived_key(config.seed, site))
+
+
+def _register(settings: Iterable[object]) -> None:
+    """Register the classes of one's own. Raises: ConfigError: what they lack, all of it."""
+    problems: list[Problem] = []
+    for one in settings:
+        try:
+            registered(one)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+
+
+def _go(config: Config, yaml: Path | None, told: tuple[str, ...], *, engine: Engine, quiet: bool) -> Results:
+    """Run all stages, or go on with them."""
+    root = Path(config.runs) / config.name
+    command = f"python -m pipelines.run {shlex.quote(str(yaml))}" if yaml is not None else "consilium.run(settings)"
+    logs = [root / "sites" / site / "log.txt" for site in config.sites]
+    threads = torch.get_num_threads()
+    with _private_files(), safe_stop() as stop:
+        try:
+            engines = _over_the_wire(config, root, stop) if engine == "wire" else None
+            ended = run_config(config, stop, Console(stderr=True, quiet=quiet), command=command, engines=engines)
+        except (Stopped, ConfigError):
+            raise
+        except Exception as error:
+            raise failed(error, logs) from error
+        finally:
+            torch.set_num_threads(threads)
+    return read_results(ended, root, yaml, told)
+
+
+def _over_the_wire(config: Config, root: Path, stop: Stop) -> Engines:
+    """Engines whose messages cross as bytes. Hospitals take turns: torch's generator is one for the whole process."""
+    turn = Lock()
+
+    def far(workers: Mapping[str, Worker]) -> Remote:
+        return Remote({site: _reached(Pending(_in_turn(one, turn))) for site, one in workers.items()}, tuple(workers))
+
+    workers = simulated_workers(config, root, stop)
+    inside = {site: one for site, one in workers.items() if site not in config.outside}
+    return Engines(far(inside), InProcess({site: workers[site] for site in config.outside}))
+
+
+def _reached(pending: Pending) -> Reach:
+    return lambda key, question, wait_s, timeout_s: pending.answer(key, question, wait_s)
+
+
+def _in_turn(worker: Worker, turn: Lock) -> Worker:
+    def answer(call: Call, message: Message) -> Message:
+        with turn:
+            return worker(call, message)
+
+    return answer
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """Whatever is written is for its owner only."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -1,0 +1,227 @@
+"""The settings of a run from what a caller gives: the YAML that a person would write, and a file for each hospital.
+
+Nothing is decided here twice: what is left out keeps the default of its key, and every check is that of the settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import yaml
+from torch import nn
+
+from consilium.examples import SHOWN, Examples
+from pipelines.loader.document import ConfigError
+from pipelines.loader.names import named
+from pipelines.loader.validation import to_plain
+from pipelines.settings.sites import SiteSettings
+from privacy.message import Json
+from privacy.release.policy import Policy
+from privacy.settings_error import Problem
+
+TAGS = ("name", "kind")
+Plain: TypeAlias = dict[str, Any]
+
+
+class Given(NamedTuple):
+    """What hospitals have. examples: of those with arrays; settings: of the others, whose files lie there already."""
+
+    examples: Mapping[str, Examples]
+    settings: Mapping[str, Plain]
+
+
+def plain(value: object) -> Any:
+    """Settings as YAML has them, without what is a default."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return to_plain(value)
+    said = {}
+    for field in dataclasses.fields(value):
+        own = getattr(value, field.name)
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if field.name in TAGS or own != default:
+            said[field.name] = plain(own)
+    return said
+
+
+def named_or_plain(value: object, where: str) -> Plain:
+    """A name as `fenda` becomes {name: fenda}; a mapping stays, and settings become one. where: the argument.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    if isinstance(value, str):
+        return {"name": value}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        what = value.__name__ if isinstance(value, type) else type(value).__name__
+        text = f'must be settings, a name as "mlp", or {{"name": ...}}, found {what}'
+        network = isinstance(value, nn.Module) or (isinstance(value, type) and issubclass(value, nn.Module))
+        remedy = "; consilium.own(Net, stem=..., head=...) makes settings of a network class" if network else ""
+        raise ConfigError([Problem((where,), text + remedy)])
+    return dict(plain(value))
+
+
+def methods_of(method: object) -> dict[str, object]:
+    """Label -> method, of one method, several names, or labelled methods.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if isinstance(method, Mapping) and "name" not in method:
+        return dict(method)
+    several = list(method) if isinstance(method, Sequence) and not isinstance(method, str) else [method]
+    found = {_name_of(one): one for one in several}
+    if not found or "" in found or len(found) < len(several):
+        text = "give a method, a list of different ones, or label -> method, as in {'mu 1': FedProx(mu=1.0)}"
+        raise ConfigError([Problem(("method",), text)])
+    return found
+
+
+def _name_of(method: object) -> str:
+    said = method.get("name", "") if isinstance(method, Mapping) else getattr(method, "name", "")
+    return method if isinstance(method, str) else str(said)
+
+
+def given(hospitals: Mapping[str, object]) -> Given:
+    """Hospitals' examples and settings.
+
+    Raises:
+        ConfigError: what is wrong with them, also among each other; all at once.
+    """
+    examples, settings, problems = {}, {}, []
+    if not isinstance(hospitals, Mapping) or not hospitals:
+        text = 'must be name -> examples, as in {"north": Examples(x, y, patient)}, with at least one'
+        raise ConfigError([Problem(("hospitals",), text)])
+    for name, what in hospitals.items():
+        try:
+            if not isinstance(name, str) or not named(name):
+                problems.append(Problem(("hospitals", str(name)), "must be named with a-z 0-9 _ -, at most 80"))
+            if isinstance(what, SiteSettings | Mapping):
+                settings[str(name)] = dict(what) if isinstance(what, Mapping) else plain(what)
+            else:
+                examples[str(name)] = what if isinstance(what, Examples) else Examples.of(what)
+        except ConfigError as error:
+            problems += [each.within("hospitals", str(name)) for each in error.problems]
+    problems += _unlike(examples)
+    problems += _shared(examples)
+    if examples and settings:
+        text = f"{', '.join(settings)} have files of their own kind; give all hospitals examples, or none"
+        problems.append(Problem(("hospitals",), text))
+    if problems:
+        raise ConfigError(problems)
+    return Given(examples, settings)
+
+
+def _unlike(examples: Mapping[str, Examples]) -> list[Problem]:
+    """Hospitals whose examples have not the form of the first one's."""
+    problems, first = [], next(iter(examples), None)
+    for name, one in examples.items():
+        if first is not None and one.inputs != examples[first].inputs:
+            text = f"examples are {list(one.inputs)}, and those of {first} {list(examples[first].inputs)}"
+            problems.append(Problem(("hospitals", name, "x"), f"{text}; bring them to one shape"))
+        if first is not None and (one.mask is None) != (examples[first].mask is None):
+            text = f"has {'labels' if one.mask is None else 'masks'}, unlike {first}; give all the same"
+            problems.append(Problem(("hospitals", name, "y"), text))
+    if examples and all(one.highest == 0 for one in examples.values()):
+        what = "y" if next(iter(examples.values())).mask is None else "mask"
+        problems.append(Problem(("hospitals", "*", what), "every class is 0; there is nothing to tell apart"))
+    return problems
+
+
+def _shared(examples: Mapping[str, Examples]) -> list[Problem]:
+    """Patients with an equal example at two hospitals."""
+    seen: dict[tuple[str, bytes], str] = {}
+    problems = []
+    for site, one in examples.items():
+        if _numbered(one):
+            continue
+        twice = {}
+        for name, x in zip(one.patient, one.x, strict=True):
+            other = seen.setdefault((str(name), np.ascontiguousarray(x).tobytes()), site)
+            if other != site:
+                twice[str(name)] = other
+        if twice:
+            who = ", ".join(repr(name) for name in sorted(twice)[:SHOWN])
+            text = (
+                f"{len(twice)} patients ({who}) have an equal example at {next(iter(twice.values()))}; leave it at one"
+            )
+            problems.append(Problem(("hospitals", site, "patient"), text))
+    return problems
+
+
+def _numbered(examples: Examples) -> bool:
+    """Whether patients are called by the numbers of their rows, which say nothing of who they are."""
+    return list(examples.patient) == [str(number + 1) for number in range(len(examples.x))]
+
+
+def common_names(examples: Mapping[str, Examples]) -> int:
+    """How many names of patients occur at several hospitals."""
+    names = [set(map(str, one.patient)) for one in examples.values() if not _numbered(one)]
+    return len(
+        {name for place, own in enumerate(names) for name in own if any(name in other for other in names[:place])}
+    )
+
+
+def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[Plain | None, tuple[str, ...]]:
+    """The task's settings, None if they are the defaults, and the classes' names.
+
+    Raises:
+        ConfigError: a class occurs that has no name.
+    """
+    if not examples:
+        return None, tuple(classes)
+    highest, masks = max(one.highest for one in examples.values()), next(iter(examples.values())).mask is not None
+    count = highest if masks else max(1, highest) + 1
+    names = tuple(classes) or (
+        () if count == 2 and not masks else tuple(f"class_{n}" for n in range(masks, count + masks))
+    )
+    if names and len(names) < count:
+        what = "beside the background " if masks else ""
+        text = f"{len(names)} names, and {count} classes {what}occur; name each"
+        raise ConfigError([Problem(("classes",), text)])
+    if masks:
+        return {"kind": "segmentation", "target": "masks", "classes": [*names]}, names
+    return ({"kind": "classification", "classes": [*names]} if names else None), names
+
+
+def policies(policy: Policy | Mapping[str, Policy] | None, sites: Sequence[str]) -> dict[str, Plain]:
+    """Site -> its policy, where one is given. Raises: ConfigError: a policy of nobody."""
+    if policy is None:
+        return {}
+    if isinstance(policy, Policy):
+        return dict.fromkeys(sites, plain(policy))
+    if strange := sorted(set(policy) - set(sites)):
+        text = f"of {', '.join(strange)}, which are no hospitals of this run ({', '.join(sites)})"
+        raise ConfigError([Problem(("policy",), text)])
+    return {site: plain(own) for site, own in policy.items()}
+
+
+def merged(base: Plain, more: Mapping[str, Any]) -> Plain:
+    """The settings with others over them, group by group."""
+    found = dict(base)
+    for key, value in more.items():
+        inner = found.get(key)
+        found[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
+    return found
+
+
+def text_of(said: Mapping[str, Json], head: str) -> str:
+    """Settings as YAML. head: its first line, a comment.
+
+    Raises:
+        ConfigError: a value that is none of settings.
+    """
+    try:
+        return f"# {head}\n" + yaml.safe_dump(to_plain(said), sort_keys=False, allow_unicode=True, width=110)
+    except (TypeError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError([Problem((), f"{error}")]) from error
+
+
+def file_of(folder: Path, site: str) -> Path:
+    """Where a hospital's examples are written."""
+    return folder / "data" / f"{site}.safetensors"
