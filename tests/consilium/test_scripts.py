@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -44,3 +47,18 @@ def test_a_new_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     ran("new_method", tmp_path, monkeypatch)
     said = capsys.readouterr().out
     assert "fedavgm" in said and "what fedavgm computes" in said
+
+
+@pytest.mark.slow
+def test_the_notebook_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers may differ between machines, words may not."""
+    notebook = json.loads((FOLDER / "first_steps.ipynb").read_text(encoding="utf-8"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(FOLDER.parent / "benchmarks"))
+    printed = importlib.import_module("notebook").printed
+    shown = ["".join(out["text"]) for cell in notebook["cells"] for out in cell.get("outputs", ())]
+
+    def words(text: str) -> list[str]:
+        return re.sub(r"[-+]?\d+(\.\d*)?\*?", "#", text).split()
+
+    assert [words(text) for text in printed(notebook) if text] == [words(text) for text in shown]
