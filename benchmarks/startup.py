@@ -1,6 +1,6 @@
 """How much CPU each command takes before it works, beside `import torch` on the same machine at the same time.
 
-    python benchmarks/startup.py [--root FOLDER] [--times 3] [--json FILE]
+    python benchmarks/startup.py [--root FOLDER] [--times 3] [--json FILE] [--calls NAME ...]
 
 CPU seconds are user and system time of a new process, all its threads included; of several tries the least, because a
 busy machine only adds. The tries of all commands alternate. The second `--check` finds the phantoms' files that the
@@ -63,14 +63,16 @@ def main() -> None:
     line.add_argument("--root", type=Path, default=ROOT)
     line.add_argument("--times", type=int, default=3)
     line.add_argument("--json", metavar="FILE")
+    line.add_argument("--calls", nargs="+", choices=tuple(calls()), default=tuple(calls()), help="beside import torch")
     options = line.parse_args()
-    tries: dict[str, list[tuple[float, float]]] = {name: [] for name in calls()}
+    chosen = {name: words for name, words in calls().items() if name in {"import torch", *options.calls}}
+    tries: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
     for _ in range(options.times):
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             (folder / "bad.yaml").write_text("sites: [1\n")
             (folder / "runs").mkdir()
-            for name, arguments in calls().items():
+            for name, arguments in chosen.items():
                 tries[name].append(measured(arguments, folder, options.root.resolve()))
     torch = min(cpu for cpu, _ in tries["import torch"])
     rows = {
