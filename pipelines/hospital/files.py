@@ -6,12 +6,13 @@ import hmac
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from federation.origins import identity
 from pipelines.data.archive_cache import ODD, Arbitrary, copied, is_copied, matching, refreshed
 from pipelines.data.archive_sources import ArchiveSource, DicomNodeSource, DicomWebSource, as_folder, place_of
 from pipelines.data.cohort import survey
+from pipelines.data.readers import described, is_reader
 from pipelines.data.requirements import needed
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.sources import Files as Source
@@ -105,6 +106,8 @@ def files_of(hospital: Hospital, *, again: bool = False) -> Files:
         return Files(as_folder(settings.source, str(folder)), settings.labels, settings.gland)
     if isinstance(settings.source, Elsewhere):
         raise Refused("no_files")
+    if is_reader(settings.source):
+        return Files(_written(hospital, settings.source, again=again), settings.labels, settings.gland)
     if not isinstance(settings.source, PhantomSource):
         return Files(settings.source, settings.labels, settings.gland)
     folder = _phantom(hospital, settings.source)
@@ -147,6 +150,26 @@ def _copied(hospital: Hospital, source: ArchiveSource, *, again: bool) -> Path:
         text = f"{out} of {out + found.series} series cannot be used, and max_rejected allows fewer: {folder / ODD}"
         raise Refused("bad_archive") from ValueError(text)
     return found.folder
+
+
+def _written(hospital: Hospital, source: Any, *, again: bool) -> Source:
+    """The source as which a package's reader wrote its images; `again`: it writes what is there now.
+
+    Raises:
+        Refused: `bad_source`: the reader failed.
+    """
+    folder = hospital.vault / "read" / short(digest({"source": to_plain(source), **identity(source)}))
+    mark = folder.with_suffix(".done")
+    if again or not mark.exists():
+        mark.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            source.write(folder)
+        except Exception as error:  # its own code
+            raise Refused("bad_source") from error
+        mark.touch()
+    found: Source = described(source, str(folder))
+    return found
 
 
 def in_archive(source: ArchiveSource) -> int:

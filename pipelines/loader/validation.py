@@ -81,8 +81,8 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
     """
     with permitting("all", unless_set=True):  # a person wrote these settings here, and chose what they name
         settings, problems = _checked(document, kind)
+        absent = [] if missing is None else missing(document.data)
     told = {problem.where for problem in problems}
-    absent = [] if missing is None else missing(document.data)
     files = [problem_at(document, problem) for problem in absent if problem.where not in told]
     if problems or settings is None:
         raise ConfigError([*problems, *files])

@@ -9,6 +9,7 @@ from federation.models import MODELS
 from federation.registry import Group
 from harmonize.translation import TRANSLATORS
 from personalize import ALGORITHMS
+from pipelines.data.readers import READERS
 
-GROUPS: Mapping[str, Group] = {group.group: group for group in (ALGORITHMS, MODELS, TRANSLATORS, EXTRACTORS)}
+GROUPS: Mapping[str, Group] = {group.group: group for group in (ALGORITHMS, MODELS, TRANSLATORS, EXTRACTORS, READERS)}
 """Entry points are in the groups `consilium.algorithms`, ..."""

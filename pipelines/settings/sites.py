@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from harmonize.veto import Limits
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, as_folder
 from pipelines.data.partition import Part
+from pipelines.data.readers import READERS, described, is_reader
 from pipelines.data.requirements import needed
 from pipelines.data.sources import (
     DicomSource,
@@ -51,7 +52,7 @@ AnySource: TypeAlias = Annotated[
     | PictureSource
     | TableSource
     | TensorSource,
-    Field(discriminator="kind"),
+    READERS,
 ]
 OF_VOLUMES = (DicomSource, DicomWebSource, DicomNodeSource, NiftiSource)
 LABELS_MISSING = "missing; say where the labels are, as in labels: {kind: table, file: labels.csv}"
@@ -94,13 +95,14 @@ class SiteSettings:
         def add(field: str, text: str) -> None:
             problems.append(Problem((field,), text))
 
-        if not drawn and isinstance(self.source, OF_VOLUMES):
+        source = described(self.source)
+        if not drawn and isinstance(source, OF_VOLUMES):
             add("labels", LABELS_MISSING)
         if isinstance(self.source, PhantomSource) and drawn:
             add("labels", "a phantom writes its own labels and gland masks; remove labels and gland")
-        if isinstance(self.source, PictureSource | TableSource) and drawn:
+        if isinstance(source, PictureSource | TableSource) and drawn:
             add("labels", "a table holds its labels (source.label); remove labels and gland")
-        if isinstance(self.source, TensorSource) and drawn:
+        if isinstance(source, TensorSource) and drawn:
             add("labels", "the file holds its labels (y) or masks (mask); remove labels and gland")
         if isinstance(self.source, Elsewhere) and (self.labels or self.gland or self.part or self.home):
             add("source", "elsewhere: files, part and home are the hospital's own affair; remove them here")
@@ -119,7 +121,7 @@ def missing_files(data: Json) -> list[Problem]:
     data: the settings as parsed YAML. Invalid settings are skipped; validation reports them.
     """
     parts = {key: _part(adapter, data, key) for key, adapter in FILES.items()}
-    if parts["source"] is None or isinstance(parts["source"], Elsewhere | PhantomSource):
+    if parts["source"] is None or isinstance(parts["source"], Elsewhere | PhantomSource) or is_reader(parts["source"]):
         return []
     source = parts["source"]
     if isinstance(source, DicomWebSource | DicomNodeSource):

@@ -184,6 +184,7 @@ def test_the_command_lists_packages_and_who_permits_them(offer: Offer, capsys: A
         ("algorithms", "trimmed_mean"),
         ("models", "plain_cnn"),
         ("translators", "middle"),
+        ("readers", "bundle"),
     }
     assert all(row["permitted"] == ["policy.yaml", "a", "b"] and row["digest"] == offer.digest for row in rows)
     assert not imported(), "a list needs no code"
@@ -211,3 +212,31 @@ def test_settings_without_packages_have_the_digests_they_had() -> None:
     from federation.origins import identity
 
     assert identity(FedProx(), Reinhard()) == {} and Place.__name__
+
+
+def test_a_reader_of_a_package_writes_what_is_read_and_needs_the_policy(offer: Offer, tmp_path: Path) -> None:
+    import numpy as np
+
+    from pipelines.hospital.files import files_of
+    from pipelines.hospital.hospital import Hospital
+
+    for name in "ab":
+        arrays = {"images": np.zeros((6, 8, 8), np.uint8), "labels": np.arange(6) % 2, "patients": np.arange(6) // 2}
+        np.savez(f"{name}.npz", **arrays)
+    sites = {name: {"source": {"kind": "bundle", "file": f"{name}.npz"}, "policy": permitted(offer)} for name in "ab"}
+    train = {**BASE["train"], "methods": {"avg": {"name": "fedavg"}}}
+    images = {"kind": "pictures", "size": 32}
+    name = written({}, sites=sites, train=train, images=images, pooling="refused")
+    from pipelines.settings.load import load
+
+    settings = load(name).sites["a"]
+    own = Hospital("a", tmp_path / "hospital", settings, lambda: "2026-01-01T00:00:00Z")
+    small_site.ask(own, "survey")
+    found = files_of(own).source
+    assert found.kind == "picture" and len(list(Path(found.folder).glob("*.png"))) == 6
+    assert main([name, "--check"]) == 0
+    unpermitted = {site: {**one, "policy": {}} for site, one in sites.items()}
+    assert main([written({}, sites=unpermitted, train=train, images=images, pooling="refused"), "--check"]) == 2
+    Path("a.npz").unlink()
+    with pytest.raises(Refused, match="bad_source"):
+        small_site.ask(own, "survey", run="r/again")

@@ -63,7 +63,7 @@ def test_a_method_from_a_package_runs_where_a_policy_permits_it(
     call: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     rows = json.loads(call("pipelines.plugins", "--json").stdout)
-    assert {row["name"] for row in rows} == {"trimmed_mean", "plain_cnn", "middle"}
+    assert {row["name"] for row in rows} == {"trimmed_mean", "plain_cnn", "middle", "bundle"}
     (digest,) = {row["digest"] for row in rows}
     refused = call("pipelines.run", written(tmp_path, {}), "--check")
     assert refused.returncode == 2

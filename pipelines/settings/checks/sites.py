@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pipelines.data.readers import described
 from pipelines.data.requirements import kind_problems
 from pipelines.loader.names import RESERVED, named
 from pipelines.settings.run_settings import RunSettings
@@ -23,7 +24,9 @@ def problems(run: RunSettings) -> Iterator[Problem]:
             text = "split.test is 0; name this site's test patients, or give split.test a share"
             yield Problem(("sites", name, "test"), text)
         if not isinstance(site.source, Elsewhere):
-            yield from (problem.within("sites", name) for problem in kind_problems(site.source.kind, run.images))
+            yield from (
+                problem.within("sites", name) for problem in kind_problems(described(site.source).kind, run.images)
+            )
         for label in sorted(set(site.methods) - set(run.train.methods)):
             text = f"no such method; methods are {', '.join(run.train.methods)}"
             yield Problem(("sites", name, "methods", label), text)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, as_folder
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.label_classes import value_problems
+from pipelines.data.readers import described
 from pipelines.data.requirements import mask_problems
 from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource
 from pipelines.phantom.organs import GRADE_GROUPS
@@ -39,7 +40,7 @@ def _contrast_problems(run: RunSettings) -> Iterator[Problem]:
 
 def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     """Why a site cannot provide the task's target."""
-    task, source = run.task, site.source
+    task, source = run.task, described(site.source)
     if task.target is None and isinstance(source, OF_VOLUMES) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
     if isinstance(task, Classification):
@@ -66,7 +67,7 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
 
 def _label_problems(task: Classification, site: SiteSettings) -> list[Problem]:
     """Why a site's labels cannot be the task's classes."""
-    source, classes = site.source, task.classes
+    source, classes = described(site.source), task.classes
     graded = isinstance(source, PhantomSource) and source.labels == "grade_group"
     if graded and classes != GRADE_GROUPS:
         text = f"grade_group gives the classes {', '.join(GRADE_GROUPS)}; name them in task.classes"
