@@ -13,6 +13,8 @@ SHARED = "shared.safetensors"
 HOMES = "outside"
 """Folder of the stage `route` with the external sites' counts of their cohorts."""
 INDEX = "index.json"
+AGREED = "agreed.json"
+"""Site -> null, or the code with which it did not let its figures go to tracking tools."""
 PAGE, ANSWERS = "report.html", "answers.json"
 
 

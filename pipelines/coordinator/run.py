@@ -34,11 +34,13 @@ from pipelines.coordinator.stages import (
     sample,
     score,
     synthesize,
+    track,
     train,
     translate,
 )
 from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.summary import as_json, publish, refused_told, results_table, tell_inside
+from pipelines.coordinator.tracking.sending import follow
 from pipelines.coordinator.world import DATA_CODES, SitesMissing, World
 from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.simulated import simulated
@@ -76,6 +78,7 @@ BEFORE_REPORT: tuple[Stage[World], ...] = (
     evaluate.STAGE,
     audit.STAGE,
     route.STAGE,
+    track.STAGE,
 )
 STAGES = (*BEFORE_REPORT, replace(report.STAGE, needs=tuple(stage.name for stage in BEFORE_REPORT)))
 """All stages in their order. The report needs every other one: each has its row on the page."""
@@ -211,6 +214,8 @@ def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> R
         show = _stage_printer(step, console, world)
         results = execute(steps, world, world.root, stop=world.stop, on_step=show, command=world.command)
     publish(results, world.root)
+    if report.STAGE.name in results.artifacts:
+        follow(world, {step.stage.name: step.folder(world.root) for step in steps}, console)
     return results
 
 
@@ -235,6 +240,7 @@ def stages_of(config: Config) -> tuple[Stage[World], ...]:
     without |= set() if features_in(config) else {features.STAGE.name}
     without |= set() if starts_in(config) else {pretrain.STAGE.name}
     without |= {route.STAGE.name} if config.route is None else set()
+    without |= {track.STAGE.name} if config.track is None else set()
     kept = (stage for stage in STAGES if stage.name not in without)
     return tuple(replace(stage, needs=tuple(need for need in stage.needs if need not in without)) for stage in kept)
 

@@ -16,6 +16,7 @@ from evaluation.metrics import FURTHER
 from evaluation.rows import AT_ONE
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.coordinator.stages.ingest import UnusableCohort
+from pipelines.coordinator.tracking.sending import FOLDER, LAST
 from pipelines.coordinator.world import World
 from pipelines.hospital.overview import INSIDE
 from pipelines.hospital.page.page import PAGE as SITE_PAGE
@@ -135,10 +136,16 @@ def as_json(results: Results, root: Path) -> Mapping[str, Json]:
         "seconds": dict(results.seconds),
         "report": None if folder is None else str(root / PAGE),
         "answers": None if folder is None else json.loads((folder / ANSWERS).read_text()),
+        **({"tracked": json.loads((root / FOLDER / LAST).read_text())} if _tracked(results, root) else {}),
         "files": _files(results.artifacts.get("ingest")),
         "shares": [] if folder is None else json.loads((folder / "report.json").read_text())["shares"],
         "scores": [] if folder is None else json.loads((folder / "scores.json").read_text()),
     }
+
+
+def _tracked(results: Results, root: Path) -> bool:
+    """Whether this run's figures were copied to tracking tools, or should have been."""
+    return "track" in results.artifacts and (root / FOLDER / LAST).is_file()
 
 
 def _table(rows: list[dict[str, Any]], measure: str) -> Table:

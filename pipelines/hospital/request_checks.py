@@ -198,6 +198,14 @@ class Outside(TypedDict):
     run: Run
 
 
+class Tracked(TypedDict):
+    """Where figures that have left may be copied to, and the digest of what they rest on."""
+
+    places: list[Line]
+    server: bool
+    rests_on: Digest
+
+
 class Oracle(TypedDict):
     """Lines of a run to be compared with one that has the same patients on one scanner."""
 
@@ -279,6 +287,7 @@ QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
     "route": TypeAdapter(Routing),
     "benchmark": TypeAdapter(Benchmark),
     "compare": TypeAdapter(Compared),
+    "track": TypeAdapter(Tracked),
     "report": TypeAdapter(Page),
 }
 """Request -> types of its facts. Other facts are allowed."""

@@ -24,7 +24,7 @@ from privacy.release.build_statement import build_statement
 from privacy.release.gate import Refused
 from privacy.release.meaning import UNBOUNDED, loss
 from privacy.release.policy import OUTSIDE as BEYOND
-from privacy.release.policy import SITES
+from privacy.release.policy import SITES, TRACKING
 from privacy.release.statement import Details, Statement
 
 Lines = Sequence[Mapping[str, Json]]
@@ -37,6 +37,7 @@ OUTSIDE = (
 TO = " to outside"
 """Suffix of a request whose reply went to external sites."""
 TO_OUTSIDE = "its model, handed to external sites"
+TO_TRACKING = "that figures which it released may be copied to a tracking server (recipient tracking); nothing new"
 FORGOTTEN = (
     "images, outside any guarantee: synthetic ones, or those of patients as they are; which cannot be told any more, "
     "because what this hospital remembered of them is gone"
@@ -95,7 +96,13 @@ def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:
         of += [] if run in of else [run]
     named = [text if len(runs) == 1 else f"{text} ({', '.join(of)})" for text, of in runs.items()]
     handed = {request: _handed(request, lines) for request in ("introduce", "train")}
-    return {**CONTENTS, **handed, "export": _exported(lines), "sample": "; ".join(named) or CONTENTS["sample"]}
+    return {
+        **CONTENTS,
+        **handed,
+        "export": _exported(lines),
+        "track": _tracked(lines),
+        "sample": "; ".join(named) or CONTENTS["sample"],
+    }
 
 
 def _handed(request: str, lines: Lines) -> str:
@@ -114,6 +121,13 @@ def _exported(lines: Lines) -> str:
     sent = [line for line in lines if line.get("request") == "export" and not line.get("refused")]
     told = {TO_OUTSIDE if line.get("recipient") == BEYOND else CONTENTS["export"]: None for line in sent}
     return "; ".join(told) or CONTENTS["export"]
+
+
+def _tracked(lines: Lines) -> str:
+    """What a reply to `track` lets the coordinator do, by recipient."""
+    sent = [line for line in lines if line.get("request") == "track" and not line.get("refused")]
+    server = any(line.get("recipient") == TRACKING for line in sent)
+    return TO_TRACKING if server else CONTENTS["track"]
 
 
 def _shared(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:

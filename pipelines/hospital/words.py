@@ -35,6 +35,7 @@ CONTENTS: Mapping[str, str] = {
     "audit": "how well an attack tells training patients from others, or draws their images, if nothing is guaranteed",
     "pool": "training and validation examples with their labels, for the central baseline",
     "compare": "how much better models are than its own on validation patients, where nothing is promised",
+    "track": "that figures which it released may be copied to tracking tools; nothing new",
     "report": "counts of messages and bytes; digest of the page; where nothing is promised, the recommended model",
     "holds": "whether it still has what a result rests on",
 }

@@ -31,6 +31,7 @@ from pipelines.hospital.page import page
 from pipelines.hospital.private_limits import check_may_answer, check_paid
 from pipelines.hospital.recommending import compare
 from pipelines.hospital.request_checks import check_question
+from pipelines.hospital.tracking import track
 from pipelines.runs.exits import trace
 from pipelines.runs.stopping import Stopped
 from privacy.dp.events import NOTHING, Declared, describe
@@ -69,6 +70,7 @@ ONCE: Mapping[str, Handler] = {
     "audit": attack.attack_models,
     "route": route.route,
     "benchmark": benchmark,
+    "track": track,
 }
 """Work that is done once per (run, round, request), and committed before anything leaves."""
 
@@ -76,7 +78,7 @@ LONGEST = 1000
 """Most characters of a reason in the log."""
 REPEATABLE = (
     "moments", "ingest", "sample", "translate", "augment", "extract", "export", "pool", "evaluate", "audit", "route",
-    "benchmark",
+    "benchmark", "track",
 )  # fmt: skip
 """Work without training: a damaged committed reply may be computed again, with the same result. With `augment` it is
 another one where noise has a part, and patients are charged again."""

@@ -30,6 +30,7 @@ from pipelines.settings.checks import (
     sites,
     start,
     task,
+    track,
     variants,
 )
 from pipelines.settings.floors import with_features
@@ -42,6 +43,7 @@ from pipelines.settings.route import Route
 from pipelines.settings.run_settings import RunSettings
 from pipelines.settings.sites import SiteSettings
 from pipelines.settings.task import AnyTask, Classification
+from pipelines.settings.track import Track
 from privacy.settings_error import Problem, SettingsError, refuse
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
@@ -56,6 +58,7 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     variants.problems,
     task.problems,
     route.problems,
+    track.problems,
     privacy.problems,
     harmonization.problems,
     augment.problems,
@@ -68,6 +71,7 @@ class Config:
     """A whole run. device: where sites compute; auto = a GPU if there is one. `pooling: allowed` lets the simulation
     pool images, only for the central baseline. outside: external sites; `route` says how they get a model.
     augment: synthetic images for the training of some methods.
+    track: tracking tools to which the coordinator's figures are copied.
     public_pictures: name -> pictures that are nobody's patients, for scales and starts that cost no privacy.
     """
 
@@ -94,6 +98,7 @@ class Config:
     audit: Audits = Audits()
     outside: tuple[str, ...] = ()
     route: Route | None = None
+    track: Track | None = None
 
     def __post_init__(self) -> None:
         found: list[Problem] = []

@@ -23,6 +23,7 @@ from pipelines.settings.public_pictures import PublicPictures
 from pipelines.settings.route import Route
 from pipelines.settings.sites import SiteSettings
 from pipelines.settings.task import AnyTask
+from pipelines.settings.track import Track
 
 
 class RunSettings(Protocol):
@@ -64,6 +65,8 @@ class RunSettings(Protocol):
     def outside(self) -> tuple[str, ...]: ...
     @property
     def route(self) -> Route | None: ...
+    @property
+    def track(self) -> Track | None: ...
     @property
     def independent(self) -> bool: ...
     def model_of(self, label: str) -> AnyModel: ...

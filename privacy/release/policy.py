@@ -34,6 +34,7 @@ REQUESTS = (
     "route",
     "benchmark",
     "compare",
+    "track",
     "report",
     "holds",
 )
@@ -55,9 +56,9 @@ FLOOR = 11
 """Training patients below which a hospital with a budget trains nothing, unless its policy says otherwise: cells of 1
 to 10 people are what official health statistics suppress (CMS cell size suppression policy; EMA policy 0070 asks for a
 risk of at most 0.09 = 1/11)."""
-RECIPIENTS = COORDINATOR, SITES, OUTSIDE = "coordinator", "sites", "outside"
+RECIPIENTS = COORDINATOR, SITES, OUTSIDE, TRACKING = "coordinator", "sites", "outside", "tracking"
 """Who receives what a reply holds: only the coordinator; through it also other sites, unchanged or in a mixture; or
-external sites."""
+external sites; or a tracking server, to which the coordinator copies figures that it has."""
 
 
 def delta_problems(delta: float) -> list[Problem]:
@@ -109,7 +110,8 @@ class Policy:
 
     requests: the requests that it answers at all. algorithms: the methods that it trains with; null = any. recipients:
     who may receive its replies: `coordinator`; `sites` = methods may send this site's tensors to other sites, not only
-    averaged with theirs (APPLE's cores); `outside` = its models may be given to external sites (test-time routing).
+    averaged with theirs (APPLE's cores); `outside` = its models may be given to external sites (test-time routing);
+    `tracking` = figures that it released may be copied to a tracking server (`track:`).
     pooling: whether its images may leave, for the central baseline or as shared images (`synthesis: real`). max_bytes:
     the largest reply. budget: the most that a patient may be charged; null = no limit and no guarantee. require:
     `privacy` = nothing that depends on patients leaves without a finite ε, with a budget or without. public: facts that

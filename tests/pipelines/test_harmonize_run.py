@@ -318,12 +318,12 @@ def _document(said: dict[str, Any]):
 def test_without_harmonize_there_are_no_such_stages():
     config = validate(_document(BASE), Config)
     stages = stages_of(config)
-    without = {stage.name for stage in HARMONIZING} | {"augment", "features", "pretrain", "route"}
+    without = {stage.name for stage in HARMONIZING} | {"augment", "features", "pretrain", "route", "track"}
     assert [stage.name for stage in stages] == [stage.name for stage in STAGES if stage.name not in without]
     assert all(set(stage.needs) <= {one.name for one in stages} for stage in stages)
     harmonized = stages_of(validate(_document(settings()), Config))
     assert [stage.name for stage in harmonized] == [
-        stage.name for stage in STAGES if stage.name not in ("augment", "features", "pretrain", "route")
+        stage.name for stage in STAGES if stage.name not in ("augment", "features", "pretrain", "route", "track")
     ]
 
 

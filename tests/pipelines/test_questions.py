@@ -238,6 +238,7 @@ WHOLE: dict[str, dict[str, Json]] = {
     "route": {"experts": ["a"], "line": "x", "how": {"name": "average"}, "copies": 3, "seed": 0},
     "benchmark": {"copies": 3, "epsilon": 1.0, "signature": {"statement": {}, "key": "", "signature": ""}},
     "compare": {"methods": [{**MODEL, "label": "x"}], "variants": []},
+    "track": {"places": ["MLflow at https://mlflow.example"], "server": True, "rests_on": "0" * 64},
     "report": {
         **{"title": "t", "run": "r", "date": "d", "reference": None, "copies": 3, "methods": [{**MODEL, "label": "x"}]},
         **{"excluded": 0, "unmatched_exclusions": 0, "spaces": ["s"], "lines": [{"label": "x", "run": "r/x"}]},

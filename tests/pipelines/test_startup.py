@@ -33,6 +33,10 @@ HEAVY = (
     "highdicom",
     "nibabel",
     "jinja2",
+    "onnx",
+    "onnxruntime",
+    "tensorboard",
+    "mlflow",
 )
 CALLED = """
 import contextlib, io, json, sys

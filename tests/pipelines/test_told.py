@@ -207,6 +207,8 @@ def asking(site: Site, turn: str) -> Iterator[tuple[str, Answer]]:
     yield "benchmark", site.ask("benchmark", named, theirs, {TENSOR: to_tensor(data)})
     page: dict[str, Json] = {"title": "t", "run": "r", "date": "d", "cohort": cohort, "reference": None, "copies": 3}
     yield "compare", site.ask("compare", f"r/compare-{turn}", {"methods": [own]}, {})
+    copied: dict[str, Json] = {"places": ["TensorBoard"], "server": False, "rests_on": "0" * 64}
+    yield "track", site.ask("track", f"r/track-{turn}", copied, {})
     yield "report", site.ask("report", f"r/report-{turn}", {**page, "methods": [own]}, {})
     sha = ingested.facts["sha256"]
     yield "holds", site.ask("holds", f"r/holds-{turn}", {"cohort": cohort, "sha256": sha, "runs": {run: 1}}, {})

@@ -1,0 +1,59 @@
+"""Ask each hospital whether figures of it that have left may be copied to tracking tools. What is copied is decided by
+the answers, after the report: `pipelines.coordinator.tracking`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipelines.coordinator.artifacts import AGREED
+from pipelines.coordinator.world import SitesMissing, World
+from pipelines.runs.progress import shown
+from pipelines.runs.runner import Stage
+from pipelines.runs.store import content, digest, read_manifest, short
+from pipelines.settings.track import Track
+from privacy.message import Call, Json
+
+VERSION = 1
+
+
+def asked(world: World) -> Track:
+    """The settings of tracking. Raises: ValueError: there are none."""
+    if world.config.track is None:
+        raise ValueError("track: missing; say track: {tensorboard: {}}")
+    return world.config.track
+
+
+def settings(world: World) -> Json:
+    """Where figures go."""
+    track = asked(world)
+    return {"places": list(track.places), "server": track.server, "pages": track.pages}
+
+
+def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+    """Ask every hospital, those outside the federation too; write who agreed, and with which code others did not."""
+    track = asked(world)
+    rests = digest({name: content(read_manifest(folder)) for name, folder in sorted(inputs.items())})
+    facts: dict[str, Json] = {"places": list(track.places), "server": track.server, "rests_on": rests}
+    name, said = world.run(f"track-{short(digest({**facts, 'version': VERSION}))}"), dict[str, Json]()
+    with shown("track") as step:
+        for position, part in enumerate((world, world.beyond())):
+            step(position, 2, ", ".join(track.places))
+            said |= _answers(part, name, facts)
+    (out / AGREED).write_text(json.dumps(said, indent=1))
+    return {"agreed": sum(code is None for code in said.values()), "asked": len(said)}
+
+
+def _answers(world: World, name: str, facts: Mapping[str, Json]) -> dict[str, Json]:
+    """Site -> null if it agreed, else its code. Raises: SitesMissing: a hospital did not answer."""
+    world.stop.check()
+    answers = world.engine.ask(Call(name, 0, "track", {}), world.everyone(facts))
+    lost = {site: code for site, code in answers.missing.items() if not code.startswith("policy_")}
+    if lost:
+        raise SitesMissing("track", lost, where=world.logs(*lost))
+    return {site: answers.missing.get(site) for site in world.engine.sites}
+
+
+STAGE = Stage("track", VERSION, ("train", "evaluate", "audit", "route"), settings, run)

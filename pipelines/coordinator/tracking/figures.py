@@ -1,0 +1,145 @@
+"""What a tracking tool may show of a run: read from artifacts of the coordinator, which hold what has left hospitals.
+
+No value is computed here. Each is a number or a text of an artifact's file, so a tracker knows no more than the
+coordinator. A test takes every value that is sent and looks for it in the artifacts, and does the same with the
+hospitals' folders taken away.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evaluation.rows import AT_ONE
+from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
+from pipelines.runs.store import MANIFEST, digest, read_manifest
+from privacy.message import Json
+
+FILES = (PAGE, "scores.csv", "scores.json", "statement.md", "statement.json", ANSWERS)
+"""Files of the report that are copied as they are."""
+ALL = "all"
+"""In the place of a site, in names of figures over several."""
+SETTLED = ("privacy", "seed", "images", "task", "split", "model", "evaluate")
+"""Keys of the settings that are shown as parameters of the run."""
+ODD = re.compile(r"[^A-Za-z0-9_./ -]+")
+"""What a name in a tracker may not hold."""
+LONGEST = 500  # characters of a parameter
+
+
+@dataclass(frozen=True)
+class Point:
+    """A number in a tracker. step: the round; 0 for what has none. sites: whose figures it rests on."""
+
+    name: str
+    step: int
+    value: float
+    sites: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """points: in a fixed order. settings: name -> text. files: name -> file, which rest on all sites. made: when the
+    report was finished, seconds since 1970. sites: all that the run asked.
+    """
+
+    points: tuple[Point, ...]
+    settings: Mapping[str, str]
+    files: Mapping[str, Path]
+    made: float
+    sites: frozenset[str]
+
+    @property
+    def digest(self) -> str:
+        """Of all points and settings. A page that was made again, with another date, changes nothing in it."""
+        rows: list[Json] = [[point.name, point.step, repr(point.value)] for point in self.points]
+        return digest([rows, {**self.settings}])
+
+
+def figures(artifacts: Mapping[str, Path], sites: Iterable[str], *, pages: bool) -> Figures:
+    """The figures of a finished run. artifacts: stage -> folder, with `train` and `report`. sites: all of the run.
+
+    Raises:
+        ArtifactError: a manifest is missing or was changed.
+        OSError: a file cannot be read.
+    """
+    everybody, report = frozenset(sites), artifacts["report"]
+    points = (
+        *_curves(artifacts["train"], everybody),
+        *_scores(json.loads((report / "scores.json").read_text())),
+        *_losses_of_privacy(json.loads((report / "statement.json").read_text())),
+    )
+    return Figures(
+        points=tuple(replace(point, name=ODD.sub("_", point.name)) for point in points),
+        settings=_settings(artifacts),
+        files={name: report / name for name in FILES} if pages else {},
+        made=float(read_manifest(report)["finished"]),
+        sites=everybody,
+    )
+
+
+def allowed(found: Figures, agreed: Collection[str]) -> Figures:
+    """What the hospitals that agreed let go: figures that rest on theirs alone; files only if all agreed."""
+    points = tuple(point for point in found.points if point.sites <= set(agreed))
+    return replace(found, points=points, files=found.files if found.sites <= set(agreed) else {})
+
+
+def _curves(train: Path, everybody: frozenset[str]) -> Iterator[Point]:
+    """Validation losses by round: of each site, and the mean over all. `loss/METHOD/SITE`."""
+    for path in sorted(train.glob("*.json")):
+        if path.name == MANIFEST:
+            continue
+        said = json.loads(path.read_text())
+        for site, series in said["losses"].items():
+            whose = everybody if site == CENTRAL else frozenset({site})
+            yield from _curve(f"loss/{said['label']}/{site}", series, whose)
+        yield from _curve(f"loss/{said['label']}/{ALL}", said["totals"], everybody)
+
+
+def _curve(name: str, series: Mapping[str, Any], sites: frozenset[str]) -> Iterator[Point]:
+    for round_, value in sorted(series.items(), key=lambda one: int(one[0])):
+        if _finite(value):
+            yield Point(name, int(round_), float(value), sites)
+
+
+def _scores(rows: Iterable[Mapping[str, Any]]) -> Iterator[Point]:
+    """Each score with its interval: `MEASURE/METHOD/SITE`, `.../SITE.low` and `.../SITE.high`; over several sites the
+    protocol stands in the place of the site.
+    """
+    for row in rows:
+        at = row["sites"][0] if row["protocol"] in AT_ONE else row["protocol"]
+        name, sites = f"{row['measure']}/{row['method']}/{at}", frozenset(map(str, row["sites"]))
+        for suffix, key in (("", "value"), (".low", "low"), (".high", "high")):
+            if _finite(row[key]):
+                yield Point(f"{name}{suffix}", 0, float(row[key]), sites)
+
+
+def _losses_of_privacy(statements: Mapping[str, Mapping[str, Any]]) -> Iterator[Point]:
+    """ε and δ of each hospital, where ε is finite: `epsilon/SITE`, `delta/SITE`."""
+    for site, said in statements.items():
+        for key in ("epsilon", "delta") if _finite(said["epsilon"]) else ():
+            yield Point(f"{key}/{site}", 0, float(said[key]), frozenset({site}))
+
+
+def _settings(artifacts: Mapping[str, Path]) -> dict[str, str]:
+    """Settings and digests, as texts: nothing of them depends on patients, and nothing names a hospital's files."""
+    said = json.loads((artifacts["report"] / "report.json").read_text())
+    chosen = json.loads(said["settings"])
+    train = chosen["train"]
+    found = {key: chosen[key] for key in SETTLED if key in chosen}
+    found |= {f"train.{key}": train[key] for key in ("schedule", "work")}
+    found |= {f"method.{label}": method for label, method in train["methods"].items()}
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for key, value in found.items()
+    }
+    texts |= {f"digest.{stage}": folder.name for stage, folder in artifacts.items()}
+    texts |= {"run": str(said["run"]), "consilium": str(read_manifest(artifacts["report"])["versions"]["consilium"])}
+    return {key: text[:LONGEST] for key, text in texts.items()}
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

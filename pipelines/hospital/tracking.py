@@ -1,0 +1,33 @@
+"""Whether figures of this hospital that the coordinator holds may be copied to tracking tools.
+
+Nothing is computed and no patient is looked at: the figures left before, and were booked then. What is new is who sees
+them. The policy decides by `requests` (not at all) and `recipients`: a tracking server is `tracking`, a further
+recipient that must be named; a file on the coordinator's own disk is the coordinator. The gate books the answer.
+"""
+
+from __future__ import annotations
+
+from pipelines.hospital.hospital import Done, Hospital
+from pipelines.hospital.training import RECIPIENT
+from privacy.dp.events import NOTHING, describe
+from privacy.message import Call, Message, as_list
+from privacy.release.gate import Refused
+from privacy.release.policy import COORDINATOR, TRACKING
+
+
+def track(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+    """Agree: facts `places` (where to, in words), `server` (whether one of them is), `rests_on` (digest of the
+    artifacts that they are taken from).
+
+    Raises:
+        Refused: `policy_recipient`: the policy names no recipient `tracking`.
+    """
+    recipient = TRACKING if message.facts["server"] is True else COORDINATOR
+    if recipient not in hospital.policy.recipients:
+        places = ", ".join(map(str, as_list(message.facts["places"])))
+        raise Refused("policy_recipient") from ValueError(
+            f"figures of this hospital shall go on to {places}, and its policy does not allow that: say recipients: "
+            f"[coordinator, {TRACKING}] in the policy, or leave `track` out of requests"
+        )
+    said = {name: message.facts[name] for name in ("places", "rests_on")}
+    return Done(Message({}, said), describe(NOTHING), Message({}, {RECIPIENT: recipient, **said}))
