@@ -1,8 +1,7 @@
 """The facts that each request must have, checked before its handler reads a patient.
 
-If a handler failed later because of a missing fact, the failure could not be told from one that a patient's data
-caused. So everything that can be checked without patients is checked here. Settings that only their own parser knows
-pass unchecked, and that parser refuses them.
+A later failure for a missing fact could not be told from one that a patient's data caused, so all that can be checked
+without patients is checked here. Settings that only their own parser knows are refused by that parser.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from pipelines.data.images import AnyImages, Target
 from pipelines.hospital.benchmark_request import Benchmark, check_file
 from pipelines.loader.names import NAME
 from pipelines.settings.learning import Split
+from pipelines.settings.track import Tracked
 from pipelines.settings.variants import Variant as Scored
 from privacy.message import Json, Message
 from privacy.release.bounds import ROUNDS, RUN, shown
@@ -198,14 +198,6 @@ class Outside(TypedDict):
     run: Run
 
 
-class Tracked(TypedDict):
-    """Where figures that have left may be copied to, and the digest of what they rest on."""
-
-    places: list[Line]
-    server: bool
-    rests_on: Digest
-
-
 class Oracle(TypedDict):
     """Lines of a run to be compared with one that has the same patients on one scanner."""
 
@@ -325,5 +317,4 @@ def check_start(opening: Mapping[str, Json]) -> None:
 
 
 def _error_text(error: Mapping[str, Any]) -> str:
-    place = ".".join(shown(part) if isinstance(part, str) else str(part) for part in error["loc"])
-    return f"{place}: {error['type']}"
+    return f"{'.'.join(shown(p) if isinstance(p, str) else str(p) for p in error['loc'])}: {error['type']}"

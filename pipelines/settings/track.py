@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from privacy.settings_error import Problem, refuse
 
@@ -14,6 +17,14 @@ FORBID: dict[str, Any] = {"extra": "forbid"}
 SERVERS = ("http", "https")
 SCHEMES = (*SERVERS, "file", "sqlite")
 EXPERIMENT = re.compile(r"[A-Za-z0-9 _.-]{1,100}")
+
+
+class Tracked(TypedDict):
+    """What a hospital is asked: where figures that have left may be copied to, and the digest of what they rest on."""
+
+    places: list[Annotated[str, Field(max_length=200)]]
+    server: bool
+    rests_on: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, kw_only=True)
