@@ -64,6 +64,7 @@ def elsewhere(key: str, flipped: Path) -> dict[str, Any]:
 
 def write_flipped(folder: Path) -> Path:
     """Hospital A's kind of patients and scanner, with every label the wrong way round."""
+    from evaluation.csv_text import csv_text
     from pipelines.phantom.files import write
     from pipelines.phantom.patients import PhantomSource
 
@@ -75,7 +76,7 @@ def write_flipped(folder: Path) -> Path:
     for row in rows:
         row[place] = str(1 - int(row[place]))
     with table.open("w", newline="") as file:
-        csv.writer(file).writerows([names, *rows])
+        file.write(csv_text(names, rows))
     return folder
 
 

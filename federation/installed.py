@@ -5,6 +5,7 @@ Nothing here imports a package's code: names, versions and digests are read from
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import re
 import sys
@@ -107,9 +108,10 @@ def digest_of(distribution: Distribution) -> str:
 
 
 def _files(distribution: Distribution, who: str) -> list[str]:
-    if not distribution.files:
+    record = distribution.read_text("RECORD")  # `distribution.files` leaves out what is missing, from Python 3.12 on
+    if not record:
         raise ValueError(f"{who} has no list of its files (RECORD): install it with pip, from a wheel")
-    paths = [PurePosixPath(file.as_posix()) for file in distribution.files]
+    paths = [PurePosixPath(row[0]) for row in csv.reader(record.splitlines()) if row]
     return [str(path) for path in paths if _counts(path)]
 
 

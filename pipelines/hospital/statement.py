@@ -58,7 +58,9 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
     budget, unit = hospital.policy.budget, hospital.policy.unit
     settings = hospital.settings
     learning = ("synthesize", "translate", "augment", "extract")
-    learnt = _remembered(hospital, [line for line in lines if line.get("request") in learning])
+    known_of = _remembered(hospital, lines)
+    asked = dict.fromkeys(str(line.get("run")) for line in lines if line.get("request") in learning)
+    learnt = {run: known_of[run] for run in asked}
     runs = {str(line.get("run")) for line in lines}
     nobody = settings is not None and isinstance(settings.source, PhantomSource)
     return build_statement(
@@ -67,16 +69,16 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
         delta=delta_of(hospital),
         budget=None if budget is None else (budget.epsilon, budget.delta),
         details={run: _details(hospital, run, learnt.get(run, {})) for run in runs},
-        contents=contents(hospital, lines),
+        contents=contents(hospital, lines, known_of),
         pretraining=beginnings({**learnt, **_openings(hospital, lines)}) or "none",
         unit=f"simulated {unit}" if nobody else unit,
-        packages=_packages(hospital, lines),
+        packages=_packages(known_of),
     )
 
 
-def _packages(hospital: Hospital, lines: Lines) -> str:
+def _packages(remembered: Mapping[str, Mapping[str, Json]]) -> str:
     """Code that is not ours and took part in what left, in words; empty if there was none."""
-    used = [as_list(one) for said in _remembered(hospital, lines).values() for one in as_list(said.get(PACKAGES, []))]
+    used = [as_list(one) for said in remembered.values() for one in as_list(said.get(PACKAGES, []))]
     named = dict.fromkeys(f"{what}: {source} (SHA-256 {digest or 'not known'})" for what, source, digest in used)
     if not named:
         return ""
@@ -84,12 +86,16 @@ def _packages(hospital: Hospital, lines: Lines) -> str:
     return f"{'; '.join(named)}; {said}"
 
 
-def contents(hospital: Hospital, lines: Lines) -> Mapping[str, str]:
+def contents(
+    hospital: Hospital, lines: Lines, known_of: Mapping[str, Mapping[str, Json]] | None = None
+) -> Mapping[str, str]:
     """What replies contain, and whether others than the coordinator get them; for shared images, whether they are
-    patients' own and what no guarantee covers. Runs are named where they differ.
+    patients' own and what no guarantee covers. Runs are named where they differ. known_of: the memories of these lines'
+    runs; None: read them.
     """
     sent = [line for line in lines if line.get("request") == "sample" and not line.get("refused")]
-    remembered, runs = _remembered(hospital, sent), dict[str, list[str]]()
+    remembered = _remembered(hospital, sent) if known_of is None else known_of
+    runs = dict[str, list[str]]()
     for line in sent:
         run = str(line.get("run"))
         of = runs.setdefault(_shared(line, remembered[run]), [])

@@ -236,7 +236,7 @@ def test_our_own_name_stays_ours(place: Path) -> None:
     packed(place, "held_back", {"held_back/__init__.py": "", "held_back/held.py": PLUGIN}, points)
     with permitting("all"):
         assert ALGORITHM.validate_json('{"name": "fedprox"}', strict=True) == FedProx()
-    assert "held_back" not in sys.modules and registry.other_names(ALGORITHMS) == ()
+    assert "held_back" not in sys.modules and "fedprox" not in registry.other_names(ALGORITHMS)
 
 
 @pytest.mark.parametrize(

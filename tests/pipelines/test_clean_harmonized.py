@@ -13,8 +13,8 @@ import yaml
 from harmonized_run import HARMONIZE, settings, write
 
 from pipelines import clean
-from pipelines.coordinator.run import PUBLIC
 from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.public_networks import PUBLIC
 from pipelines.hospital.synthesis import SCORED, SENT, SYNTHESIZED
 from pipelines.hospital.translation import FITTED, JUDGED
 from pipelines.hospital.withdrawn import PARTS, UNKNOWN, knew, known_outside

@@ -216,8 +216,8 @@ def test_a_second_run_does_nothing(done, monkeypatch, capsys):
     monkeypatch.chdir(done.parents[1])
     assert main(["tiny.yaml", "--explain", "--json"]) == 0
     steps = json.loads(capsys.readouterr().out)
-    assert [step["state"] for step in steps] == ["keep"] * (len(STAGES) - 4), (
-        "all but augment, features, pretrain and route"
+    assert [step["state"] for step in steps] == ["keep"] * (len(STAGES) - 5), (
+        "all but augment, features, pretrain, route and track"
     )
 
 

@@ -82,12 +82,12 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def in_artifacts(root: Path) -> set[Any]:
-    """Every number and text in the coordinator's JSON files."""
+    """Every number and text in the coordinator's JSON files; no booleans, of which False would be 0 in a set."""
     found: set[Any] = set()
     for folder in artifacts(root).values():
         found.add(folder.name)
         for path in folder.glob("*.json"):
-            found |= {one for one in leaves(json.loads(path.read_text())) if not isinstance(one, list | dict)}
+            found |= {one for one in leaves(json.loads(path.read_text())) if not isinstance(one, bool | list | dict)}
     return found
 
 

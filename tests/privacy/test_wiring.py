@@ -669,10 +669,10 @@ def test_noise_of_a_score_is_what_is_booked_and_each_patient_adds_one(tmp_path):
     own, _ = hospital(tmp_path)
     p = torch.rand(30, 1, generator=torch.Generator().manual_seed(0))
     tested = Rows(torch.cat([1 - p, p], dim=1), torch.arange(30) % 2, torch.arange(30) // 5)
-    quiet, how = score._noised(own, tested, 0.0, "c")[0], parts(3.0, 2)
+    quiet, how = score.noised(own, tested, 0.0, "c")[0], parts(3.0, 2)
     assert float(quiet["noised"].sum()) == pytest.approx(6.0)
     assert [float(level.sum()) for level in tree_levels(quiet["scale"][0].numpy())] == pytest.approx([6.0] * LEVELS)
-    told = [score._noised(own, tested, 3.0, "c")[0] for _ in range(60)]
+    told = [score.noised(own, tested, 3.0, "c")[0] for _ in range(60)]
     scale = torch.stack([one["scale"] - quiet["scale"] for one in told])
     assert float(scale.double().std()) == pytest.approx(how.scale, rel=0.02)
     y, p, who = (one.numpy() for one in (tested.y, tested.x, tested.patient))
