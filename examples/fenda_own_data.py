@@ -1,7 +1,4 @@
-"""FENDA on one's own tensors and network: three hospitals whose cameras differ, digits that are below five or not.
-
-python examples/fenda_own_data.py
-"""
+"""FENDA on own tensors and network: three hospitals whose cameras differ. Run: python examples/fenda_own_data.py"""
 
 import torch
 from sklearn.datasets import load_digits
