@@ -101,7 +101,8 @@ def pairs(every: Mapping[str, Scores], contrast: str) -> dict[str, object]:
             for found in every.values()
             for way in ("as it is", "AdaBN")
         ]
-        rows.append([f"{one} − {other}", *cells])
+        if any(cells):
+            rows.append([f"{one} − {other}", *cells])
     columns = ["overall AUC", *(f"n = {n}{way}" for n in every for way in ("", ", AdaBN"))]
     return {**head(f"no_patient.py{OPTIONS[contrast]}", COMMITS[contrast]), "columns": columns, "rows": rows}
 

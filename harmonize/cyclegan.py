@@ -54,16 +54,15 @@ class CycleGan:
     variant: `paper` fixes what `PAPER` lists; those fields may not be set then. lr: of all networks of that variant;
     the paper's 1e-4 goes with some 30,000 steps, and fewer may need more. steps: of training. batch: images of either
     kind in a step. width, downs, blocks, norm, residual: see `generators.Transformer`. critic: width of the
-    discriminators. classifier: width of C_T. cycle, identity, classification: weights in equation 7. structure: beside
-    them, the weight of what T changes in its images' structure (`structure.py`); 0 = not. It needs no norm, which would
-    take each image's own level, and holds lesions where `norm: none` alone loses them in two of three trainings. lr_t:
-    of T and F; lr_d: of the discriminators; lr_c: of C_T. betas: Adam's. decay: learning rates fall linearly to 0 in
-    the second half. noise: standard deviation of the noise on the discriminators' inputs, falling to 0 over the
-    training. pool: number of earlier translations kept for the discriminators; 0 = none. ema: decay of the mean of T's
-    and F's weights that is the result; 0 = the last weights. copies: deformed copies of every image, made before the
-    training. augment: of each batch. keep_mean: `patient` gives every patient's images the mean that the central region
-    had before, plus one number for the whole site: patients keep their order. amp: bfloat16 where the device is a GPU.
-    every: steps between two states on disk.
+    discriminators. classifier: width of C_T. cycle, identity, classification: weights in equation 7. structure: weight,
+    beside them, of how much T changes the structure of its images (`structure.py`); 0 = not used. Use it with `norm:
+    none`, because instance norm removes each image's own level. lr_t: of T and F; lr_d: of the discriminators; lr_c: of
+    C_T. betas: Adam's. decay: learning rates fall linearly to 0 in the second half. noise: standard deviation of the
+    noise on the discriminators' inputs, falling to 0 over the training. pool: number of earlier translations kept for
+    the discriminators; 0 = none. ema: decay of the mean of T's and F's weights that is the result; 0 = the last
+    weights. copies: deformed copies of every image, made before the training. augment: of each batch. keep_mean:
+    `patient` gives every patient's images the mean that the central region had before, plus one number for the whole
+    site: patients keep their order. amp: bfloat16 where the device is a GPU. every: steps between two states on disk.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
