@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from pipelines.loader.command_line import PACKAGE, command_parser
+from pipelines.runs.exits import as_process
 
 
 class Command(NamedTuple):
@@ -59,6 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def process() -> None:
+    """The command `consilium`: `main` as a process of its own."""
+    as_process(main)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line without the commands' own arguments."""
     return _parser({})
@@ -87,4 +93,4 @@ def _parser(own: Mapping[str, argparse.ArgumentParser]) -> argparse.ArgumentPars
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    process()

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipelines.loader.command_line import command_parser
-from pipelines.runs.exits import Exit
+from pipelines.runs.exits import Exit, as_process
 from pipelines.runs.holdings import KINDS, Item, Kind, is_file, is_folder, items_of, runs_below, size_of
 from pipelines.runs.retention import Rule, Verdict, verdicts
 from pipelines.runs.stopping import HOLDER, LOCK, LockedError, RunLock
@@ -248,4 +248,4 @@ def _print_outcomes(outcomes: Sequence[Outcome], console: Console, *, really: bo
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

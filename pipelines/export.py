@@ -11,11 +11,11 @@ file. --examples FOLDER also writes FOLDER's studies as the network gets them, f
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from pipelines.batch.arguments import add_study_arguments
 from pipelines.loader.command_line import announce, command_parser
+from pipelines.runs.exits import as_process
 
 PROG = "python -m pipelines.export"
 
@@ -52,4 +52,4 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

@@ -26,7 +26,7 @@ from rich.text import Text
 
 from pipelines.hospital.words import CONTENTS
 from pipelines.loader.command_line import announce, command_parser
-from pipelines.runs.exits import Exit
+from pipelines.runs.exits import Exit, as_process
 from privacy.dp.events import (
     NON_PRIVATE,
     Composed,
@@ -310,4 +310,4 @@ def _text(value: Json) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

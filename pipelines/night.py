@@ -8,11 +8,11 @@ monitor stay in the state folder, which is for this hospital alone. For research
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from datetime import date, timedelta
 
 from pipelines.loader.command_line import announce, command_parser
+from pipelines.runs.exits import as_process
 
 PROG = "python -m pipelines.night"
 
@@ -56,4 +56,4 @@ def day(text: str) -> date:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

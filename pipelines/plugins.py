@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipelines.loader.command_line import command_parser
 from pipelines.loader.document import ConfigError, render
 from pipelines.loader.files import document_at
-from pipelines.runs.exits import Exit
+from pipelines.runs.exits import Exit, as_process
 from privacy.message import Json, as_mapping
 
 if TYPE_CHECKING:
@@ -132,4 +132,4 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

@@ -13,11 +13,11 @@ patient's name and identifiers, as the images do, unless --key says otherwise, s
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from pipelines.batch.arguments import add_study_arguments
 from pipelines.loader.command_line import announce, command_parser
+from pipelines.runs.exits import as_process
 
 PROG = "python -m pipelines.predict"
 
@@ -70,4 +70,4 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

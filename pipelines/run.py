@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -17,7 +16,7 @@ from pipelines.coordinator.arguments import PROG, parse, read_settings
 from pipelines.coordinator.arguments import parser as parser  # as every command has one
 from pipelines.loader.command_line import announce, importing
 from pipelines.loader.document import ConfigError, Document, render
-from pipelines.runs.exits import Exit, print_error
+from pipelines.runs.exits import Exit, as_process, print_error
 from privacy.settings_error import Problem
 
 
@@ -55,4 +54,4 @@ def _far(said: Document, options: argparse.Namespace, console: Console) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pipelines.loader.command_line import announce, command_parser
-from pipelines.runs.exits import Exit, print_error
+from pipelines.runs.exits import Exit, as_process, print_error
 
 PROG = "python -m pipelines.sign"
 DAYS = 365
@@ -103,4 +102,4 @@ def _sign(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from pipelines.loader.command_line import announce, command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
 from pipelines.loader.files import document_at
-from pipelines.runs.exits import Exit, print_error
+from pipelines.runs.exits import Exit, as_process, print_error
 from privacy.settings_error import Problem
 
 if TYPE_CHECKING:
@@ -110,4 +109,4 @@ def show(place: Place, findings: Sequence[tuple[str, bool, str]], console: Conso
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -18,7 +17,7 @@ from pipelines.loader.command_line import announce, command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
 from pipelines.loader.files import document
-from pipelines.runs.exits import Exit, print_error
+from pipelines.runs.exits import Exit, as_process, print_error
 
 PROG = "python -m pipelines.study"
 
@@ -50,4 +49,4 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

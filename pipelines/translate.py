@@ -11,11 +11,11 @@ line for each file.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from pipelines.batch.arguments import add_keep_arguments, add_study_arguments
 from pipelines.loader.command_line import announce, command_parser
+from pipelines.runs.exits import as_process
 
 PROG = "python -m pipelines.translate"
 
@@ -44,4 +44,4 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

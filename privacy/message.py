@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import struct
 import sys
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ Params: TypeAlias = "Mapping[str, Tensor]"
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 FACTS = "facts"  # the one key of the safetensors metadata block
+SYSTEM = re.compile(r"\(os error (\d+)\)")  # how Rust, in which safetensors is written, prints a system's error
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,10 @@ def to_file(message: Message, path: Path) -> str:
 
     facts = json.dumps(dict(message.facts), sort_keys=True, allow_nan=False)
     tensors = {name: message.tensors[name].detach().cpu().contiguous() for name in sorted(message.tensors)}
-    save_file(tensors, path, metadata={FACTS: facts})
+    try:
+        save_file(tensors, path, metadata={FACTS: facts})
+    except SafetensorError as error:
+        raise system_error(error, path) or error from error
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -183,7 +188,21 @@ def from_file(path: Path) -> Message:
             raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
         return Message(tensors, facts)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if (system := system_error(error, path)) is not None:
+            raise system from error
         raise Malformed(f"{path.name} is not a message: {type(error).__name__}: {error}") from error
+
+
+def system_error(error: BaseException, path: Path | None = None) -> OSError | None:
+    """The system's error that safetensors tells in words, as an OSError; None for any other of its errors.
+
+    Its files are written and read by Rust, whose errors are no OSError: a full disk would look like a damaged file.
+    """
+    said = SYSTEM.search(str(error)) if isinstance(error, SafetensorError) else None
+    if said is None:
+        return None
+    number = int(said.group(1))
+    return OSError(number, os.strerror(number), *([] if path is None else [str(path)]))
 
 
 def _refused(constant: str) -> None:

@@ -152,7 +152,10 @@ def code_of(error: BaseException) -> Exit:
     cause = error.cause if isinstance(error, StageFailed) else error
     if isinstance(cause, SitesMissing | QuorumLost):
         codes = set(cause.missing.values())
-        return Exit.DATA if codes <= DATA_CODES else Exit.DISK if codes <= {"disk"} else Exit.SITE
+        for enough, code in ((DATA_CODES, Exit.DATA), ({"disk"}, Exit.DISK), ({"disk", "memory"}, Exit.MEMORY)):
+            if codes <= enough:
+                return code
+        return Exit.SITE
     return exit_code(error, also=CODES)
 
 

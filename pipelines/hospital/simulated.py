@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from federation.engine import Worker
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.public_networks import PUBLIC
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import logged, worker
 from pipelines.loader.document import ConfigError
 from pipelines.runs.replies import on_disk
 from pipelines.settings.sites import Elsewhere, SiteSettings
@@ -28,7 +29,7 @@ def simulated(
         raise ConfigError([Problem(("sites",), text)])
     public = root.parent / PUBLIC
     made = {
-        name: worker(Hospital(name, root / "sites" / name, own, now, device=device, pause=pause, public=public))
+        name: Hospital(name, root / "sites" / name, own, now, device=device, pause=pause, public=public)
         for name, own in sites.items()
     }
-    return {name: on_disk(own, root / "federation") for name, own in made.items()}
+    return {name: on_disk(worker(own), root / "federation", partial(logged, own)) for name, own in made.items()}

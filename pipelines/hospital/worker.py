@@ -6,6 +6,7 @@ coordinator sees a failure as a code only; the traceback goes into the hospital'
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -32,7 +33,7 @@ from pipelines.hospital.private_limits import check_may_answer, check_paid
 from pipelines.hospital.recommending import compare
 from pipelines.hospital.request_checks import check_question
 from pipelines.hospital.tracking import track
-from pipelines.runs.exits import trace
+from pipelines.runs.exits import failure, trace
 from pipelines.runs.stopping import Stopped
 from privacy.dp.events import NOTHING, Declared, describe
 from privacy.message import Call, Json, Message, from_bytes, to_bytes
@@ -85,34 +86,45 @@ another one where noise has a part, and patients are charged again."""
 
 
 def worker(hospital: Hospital) -> Worker:
-    """The function that an engine calls for this hospital."""
+    """The function that an engine calls for this hospital. It raises `Refused` only: whatever else goes wrong becomes
+    its code, and a line in the hospital's log.
+    """
 
     def answer(call: Call, message: Message) -> Message:
-        policy = hospital.policy
-        _check_request(hospital, call, message)
-        place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
-        done = Work(b"", describe(NOTHING))
-        if policy.allows(call.request):  # no work on what the policy forbids; the gate refuses it below
-            done = _tried(hospital, call, message, place)
         try:
-            place["recipient"] = done.recipient
-            release(done.reply, done.event, policy=policy, replay=done.replay, commit=done.commit, **place)
-        except Refused as refused:
-            _log(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
+            return _answered(hospital, call, message)
+        except Refused:
             raise
-        except OSError as error:  # a reply without its ledger line must not leave
-            raise Refused("disk") from error
-        except Damaged as error:
-            with suppress(OSError):
-                _log(hospital, f"{call.run} round {call.round} {call.request}: {error}")
-            raise Refused("damaged_ledger") from error
-        with suppress(Exception):  # the reply has left; files that cannot be deleted do not change that
-            # A kill may have come between the commit and this; only for the finish no later request makes up for it.
-            if done.best and (call.request == "finish" or not done.replay):
-                learn.tidy(hospital, call, done.best[0], done.memories)
-        return from_bytes(done.reply)
+        except Exception as error:  # a reply without its ledger line must not leave, nor a failure without a line
+            asked = plain(f"{call.run} round {call.round} {call.request}")[:LONGEST]
+            logged(hospital, f"{asked}: {trace(error)}")
+            raise Refused(failure(error)) from error
 
     return answer
+
+
+def _answered(hospital: Hospital, call: Call, message: Message) -> Message:
+    """The reply, once it is in the ledger. Raises: Refused, or what went wrong on the way out."""
+    policy = hospital.policy
+    _check_request(hospital, call, message)
+    place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
+    done = Work(b"", describe(NOTHING))
+    if policy.allows(call.request):  # no work on what the policy forbids; the gate refuses it below
+        done = _tried(hospital, call, message, place)
+    try:
+        place["recipient"] = done.recipient
+        release(done.reply, done.event, policy=policy, replay=done.replay, commit=done.commit, **place)
+    except Refused as refused:
+        logged(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
+        raise
+    except Damaged as error:
+        logged(hospital, f"{call.run} round {call.round} {call.request}: {error}")
+        raise Refused("damaged_ledger") from error
+    with suppress(Exception):  # the reply has left; files that cannot be deleted do not change that
+        # A kill may have come between the commit and this; only for the finish no later request makes up for it.
+        if done.best and (call.request == "finish" or not done.replay):
+            learn.tidy(hospital, call, done.best[0], done.memories)
+    return from_bytes(done.reply)
 
 
 def _check_request(hospital: Hospital, call: Call, message: Message) -> None:
@@ -126,8 +138,7 @@ def _check_request(hospital: Hospital, call: Call, message: Message) -> None:
         if hospital.policy.allows(call.request):
             check_question(call.request, message)
     except Refused as refused:
-        with suppress(OSError):
-            _log(hospital, f"a question was refused with code {refused.code}: {cause(refused)}")
+        logged(hospital, f"a question was refused with code {refused.code}: {cause(refused)}")
         raise
 
 
@@ -172,7 +183,7 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Wo
     except Stopped as stopped:  # stopped by a person, so it reveals nothing about patients
         raise Refused("stopped") from stopped
     except Exception as error:
-        code = error.code if isinstance(error, Refused) else "disk" if isinstance(error, OSError) else "failed"
+        code = error.code if isinstance(error, Refused) else failure(error)
         if code == "lost_ledger":  # writing a line would start a new ledger
             raise Refused(code) from error
         told = f"refused with code {code}: {cause(error)}" if isinstance(error, Refused) else trace(error)
@@ -181,8 +192,8 @@ def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Wo
 
 
 def _book(hospital: Hospital, call: Call, place: Place, code: str, told: str) -> None:
+    logged(hospital, f"{call.run} round {call.round} {call.request}: {told}")
     with suppress(OSError, Damaged):  # the code must still reach the coordinator
-        _log(hospital, f"{call.run} round {call.round} {call.request}: {told}")
         book_refusal(code, describe(Declared("failure")), **place)
 
 
@@ -218,7 +229,12 @@ def cause(error: BaseException) -> str:
     return plain(str(error.__cause__ or ""))[:LONGEST]
 
 
-def _log(hospital: Hospital, text: str) -> None:
-    hospital.root.mkdir(parents=True, exist_ok=True)
-    with (hospital.root / "log.txt").open("a", encoding="utf-8") as file:
-        file.write(f"{hospital.now()} {text}\n")
+def logged(hospital: Hospital, text: str) -> None:
+    """Add a line to the hospital's log; where it cannot be written, to the log of the process, which goes to stderr."""
+    line = f"{hospital.now()} {text}"
+    try:
+        hospital.root.mkdir(parents=True, exist_ok=True)
+        with (hospital.root / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+    except OSError as error:
+        logging.getLogger(__name__).error("%s: log.txt cannot be written (%s): %s", hospital.name, error, line)

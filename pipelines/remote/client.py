@@ -19,7 +19,7 @@ from federation.flare import ClientApp
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
 from pipelines.remote.site_config import Place, read_place
-from pipelines.runs.exits import trace
+from pipelines.runs.exits import failure, trace
 from pipelines.runs.stopping import LockedError, RunLock
 from pipelines.runs.store import clean
 from pipelines.settings.config import chosen_device
@@ -58,10 +58,13 @@ def lazy_worker(place: Place) -> Worker:
         if not own:
             try:
                 lock_folder(Path(place.root))
+                clean(Path(place.root))
+                own.append(worker(hospital_of(place)))
             except LockedError as error:  # the process of an earlier job still runs
                 raise Refused("busy") from error
-            clean(Path(place.root))
-            own.append(worker(hospital_of(place)))
+            except Exception as error:
+                sys.stderr.write(f"the hospital cannot begin: {trace(error)}\n")
+                raise Refused(failure(error)) from error
         return own[0](call, message)
 
     return answer

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from pipelines.remote.client import SETTINGS
 from pipelines.remote.site_config import Place
 from pipelines.remote.startup_kit import forget_jobs, make_strict, role_of
-from pipelines.runs.exits import Exit
+from pipelines.runs.exits import Exit, as_process
 
 NARROWED = ("federation.flare_hooks", "client")
 SERVER = ("nvflare.private.fed.app.server.server_train",)
@@ -63,4 +63,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_process(main)

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import enum
 import json
+import os
+import sys
 import traceback
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+ALLOCATOR = "DefaultCPUAllocator: "
+"""How torch's RuntimeError begins if there is no memory for a tensor, behind where it happened."""
 
 
 class Exit(enum.IntEnum):
@@ -27,11 +33,14 @@ class Exit(enum.IntEnum):
     LOCKED = 6  # another run uses the same folder
     DISK = 7  # the disk is full, or an artifact cannot be read or written
     STOPPED = 8  # stopped on request at a safe point; nothing is lost
+    MEMORY = 9  # not enough memory
     INTERRUPTED = 130  # ended by a second Ctrl-C; work since the last safe point is lost
 
 
 def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] | None = None) -> Exit:
     """The exit code of an exception; for a failed stage that of its cause.
+
+    An exception of a library that was raised from an error of the system has that error's code.
 
     also: exceptions of other packages and their codes; the first match wins, before those defined here.
     """
@@ -53,7 +62,54 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
         ArtifactError: Exit.DISK,
         OSError: Exit.DISK,
     }
-    return next((code for kind, code in known.items() if isinstance(error, kind)), Exit.FAILED)
+    told = {"disk": Exit.DISK, "memory": Exit.MEMORY, "failed": Exit.FAILED}[failure(error)]
+    return next((code for kind, code in known.items() if isinstance(error, kind)), told)
+
+
+def failure(error: BaseException) -> str:
+    """What an unexpected error was in one word: `disk`, `memory`, or `failed` for all else.
+
+    Libraries have exceptions of their own for a full disk or memory, so what they were raised from counts as well.
+    """
+    from privacy.message import system_error
+
+    for one in chained(error):
+        if isinstance(one, OSError) or system_error(one) is not None:
+            return "disk"
+        if isinstance(one, MemoryError) or type(one).__name__ == "OutOfMemoryError" or ALLOCATOR in str(one):
+            return "memory"
+    return "failed"
+
+
+def chained(error: BaseException) -> list[BaseException]:
+    """An error, and what it was raised from (`raise ... from`), and so on."""
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in links:
+        links.append(link)
+        link = link.__cause__
+    return links
+
+
+def as_process(main: Callable[[], int]) -> NoReturn:
+    """End this process with a command's exit code; also where not even the command's words can be written.
+
+    stdout and stderr may go to a file on a full disk, and what Python does then is a traceback and the code 1.
+    """
+    try:
+        code = main()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # commands catch those of their own files
+        code = int(Exit.DISK)
+    except MemoryError:
+        code = int(Exit.MEMORY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or Python would try once more, and complain
+    sys.exit(code)
 
 
 def print_error(words: str, code: Exit, console: Console, *, as_json: bool) -> int:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 HIDDEN = ".part-"  # prefix of the names of unfinished files and folders
+FOREIGN = re.compile(r"\.tmp[A-Za-z0-9]{6}")  # names of the unfinished files of safetensors
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,199}")
 
 
@@ -140,7 +141,8 @@ def content(manifest: Mapping[str, Any]) -> str:
 
 def clean(root: Path) -> tuple[Path, ...]:
     """Remove unfinished files of killed processes below a root. The caller must hold its `RunLock`."""
-    stale = [path for path in sorted(root.rglob(f"{HIDDEN}*")) if path.exists()]
+    hidden = sorted(path for path in root.rglob(".*") if path.name.startswith(HIDDEN) or FOREIGN.fullmatch(path.name))
+    stale = [path for path in hidden if path.exists()]
     for path in stale:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -86,6 +86,7 @@ DECIDED = frozenset(
     {
         "failed",
         "disk",
+        "memory",
         "bad_source",
         "bad_archive",
         "no_files",

@@ -27,7 +27,7 @@ def test_a_reply_is_the_same_and_leaves_no_file(tmp_path: Path) -> None:
         "model/turned": torch.arange(6.0).reshape(2, 3).T.contiguous(),
     }
     plain = Message(tensors, {"loss": 0.25, "algorithm": {"n": 3}})
-    reply = on_disk(lambda call, message: plain, tmp_path / "new")(CALL, Message())
+    reply = on_disk(lambda call, message: plain, tmp_path / "new", str)(CALL, Message())
     assert list(reply.tensors) == list(tensors)
     assert to_bytes(reply) == to_bytes(plain)
     assert not list((tmp_path / "new").iterdir())
@@ -39,9 +39,10 @@ def test_facts_alone_touch_no_disk_and_a_refusal_passes(tmp_path: Path) -> None:
     def refusing(call: Call, message: Message) -> Message:
         raise Refused("no")
 
-    assert on_disk(lambda call, message: Message({}, {"n": 1}), tmp_path / "new")(CALL, Message()).facts == {"n": 1}
+    plain = Message({}, {"n": 1})
+    assert on_disk(lambda call, message: plain, tmp_path / "new", str)(CALL, Message()).facts == {"n": 1}
     with pytest.raises(Refused, match="no"):
-        on_disk(refusing, tmp_path / "new")(CALL, Message())
+        on_disk(refusing, tmp_path / "new", str)(CALL, Message())
     assert not (tmp_path / "new").exists()
 
 
@@ -59,7 +60,7 @@ def anonymous():
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) / 1024
 
-large = on_disk(lambda call, message: Message({"model/w": torch.ones(2**22)}), Path(sys.argv[1]))
+large = on_disk(lambda call, message: Message({"model/w": torch.ones(2**22)}), Path(sys.argv[1]), str)
 kept = [large(Call("run", 1, "train", {}), Message())]
 before = anonymous()
 kept += [large(Call("run", 1, "train", {}), Message()) for _ in range(16)]  # 16 MiB each
