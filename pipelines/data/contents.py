@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import BinaryIO, Literal, TypeAlias
 
 import pydicom
 from pydicom.dataset import FileDataset
@@ -60,11 +60,17 @@ def read_dataset(path: Path, **how: object) -> FileDataset:
         Exception: whatever the parser raises for damaged files.
     """
     with path.open("rb") as file:
-        head = file.read(HEAD)
+        return parsed(file, **how)
+
+
+def parsed(file: BinaryIO, **how: object) -> FileDataset:
+    """As `read_dataset`, of an open file at its beginning; leaves it behind the last element that was read."""
+    head = file.read(HEAD)
+    file.seek(0)
     marked = head[MARK_AT : MARK_AT + 4] == MARK
     if not marked and not starts_dataset(head):
         raise InvalidDicomError("neither the mark DICM nor an element of DICOM stands where a file begins")
-    dataset = pydicom.dcmread(path, force=not marked, **how)
+    dataset = pydicom.dcmread(file, force=not marked, **how)
     if not marked and "SOPClassUID" not in dataset:
         raise InvalidDicomError("neither the mark DICM nor a SOPClassUID")
     if not dataset.file_meta.get("TransferSyntaxUID"):

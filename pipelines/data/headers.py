@@ -11,12 +11,28 @@ from pipelines.data.study import Affine
 
 
 @dataclass(frozen=True)
+class Pixels:
+    """Where a file's uncompressed pixels lie, and the elements of its header that give them their meaning.
+
+    at, length: bytes. vr: as the file says it, None = implicit. syntax: the transfer syntax. elements: pydicom's raw
+    elements, one tuple for all files in which they are equal.
+    """
+
+    at: int
+    length: int
+    vr: str | None
+    syntax: str
+    charset: str | list[str]
+    elements: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
 class Frame:
     """One image, without its pixels: a classic file, or one frame of an enhanced one.
 
     index, frames: the frame's number in the file, and the file's number of frames. values: keyword -> value, for the
     keywords that are present and not empty. b_value: s/mm², None = missing or not asked for. slices: the number of
-    slice positions according to the vendor's header.
+    slice positions according to the vendor's header. pixels: None if the whole file must be parsed for them.
     """
 
     path: Path
@@ -26,6 +42,7 @@ class Frame:
     frames: int = 1
     b_value: float | None = None
     slices: int | None = None
+    pixels: Pixels | None = None
 
 
 def text_of(value: object) -> str:

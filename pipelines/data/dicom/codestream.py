@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
@@ -34,15 +35,20 @@ def check_deflated(path: Path) -> None:
         Unusable: `too_large`.
     """
     with path.open("rb") as file:
-        head = file.read(2048)
-        if DEFLATED not in head:
-            return
+        check_unpacked(file)
+
+
+def check_unpacked(file: BinaryIO) -> None:
+    """As `check_deflated`, of an open file at its beginning, where it is left."""
+    head = file.read(2048)
+    if DEFLATED in head:
         file.seek(META + int.from_bytes(head[META - 4 : META], "little"))
         inflate, size, rest = zlib.decompressobj(-zlib.MAX_WBITS), 0, b""
         while not inflate.eof and (rest := inflate.unconsumed_tail or file.read(CHUNK)):
             size += len(inflate.decompress(rest, CHUNK))
             if size > UNPACKED:
                 raise Unusable("too_large", f"it unpacks to more than {UNPACKED} bytes. Export it without deflation.")
+    file.seek(0)
 
 
 def check_codestream(dataset: Dataset) -> None:

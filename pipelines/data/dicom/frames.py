@@ -7,20 +7,26 @@ the names of classic files, so that all later code is the same for both kinds.
 
 from __future__ import annotations
 
+import os
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydicom.datadict import dictionary_VR, tag_for_keyword
+from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 from pydicom.sequence import Sequence as Items
-from pydicom.tag import Tag
+from pydicom.tag import BaseTag, Tag
 from pydicom.uid import MediaStorageDirectoryStorage
+from pydicom.valuerep import AMBIGUOUS_VR
 
-from pipelines.data.contents import read_dataset
-from pipelines.data.dicom.codestream import check_deflated
+from pipelines.data.contents import parsed
+from pipelines.data.dicom.codestream import check_unpacked
 from pipelines.data.dicom.diffusion import B_VALUE_TAGS, b_value
+from pipelines.data.dicom.uncompressed import NEEDED, find_pixels
 from pipelines.data.headers import Frame
 from pipelines.data.study import Unusable
 
@@ -49,16 +55,16 @@ def read_frames(
     Raises:
         Exception: whatever the parser raises for damaged headers; the caller turns it into `Unusable`.
     """
-    check_deflated(path)
     counts = [Tag(group, tag) for _, group, low in SLICE_COUNTS.values() for tag in (0x10, 0x1000 + low)]
-    tags = [*keywords, SHARED, OWN, *counts, *(B_VALUE_TAGS if diffusion else ())]
-    dataset = read_dataset(path, stop_before_pixels=True, specific_tags=tags)
-    if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
-        return []
-    found = {keyword: value for keyword in keywords if not _empty(value := dataset.get(keyword))}
-    common = {
-        keyword: seen.setdefault((keyword, *_kinds(value), str(value)), value) for keyword, value in found.items()
-    }
+    tags = [*_tags(tuple(keywords)).values(), *_tags((SHARED, OWN, *NEEDED)).values(), *counts]
+    tags += B_VALUE_TAGS if diffusion else ()
+    with path.open("rb") as file:
+        check_unpacked(file)
+        dataset = parsed(file, stop_before_pixels=True, specific_tags=tags)
+        if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
+            return []
+        pixels = find_pixels(file, dataset, os.fstat(file.fileno()).st_size, seen)
+    common = _values(dataset, tuple(keywords), seen)
     if "SeriesInstanceUID" not in common:
         raise Unusable("missing_tag", "there is no SeriesInstanceUID; the file may be cut short. Export it again.")
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
@@ -67,7 +73,8 @@ def read_frames(
     if not groups or len(groups) != int(dataset.get("NumberOfFrames") or 1):
         if SHARED in dataset:
             common[SHARED] = True
-        return [Frame(path, syntax, common, b_value=b_value(dataset) if diffusion else None, slices=slices)]
+        b = b_value(dataset) if diffusion else None
+        return [Frame(path, syntax, common, b_value=b, slices=slices, pixels=pixels)]
     shared = next(iter(dataset.get(SHARED) or []), Dataset())
     wanted = frozenset((*keywords, *STACK))
     known: ChainMap[str, Any] = ChainMap(_flat(shared, wanted), common)
@@ -87,6 +94,45 @@ def functional_groups(dataset: Dataset, index: int, name: str) -> list[Dataset]:
     """All items of a functional group macro such as PixelValueTransformationSequence: shared ones, then the frame's."""
     shared, own = dataset.get(SHARED) or [], dataset.get(OWN) or []
     return [item for group in (*shared[:1], *own[index : index + 1]) for item in group.get(name) or []]
+
+
+@cache
+def _tags(keywords: tuple[str, ...]) -> Mapping[str, BaseTag]:
+    """Tags of those keywords that DICOM knows."""
+    found = {keyword: tag_for_keyword(keyword) for keyword in keywords}
+    return {keyword: Tag(tag) for keyword, tag in found.items() if tag is not None}
+
+
+@cache
+def _own_type(tag: BaseTag) -> bool:
+    """Whether an element's bytes alone give its value: it is no sequence, and its type hangs on no other element."""
+    vr = dictionary_VR(tag)
+    return vr not in AMBIGUOUS_VR and vr != "SQ"
+
+
+def _values(dataset: Dataset, keywords: tuple[str, ...], seen: dict[tuple[object, ...], Any]) -> dict[str, Any]:
+    """keyword -> value, without those that are missing or empty.
+
+    Files of a series have most elements in common, so bytes that were seen before are not converted again.
+    """
+    charset, found = str(dataset.original_character_set), dict[str, Any]()
+    for keyword, tag in _tags(keywords).items():
+        if tag not in dataset:
+            continue
+        raw, key = dataset.get_item(tag), None
+        if isinstance(raw, RawDataElement) and _own_type(tag) and raw.VR != "SQ":
+            key = (_values, tag, raw.VR, raw.value, raw.is_implicit_VR, raw.is_little_endian, charset)
+            if key in seen:
+                if (value := seen[key]) is not None:
+                    found[keyword] = value
+                continue
+        value = dataset.get(keyword)
+        kept = None if _empty(value) else seen.setdefault((keyword, *_kinds(value), str(value)), value)
+        if key is not None:
+            seen[key] = kept
+        if kept is not None:
+            found[keyword] = kept
+    return found
 
 
 def _kinds(value: object) -> tuple[type, ...]:
@@ -137,6 +183,8 @@ def _frame_b(dataset: Dataset, shared: Dataset, own: Dataset) -> float | None:
 
 def _slices(dataset: Dataset) -> int | None:
     for creator, group, low in SLICE_COUNTS.values():
+        if Tag(group, 0x10) not in dataset:
+            continue
         try:
             return int(dataset.private_block(group, creator)[low].value)
         except (KeyError, TypeError, ValueError):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
 from pipelines.data.contents import kind_of, left_out, read_dataset
@@ -21,8 +22,9 @@ from pipelines.data.dicom.frames import read_frames, series_of
 from pipelines.data.dicom.pixels import real_values
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series, selected
 from pipelines.data.dicom.stacks import diffusion_stack, plain_stack, separated
+from pipelines.data.dicom.uncompressed import with_pixels
 from pipelines.data.folder import Stamp, below, check_unchanged, stamped, steady, walked
-from pipelines.data.headers import Frame, Stack, text_of
+from pipelines.data.headers import Frame, Pixels, Stack, text_of
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
 from pipelines.data.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
@@ -211,18 +213,25 @@ def _volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | N
     values: Array = np.empty((len(placed.volumes), *placed.shape), np.float32)
     units: set[str | None] = set()
     places: dict[Path, dict[int, tuple[int, int]]] = {}
+    plain: dict[Path, Pixels | None] = {}
     for volume, frames in enumerate(placed.volumes):
         for position, frame in enumerate(frames):
             places.setdefault(frame.path, {})[frame.index] = (volume, position)
+            plain[frame.path] = frame.pixels
     for path, wanted in places.items():
         with readable(path.name):
-            planes = real_values(read_dataset(path), list(wanted), blank)
+            planes = real_values(whole_or_pixels(path, plain[path]), list(wanted), blank)
             for (volume, position), (plane, unit) in zip(wanted.values(), planes, strict=True):
                 if plane.shape != (rows, columns):
                     raise Unusable("mixed_size", f"{path.name} holds pixels of shape {plane.shape}, unlike its header.")
                 values[volume, :, :, position] = plane.T
                 units.add(unit)
     return values, units
+
+
+def whole_or_pixels(path: Path, pixels: Pixels | None) -> Dataset:
+    """A file's pixels with what gives them their meaning; parsed again as a whole only where it must be."""
+    return read_dataset(path) if pixels is None else with_pixels(path, pixels)
 
 
 def _plain(frame: Frame) -> Mapping[str, object]:

@@ -13,12 +13,14 @@ import pytest
 from PIL import Image
 from small_series import SLICES, Series
 
+from pipelines.batch import blanking
 from pipelines.batch.deidentification import deidentify_file
 from pipelines.data.accounts import accounted, sums
 from pipelines.data.dicom import reader
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.examples import open_source
 from pipelines.data.folder import Walk, failed, walked
+from pipelines.data.headers import Pixels
 from pipelines.data.images import AnyImages, Pictures, Slices
 from pipelines.data.intake import read_study
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource
@@ -113,15 +115,15 @@ def test_a_file_that_changes_while_it_is_read_does_so_too(
 ) -> None:
     source, images, path = hospital(tmp_path, "dicom")
     opened = open_source(source, None, images, None)
-    read = reader.read_dataset
+    read = reader.whole_or_pixels
 
-    def reading(which: Path, **how: object) -> object:
-        found = read(which, **how)
+    def reading(which: Path, pixels: Pixels | None) -> object:
+        found = read(which, pixels)
         if which == path:
             change(path)
         return found
 
-    monkeypatch.setattr(reader, "read_dataset", reading)
+    monkeypatch.setattr(reader, "whole_or_pixels", reading)
     refused = [found for waiting in opened.waiting if isinstance(found := read_study(waiting), Rejected)]
     assert [found.reason for found in refused] == [CHANGES[change]]
 
@@ -204,14 +206,14 @@ def test_deidentification_sets_aside_what_changes_and_names_no_file(
     tmp_path: Path, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = Series(slices=1).write(tmp_path / "in") / "000.dcm"
-    read = reader.read_dataset
+    read = blanking.read_dataset
 
     def reading(which: Path) -> object:
         found = read(which)
         change(which)
         return found
 
-    monkeypatch.setattr("pipelines.batch.blanking.read_dataset", reading)
+    monkeypatch.setattr(blanking, "read_dataset", reading)
     outcome = deidentify_file(path, tmp_path / "out", bytes(range(32)), Profile())
     assert (outcome.kind, "000" in outcome.detail) == (CHANGES[change], False)
     assert not (tmp_path / "out").exists()

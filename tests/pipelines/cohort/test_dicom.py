@@ -24,6 +24,7 @@ from pydicom.uid import (
 from small_series import COLUMNS, ROWS, SLICES, Change, Series, everywhere
 
 from pipelines.data.dicom.reader import index_dicom, read_dicom
+from pipelines.data.headers import Pixels
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Item, Rejected, Study
 
@@ -347,21 +348,31 @@ def test_links_lead_nowhere_outside_and_count_once_inside(tmp_path: Path) -> Non
     assert only(inside).patient == "Miller 7"
 
 
-def test_pixels_are_read_once_and_only_when_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_are_parsed_once_and_pixels_read_once_and_only_when_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import pydicom
 
+    from pipelines.data.dicom import reader
+
     calls: list[bool] = []
-    original = pydicom.dcmread
+    loaded: list[Path] = []
+    original, pixels = pydicom.dcmread, reader.with_pixels
 
     def counting(path: Path, **options: Any) -> Any:
         calls.append(bool(options.get("stop_before_pixels")))
         return original(path, **options)
 
+    def reading(path: Path, where: Pixels) -> Dataset:
+        loaded.append(path)
+        return pixels(path, where)
+
     monkeypatch.setattr(pydicom, "dcmread", counting)
+    monkeypatch.setattr(reader, "with_pixels", reading)
     index = index_dicom(DicomSource(folder=str(Series().write(tmp_path))))
-    assert calls == [True] * SLICES
+    assert (calls, loaded) == ([True] * SLICES, [])
     index.candidates[0].load()
-    assert calls[SLICES:] == [False] * SLICES
+    assert (calls, sorted(loaded)) == ([True] * SLICES, sorted(tmp_path.glob("*.dcm")))
 
 
 def test_wrong_settings_are_told_all_at_once(tmp_path: Path) -> None:

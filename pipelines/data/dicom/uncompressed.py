@@ -1,0 +1,88 @@
+"""Read uncompressed pixels from where the first pass over a header found them, so that no header is parsed twice.
+
+Whole files are parsed again where that could give another result: compressed or deflated pixels, a header whose
+meaning of values lies in sequences of undefined length, bytes behind the pixels.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pydicom.dataelem import RawDataElement
+from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
+from pydicom.tag import BaseTag, Tag
+from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pydicom.valuerep import EXPLICIT_VR_LENGTH_32
+
+from pipelines.data.headers import Pixels
+
+NEEDED = (
+    *("SOPClassUID", "Manufacturer", "ManufacturerModelName"),
+    *("SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames", "Rows", "Columns"),
+    *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
+    *("RescaleSlope", "RescaleIntercept", "RescaleType", "ModalityLUTSequence", "RealWorldValueMappingSequence"),
+)
+"""All that decoding and the meaning of values ask for."""
+
+PIXELS = BaseTag(0x7FE00010)
+SYNTAXES = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
+UNDEFINED = 0xFFFFFFFF
+
+
+def find_pixels(file: BinaryIO, dataset: FileDataset, size: int, seen: dict[tuple[object, ...], Any]) -> Pixels | None:
+    """Where the pixels lie, in a file that was read up to them; None if the whole file must be parsed for them.
+
+    file: at the first byte behind what was read. dataset: with the elements `NEEDED`, as far as the file has them,
+    none of which was asked for yet. size: of the file, bytes. seen: earlier files' elements; equal ones are kept once.
+    """
+    syntax, (implicit, little) = dataset.file_meta.get("TransferSyntaxUID"), dataset.original_encoding
+    if syntax not in SYNTAXES or not little or implicit != (syntax == ImplicitVRLittleEndian):
+        return None
+    head = file.read(12)
+    if len(head) < 12 or Tag(int.from_bytes(head[:2], "little"), int.from_bytes(head[2:4], "little")) != PIXELS:
+        return None
+    vr = None if implicit else head[4:6].decode("latin-1")
+    long = vr in EXPLICIT_VR_LENGTH_32
+    if not implicit and not long:
+        return None
+    length = int.from_bytes(head[8:12] if long else head[4:8], "little")
+    at = file.tell() - (0 if long else 4)
+    if length in (0, UNDEFINED) or at + length != size:
+        return None
+    found = [dataset.get_item(tag) for tag in _tags() if tag in dataset]
+    if not all(isinstance(one, RawDataElement) and isinstance(one.value, bytes | None) for one in found):
+        return None
+    charset = dataset.original_character_set
+    key = (find_pixels, implicit, str(charset), *((one.tag, one.VR, one.value) for one in found))
+    elements = seen.setdefault(key, tuple(found))
+    return Pixels(at, length, vr, str(syntax), charset, elements)
+
+
+def with_pixels(path: Path, pixels: Pixels) -> Dataset:
+    """What `find_pixels` kept of the header, with the pixels, which are read now.
+
+    Raises:
+        OSError: as for any file.
+        ValueError: the file ends before its pixels do.
+    """
+    with path.open("rb") as file:
+        file.seek(pixels.at)
+        data = file.read(pixels.length)
+    if len(data) != pixels.length:
+        raise ValueError(f"{pixels.length} bytes of pixels were there, and {len(data)} are left")
+    found = Dataset()
+    implicit = pixels.vr is None
+    found.set_original_encoding(implicit, True, pixels.charset)
+    for element in pixels.elements:
+        found[element.tag] = element
+    found[PIXELS] = RawDataElement(PIXELS, pixels.vr, pixels.length, data, pixels.at, implicit, True)
+    found.file_meta = FileMetaDataset()
+    found.file_meta.TransferSyntaxUID = pixels.syntax
+    return found
+
+
+@cache
+def _tags() -> tuple[BaseTag, ...]:
+    return tuple(Tag(keyword) for keyword in NEEDED)

@@ -1,0 +1,105 @@
+"""A header parsed once says what a header parsed twice says: pixels, their meaning, and every value of the index."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import pydicom
+import pytest
+
+from pipelines.data.contents import read_dataset
+from pipelines.data.dicom.frames import OWN, read_frames
+from pipelines.data.dicom.pixels import real_values
+from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE
+from pipelines.data.dicom.uncompressed import NEEDED, with_pixels
+from pipelines.data.index import readable
+from pipelines.data.pseudonym import ALLOWED_HEADERS
+from pipelines.data.quantity import HEADERS
+from pipelines.data.study import Unusable
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+
+BUNDLED = Path(pydicom.__file__).parent / "data" / "test_files", Path(nibabel.__file__).parent / "nicom/tests/data"
+KEYWORDS = (*IDENTITY, *PLACE, *SHAPE, *HEADERS, *ALLOWED_HEADERS, "PixelPaddingValue", "PatientName", "NoSuchKeyword")
+
+
+def everywhere() -> list[Path]:
+    shared = os.environ.get("CONSILIUM_DATA")
+    roots = [*BUNDLED, *([Path(shared) / name for name in ("prostatex/dicom", "dicom_zoo", "phi")] if shared else [])]
+    return sorted(path for root in roots if root.is_dir() for path in root.rglob("*") if path.is_file())
+
+
+def outcome(dataset: Any) -> tuple[Any, ...]:
+    """The values and unit of the first image, or the kind of error."""
+    try:
+        with readable("file"):
+            ((values, unit),) = real_values(dataset)
+        return values.shape, values.tobytes(), unit
+    except Unusable as error:
+        return (error.reason,)
+
+
+def test_pixels_read_where_they_lie_are_those_of_the_whole_file(tmp_path: Path) -> None:
+    write(PhantomSource(scanner="P", patients=1, slices=4), tmp_path)
+    ways: Counter[str] = Counter()
+    for path in [*everywhere(), *tmp_path.rglob("*.dcm")]:
+        try:
+            with readable(path.name):
+                frames = read_frames(path, KEYWORDS, diffusion=False, seen={})
+        except Unusable:
+            continue
+        if not frames or frames[0].pixels is None:
+            ways["whole"] += 1
+            continue
+        ways["where they lie"] += 1
+        assert outcome(with_pixels(path, frames[0].pixels)) == outcome(read_dataset(path)), path.name
+    assert ways["where they lie"] > 40 and ways["whole"] > 40, ways
+
+
+def test_a_value_that_another_file_had_is_the_value_of_the_file_itself() -> None:
+    seen: dict[tuple[object, ...], Any] = {}
+    count = 0
+    for path in everywhere():
+        try:
+            with readable(path.name):
+                found = read_frames(path, KEYWORDS, diffusion=False, seen=seen)
+                alone = read_frames(path, KEYWORDS, diffusion=False, seen={})
+                whole = read_dataset(path, stop_before_pixels=True)
+        except Unusable:
+            continue
+        assert [dict(one.values) for one in found] == [dict(one.values) for one in alone], path.name
+        if len(found) == 1 and OWN not in whole:
+            count += 1
+            told = {k: str(v) for k in KEYWORDS if (v := whole.get(k)) is not None and str(v).strip() and v != []}
+            assert {k: str(v) for k, v in found[0].values.items() if k in KEYWORDS} == told, path.name
+    assert count > 80
+
+
+def test_decoding_asks_for_nothing_that_was_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(PhantomSource(scanner="P", patients=1, slices=4), tmp_path)
+    (path, *_) = sorted(tmp_path.rglob("*.dcm"))
+    asked: set[str] = set()
+    whole = read_dataset(path)
+    get = pydicom.dataset.Dataset.get
+
+    def spied(self: Any, key: Any, *rest: Any) -> Any:
+        asked.add(str(pydicom.datadict.keyword_for_tag(key) if not isinstance(key, str) else key))
+        return get(self, key, *rest)
+
+    monkeypatch.setattr(pydicom.dataset.Dataset, "get", spied)
+    list(real_values(whole))
+    known = {keyword for keyword in asked if keyword in whole}
+    assert known <= {*NEEDED, "PixelData", "NumberOfFrames", "CodeValue", "CodeMeaning"}, known - set(NEEDED)
+
+
+@pytest.mark.parametrize("behind", [b"\0" * 8, b"\xfc\xff\xfc\xffOB\0\0\4\0\0\0abcd"])
+def test_bytes_behind_the_pixels_are_parsed_as_before(tmp_path: Path, behind: bytes) -> None:
+    write(PhantomSource(scanner="P", patients=1, slices=4), tmp_path)
+    path, *_ = tmp_path.rglob("*.dcm")
+    path.write_bytes(path.read_bytes() + behind)
+    (frame,) = read_frames(path, KEYWORDS, diffusion=False, seen={})
+    assert frame.pixels is None
