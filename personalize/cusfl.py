@@ -248,6 +248,8 @@ def at_split(module: nn.Module, depth: int, x: Tensor) -> tuple[Output, Tensor]:
     """
     caught: list[Tensor] = []
     part = parts_of(module)[:depth][-1]
+    if isinstance(part, nn.ModuleList):  # a stem of several parts, which its network calls one by one
+        part = part[-1]
     handle = part.register_forward_hook(lambda _, __, value: caught.append(value))
     try:
         output = module(x)

@@ -14,9 +14,10 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.features import Features as OnFixed
 from federation.models.mlp import Mlp
+from federation.models.monai import Monai
 from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
-from federation.task import Task
+from federation.task import Kind, Task
 from pipelines.data.images import AnyImages, Features, Pictures, Slices, Volumes
 from pipelines.data.sources import NiftiSource
 from pipelines.data.tables.features import Moments
@@ -24,6 +25,7 @@ from pipelines.data.tables.principal_components import Axes
 from pipelines.exports.network import trial_examples
 from pipelines.models.file import Ready
 
+MASKS: Kind = "segmentation"
 FACTS = {"label": "fedavg", "site": "a", "run": "tiny/fedavg-0", "algorithm": {"name": "fedavg", "weights": "size"}}
 
 
@@ -81,6 +83,14 @@ NETWORKS: dict[str, Callable[[], Ready]] = {
         Task(UNet(levels=1, width=4), (1, 8, 16, 16), 3, "segmentation"), Volumes(size=16, depth=8), window=(4, 8, 8)
     ),
     "resnet18": lambda: model(Task(ResNet18(width=8, small=True), (3, 16, 16), 2), Pictures(size=16)),
+    "monai": lambda: model(
+        Task(Monai(network="DenseNet", arguments={"init_features": 8, "block_config": (1, 1)}), (3, 16, 16), 2),
+        Pictures(size=16),
+    ),
+    "monai, masks": lambda: model(
+        Task(Monai(network="SegResNet", arguments={"blocks_down": (1, 1), "blocks_up": (1,)}), (1, 8, 8), 2, MASKS),
+        Slices(size=8),
+    ),
     "a table": _table,
     "fixed features": _scattering,
     "clip": lambda: model(small_clip.task(), Pictures(size=16)),

@@ -7,6 +7,7 @@ from federation.models.clip import Clip
 from federation.models.cnn import Cnn
 from federation.models.features import Features
 from federation.models.mlp import Mlp
+from federation.models.monai import Monai
 from federation.models.own import Own
 from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
@@ -16,7 +17,7 @@ from federation.task import Model
 OnFeatures: TypeAlias = Clip | Features
 """Those that get numbers in place of images, which a hospital computes of each image once."""
 
-AnyModel: TypeAlias = Cam | Clip | Cnn | Features | Mlp | Own | ResNet18 | UNet
+AnyModel: TypeAlias = Cam | Clip | Cnn | Features | Mlp | Monai | Own | ResNet18 | UNet
 
 MODELS = Group("models", "network", get_args(AnyModel), Model)
 NamedModel: TypeAlias = Annotated[AnyModel, MODELS]

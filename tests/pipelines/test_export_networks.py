@@ -21,7 +21,7 @@ from pipelines.exports.network import NEAR, Unexportable, check_alike, exported,
 from pipelines.exports.onnx_file import facts_in, onnx_bytes
 from pipelines.models.file import Ready
 
-SOON = ("a table", "centred", "clip")
+SOON = ("a table", "centred", "clip", "monai")
 """Kinds whose ONNX files the default suite makes; a file takes seconds."""
 slow = pytest.mark.slow
 

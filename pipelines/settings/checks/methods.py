@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from federation.algorithm import recipient_of
 from federation.descent import Work
+from federation.models.monai import Unmade
 from federation.models.own import Own
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import verdict
@@ -68,7 +69,7 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
         try:
             try_network(task)
         except (RuntimeError, ValueError, MemoryError) as error:
-            if isinstance(task.model, Own):  # which says itself what cannot be done
+            if isinstance(task.model, Own) or isinstance(error, Unmade):  # which say themselves what cannot be done
                 apart = label in run.train.method_model
                 yield Problem(("train", "method_model", label) if apart else ("model",), f"{error}")
                 continue

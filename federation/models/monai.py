@@ -1,0 +1,232 @@
+"""Networks of MONAI's: `{name: monai, network: DenseNet121}`, with arguments of its constructor.
+
+Cardoso et al., MONAI: An open-source framework for deep learning in healthcare, arXiv 2211.02701. Each of `NETWORKS` is
+built by MONAI's class and runs its `forward`; what is added are names of its parts (`federation.models.own`). The list
+is closed, because settings cross the wire: a hospital builds no class and passes no argument that is not named here,
+and nothing here fetches or reads a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+from torch import Tensor, nn
+
+from federation.models.cnn import Norm
+from federation.models.own import adapted
+from federation.task import Kind, Output, cross_entropy, overlap_loss
+from privacy.settings_error import Problem, refuse
+
+Value: TypeAlias = bool | int | float | str | tuple[bool | int | float | str, ...] | None
+LARGEST, LONGEST, DEEPEST = 4096, 64, 256
+"""Of a whole number, of a list, and of a number of layers: a hospital builds what a coordinator says."""
+LAYERS = ("block_config", "blocks_down", "blocks_up")
+OURS = ("name", "kind", "spatial_dims", "in_channels", "n_input_channels", "out_channels", "num_classes")
+GROUPS = 8
+NORMS: Mapping[Norm, Any] = {"batch": "batch", "group": ("group", {"num_groups": GROUPS})}
+
+
+class Unmade(ValueError):
+    """Settings of which MONAI makes no network."""
+
+
+class Known(NamedTuple):
+    """A network of MONAI's. takes: arguments that settings may say. needs: those that they must say. stem, blocks,
+    head: paths of submodules; `a.*` stands for all children of `a` with parameters, and `a.* b.*` for those of both in
+    turn. norm: the argument by which its norm is chosen; empty if its blocks get batch norm whatever one says. shape:
+    those of dimensions, input channels and classes. fixed: what else is said of each.
+    """
+
+    kind: Kind
+    takes: tuple[str, ...]
+    stem: tuple[str, ...]
+    blocks: tuple[str, ...]
+    head: str
+    norm: str = "norm"
+    needs: tuple[str, ...] = ()
+    shape: tuple[str, str, str] = ("spatial_dims", "in_channels", "out_channels")
+    fixed: Mapping[str, Any] = {}
+
+
+DENSE = Known(
+    "classification",
+    ("init_features", "growth_rate", "block_config", "bn_size", "act", "dropout_prob"),
+    stem=("features.conv0", "features.norm0"),
+    blocks=("features.*",),
+    head="class_layers.out",
+)
+EFFICIENT = Known(
+    "classification",
+    ("model_name",),
+    stem=("_conv_stem", "_bn0"),
+    blocks=("_blocks.*", "_conv_head", "_bn1"),
+    head="_fc",
+    needs=("model_name",),
+    shape=("spatial_dims", "in_channels", "num_classes"),
+    fixed={"pretrained": False},
+)
+RESIDUAL = Known(
+    "classification",
+    ("conv1_t_size", "conv1_t_stride", "no_max_pool", "shortcut_type", "widen_factor"),
+    stem=("conv1", "bn1"),
+    blocks=("layer1", "layer2", "layer3", "layer4"),
+    head="fc",
+    norm="",
+    shape=("spatial_dims", "n_input_channels", "num_classes"),
+)
+BASIC = Known(
+    "segmentation",
+    ("features", "act", "bias", "dropout", "upsample"),
+    stem=("conv_0",),
+    blocks=("down_1", "down_2", "down_3", "down_4", "upcat_4", "upcat_3", "upcat_2", "upcat_1"),
+    head="final_conv",
+)
+SEGMENTING = Known(
+    "segmentation",
+    ("init_filters", "dropout_prob", "act", "blocks_down", "blocks_up", "upsample_mode"),
+    stem=("convInit",),
+    blocks=("down_layers.*", "up_samples.* up_layers.*", "conv_final.0"),
+    head="conv_final.2.conv",
+)
+DYNAMIC = Known(
+    "segmentation",
+    ("kernel_size", "strides", "upsample_kernel_size", "filters", "dropout", "res_block", "trans_bias"),
+    stem=("input_block",),
+    blocks=("downsamples.*", "bottleneck", "upsamples.*"),
+    head="output_block.conv.conv",
+    norm="norm_name",
+    needs=("kernel_size", "strides", "upsample_kernel_size"),
+)
+NETWORKS: Mapping[str, Known] = {
+    **dict.fromkeys(("DenseNet", "DenseNet121", "DenseNet169", "DenseNet201", "DenseNet264"), DENSE),
+    "EfficientNetBN": EFFICIENT,
+    **dict.fromkeys(("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"), RESIDUAL),
+    "BasicUNet": BASIC,
+    "SegResNet": SEGMENTING,
+    "DynUNet": DYNAMIC,
+}
+"""By the name of the class, or of the function that makes it, in monai.networks.nets."""
+UNFIT: Mapping[str, str] = {
+    "UNet": "it ends in a transposed convolution or a residual unit, so no last layer is its head; take BasicUNet, "
+    "SegResNet or DynUNet, which end in a 1x1 convolution",
+    "ViT": "it returns a pair, and not logits; wrap it in a network of your own (consilium.own)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monai:
+    """network: a class of monai.networks.nets, one of `NETWORKS`. arguments: of its constructor; dimensions, channels
+    and classes follow from images and task, and weights of a file come by `train.start`. norm: null = the one that
+    MONAI gives it: batch in networks that classify and in DynUNet instance, as in BasicUNet, and group in SegResNet;
+    `group` (8 groups) has no running statistics, so it can be trained privately.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: Literal["monai"] = "monai"
+    network: str
+    arguments: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    norm: Norm | None = None
+
+    def __post_init__(self) -> None:
+        found = [*_network_problems(self.network)] or [*_argument_problems(self.network, self.arguments)]
+        if not found and self.norm is not None and not NETWORKS[self.network].norm:
+            text = f"{self.network} of MONAI has batch norm whatever one says, found {self.norm}; remove it, or take "
+            found.append(Problem(("norm",), f"{text}{{name: resnet18, norm: {self.norm}}} or a DenseNet"))
+        refuse(found)
+
+    @property
+    def kind(self) -> Kind:
+        """Of the task that it is for."""
+        return NETWORKS[self.network].kind
+
+    def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
+        """A new network for images (C, H, W) or volumes (C, D, H, W).
+
+        Raises:
+            Unmade: another number of axes, or arguments that its constructor does not take.
+        """
+        if len(inputs) not in (3, 4):
+            raise Unmade(f"{self.network} needs images (C, H, W) or volumes (C, D, H, W), found {list(inputs)}")
+        known = NETWORKS[self.network]
+        network = self._made(known, inputs, classes)
+        swish = getattr(network, "set_swish", None)
+        if callable(swish):
+            swish(memory_efficient=False)  # per-patient gradients need a derivative that torch knows
+        blocks = tuple(_expanded(network, known))
+        return adapted(network, stem=known.stem, blocks=blocks, head=known.head, kind=known.kind)
+
+    def _made(self, known: Known, inputs: tuple[int, ...], classes: int) -> nn.Module:
+        from monai.networks import nets  # takes seconds to import
+
+        said = {name: [*value] if isinstance(value, tuple) else value for name, value in self.arguments.items()}
+        shape = dict(zip(known.shape, (len(inputs) - 1, inputs[0], classes), strict=True))
+        norm = {} if self.norm is None else {known.norm: NORMS[self.norm]}
+        try:
+            made: nn.Module = getattr(nets, self.network)(**shape, **known.fixed, **norm, **said)
+        except Exception as error:  # MONAI's constructors raise many kinds
+            given = ", ".join([f"{name}: {value}" for name, value in (*self.arguments.items(), ("norm", self.norm))])
+            raise Unmade(f"MONAI cannot make a {self.network} with {given} ({error})") from error
+        return made
+
+    def losses(self, output: Output, y: Tensor) -> Tensor:
+        """Cross-entropy, per example; in segmentation with soft Dice."""
+        return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
+
+
+def _network_problems(network: str) -> Iterator[Problem]:
+    if network not in NETWORKS:
+        why = f": {UNFIT[network]}" if network in UNFIT else ""
+        yield Problem(("network",), f"must be one of {', '.join(NETWORKS)}, found {network!r}{why}")
+
+
+def _argument_problems(network: str, arguments: Mapping[str, Value]) -> Iterator[Problem]:
+    known = NETWORKS[network]
+    for name in known.needs:
+        if name not in arguments:
+            yield Problem(("arguments", name), f"missing; {network} needs {', '.join(known.needs)}")
+    for name, value in arguments.items():
+        where = ("arguments", name)
+        if name not in known.takes:
+            yield Problem(where, f"{_why(name, known)}; {network} takes {', '.join(known.takes)}")
+        elif isinstance(value, tuple) and len(value) > LONGEST:
+            yield Problem(where, f"must be a list of at most {LONGEST} values, found {len(value)}")
+        else:
+            most = DEEPEST if name in LAYERS else LARGEST
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, int) and not 0 <= one <= most:
+                    yield Problem(where, f"must be in [0, {most}], found {one}")
+
+
+def _why(name: str, known: Known) -> str:
+    """Why an argument may not be said."""
+    if name in (*known.shape, *OURS):
+        return "follows from images and task"
+    if name == known.norm:
+        return "say norm: beside arguments"
+    if name.startswith(("pretrained", "progress")):
+        return "nothing is fetched; weights of a file come by train: {start: {weights: FILE}}"
+    return "unknown argument"
+
+
+def _expanded(network: nn.Module, known: Known) -> Iterator[str]:
+    """The paths of blocks, in their order."""
+    for pattern in known.blocks:
+        lists = [word.removesuffix(".*") for word in pattern.split()]
+        if not pattern.endswith(".*"):
+            yield pattern
+            continue
+        children = [list(_children(network, path)) for path in lists]
+        for place in range(max(map(len, children), default=0)):
+            for path, names in zip(lists, children, strict=True):
+                if place < len(names) and f"{path}.{names[place]}" not in known.stem:
+                    yield f"{path}.{names[place]}"
+
+
+def _children(network: nn.Module, path: str) -> Iterator[str]:
+    """Names of the children that have parameters."""
+    for name, part in network.get_submodule(path).named_children():
+        if any(True for _ in part.parameters()):
+            yield name
