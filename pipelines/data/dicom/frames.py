@@ -19,7 +19,7 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 from pydicom.sequence import Sequence as Items
-from pydicom.tag import BaseTag, Tag
+from pydicom.tag import Tag
 from pydicom.uid import MediaStorageDirectoryStorage
 from pydicom.valuerep import AMBIGUOUS_VR
 
@@ -63,13 +63,14 @@ def read_frames(
         dataset = parsed(file, stop_before_pixels=True, specific_tags=tags)
         if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
             return []
-        pixels = find_pixels(file, dataset, os.fstat(file.fileno()).st_size, seen)
-    common = _values(dataset, tuple(keywords), seen)
+        raw = {int(one.tag): one for one in dataset.values()}  # by numbers: pydicom's tags compare slowly
+        pixels = find_pixels(file, dataset, raw, os.fstat(file.fileno()).st_size, seen)
+    common = _values(dataset, raw, tuple(keywords), seen)
     if "SeriesInstanceUID" not in common:
         raise Unusable("missing_tag", "there is no SeriesInstanceUID; the file may be cut short. Export it again.")
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
     groups = dataset.get(OWN) or []
-    slices = _slices(dataset)
+    slices = _slices(dataset, raw)
     if not groups or len(groups) != int(dataset.get("NumberOfFrames") or 1):
         if SHARED in dataset:
             common[SHARED] = True
@@ -97,31 +98,33 @@ def functional_groups(dataset: Dataset, index: int, name: str) -> list[Dataset]:
 
 
 @cache
-def _tags(keywords: tuple[str, ...]) -> Mapping[str, BaseTag]:
+def _tags(keywords: tuple[str, ...]) -> Mapping[str, int]:
     """Tags of those keywords that DICOM knows."""
     found = {keyword: tag_for_keyword(keyword) for keyword in keywords}
-    return {keyword: Tag(tag) for keyword, tag in found.items() if tag is not None}
+    return {keyword: tag for keyword, tag in found.items() if tag is not None}
 
 
 @cache
-def _own_type(tag: BaseTag) -> bool:
+def _own_type(tag: int) -> bool:
     """Whether an element's bytes alone give its value: it is no sequence, and its type hangs on no other element."""
     vr = dictionary_VR(tag)
     return vr not in AMBIGUOUS_VR and vr != "SQ"
 
 
-def _values(dataset: Dataset, keywords: tuple[str, ...], seen: dict[tuple[object, ...], Any]) -> dict[str, Any]:
+def _values(
+    dataset: Dataset, raw: Mapping[int, Any], keywords: tuple[str, ...], seen: dict[tuple[object, ...], Any]
+) -> dict[str, Any]:
     """keyword -> value, without those that are missing or empty.
 
     Files of a series have most elements in common, so bytes that were seen before are not converted again.
     """
     charset, found = str(dataset.original_character_set), dict[str, Any]()
     for keyword, tag in _tags(keywords).items():
-        if tag not in dataset:
+        if (one := raw.get(tag)) is None:
             continue
-        raw, key = dataset.get_item(tag), None
-        if isinstance(raw, RawDataElement) and _own_type(tag) and raw.VR != "SQ":
-            key = (_values, tag, raw.VR, raw.value, raw.is_implicit_VR, raw.is_little_endian, charset)
+        key = None
+        if isinstance(one, RawDataElement) and _own_type(tag) and one.VR != "SQ":
+            key = (_values, tag, one.VR, one.value, one.is_implicit_VR, one.is_little_endian, charset)
             if key in seen:
                 if (value := seen[key]) is not None:
                     found[keyword] = value
@@ -181,9 +184,9 @@ def _frame_b(dataset: Dataset, shared: Dataset, own: Dataset) -> float | None:
     return b_value(merged)
 
 
-def _slices(dataset: Dataset) -> int | None:
+def _slices(dataset: Dataset, raw: Mapping[int, object]) -> int | None:
     for creator, group, low in SLICE_COUNTS.values():
-        if Tag(group, 0x10) not in dataset:
+        if (group << 16) + 0x10 not in raw:
             continue
         try:
             return int(dataset.private_block(group, creator)[low].value)

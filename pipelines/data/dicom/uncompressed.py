@@ -6,6 +6,7 @@ meaning of values lies in sequences of undefined length, bytes behind the pixels
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,22 +27,29 @@ NEEDED = (
 )
 """All that decoding and the meaning of values ask for."""
 
-PIXELS = BaseTag(0x7FE00010)
+PIXELS, START = BaseTag(0x7FE00010), bytes.fromhex("E07F1000")
 SYNTAXES = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
 UNDEFINED = 0xFFFFFFFF
 
 
-def find_pixels(file: BinaryIO, dataset: FileDataset, size: int, seen: dict[tuple[object, ...], Any]) -> Pixels | None:
+def find_pixels(
+    file: BinaryIO,
+    dataset: FileDataset,
+    raw: Mapping[int, Any],
+    size: int,
+    seen: dict[tuple[object, ...], Any],
+) -> Pixels | None:
     """Where the pixels lie, in a file that was read up to them; None if the whole file must be parsed for them.
 
-    file: at the first byte behind what was read. dataset: with the elements `NEEDED`, as far as the file has them,
-    none of which was asked for yet. size: of the file, bytes. seen: earlier files' elements; equal ones are kept once.
+    file: at the first byte behind what was read. raw: the dataset's elements as they were read, by the numbers of their
+    tags, with those of `NEEDED` that the file has. size: of the file, bytes. seen: earlier files' elements; equal ones
+    are kept once.
     """
     syntax, (implicit, little) = dataset.file_meta.get("TransferSyntaxUID"), dataset.original_encoding
     if syntax not in SYNTAXES or not little or implicit != (syntax == ImplicitVRLittleEndian):
         return None
     head = file.read(12)
-    if len(head) < 12 or Tag(int.from_bytes(head[:2], "little"), int.from_bytes(head[2:4], "little")) != PIXELS:
+    if len(head) < 12 or head[:4] != START:
         return None
     vr = None if implicit else head[4:6].decode("latin-1")
     long = vr in EXPLICIT_VR_LENGTH_32
@@ -51,11 +59,11 @@ def find_pixels(file: BinaryIO, dataset: FileDataset, size: int, seen: dict[tupl
     at = file.tell() - (0 if long else 4)
     if length in (0, UNDEFINED) or at + length != size:
         return None
-    found = [dataset.get_item(tag) for tag in _tags() if tag in dataset]
+    found = [one for tag in _tags() if (one := raw.get(tag)) is not None]
     if not all(isinstance(one, RawDataElement) and isinstance(one.value, bytes | None) for one in found):
         return None
     charset = dataset.original_character_set
-    key = (find_pixels, implicit, str(charset), *((one.tag, one.VR, one.value) for one in found))
+    key = (find_pixels, implicit, str(charset), *((int(one.tag), one.VR, one.value) for one in found))
     elements = seen.setdefault(key, tuple(found))
     return Pixels(at, length, vr, str(syntax), charset, elements)
 
@@ -84,5 +92,5 @@ def with_pixels(path: Path, pixels: Pixels) -> Dataset:
 
 
 @cache
-def _tags() -> tuple[BaseTag, ...]:
-    return tuple(Tag(keyword) for keyword in NEEDED)
+def _tags() -> tuple[int, ...]:
+    return tuple(int(Tag(keyword)) for keyword in NEEDED)
