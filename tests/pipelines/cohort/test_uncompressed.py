@@ -103,3 +103,18 @@ def test_bytes_behind_the_pixels_are_parsed_as_before(tmp_path: Path, behind: by
     path.write_bytes(path.read_bytes() + behind)
     (frame,) = read_frames(path, KEYWORDS, diffusion=False, seen={})
     assert frame.pixels is None
+
+
+def test_equal_bytes_in_two_alphabets_are_two_values(tmp_path: Path) -> None:
+    write(PhantomSource(scanner="P", patients=1, slices=4), tmp_path)
+    path, *_ = tmp_path.rglob("*.dcm")
+    seen: dict[tuple[object, ...], Any] = {}
+    told = []
+    for charset in ("ISO_IR 144", "ISO_IR 100"):  # Cyrillic, Latin
+        dataset = pydicom.dcmread(path)
+        dataset.SpecificCharacterSet = charset
+        dataset.SeriesDescription = b"\xbf\xe0".decode("iso8859_5" if charset.endswith("144") else "latin_1")
+        dataset.save_as(tmp_path / "one.dcm")
+        (frame,) = read_frames(tmp_path / "one.dcm", KEYWORDS, diffusion=False, seen=seen)
+        told.append(frame.values["SeriesDescription"])
+    assert told == ["Пр", "¿à"]
