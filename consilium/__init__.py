@@ -16,6 +16,7 @@ from consilium.registering import own, register
 from consilium.results import Results, Score, Statement
 from consilium.running import run, train
 from federation.descent import Work
+from federation.weights import Weights
 from pipelines.loader.document import ConfigError
 from pipelines.runs.stopping import Stopped
 from pipelines.settings.learning import Split
@@ -33,6 +34,7 @@ __all__ = [
     "Split",
     "Statement",
     "Stopped",
+    "Weights",
     "Work",
     "own",
     "register",

@@ -67,9 +67,10 @@ class Statement:
 @dataclass(frozen=True, eq=False)
 class Results:
     """A finished run. folder: with all its artifacts. yaml: the settings that it ran by; None of a mapping. ran, kept:
-    stages. rows: scores. losses: method -> hospital -> round -> validation loss. statements: by hospital. recommended:
-    hospital -> the method that its page recommends, None for none. not_guaranteed: what this run does not promise that
-    a run at real hospitals by reviewed code would; each a sentence.
+    stages. rows: scores. starts: method -> the digest of the weights with which its networks began, and what is said of
+    them; none for random numbers. losses: method -> hospital -> round -> validation loss. statements: by hospital.
+    recommended: hospital -> the method that its page recommends, None for none. not_guaranteed: what this run does not
+    promise that a run at real hospitals by reviewed code would; each a sentence.
     """
 
     folder: Path
@@ -78,6 +79,7 @@ class Results:
     kept: tuple[str, ...]
     rows: tuple[Score, ...] = field(repr=False)
     losses: Mapping[str, Mapping[str, Mapping[int, float]]] = field(repr=False)
+    starts: Mapping[str, Mapping[str, Json]] = field(repr=False)
     statements: Mapping[str, Statement] = field(repr=False)
     recommended: Mapping[str, str | None]
     not_guaranteed: tuple[str, ...]
@@ -195,13 +197,14 @@ def read_results(ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: 
     report, train = ended.artifacts["report"], ended.artifacts["train"]
     rows = tuple(_score(row) for row in json.loads((report / "scores.json").read_text(encoding="utf-8")))
     use = json.loads((report / ANSWERS).read_text(encoding="utf-8"))["use"]
-    losses = {}
+    losses, starts = {}, dict[str, Mapping[str, Json]]()
     for path in sorted(train.glob("*.json")):
         said = json.loads(path.read_text(encoding="utf-8"))
         if "losses" in said:
             losses[str(said["label"])] = {
                 site: {int(number): float(loss) for number, loss in own.items()} for site, own in said["losses"].items()
             }
+            starts |= {str(said["label"]): said["start"]} if "start" in said else {}
     return Results(
         folder,
         yaml,
@@ -209,6 +212,7 @@ def read_results(ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: 
         ended.kept,
         rows,
         losses,
+        starts,
         _statements(report),
         {one["site"]: one["method"] or None for one in use},
         not_guaranteed,

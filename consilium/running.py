@@ -28,6 +28,7 @@ from consilium.settings import (
     named_or_plain,
     plain,
     policies,
+    start_of,
     task_of,
     text_of,
 )
@@ -94,6 +95,7 @@ def train(
     privacy: PatientLevel | None = None,
     policy: Policy | Mapping[str, Policy] | None = None,
     split: Split | Mapping[str, Any] | None = None,
+    start: object = None,
     classes: Sequence[str] = (),
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
@@ -109,6 +111,8 @@ def train(
         rounds: of communication. work: each hospital's local work. seed: of splits, networks and batches.
         folder: for the settings, the examples and the run `name`. The same call again repeats nothing that is done.
         privacy: patient-level differential privacy; None = none. policy: of each hospital, or one for all.
+        start: the weights with which networks begin, as the path of a safetensors file or `Weights(file=...)`; None =
+            random numbers.
         split: shares of the patients; not used where examples name their own. classes: names, the first = 0.
         settings: any further keys of the YAML, laid over the rest, as {"evaluate": {"copies": 500}}.
         engine: "wire" makes every message cross as bytes, by the adapter that serves FLARE.
@@ -132,11 +136,7 @@ def train(
         **_forms(have.examples, task),
         **({} if split is None else {"split": _as_plain(split)}),
         "model": named_or_plain(model, "model"),
-        "train": {
-            "schedule": {"rounds": rounds},
-            **({} if work is None else {"work": _as_plain(work)}),
-            "methods": {label: named_or_plain(one, "method") for label, one in methods.items()},
-        },
+        "train": _training(methods, rounds, work, start),
     }
     for site, one in policies(policy, list(said["sites"])).items():
         said["sites"][site] = {**said["sites"][site], "policy": one}
@@ -175,6 +175,17 @@ def _document(settings: object) -> Document:
 
 def _as_plain(value: object) -> Any:
     return dict(value) if isinstance(value, Mapping) else plain(value)
+
+
+def _training(
+    methods: Mapping[str, object], rounds: int, work: Work | Mapping[str, Any] | None, start: object
+) -> Plain:
+    return {
+        "schedule": {"rounds": rounds},
+        **({} if work is None else {"work": _as_plain(work)}),
+        **({} if start is None else {"start": start_of(start)}),
+        "methods": {label: named_or_plain(one, "method") for label, one in methods.items()},
+    }
 
 
 def _forms(examples: Mapping[str, Examples], task: Plain | None) -> Plain:

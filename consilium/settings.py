@@ -15,6 +15,8 @@ import yaml
 from torch import nn
 
 from consilium.examples import SHOWN, Examples
+from federation.pretraining import Pretrained
+from federation.weights import Weights
 from pipelines.loader.document import ConfigError
 from pipelines.loader.names import named
 from pipelines.loader.validation import to_plain
@@ -64,6 +66,17 @@ def named_or_plain(value: object, where: str) -> Plain:
         remedy = "; consilium.own(Net, stem=..., head=...) makes settings of a network class" if network else ""
         raise ConfigError([Problem((where,), text + remedy)])
     return dict(plain(value))
+
+
+def start_of(start: object) -> Plain:
+    """The settings of a start, of a path too. Raises: ConfigError: it is none, as a network or its tensors."""
+    if isinstance(start, str | Path):
+        return {"name": "weights", "file": str(start)}
+    if isinstance(start, Weights | Pretrained) or (isinstance(start, Mapping) and "name" in start):
+        return named_or_plain(start, "start")
+    text = f"must be the path of a safetensors file, or settings as Weights(file=...), found {type(start).__name__}"
+    remedy = "; safetensors.torch.save_file(network.state_dict(), FILE) writes one"
+    raise ConfigError([Problem(("start",), text + remedy)])
 
 
 def methods_of(method: object) -> dict[str, object]:

@@ -94,6 +94,7 @@ class OwnModule(nn.Module):
     def __init__(self, whole: nn.Module, stem: nn.Module, blocks: list[nn.Module], head: nn.Module, kind: Kind) -> None:
         super().__init__()
         self.stem, self.blocks, self.head, self.kind = stem, nn.ModuleList(blocks), head, kind
+        self.originals: dict[str, str] = {}  # name in the given network -> ours, in `state_dict`
         self._whole = (whole,)  # in a tuple it is no submodule, or each parameter would have two names
 
     def train(self, mode: bool = True) -> OwnModule:
@@ -122,12 +123,16 @@ def adapted(
         raise ValueError("; ".join(problems))
     first = [network.get_submodule(path) for path in stem]
     middle, last = [network.get_submodule(path) for path in blocks], network.get_submodule(head)
+    before = network.state_dict(keep_vars=True)
     above, _, own = head.rpartition(".")
     setattr(network.get_submodule(above), own, nn.Identity())
     for part in network.modules():
         if getattr(part, "inplace", False) is True:
             part.inplace = False  # type: ignore[assignment]  # per-patient gradients would be wrong
-    return OwnModule(network, first[0] if len(first) == 1 else nn.ModuleList(first), middle, last, kind)
+    module = OwnModule(network, first[0] if len(first) == 1 else nn.ModuleList(first), middle, last, kind)
+    ours = {id(value): name for name, value in module.state_dict(keep_vars=True).items()}
+    module.originals = {name: ours[id(value)] for name, value in before.items()}
+    return module
 
 
 def _path_problems(network: nn.Module, paths: tuple[str, ...]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
+from federation.weights import Weights
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.permissions import permissions_in, refused_requests
 from pipelines.coordinator.report.methods import work_of
@@ -26,6 +27,7 @@ from pipelines.hospital.released_counts import cost_of_counts
 from pipelines.loader.document import ConfigError
 from pipelines.loader.overrides import overridden
 from pipelines.phantom.patients import PhantomSource
+from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
@@ -99,12 +101,24 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
         console.print(f"{site}: {cost['words']}", markup=False, highlight=False, soft_wrap=True)
     warnings = [
         *refused_requests(world.config, permissions_in(world.config)),
+        *uncovered(world.config),
         *(f"{site}: {w}" for site, one in costs.items() for w in as_list(one["warnings"])),
     ]
     for text in warnings:
         console.print(f"! {text}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"Settings, files and methods are in order{', but mind the lines with !' if warnings else ''}.")
     return 0
+
+
+def uncovered(config: Config) -> list[str]:
+    """Starts of a private run that no epsilon covers, a sentence each."""
+    found = {label: config.train.start_of(label) for label in config.train.methods}
+    return [
+        f"train: {label} begins with {how.file}, not said to be public: no epsilon covers whose data shaped it; "
+        "say public: true only if no patient of these hospitals did"
+        for label, how in found.items()
+        if isinstance(how, Weights) and not how.public
+    ]
 
 
 def _simulated(world: World) -> dict[str, dict[str, Json]]:

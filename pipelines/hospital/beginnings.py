@@ -1,4 +1,4 @@
-"""What models began with, in the hospital's own words: public pictures, priors and frozen networks, by digest."""
+"""What models began with, in the hospital's own words: public pictures, priors, files, frozen networks, by digest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ TRANSLATION = "translation"
 """The fact of a memory of `translate` with a prior, and the digest of the translator that was learnt on it."""
 
 START = "start"
-"""The fact of an opening with public pictures and the digest of the weights that were trained on them."""
+"""The fact of an opening with public pictures and the digest of the weights that were trained on them; or of weights of
+a file, with its digest and whether the coordinator calls them public."""
+NOT_PUBLIC = (
+    "it does not say that they are public, so no ε here covers those whose data shaped them: a patient of this "
+    "hospital who is among them is protected only from what was learnt since"
+)
 
 
 def beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
@@ -35,7 +40,10 @@ def _of(said: Mapping[str, Json]) -> Iterator[str]:
             f"learnt from {_drawn(translation.get('prior'))}, and no patient shaped it (ε = 0)"
         )
     start = as_mapping(said.get(START))
-    if start:
+    if brought := as_mapping(start.get("weights")):
+        file = f"networks began with weights of a file (SHA-256 {start.get('sha256')}) that the coordinator brought"
+        yield f"{file} and calls public" if brought.get("public") is True else f"{file}; {NOT_PUBLIC}"
+    elif start:
         yield (
             f"networks began with weights (SHA-256 {start.get('sha256')}) that the coordinator says it trained on "
             f"{_pictures(as_mapping(start.get('public')))}"

@@ -22,7 +22,7 @@ from pipelines.hospital.frozen import held_here
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.private_limits import check_paid
-from pipelines.hospital.request_checks import check_start
+from pipelines.hospital.start_check import check_start
 from pipelines.loader.overrides import overridden
 from pipelines.models.file import ALGORITHM, MODEL
 from pipelines.models.size_limits import size_problems
@@ -63,8 +63,9 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
 
     Args:
         said: `label`, `algorithm`, `model`, `inputs`, `classes`, `work`, `seed`, `cohort`, all plain JSON; in
-        segmentation `target`; `ordered`, if classes are; if networks began on public pictures `start`, which and the
-        digest of the weights; and `privacy` (None, or the fields of `Protection`) with `evaluation_noise`.
+        segmentation `target`; `ordered`, if classes are; if networks began with weights `start`: their digest, and
+        on which public pictures they were trained, or that they are of a file; and `privacy` (None, or the fields of
+        `Protection`) with `evaluation_noise`.
 
     Raises:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.

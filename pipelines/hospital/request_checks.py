@@ -20,7 +20,7 @@ from pipelines.loader.names import NAME
 from pipelines.settings.learning import Split
 from pipelines.settings.track import Tracked
 from pipelines.settings.variants import Variant as Scored
-from privacy.message import Json, Message
+from privacy.message import Message
 from privacy.release.bounds import ROUNDS, RUN, shown
 from privacy.release.gate import Refused
 
@@ -243,13 +243,6 @@ class Public(TypedDict):
     pictures: Count
 
 
-class Start(TypedDict):
-    """Weights with which networks begin, and the public pictures on which they were trained."""
-
-    public: Public
-    sha256: Digest
-
-
 class Extraction(TypedDict):
     """Features of a cohort's images."""
 
@@ -308,12 +301,6 @@ def check_question(request: str, message: Message) -> None:
         asked.validate_json(json.dumps(dict(message.facts)), strict=True)
     except ValidationError as error:
         raise Refused("malformed_request") from ValueError("; ".join(_error_text(e) for e in error.errors()[:5]))
-
-
-def check_start(opening: Mapping[str, Json]) -> None:
-    """Check what the opening of a training says of public pictures. Raises: ValueError: it is malformed."""
-    if "start" in opening:
-        TypeAdapter(Start).validate_json(json.dumps(opening["start"]), strict=True)
 
 
 def _error_text(error: Mapping[str, Any]) -> str:

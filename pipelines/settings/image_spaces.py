@@ -11,6 +11,8 @@ from federation.models.clip import Clip
 from federation.models.features import Features
 from federation.origins import identity
 from federation.pretraining import Pretrained
+from federation.task import Task
+from federation.weights import Weights
 from harmonize.translation import Randomized
 from pipelines.data.clip_file import portable as portable_clip
 from pipelines.data.encoder_file import portable as portable_encoder
@@ -45,19 +47,22 @@ def features_in(config: RunSettings) -> list[tuple[str, OnFeatures]]:
 
 
 class Begin(NamedTuple):
-    """A network that is trained on public pictures: how, which, and the translator that the pictures go through."""
+    """A network that is trained on public pictures, or gets the weights of a file: how, which, of which task, and the
+    translator that the pictures go through.
+    """
 
-    how: Pretrained
+    how: Pretrained | Weights
     model: AnyModel
+    task: Task
     through: Randomized | None
 
 
 def starts_in(config: RunSettings) -> dict[str, Begin]:
-    """The networks that are trained on public pictures, for all methods that begin with them, by name."""
+    """The starts of networks, for all methods that begin with them, by name."""
     found = {}
     for label in config.train.methods:
         if (name := start_name(config, label)) is not None and (how := config.train.start_of(label)) is not None:
-            found[name] = Begin(how, config.model_of(label), through(config, label))
+            found[name] = Begin(how, config.model_of(label), config.task_of(label), _through(config, label, how))
     return found
 
 
@@ -69,12 +74,16 @@ def through(config: RunSettings, label: str) -> Randomized | None:
     return found if images and isinstance(found, Randomized) else None
 
 
+def _through(config: RunSettings, label: str, how: Pretrained | Weights) -> Randomized | None:
+    return through(config, label) if isinstance(how, Pretrained) else None
+
+
 def start_name(config: RunSettings, label: str) -> str | None:
     """The name of a method's start; methods with the same network and start share it. None: it begins at random."""
     how = config.train.start_of(label)
     if how is None:
         return None
-    translator = through(config, label)
+    translator = _through(config, label, how)
     shaped = [to_plain(how), to_plain(config.model_of(label)), *([] if translator is None else [to_plain(translator)])]
     shaped += [packages] if (packages := identity(config.model_of(label), translator)) else []
     return f"start-{short(digest(shaped))}"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from pydantic import Field
 
 from federation.descent import Work
 from federation.models import NamedModel
 from federation.participant import Checkpoint
 from federation.pretraining import Pretrained
 from federation.rounds import Schedule
+from federation.weights import Weights
 from personalize import NamedAlgorithm
 from pipelines.data.split import Fold
 from pipelines.loader.names import label_problems
@@ -20,6 +23,7 @@ from pipelines.settings.variants import Variant
 from privacy.attacks.inversion import Inversion
 from privacy.settings_error import Problem, out_of_range, problems_of, refuse, unmet
 
+AnyStart: TypeAlias = Annotated[Pretrained | Weights, Field(discriminator="name")]
 FORBID: dict[str, Any] = {"extra": "forbid"}
 UNSAID = math.nan
 """Marks a missing share, compared by identity; it follows from the others."""
@@ -94,8 +98,8 @@ class Training:
     method_work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     method_model: Mapping[str, NamedModel] = field(default_factory=dict)
     method_images: Mapping[str, str] = field(default_factory=dict)
-    start: Pretrained | None = None
-    method_start: Mapping[str, Pretrained | None] = field(default_factory=dict)
+    start: AnyStart | None = None
+    method_start: Mapping[str, AnyStart | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = label_problems(self.methods, "methods")
@@ -114,7 +118,7 @@ class Training:
                 problems += [problem.within("method_work", label) for problem in problems_of(error)]
         refuse(problems)
 
-    def start_of(self, label: str) -> Pretrained | None:
+    def start_of(self, label: str) -> Pretrained | Weights | None:
         """How a method's network begins; None: with random numbers."""
         return self.method_start.get(label, self.start)
 

@@ -1,4 +1,4 @@
-"""Train the networks with which methods begin on public pictures. No hospital is asked."""
+"""Train the networks with which methods begin on public pictures, or take weights of a file. No hospital is asked."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from federation.models.features import Features
-from federation.pretraining import Translate, pretrained
+from federation.pretraining import Pretrained, Translate, pretrained
 from federation.task import Task
+from federation.weights import Weights
 from pipelines.coordinator.public import PublicSet, public_set, public_stamps
 from pipelines.coordinator.public_features import public_head
 from pipelines.coordinator.world import World
+from pipelines.data.weights_file import stamp_of, start_from
 from pipelines.hospital.public_networks import PUBLIC, translation
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
@@ -23,21 +26,27 @@ from pipelines.settings.harmonization import default_scale
 from pipelines.settings.image_spaces import Begin, starts_in
 from privacy.message import Json, Message, Params, to_bytes
 
-VERSION = 3  # 1 knew no heads on features; 2 no window among the disturbances
+VERSION = 4  # 1 knew no heads on features; 2 no window among the disturbances; 3 no weights of a file
 
 
 def settings(world: World) -> Json:
     """Which networks are trained on what."""
     starts = starts_in(world.config)
-    said: dict[str, Json] = {name: [to_plain(part) for part in begin] for name, begin in starts.items()}
+    said: dict[str, Json] = {
+        name: [to_plain(part) for part in (begin.how, begin.model, begin.through)] for name, begin in starts.items()
+    }
     return {"starts": said, "images": to_plain(world.config.images), "classes": len(world.config.task.names)}
 
 
 def outside(world: World) -> Mapping[str, str]:
-    """Names, sizes and times of the files of declared public pictures."""
-    starts = starts_in(world.config).values()
+    """Names, sizes and times of the files of declared public pictures; digests of files of weights."""
+    starts = [one for one in starts_in(world.config).values() if isinstance(one.how, Pretrained)]
+    files = {
+        one.how.file: stamp_of(one.how) for one in starts_in(world.config).values() if isinstance(one.how, Weights)
+    }
     scales = (one.model.public for one in starts if isinstance(one.model, Features))
-    return public_stamps(world.config, (*(one.how.on for one in starts), *scales))
+    pictures = (one.how.on for one in starts if isinstance(one.how, Pretrained))
+    return public_stamps(world.config, (*pictures, *scales)) | files
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
@@ -45,24 +54,46 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     starts, told = starts_in(world.config), dict[str, Json]()
     with shown("pretrain") as step:
         for position, (name, begin) in enumerate(starts.items()):
-            step(position, len(starts), f"{begin.model.name} on {begin.how.on}")
-            public = public_set(world.config, begin.how.on, begin.how.pictures)
-            data = to_bytes(Message(start_on(world, begin, public)))
-            (out / f"{name}.safetensors").write_bytes(data)
-            facts: dict[str, Json] = {"public": public.told, "sha256": hashlib.sha256(data).hexdigest()}
-            (out / f"{name}.json").write_text(json.dumps(facts, indent=1))
-            told[name] = {**facts, "refused": list(public.refused)}
+            how = begin.how
+            where = f"on {how.on}" if isinstance(how, Pretrained) else f"from {Path(how.file).name}"
+            step(position, len(starts), f"{begin.model.name} {where}")
+            made = _brought(begin, how) if isinstance(how, Weights) else _learnt(world, begin, how)
+            (out / f"{name}.safetensors").write_bytes(made.data)
+            (out / f"{name}.json").write_text(json.dumps(made.facts, indent=1))
+            told[name] = {**made.facts, "refused": list(made.refused)}
             world.stop.check()
     return {"starts": told}
 
 
-def start_on(world: World, begin: Begin, public: PublicSet) -> Params:
+class Made(NamedTuple):
+    """The parameters of a start as bytes, what hospitals are told of it, and files of pictures that were refused."""
+
+    data: bytes
+    facts: dict[str, Json]
+    refused: tuple[str, ...] = ()
+
+
+def _brought(begin: Begin, how: Weights) -> Made:
+    """Weights of a file; the digest is of the file itself. Raises: ValueError: it changed since it was checked."""
+    found = start_from(how, begin.task)
+    facts: dict[str, Json] = {"weights": {"public": how.public, "head": how.head}, "sha256": found.sha256}
+    return Made(to_bytes(Message(found.tensors)), facts)
+
+
+def _learnt(world: World, begin: Begin, how: Pretrained) -> Made:
+    """Weights that are trained here."""
+    public = public_set(world.config, how.on, how.pictures)
+    data = to_bytes(Message(start_on(world, begin, how, public)))
+    return Made(data, {"public": public.told, "sha256": hashlib.sha256(data).hexdigest()}, public.refused)
+
+
+def start_on(world: World, begin: Begin, how: Pretrained, public: PublicSet) -> Params:
     """A network's parameters, trained on public pictures; those of a prior have two classes.
 
     Raises:
         ValueError: the labels of declared pictures leave the task's classes.
     """
-    config, (how, model, _) = world.config, begin
+    config, model = world.config, begin.model
     classes = 2 if "prior" in public.told else len(config.task.names)
     if int(public.labels.max()) >= classes:
         raise ValueError(f"{how.on} has labels up to {int(public.labels.max())}, the task has {classes} classes")

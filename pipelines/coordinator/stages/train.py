@@ -26,7 +26,7 @@ from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.image_spaces import space_of, start_name
 from privacy.message import Call, Json, Malformed, Message, Params, as_list, from_bytes
 
-VERSION = 11
+VERSION = 12
 LEARNING = 4  # raise it, and VERSION, when a change alters what is trained: every method is then trained again
 BEGUN = "begun"
 MEMBERS = "members.json"
@@ -70,14 +70,16 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 
 class Start(NamedTuple):
-    """Parameters of a network trained on public pictures. told: their digest, and those pictures, for hospitals."""
+    """Parameters with which networks begin. told, for hospitals: a digest, and the public pictures on which they were
+    trained, or that they are of a file.
+    """
 
     params: Params
     told: dict[str, Json]
 
 
 def start_in(world: World, inputs: Mapping[str, Path], label: str) -> Start | None:
-    """A method's start on public pictures, from the artifact of `pretrain`; None: it begins with random numbers."""
+    """A method's start, from the artifact of `pretrain`; None: it begins with random numbers."""
     name = start_name(world.config, label)
     if name is None:
         return None
@@ -104,7 +106,7 @@ def train_one(
         folder.write(MEMBERS, json.dumps({**_known(folder), **members}, indent=1).encode())
     task = config.task_of(label)
     initial = initial_parameters(algorithm, task if begin is None else begun(task, begin.params), seed=config.seed)
-    said = {} if begin is None else {"start": begin.told}
+    said: dict[str, Json] = {} if begin is None else {"start": begin.told}
 
     def between(outcome: Outcome) -> None:
         world.stop.check()
@@ -142,6 +144,7 @@ def train_one(
         "parameters": count(initial),
         "received": max(outcome.received.values(), default=0),
         "between": matrices(outcome.state),
+        **said,
         **({"last": outcome.round} if separable(algorithm) else {}),
     }
 

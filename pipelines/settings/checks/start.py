@@ -1,4 +1,6 @@
-"""Checks of networks that begin on public pictures: whether there are such, with labels, and the network fits."""
+"""Checks of how networks begin: whether there are such public pictures, with labels, or such a file of weights, and the
+network fits.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,10 @@ from collections.abc import Iterator
 
 from federation.models.features import Features
 from federation.pretraining import Pretrained
+from federation.weights import Weights
+from pipelines.data.weights_file import start_from
 from pipelines.settings.checks.public_pictures import unit_complaints
-from pipelines.settings.run_settings import RunSettings
+from pipelines.settings.run_settings import RunSettings, network, ready
 from privacy.settings_error import Problem
 
 NETWORKS = ("cam", "cnn", "resnet18")
@@ -20,6 +24,9 @@ def problems(run: RunSettings) -> Iterator[Problem]:
         if how is None:
             continue
         where = ("train", "method_start", label) if label in run.train.method_start else ("train", "start")
+        if isinstance(how, Weights):
+            yield from (Problem((*where, "file"), text) for text in _of_file(run, label, how))
+            continue
         model = run.train.method_model.get(label, run.model)
         linear = isinstance(model, Features) and not model.hidden
         if model.name not in NETWORKS and not linear:
@@ -30,6 +37,19 @@ def problems(run: RunSettings) -> Iterator[Problem]:
             yield Problem((*where, "head"), "fresh leaves nothing of a start on features, which is a head; say kept")
         else:
             yield from (Problem((*where, field), text) for field, text in _of_one(run, how))
+
+
+def _of_file(run: RunSettings, label: str, how: Weights) -> Iterator[str]:
+    try:
+        task = run.task_of(label)
+        if ready(task):
+            network(run.train.methods[label], task)  # whose own problems `checks.methods` tells
+    except (RuntimeError, ValueError, MemoryError):
+        return
+    try:
+        start_from(how, task)
+    except ValueError as error:
+        yield f"{error} (method {label})"
 
 
 def _of_one(run: RunSettings, how: Pretrained) -> Iterator[tuple[str, str]]:
