@@ -1,10 +1,12 @@
-"""python -m pipelines.ledger verify|sum|explain LEDGER: check a hospital's ledger, and show its content.
+"""python -m pipelines.ledger verify|sum|explain|restored LEDGER: check a hospital's ledger, and show its content.
 
     python -m pipelines.ledger verify LEDGER      intact, or every complaint with its line
     python -m pipelines.ledger sum LEDGER         released messages, and the privacy loss of the patients
     python -m pipelines.ledger explain LEDGER     every line in plain words
+    python -m pipelines.ledger restored LEDGER --lost SHA256 --epsilon E
+                                                  it was put back from an older copy: count what its lost lines cost
 
-LEDGER is a ledger.jsonl or its folder. Nothing is written, and a run may use the ledger meanwhile.
+LEDGER is a ledger.jsonl or its folder. Only `restored` writes, one line; a run may use the ledger meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -26,27 +29,14 @@ from rich.text import Text
 
 from pipelines.hospital.words import CONTENTS
 from pipelines.loader.command_line import announce, command_parser
-from pipelines.runs.exits import Exit, as_process
-from privacy.dp.events import (
-    NON_PRIVATE,
-    Composed,
-    Declared,
-    Event,
-    Gaussian,
-    Laplace,
-    NonPrivate,
-    Nothing,
-    Part,
-    PoissonSampled,
-    Pure,
-    SelfComposed,
-    UnknownEvent,
-    describe,
-)
+from pipelines.runs.exits import Exit, as_process, print_error
+from privacy.dp.events import NON_PRIVATE, Event, UnknownEvent, describe
 from privacy.message import Json, as_mapping
 from privacy.release import ledger as ledgers
-from privacy.release.chain import torn
-from privacy.release.meaning import DECLARED, loss
+from privacy.release.chain import Damaged, torn
+from privacy.release.event_words import in_words
+from privacy.release.meaning import loss
+from privacy.release.witness import RESTORED, book_restored
 
 if TYPE_CHECKING:
     from privacy.dp.accounting import Cost
@@ -94,12 +84,18 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         ledger = Path(options.ledger) / FILE if Path(options.ledger).is_dir() else Path(options.ledger)
         if not ledger.is_file() and not ledger.with_suffix(ledgers.HEAD).is_file():
             line.error(f"{ledger} does not exist; give a ledger.jsonl, or the folder of a site, which contains one")
-        complaints = ledgers.verify(ledger, options.witness)
+        if options.command == RESTORED:
+            book_restored(ledger, options.lost, options.epsilon, now=datetime.now(UTC).isoformat(timespec="seconds"))
+        complaints = ledgers.verify(ledger, None if options.command == RESTORED else options.witness)
         lines = list(ledgers.lines(ledger))
         head = None if complaints else ledgers.head(ledger)
     except OSError as error:
         console.print(f"{error}; correct it and look again", markup=False, soft_wrap=True)
         return int(Exit.DISK)
+    except Damaged as error:  # of `restored`, which adds nothing to it then
+        return print_error(str(error), Exit.DATA, console, as_json=options.json)
+    except ValueError as error:
+        line.error(str(error))
     code = int(Exit.DATA if complaints else Exit.OK)
     said: dict[str, Json] = {"exit": code, "intact": not complaints, "lines": len(lines), "complaints": [*complaints]}
     if options.command == "sum":
@@ -115,7 +111,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         console.print(complaint, markup=False, soft_wrap=True)
     if head is None:
         console.print(f"{ledger} is damaged. {REMEDY}", markup=False, soft_wrap=True)
-    elif options.command == "verify":
+    elif options.command in ("verify", RESTORED):
         kept = f"Whoever keeps {head.lines}:{head.sha256} can show later, with --witness, whether they were rewritten."
         console.print(f"intact: {len(lines)} lines. {kept}", markup=False, soft_wrap=True)
     return code
@@ -125,11 +121,16 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
     told: dict[str, Any] = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
     made = command_parser(prog, told["description"], formatter_class=told["formatter_class"])
-    commands = made.add_subparsers(dest="command", required=True, metavar="verify|sum|explain")
-    for name in ("verify", "sum", "explain"):
+    commands = made.add_subparsers(dest="command", required=True, metavar="verify|sum|explain|restored")
+    for name in ("verify", "sum", "explain", RESTORED):
         one = commands.add_parser(name, **told)
         one.add_argument("ledger", metavar="LEDGER", help="a ledger.jsonl, or the folder that holds it")
         one.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        if name == RESTORED:
+            one.add_argument("--lost", required=True, metavar="SHA256", help="as the hospital's log says")
+            text = "what the lost lines may have cost a patient: a number, or unknown (then no finite one is left)"
+            one.add_argument("--epsilon", type=lost_epsilon, required=True, metavar="E", help=text)
+            continue
         one.add_argument("--witness", type=witness, metavar="N:SHA256", help="an earlier head that somebody kept")
         if name == "sum":
             one.add_argument("--delta", type=delta, default=1e-5, help="at which epsilon is computed (default: 1e-5)")
@@ -144,42 +145,20 @@ def witness(text: str) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
+def lost_epsilon(text: str) -> float | None:
+    """A number of at least 0; None for `unknown`. Raises: argparse.ArgumentTypeError."""
+    found = None if text == "unknown" else float(text)
+    if found is not None and not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"a number of at least 0, or unknown, is needed, found {text!r}")
+    return found
+
+
 def delta(text: str) -> float:
     """A probability strictly between 0 and 1. Raises: argparse.ArgumentTypeError."""
     found = float(text)  # argparse reports text that is not a number
     if not 0 < found < 1:
         raise argparse.ArgumentTypeError(f"delta is a number between 0 and 1, as in 1e-5, found {text!r}")
     return found
-
-
-def in_words(event: Event) -> str:
-    """The privacy mechanism of an event in words, for readers without knowledge of privacy accounting."""
-    match event:
-        case NonPrivate():
-            return "no bound on what one patient contributed: no formal guarantee"
-        case Nothing():
-            return "no patients' data beyond those in other lines"
-        case Declared():
-            return f"{DECLARED[event.what]}; no noise, declared to be outside the guarantee"
-        case Gaussian(0) | Laplace(0):
-            return "no noise: no formal guarantee"
-        case Gaussian():
-            return f"noise {event.noise_multiplier:g} times what one patient can change"
-        case Laplace():
-            return f"Laplace noise {event.noise_multiplier:g} times what one patient can change"
-        case Pure():
-            return f"a choice at random that is ({event.epsilon:g}, 0)-private"
-        case SelfComposed(event=PoissonSampled() as one):
-            inner = f"each patient in one with probability {one.probability:g}, {in_words(one.event)}"
-            return f"{event.count:,} {'step' if event.count == 1 else 'steps'}, {inner}"
-        case SelfComposed():
-            return f"{event.count:,} times {in_words(event.event)}"
-        case PoissonSampled():
-            return f"each patient in it with probability {event.probability:g}, {in_words(event.event)}"
-        case Composed():
-            return "; and ".join(in_words(one) for one in event.events) or "nothing"
-        case Part():
-            return f"of the {event.split} patients only: {in_words(event.event)}"
 
 
 def _summed(lines: Sequence[_Line], at: float, console: Console | None) -> dict[str, Json]:
@@ -284,6 +263,9 @@ def _explained_line(number: int, line: _Line, event: Event | None) -> ExplainedL
         done = "torn: the machine stopped while it wrote this line, before the reply could leave"
         return ExplainedLine(number, "", "", "", 0, done)
     request, refused = _text(line.get("request")), line.get("refused")
+    if request == RESTORED and event is not None:
+        said = f"put back from an older copy; what its lost lines cost: {in_words(event)}"
+        return ExplainedLine(number, _text(line.get("time")), RESTORED, "", 0, said)
     holds = f": {CONTENTS[request]}" if request in CONTENTS else ""
     asked = f"{request}{holds} (run {_text(line.get('run'))}, round {_text(line.get('round'))})"
     done = "the same reply as before, sent again: not charged again" if event is None else in_words(event)

@@ -22,6 +22,7 @@ from federation.engine import Engine, InProcess, Worker
 from federation.rounds import QuorumLost
 from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
+from pipelines.coordinator.held import held
 from pipelines.coordinator.stages import (
     audit,
     augment,
@@ -245,7 +246,9 @@ def stages_of(config: Config) -> tuple[Stage[World], ...]:
     without |= {route.STAGE.name} if config.route is None else set()
     without |= {track.STAGE.name} if config.track is None else set()
     kept = (stage for stage in STAGES if stage.name not in without)
-    return tuple(replace(stage, needs=tuple(need for need in stage.needs if need not in without)) for stage in kept)
+    return tuple(
+        held(replace(stage, needs=tuple(need for need in stage.needs if need not in without))) for stage in kept
+    )
 
 
 def make_world(

@@ -17,6 +17,7 @@ from pipelines.data.requirements import needed
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.sources import Files as Source
 from pipelines.hospital.hospital import Done, Hospital
+from pipelines.hospital.witness import check_witness
 from pipelines.loader.validation import to_plain
 from pipelines.pacs.archive import Denied, Unreachable
 from pipelines.pacs.opening import Missing, open_archive
@@ -45,7 +46,10 @@ class Files(NamedTuple):
 
 
 def survey_files(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Number of files, and a keyed digest of their names, sizes, times and settings."""
+    """Number of files, and a keyed digest of their names, sizes, times and settings. Fact `witness`, if any: see
+    `pipelines.hospital.witness`.
+    """
+    check_witness(hospital, message.facts)
     settings = settings_of(hospital)
     files = files_of(hospital, again=True)
     _look(files)

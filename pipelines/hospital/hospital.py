@@ -3,7 +3,8 @@
 In its folder: `cohorts/` (its de-identified images), `conversations/` (committed replies and memories, by run),
 `models/` (models of single rounds, by run), `scores/` (its patients' scores), `fitting/` and `translators/`
 (translators in training, and finished ones), `qualities/` and `maps/` (its page's figures on harmonization),
-`ledger.jsonl`, `log.txt`, `pseudonym.key` and `report.html`. The coordinator reads none of it.
+`promises.json` (what answers wrote), `ledger.jsonl`, `log.txt`, `pseudonym.key` and `report.html`. The coordinator
+reads none of it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pipelines.data.images import Target
 from pipelines.data.stored import targets
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
-from pipelines.runs.store import HIDDEN, DiskFolder, short
+from pipelines.runs.store import HIDDEN, DiskFolder, flush_folder, short
+from pipelines.runs.written import note
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, Declared, Event
@@ -171,6 +173,9 @@ def write_cohort_file(folder: Path, cohort: Cohort, key: bytes) -> str:
         place = folder / short(code)
         place.mkdir(exist_ok=True)
         part.replace(place / COHORT)
+        flush_folder(place)
+        flush_folder(folder)
+        note(place / COHORT)
     finally:
         part.unlink(missing_ok=True)
     return code

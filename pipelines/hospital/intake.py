@@ -20,6 +20,7 @@ from pipelines.hospital.hospital import COHORT, Done, Hospital, keyed, write_coh
 from pipelines.hospital.kept import COUNTS, PARTITION, REJECTED, SPLIT, digest_of, split_of
 from pipelines.hospital.opening import TARGET
 from pipelines.hospital.overview import described, remember_inside
+from pipelines.hospital.promises import broken, complaint_of
 from pipelines.hospital.quarantine import Quarantine, quarantined, remember, write_accounts
 from pipelines.hospital.released_counts import ASKED, check_same_cohort, floor_of, recount, released_counts
 from pipelines.runs.store import DiskFolder, short
@@ -137,7 +138,8 @@ def holds(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     """Whether this hospital still has what an artifact of the coordinator names: a cohort, models of runs.
 
     Facts: `cohort` with `sha256`, as `ingest` gave them; `runs`, each with its globally best round (or None) if it is
-    finished, else "begun"; `page` with the sha256 of the report page. Returns: facts `complaint` (a fixed sentence, or
+    finished, else "begun"; `page` with the sha256 of the report page; `answers`, each as [run, round, request], of
+    whose files none may be gone (`pipelines/hospital/promises.py`). Returns: facts `complaint` (a fixed sentence, or
     None) and `known` (the runs in which this hospital has taken part).
     """
     known: list[Json] = [run for run in _runs(message.facts) if _trained(hospital, run)]
@@ -157,7 +159,7 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
         folder.remove(name)
         return
     if call.request in ("ingest", "translate", "augment", "extract") and (
-        _complaint(hospital, facts) or _stale(hospital, facts)
+        _complaint(hospital, facts) or _stale(hospital, facts) or broken(hospital, call) != []
     ):
         folder.remove(name)
 
@@ -175,7 +177,7 @@ def _complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
     if isinstance(page, str) and _keyed_digest(hospital, hospital.root / "report.html") != page:
         return "its own page is gone, or of another run"
     found = (_run_complaint(hospital, run, state) for run, state in _runs(facts).items())
-    return next((complaint for complaint in found if complaint), None)
+    return next((complaint for complaint in found if complaint), complaint_of(hospital, facts))
 
 
 def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]) -> str | None:

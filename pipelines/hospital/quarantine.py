@@ -119,8 +119,7 @@ def remember(hospital: Hospital, rejected: Sequence[Rejected], patients: Mapping
         "patients": {**known.get("patients", {}), **patients},
         "studies": {**known.get("studies", {}), **studies},
     }
-    if merged != known:
-        folder.write(LINKAGE, json.dumps(merged, indent=1, sort_keys=True).encode())
+    folder.write(LINKAGE, json.dumps(merged, indent=1, sort_keys=True).encode())
 
 
 def write_accounts(hospital: Hospital, accounts: Sequence[Account]) -> None:

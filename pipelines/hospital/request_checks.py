@@ -1,7 +1,5 @@
-"""The facts that each request must have, checked before its handler reads a patient.
-
-A later failure for a missing fact could not be told from one that a patient's data caused, so all that can be checked
-without patients is checked here. Settings that only their own parser knows are refused by that parser.
+"""The facts that each request must have, checked before its handler reads a patient: a later failure for a missing
+one could not be told from one that a patient's data caused. Settings that only a parser knows are refused by it.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from typing_extensions import TypedDict
 from federation.participant import Checkpoint
 from pipelines.data.images import AnyImages, Target
 from pipelines.hospital.benchmark_request import Benchmark, check_file
+from pipelines.hospital.witness import Surveyed
 from pipelines.loader.names import NAME
 from pipelines.settings.learning import Split
 from pipelines.settings.track import Tracked
@@ -32,10 +31,7 @@ Digest: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Line: TypeAlias = Annotated[str, Field(max_length=200)]
 Window: TypeAlias = list[Count] | None
 Settings: TypeAlias = dict[str, Any]
-
-
-class Nothing(TypedDict):
-    """A request without facts, or one whose handler checks the facts before it reads any patient."""
+Asked: TypeAlias = tuple[Run, Round, Named]
 
 
 class Reading(TypedDict):
@@ -164,6 +160,7 @@ class Held(TypedDict):
     sha256: NotRequired[Line]
     page: NotRequired[Line]
     runs: NotRequired[dict[Run, Round | Literal["begun"] | None]]
+    answers: NotRequired[list[Asked]]
 
 
 class Method(Model):
@@ -252,11 +249,11 @@ class Extraction(TypedDict):
 
 
 QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
-    "survey": TypeAdapter(Nothing),
+    "survey": TypeAdapter(Surveyed),
     "holds": TypeAdapter(Held),
     "moments": TypeAdapter(Reading),
     "ingest": TypeAdapter(Reading),
-    "introduce": TypeAdapter(Nothing),
+    "introduce": TypeAdapter(Settings),
     "train": TypeAdapter(Training),
     "finish": TypeAdapter(Training),
     "export": TypeAdapter(Export),
@@ -275,7 +272,7 @@ QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
     "track": TypeAdapter(Tracked),
     "report": TypeAdapter(Page),
 }
-"""Request -> types of its facts. Other facts are allowed."""
+"""Request -> types of its facts. Others are allowed. `introduce` checks its own before it reads a patient."""
 OUTSIDE: TypeAdapter[Any] = TypeAdapter(OutsidePage)
 TAKE_TENSORS = frozenset(
     {"ingest", "train", "finish", "evaluate", "translate", "augment", "extract", "route", "benchmark"}

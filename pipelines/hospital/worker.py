@@ -13,12 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypedDict
 
-from federation.conversation import once
+from federation.conversation import once, remembered
 from federation.engine import Worker
 from federation.origins import PACKAGES
 from federation.registry import NotPermitted, Permission, permitting
 from pipelines.hospital import attacks as attack
-from pipelines.hospital import files, route
+from pipelines.hospital import files, promises, route
 from pipelines.hospital import intake as admit
 from pipelines.hospital import scoring as score
 from pipelines.hospital import synthesis as imitate
@@ -35,6 +35,7 @@ from pipelines.hospital.request_checks import check_question
 from pipelines.hospital.tracking import track
 from pipelines.runs.exits import failure, trace
 from pipelines.runs.stopping import Stopped
+from pipelines.runs.written import noting
 from privacy.dp.events import NOTHING, Declared, describe
 from privacy.message import Call, Json, Message, from_bytes, to_bytes
 from privacy.release.bounds import check, plain
@@ -83,6 +84,12 @@ REPEATABLE = (
 )  # fmt: skip
 """Work without training: a damaged committed reply may be computed again, with the same result. With `augment` it is
 another one where noise has a part, and patients are charged again."""
+
+RESTORED = ("score", "sample", "evaluate", "audit", "route", "benchmark")
+"""Work whose files here, if one is gone, are made again while the committed reply stays: nothing new leaves, so nobody
+is charged again."""
+UNLISTED = ("introduce", "train", "finish", "export", "pool", "moments", "synthesize")
+"""Work that writes nothing but what is committed, and models with seals of their own."""
 
 
 def worker(hospital: Hospital) -> Worker:
@@ -200,7 +207,10 @@ def _book(hospital: Hospital, call: Call, place: Place, code: str, told: str) ->
 def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission) -> Work:
     """Do the work, or read its committed reply. allowed: packages; which of them took part is committed, too."""
     if call.request in FRESH:
-        done = FRESH[call.request](hospital, call, message, Message())
+        with noting() as written:
+            done = FRESH[call.request](hospital, call, message, Message())
+        if written:
+            promises.keep(hospital, call, written)
         return Work(to_bytes(done.reply), done.event)
     handler = ONCE.get(call.request)
     if handler is None:
@@ -208,7 +218,10 @@ def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission)
 
     def work(memory: Message) -> tuple[Message, Message]:
         check_paid(hospital, memory)
-        done = handler(hospital, call, message, memory)
+        with noting() as written:
+            done = handler(hospital, call, message, memory)
+        if call.request not in UNLISTED:
+            promises.keep(hospital, call, written)
         said: dict[str, Json] = {"best": message.facts.get("best")} if call.request in ("train", "finish") else {}
         said |= {PACKAGES: [list(one) for one in sorted(allowed.used)]} if allowed.used else {}
         facts = {**done.memory.facts, **said, "event": done.event, "commit": secrets.token_hex(16)}
@@ -216,7 +229,11 @@ def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission)
 
     if call.request in REPEATABLE:
         admit.forget_damaged(hospital, call)
-    answer = once(hospital.conversation(call.run), call, hospital.name, work)
+    folder = hospital.conversation(call.run)
+    answered = call.request in RESTORED and folder.has(f"{call.request}-{call.round}")
+    if answered and promises.broken(hospital, call) != []:
+        work(remembered(folder, call.merged.get(hospital.name, 0)))  # its files again; its reply stays what it was
+    answer = once(folder, call, hospital.name, work)
     facts = answer.memory.facts
     recipient = str(facts.get(learn.RECIPIENT, COORDINATOR))
     memories = (Message({}, facts), Message({}, answer.before.facts))

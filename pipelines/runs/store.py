@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from pipelines.runs.written import note
+
 if TYPE_CHECKING:
     from privacy.message import Json
 
@@ -255,12 +257,12 @@ def _files(folder: Path) -> dict[str, Json]:
                 os.fsync(file.fileno())
             found[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
         else:
-            _flush_folder(path)
+            flush_folder(path)
     return found
 
 
 def _put(part: Path, place: Path) -> None:
-    _flush_folder(part)
+    flush_folder(part)
     if place.exists():
         aside = _unfinished(place.parent)
         place.rename(aside)
@@ -268,7 +270,7 @@ def _put(part: Path, place: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
     else:
         part.rename(place)
-    _flush_folder(place.parent)
+    flush_folder(place.parent)
 
 
 def _write_whole(path: Path, data: bytes) -> None:
@@ -282,7 +284,8 @@ def _write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
+    note(path)
 
 
 def _unfinished(folder: Path) -> Path:
@@ -290,7 +293,7 @@ def _unfinished(folder: Path) -> Path:
     return folder / f"{HIDDEN}{secrets.token_hex(8)}"
 
 
-def _flush_folder(path: Path) -> None:
+def flush_folder(path: Path) -> None:
     """Make renames in a folder durable, if the system can (Windows cannot open folders)."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -65,6 +65,7 @@ UNDECIDED: Mapping[str, str] = {
     "too_many_failures": LEDGER,
     "damaged_ledger": MACHINE,
     "lost_ledger": MACHINE,
+    "older_ledger": MACHINE,
     "lost_key": MACHINE,
     "damaged_key": MACHINE,
     "open_key": MACHINE,

@@ -6,7 +6,6 @@ same run writes without a limit, so each kind of file is the first that does not
 
 from __future__ import annotations
 
-import copy
 import errno
 import resource
 import signal
@@ -20,34 +19,17 @@ import pytest
 import torch
 import yaml
 from limited import in_copy, in_files_of
+from small_run import PRIVATE, SMALL
 
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
 from pipelines.runs.exits import Exit, exit_code, failure
 from pipelines.runs.replies import on_disk
 from pipelines.runs.store import clean
-from pipelines_settings import BASE
 from privacy.message import Call, Message, to_file
 from privacy.release.gate import Refused
 
-
-def smallest(**changes: Any) -> dict[str, Any]:
-    made = copy.deepcopy(BASE)
-    for site in made["sites"].values():
-        site["source"] |= {"patients": 8, "slices": 4}
-    made["images"] = {"kind": "slices", "size": 16, "spacing_mm": 4.0}
-    made["model"] = {"name": "cnn", "widths": [8, 8], "norm": "group"}
-    made["train"]["methods"] = {"fedavg": {"name": "fedavg"}}
-    made["train"]["schedule"] = {"rounds": 1}
-    made["evaluate"] = {"copies": 2, "reference": None}
-    return made | changes
-
-
-SETTINGS = {
-    "plain": smallest(),
-    "private": smallest(privacy={"epsilon": 3.0, "sampling": 0.5, "views": 2}, pooling="refused"),
-    "harmonized": harmonized_run.settings(),
-}
+SETTINGS: dict[str, dict[str, Any]] = {"plain": SMALL, "private": PRIVATE, "harmonized": harmonized_run.settings()}
 
 
 def sizes(folder: Path, most: int) -> list[int]:

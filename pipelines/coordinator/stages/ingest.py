@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pipelines.coordinator.permissions import permissions_from, refused_requests
+from pipelines.coordinator.witness import asked_to_survey
 from pipelines.coordinator.world import World
 from pipelines.data.images import Features
 from pipelines.loader.document import ConfigError
@@ -25,7 +26,7 @@ from privacy.message import Json, Message
 from privacy.release.policy import largest_delta
 from privacy.settings_error import Problem
 
-VERSION = 9
+VERSION = 10
 MOMENTS = ("count", "total", "squares")
 
 
@@ -61,7 +62,7 @@ def _without_nulls(settings: object) -> Json:
 
 def outside(world: World) -> Mapping[str, str]:
     """Each site's digest of its file names, sizes, times and settings; no pixel is read."""
-    replies = world.ask_all(world.run("survey"), "survey", world.everyone({}))
+    replies = world.ask_all(world.run("survey"), "survey", asked_to_survey(world))
     if not world.simulation:  # fails early if a hospital's policy refuses a needed request
         said = {site: permissions_from(reply.facts) for site, reply in replies.items()}
         if told := refused_requests(world.config, said, spare=("audit",)):

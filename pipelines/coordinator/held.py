@@ -1,0 +1,93 @@
+"""Stages whose artifacts name the hospitals' answers that they rest on, so that a file that is gone is made again.
+
+An artifact's manifest vouches for the files in its folder. What hospitals wrote for it, on their own disks (models for
+`predict`, translators, scores of patients, lists of what was read), is named by `asked`: site -> the answers, each
+as [run, round, request], in JSON. A stage is kept only while every hospital still has all files of these answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from federation.engine import Answers, Engine
+from pipelines.coordinator.witness import remember
+from pipelines.coordinator.world import World
+from pipelines.runs.plan import Stage
+from privacy.message import Call, Json, Message
+
+ASKED = "asked"
+KEEPING = frozenset(
+    {
+        "ingest",
+        "score",
+        "sample",
+        "translate",
+        "augment",
+        "extract",
+        "evaluate",
+        "audit",
+        "route",
+        "benchmark",
+        "report",
+    }
+)
+"""Requests whose answers may write files at a hospital, beside what is committed with the reply."""
+
+
+class Noting:
+    """An engine that notes which answers came: site -> [run, round, request]; and the last of each site."""
+
+    def __init__(self, engine: Engine, asked: dict[str, list[Json]], last: dict[str, Message]) -> None:
+        self._engine, self._asked, self._last = engine, asked, last
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of the sites, sorted."""
+        return self._engine.sites
+
+    def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
+        """See `Engine.ask`."""
+        answers = self._engine.ask(call, messages, deadline_s=deadline_s)
+        self._last.update(answers.replies)
+        if call.request in KEEPING:
+            for site in answers.replies:
+                self._asked.setdefault(site, []).append([call.run, call.round, call.request])
+        return answers
+
+
+def held(stage: Stage[World]) -> Stage[World]:
+    """The same stage, whose artifact has `asked`, and which is run again if a file of an answer is gone. What hospitals
+    answered last is remembered, also where the stage fails: see `pipelines.coordinator.witness`.
+    """
+
+    def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
+        asked: dict[str, list[Json]] = {}
+        last: dict[str, Message] = {}
+        noting = replace(world, engine=Noting(world.engine, asked, last), outside=Noting(world.outside, asked, last))
+        try:
+            summary = stage.run(noting, inputs, out)
+        finally:
+            remember(world, last)
+        once = {site: [json.loads(one) for one in sorted({json.dumps(one) for one in asked[site]})] for site in asked}
+        if once:
+            (out / ASKED).write_text(json.dumps(once, indent=0, sort_keys=True))
+        return summary
+
+    def intact(world: World, artifact: Path) -> str | None:
+        complaint = stage.intact(world, artifact)
+        path = artifact / ASKED
+        if complaint is not None or not path.is_file():
+            return complaint
+        for site, answers in json.loads(path.read_text()).items():
+            there = world if site in world.engine.sites else world.beyond()
+            if site not in there.engine.sites:
+                continue  # it left, which other stages tell
+            reply = there.ask_one(world.run("holds"), "holds", site, {"answers": answers})
+            if reply.facts.get("complaint"):
+                return f"{site}: {reply.facts['complaint']}"
+        return None
+
+    return replace(stage, run=run, intact=intact)

@@ -1,0 +1,82 @@
+"""What a hospital's answers promised: every file that an answer wrote beside its reply, with its sha256.
+
+`promises.json` in the hospital's folder lists them by answer. A file in a folder belongs to the answer that wrote it.
+One directly in the hospital's folder, such as `linkage.json`, belongs to all of them: it must be as the last wrote it.
+Replies, memories and models of rounds are not listed: they have seals of their own (`federation/conversation.py`); nor
+are states of a translator's training, which nobody needs after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.kept import digest_of
+from pipelines.runs.store import DiskFolder
+from privacy.message import Call, Json, as_list, as_mapping
+
+PROMISES = "promises.json"
+SEALED = ("conversations", "models", "fitting")
+COMMON = ""
+"""Stands for the sha256 of a file that belongs to all answers; `FILES` has it."""
+ANSWERS, FILES = "answers", "files"
+GONE = "its list of files is gone or corrupt"
+
+
+def keep(hospital: Hospital, call: Call, written: Sequence[Path]) -> None:
+    """Write down what an answer wrote, in place of what it wrote before.
+
+    Raises:
+        OSError: the disk.
+    """
+    here = [path.relative_to(hospital.root) for path in written if path.is_relative_to(hospital.root)]
+    kept = [path for path in dict.fromkeys(here) if path.parts[0] not in SEALED and (hospital.root / path).is_file()]
+    sums = {path.as_posix(): str(digest_of(hospital.root / path)) for path in kept}
+    common = {name: code for name, code in sums.items() if "/" not in name}
+    said = _read(hospital) or {ANSWERS: {}, FILES: {}}
+    answers, files = as_mapping(said[ANSWERS]), as_mapping(said[FILES])
+    now: dict[str, Json] = {
+        ANSWERS: {**answers, _key(call): {name: COMMON if name in common else code for name, code in sums.items()}},
+        FILES: {**files, **common},
+    }
+    if now != said:
+        DiskFolder(hospital.root).write(PROMISES, json.dumps(now, indent=0, sort_keys=True).encode())
+
+
+def broken(hospital: Hospital, call: Call) -> list[str] | None:
+    """Files of an answer that are gone or not as they were written; None if nobody knows which files it wrote."""
+    said = _read(hospital)
+    mine = None if said is None else as_mapping(said[ANSWERS]).get(_key(call))
+    if said is None or not isinstance(mine, dict):
+        return None
+    common = as_mapping(said[FILES])
+    wanted = {name: common.get(name) if code == COMMON else code for name, code in mine.items()}
+    return [name for name, code in wanted.items() if digest_of(hospital.root / name) != code]
+
+
+def complaint_of(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
+    """What is wrong with the files of the answers that a `holds` names: a fixed sentence, or None."""
+    for one in as_list(facts.get("answers", [])):
+        run, round_, request = (str(part) for part in as_list(one))
+        found = broken(hospital, Call(run, int(round_), request, {}))
+        if found is None:
+            return GONE
+        if found:
+            return f"a file of its answer to {request} is gone or corrupt"
+    return None
+
+
+def _key(call: Call) -> str:
+    return f"{call.run} {call.round} {call.request}"
+
+
+def _read(hospital: Hospital) -> dict[str, Json] | None:
+    """The list; None if it is missing or cut off."""
+    folder = DiskFolder(hospital.root)
+    try:
+        said = json.loads(folder.read(PROMISES)) if folder.has(PROMISES) else None
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) and {ANSWERS, FILES} <= said.keys() else None

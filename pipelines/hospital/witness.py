@@ -1,0 +1,37 @@
+"""A hospital refuses to go on with a ledger in which the line of an answer is missing that left it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from pipelines.hospital.hospital import Hospital
+from privacy.message import Json
+from privacy.release import ledger as ledgers
+from privacy.release.gate import Refused
+from privacy.release.witness import has
+
+
+class Surveyed(TypedDict):
+    """A run's first question. witness: the sha256 of the last answer that the coordinator got from this hospital."""
+
+    witness: NotRequired[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+
+
+def check_witness(hospital: Hospital, facts: Mapping[str, Json]) -> None:
+    """Check that the ledger has the answer of which the coordinator is a witness.
+
+    Raises:
+        Refused: `older_ledger`: it was put back from an older copy, or begun anew.
+    """
+    seen = facts.get("witness")
+    if isinstance(seen, str) and not has(ledgers.lines(hospital.ledger), seen):
+        raise Refused("older_ledger") from ValueError(
+            f"the coordinator holds an answer of ours, sha256 {seen}, and {hospital.ledger} has no line for it: it was "
+            f"put back from an older copy, or begun anew. Put the newest copy back. If there is none: "
+            f"python -m pipelines.ledger restored {hospital.ledger} --lost {seen} --epsilon E, with E what the lost "
+            f"lines may have cost, or unknown"
+        )

@@ -1,0 +1,48 @@
+"""What an event did to patients, in words for readers without knowledge of privacy accounting."""
+
+from __future__ import annotations
+
+from privacy.dp.events import (
+    Composed,
+    Declared,
+    Event,
+    Gaussian,
+    Laplace,
+    NonPrivate,
+    Nothing,
+    Part,
+    PoissonSampled,
+    Pure,
+    SelfComposed,
+)
+from privacy.release.meaning import DECLARED
+
+
+def in_words(event: Event) -> str:
+    """The privacy mechanism of an event in words, for readers without knowledge of privacy accounting."""
+    match event:
+        case NonPrivate():
+            return "no bound on what one patient contributed: no formal guarantee"
+        case Nothing():
+            return "no patients' data beyond those in other lines"
+        case Declared():
+            return f"{DECLARED[event.what]}; no noise, declared to be outside the guarantee"
+        case Gaussian(0) | Laplace(0):
+            return "no noise: no formal guarantee"
+        case Gaussian():
+            return f"noise {event.noise_multiplier:g} times what one patient can change"
+        case Laplace():
+            return f"Laplace noise {event.noise_multiplier:g} times what one patient can change"
+        case Pure():
+            return f"a choice at random that is ({event.epsilon:g}, 0)-private"
+        case SelfComposed(event=PoissonSampled() as one):
+            inner = f"each patient in one with probability {one.probability:g}, {in_words(one.event)}"
+            return f"{event.count:,} {'step' if event.count == 1 else 'steps'}, {inner}"
+        case SelfComposed():
+            return f"{event.count:,} times {in_words(event.event)}"
+        case PoissonSampled():
+            return f"each patient in it with probability {event.probability:g}, {in_words(event.event)}"
+        case Composed():
+            return "; and ".join(in_words(one) for one in event.events) or "nothing"
+        case Part():
+            return f"of the {event.split} patients only: {in_words(event.event)}"
