@@ -12,6 +12,7 @@ resuming are those of every run; `run` is that command as a function. What does 
 
 from consilium.errors import RunFailed
 from consilium.examples import Examples
+from consilium.far import Flare
 from consilium.registering import own, register
 from consilium.results import Results, Score, Statement
 from consilium.running import run, train
@@ -26,6 +27,7 @@ from privacy.release.policy import Policy
 __all__ = [
     "ConfigError",
     "Examples",
+    "Flare",
     "PatientLevel",
     "Policy",
     "Results",

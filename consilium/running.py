@@ -16,6 +16,7 @@ from rich.console import Console
 
 from consilium.errors import failed
 from consilium.examples import Examples
+from consilium.far import Flare, far_problems, run_far
 from consilium.registering import registered
 from consilium.results import Results, read_results
 from consilium.settings import (
@@ -42,6 +43,7 @@ from pipelines.external.settings import is_external
 from pipelines.hospital.hospital import KEY
 from pipelines.loader.document import ConfigError, Document, parsed
 from pipelines.loader.files import document_at
+from pipelines.loader.validation import validate
 from pipelines.runs.stopping import Stop, Stopped, safe_stop
 from pipelines.settings.config import Config
 from pipelines.settings.learning import Split
@@ -51,7 +53,7 @@ from privacy.message import Call, Message
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
-Engine: TypeAlias = Literal["in process", "wire"]
+Engine: TypeAlias = Literal["in process", "wire"] | Flare
 SETTINGS = "settings.yaml"
 SIMULATED = (
     "that hospitals are apart: they are simulated in this process, which reads all their patients; policy, gate, "
@@ -115,7 +117,8 @@ def train(
             random numbers.
         split: shares of the patients; not used where examples name their own. classes: names, the first = 0.
         settings: any further keys of the YAML, laid over the rest, as {"evaluate": {"copies": 500}}.
-        engine: "wire" makes every message cross as bytes, by the adapter that serves FLARE.
+        engine: "wire" makes every message cross as bytes, by the adapter that serves FLARE; `Flare(kit=...)` asks
+            hospitals on their own machines.
         quiet: no progress on the standard error stream.
 
     Raises:
@@ -123,6 +126,7 @@ def train(
         RunFailed: the run ended early; the same call goes on with it.
         Stopped: Ctrl-C; likewise.
     """
+    _check_engine(engine)
     have, methods, place = given(hospitals), methods_of(method), Path(folder)
     _register(one for one in (*methods.values(), model) if not isinstance(one, str | Mapping))
     task, names = task_of(have.examples, classes)
@@ -141,7 +145,7 @@ def train(
     for site, one in policies(policy, list(said["sites"])).items():
         said["sites"][site] = {**said["sites"][site], "policy": one}
     text = text_of(merged(said, settings or {}), "Written by consilium.train; python -m pipelines.run runs the same.")
-    config = configured(parsed(text, environment=os.environ), files=not have.examples)
+    config = _checked(parsed(text, environment=os.environ), engine, have.examples)
     with _private_files():
         for site, own_examples in have.examples.items():
             write_whole(file_of(place, site), own_examples.data(names))
@@ -158,13 +162,33 @@ def run(settings: str | Path | Mapping[str, Any], *, engine: Engine = "in proces
     Raises:
         ConfigError, RunFailed, Stopped: as `train`.
     """
+    _check_engine(engine)
     path = None if isinstance(settings, Mapping) else Path(settings)
     said = document_at(path) if path is not None else _document(settings)
     if is_external(said.data):
         text = "these are settings of an external site; python -m pipelines.run runs them"
         raise ConfigError([Problem(("models",), text)])
-    config = configured(said)
+    config = _checked(said, engine, {})
     return _go(config, path, not_guaranteed(config), engine=engine, quiet=quiet)
+
+
+def _check_engine(engine: object) -> None:
+    """Raises: ConfigError: there is none of this name."""
+    if not isinstance(engine, Flare) and engine not in ("in process", "wire"):
+        text = f'must be "in process", "wire" or Flare(kit=FOLDER), found {engine!r}'
+        raise ConfigError([Problem(("engine",), text)])
+
+
+def _checked(said: Document, engine: Engine, examples: Mapping[str, Examples]) -> Config:
+    """The settings. Files that are not written yet, or lie on hospitals' own machines, are not looked for. Raises:
+    ConfigError.
+    """
+    if not isinstance(engine, Flare):
+        return configured(said, files=not examples)
+    config = validate(said, Config)
+    if problems := far_problems(config, engine, examples):
+        raise ConfigError(problems)
+    return config
 
 
 def _document(settings: object) -> Document:
@@ -228,6 +252,8 @@ def _register(settings: Iterable[object]) -> None:
 
 def _go(config: Config, yaml: Path | None, told: tuple[str, ...], *, engine: Engine, quiet: bool) -> Results:
     """Run all stages, or go on with them."""
+    if isinstance(engine, Flare):
+        return run_far(config, yaml, engine, quiet=quiet)
     root = Path(config.runs) / config.name
     command = f"python -m pipelines.run {shlex.quote(str(yaml))}" if yaml is not None else "consilium.run(settings)"
     logs = [root / "sites" / site / "log.txt" for site in config.sites]

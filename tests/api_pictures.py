@@ -12,6 +12,11 @@ import consilium
 from consilium import Examples, Results, Work
 
 ARGUMENTS: dict[str, Any] = {"init_features": 16, "growth_rate": 16, "block_config": [1, 1]}
+PARTS: dict[str, Any] = {
+    "stem": ["features.conv0", "features.norm0"],
+    "blocks": ["features.denseblock1", "features.transition1", "features.denseblock2", "features.norm5"],
+    "head": "class_layers.out",
+}
 
 
 def dense(inputs: tuple[int, ...], classes: int) -> nn.Module:

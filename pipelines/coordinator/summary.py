@@ -134,6 +134,7 @@ def as_json(results: Results, root: Path) -> Mapping[str, Json]:
         "ran": list(results.ran),
         "kept": list(results.kept),
         "seconds": dict(results.seconds),
+        "artifacts": {stage: str(one.relative_to(root)) for stage, one in results.artifacts.items()},
         "report": None if folder is None else str(root / PAGE),
         "answers": None if folder is None else json.loads((folder / ANSWERS).read_text()),
         **({"tracked": json.loads((root / FOLDER / LAST).read_text())} if _tracked(results, root) else {}),

@@ -27,7 +27,7 @@ from federation.flare import Jobs
 from pipelines.coordinator.arguments import PROG, selection
 from pipelines.loader.document import DATA_ROOT, ConfigError, Document, problem_at
 from pipelines.loader.validation import validate
-from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, Order, write_order
+from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, Ended, Order, write_order
 from pipelines.remote.startup_kit import write_job
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
@@ -62,11 +62,17 @@ class Operation:
 
 
 def operate(said: Document, options: argparse.Namespace, console: Console) -> int:
-    """Execute a run with remote hospitals; returns its exit code.
+    """Execute a run with remote hospitals, print its answer, and return its exit code. Raises: as `operated`."""
+    ended = operated(said, options, console)
+    print(ended.said, end="")  # noqa: T201 - the answer
+    return ended.code
+
+
+def operated(said: Document, options: argparse.Namespace, console: Console) -> Ended:
+    """Execute a run with remote hospitals.
 
     Raises:
-        ConfigError: all problems with settings and kit.
-        Stopped: on request; the same command resumes the run.
+        ConfigError: all problems with settings and kit. Stopped: on request; the same command resumes the run.
     """
     wanted = _wanted(said)
     if problems := [*wanted.problems, *flare_problems(options)]:
@@ -144,7 +150,7 @@ def flare_problems(options: argparse.Namespace) -> list[Problem]:
     return problems
 
 
-def _run_jobs(operation: Operation, order: Order) -> int:
+def _run_jobs(operation: Operation, order: Order) -> Ended:
     """Run jobs, one after another, until one reports how the run ended."""
     attempts, reached = 0, 0.0
     for other in sorted(one for one in operation.place.parent.iterdir() if one.is_dir() and one != operation.place):
@@ -159,15 +165,14 @@ def _run_jobs(operation: Operation, order: Order) -> int:
         _follow(operation, job)
         done = _read(operation.place / DONE)
         if isinstance(done, dict) and not _is_resumable(operation, int(done["exit"])):
-            print(done["said"], end="")  # noqa: T201 - the answer
-            return int(done["exit"])
+            return Ended(int(done["exit"]), str(done["said"]))
         if operation.stop.requested:
             raise Stopped("asked for", order.command)
         before, reached = reached, _last_saved(operation)
         attempts = 0 if reached > before else attempts + 1
         if attempts >= ATTEMPTS:
             _print(operation, f"given up after {attempts} jobs without progress; their output is in {operation.place}")
-            return int(Exit.FAILED)
+            return Ended(int(Exit.FAILED))
         _print(operation, "a new job resumes the run from its saved state")
 
 

@@ -24,6 +24,13 @@ class Order(NamedTuple):
     command: str
 
 
+class Ended(NamedTuple):
+    """How a run ended: its exit code, and what its command would have printed."""
+
+    code: int
+    said: str = ""
+
+
 def write_order(path: Path, order: Order) -> None:
     """Write an order, and remove the results of an earlier one."""
     for name in (MESSAGES, ALIVE, GONE, DONE, STOP):

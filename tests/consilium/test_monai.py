@@ -7,19 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from api_pictures import ARGUMENTS, dense, train
+from api_pictures import ARGUMENTS, PARTS, dense, train
 
 import consilium
 from consilium import ConfigError, PatientLevel, Policy
 from federation.parameters import read
 from pipelines.run import main
 from pipelines.runs.exits import Exit
-
-PARTS: dict[str, Any] = {
-    "stem": ["features.conv0", "features.norm0"],
-    "blocks": ["features.denseblock1", "features.transition1", "features.denseblock2", "features.norm5"],
-    "head": "class_layers.out",
-}
 
 
 def test_what_settings_name_is_what_a_person_wraps(tmp_path: Path) -> None:

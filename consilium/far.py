@@ -1,0 +1,101 @@
+"""A run at hospitals on their own machines, over NVIDIA FLARE: what `python -m pipelines.run --engine flare` does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from consilium.errors import RunFailed, failed
+from consilium.results import Results, read_results
+from federation.origins import origins
+from pipelines.coordinator.arguments import parse, read_settings
+from pipelines.loader.document import ConfigError
+from pipelines.runs.exits import Exit
+from pipelines.runs.runner import Results as Ended
+from pipelines.runs.stopping import Stopped
+from pipelines.settings.config import Config
+from privacy.settings_error import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flare:
+    """kit: folder of the startup kit of who submits runs. patience_min: how long to wait for hospitals. silence_s:
+    after which a hospital counts as gone. The coordinator is FLARE's server, on this machine or one that shares the
+    run's folder (docs/how-to/deployment.md).
+    """
+
+    kit: str | Path
+    patience_min: float = 60.0
+    silence_s: float = 60.0
+
+
+def far_problems(config: Config, flare: Flare, examples: Iterable[str]) -> list[Problem]:
+    """Why a run cannot go to hospitals on their own machines. examples: whose arrays lie here."""
+    return [*_here_only(config, list(examples)), *_no_kit(flare)]
+
+
+def _here_only(config: Config, examples: list[str]) -> Iterator[Problem]:
+    if examples:
+        text = (
+            f"examples of {', '.join(examples)} lie on this machine, and FLARE asks hospitals on theirs; each writes "
+            'its own file and names it in its site.yaml; say {"source": {"kind": "elsewhere"}} here'
+        )
+        yield Problem(("hospitals",), text)
+    for own in origins(config.train, config.model):
+        if own.offer is None:
+            text = f"{own.what} is known in this process only; put it into a package that each hospital installs"
+            yield Problem(("engine",), f"{text} (docs/how-to/extend.md)")
+
+
+def _no_kit(flare: Flare) -> Iterator[Problem]:
+    if not (Path(flare.kit) / "startup" / "fed_admin.json").is_file():
+        text = f"kit: {flare.kit} has no startup/fed_admin.json; give the kit of the user who submits runs"
+        yield Problem(("engine",), text)
+    for name, value in (("patience_min", flare.patience_min), ("silence_s", flare.silence_s)):
+        if not value > 0:
+            yield Problem(("engine",), f"{name}: must be > 0, found {value}")
+
+
+def run_far(config: Config, yaml: Path | None, flare: Flare, *, quiet: bool) -> Results:
+    """Run all stages, or go on with them. yaml: of the settings, which the coordinator's process reads.
+
+    Raises:
+        ConfigError: FLARE is not installed, or there is no such file. RunFailed, Stopped: it ended early.
+    """
+    if yaml is None:
+        text = "a run over FLARE is read again by the coordinator's process; write it into a file, and give its path"
+        raise ConfigError([Problem((), text)])
+    try:
+        from pipelines.remote.operate import operated  # slow to import, and needs an optional package
+    except ModuleNotFoundError as error:
+        text = f"{error.name} is not installed; pip install consilium[flare]"
+        raise ConfigError([Problem(("engine",), text)]) from error
+    where = ["--kit", str(flare.kit), "--patience", str(flare.patience_min), "--silence", str(flare.silence_s)]
+    options = parse([str(yaml.resolve()), "--engine", "flare", *where, "--json"])
+    try:
+        ended = operated(read_settings(options), options, Console(stderr=True, quiet=quiet))
+    except (Stopped, ConfigError):
+        raise
+    except Exception as error:
+        raise failed(error, []) from error
+    said = _answer(ended.said)
+    if ended.code != Exit.OK or "artifacts" not in said:
+        text = str(said.get("error") or "the run over FLARE gave no results; what it told is in its folder remote")
+        raise RunFailed(text, Exit(ended.code or Exit.FAILED))
+    root = Path(config.runs) / config.name
+    found = {stage: root / folder for stage, folder in said["artifacts"].items()}
+    return read_results(Ended(found, tuple(said["ran"]), tuple(said["kept"]), said["seconds"]), root, yaml, ())
+
+
+def _answer(said: str) -> dict[str, Any]:
+    """The JSON object that a command printed; empty if it is none."""
+    try:
+        found = json.loads(said)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
