@@ -5,11 +5,11 @@
 
 Cases. `sources`: rosendahl and vidir_modern (with vienna_dias). `practical`: their lesions together, dealt over three
 hospitals, of each class 80 % at one of them and 10 % at each other (FedSLD's and APPLE's partition), by partition
-seed 0. Networks. `cnn`: group norm, widths 8 to 64, 25,026 parameters, 10 rounds, local training and PGFed.
-`features`: 90 components of 120 fixed features of colour and a hidden layer of 32, 20 rounds, all four methods.
-Everything else is as in skin_lesion_augmented.yaml. Each method is trained plain, with synthetic pictures, with
-classes drawn evenly, and, as a network on pictures, with elastic deformations. The seed draws split, start and
-synthesis. A cell is one run; it is written into augmentation.json at once, and is not run again.
+seed 0. Networks. `cnn`: group norm, widths 8 to 64, 25,026 parameters, 10 rounds, sources only. `features`: 90
+components of 120 fixed features of colour and a hidden layer of 32, 20 rounds. Everything else is as in
+skin_lesion_augmented.yaml. Each method is trained plain, with synthetic pictures, with classes drawn evenly, and, as
+a network on pictures, with elastic deformations. The seed draws split, start and synthesis. A cell is one run; it is
+written into augmentation.json at once, and is not run again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ROUNDS = {"cnn": 10, "features": 20}
 FLOORS: Mapping[str, Mapping[str, object]] = {"even": {"balance": True}, "elastic": {"augment": "elastic"}}
 CELLS_IN_TURN: tuple[tuple[str, str, int, tuple[str, ...]], ...] = (
     *(("features", case, seed, METHODS) for seed in SEEDS for case in CASES),
-    *(("cnn", "sources", seed, (method,)) for seed in SEEDS for method in ("local", "pgfed")),
+    *(("cnn", "sources", seed, (method,)) for method in ("local", "pgfed", "fedavg", "apple") for seed in SEEDS),
 )
 """Network, case, seed, methods."""
 TRIED: Mapping[str, Mapping[str, object]] = {

@@ -13,7 +13,7 @@ from evaluation.notices import Notice, collapse, run_notices, site_notices
 from evaluation.recommended_words import how_recommended, with_recommendations
 from evaluation.records import RunPage, SitePage
 from evaluation.rows import ScoreRow
-from evaluation.wording import number
+from evaluation.wording import listed, number
 from privacy.release.statement import Statement
 
 
@@ -84,7 +84,7 @@ def _how_chosen(
     if held:
         whose = "each" if len(chosen) > 1 else "this"
         named = [(f"{one.site} " if len(chosen) > 1 else "", one) for one in held]
-        patients = ", ".join(f"{name}{validated[one.site]}" for name, one in named if one.site in validated)
+        patients = listed([f"{name}{validated[one.site]}" for name, one in named if one.site in validated])
         few = f" ({patients})" if patients else ""
         said.append(
             f"Chosen by the lowest loss on {whose} hospital's validation patients{few}, without using the test "
@@ -95,13 +95,13 @@ def _how_chosen(
             most = max((optimism.get(one.site, math.nan) for one in held), default=math.nan)
             by = f", by about {number(most)} (bootstrap)" if math.isfinite(most) else ""
             said.append(
-                f"The highest {measure} on the test patients: {', '.join(tops)}. Picking the best of {lines} on the "
+                f"The highest {measure} on the test patients: {listed(tops)}. Picking the best of {lines} on the "
                 f"same patients overstates its score{by}."
             )
     if tested := [one for one in chosen if one.by == "test"]:
         flattered = {one.site: optimism.get(one.site, math.nan) for one in tested}
         names = {site: f"{site} " if len(chosen) > 1 else "" for site in flattered}
-        of = ", ".join(f"{names[site]}{number(by)}" for site, by in flattered.items() if math.isfinite(by))
+        of = listed([f"{names[site]}{number(by)}" for site, by in flattered.items() if math.isfinite(by)])
         flattery = f": by about {of} (bootstrap)" if of else ""
         said.append(
             f"Chosen by the highest {measure} on the test patients, because there is no validation loss to choose by. "

@@ -20,7 +20,7 @@ from evaluation.harmony import Harmony
 from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY
 from evaluation.records import Missing, RunPage, SitePage
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
-from evaluation.wording import Words, counted, number
+from evaluation.wording import Words, counted, listed, number
 from privacy.release.statement import Audit, Statement
 
 NEARLY = 0.1
@@ -153,7 +153,7 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Seq
             )
             yield Notice("A hospital loses", text, "scores")
     if poor:
-        text = f"Scores rest on too few test patients{noise} to be judged: {', '.join(poor)}."
+        text = f"Scores rest on too few test patients{noise} to be judged: {listed(poor)}."
         yield Notice("Not assessable", text, "scores")
 
 
@@ -180,7 +180,7 @@ def _quarantine(rejected: Mapping[str, int], words: Words, where: str, link: str
     held = {site: times for site, times in rejected.items() if times}
     if held:
         total = counted(sum(held.values()), f"{words.study} was", f"{words.studies} were")
-        by_site = f" ({', '.join(f'{site} {times}' for site, times in held.items())})" if len(rejected) > 1 else ""
+        by_site = f" ({listed([f'{site} {times}' for site, times in held.items()])})" if len(rejected) > 1 else ""
         yield Notice("Quarantine", f"{total} not used{by_site}; {where}.", link)
 
 
@@ -205,7 +205,7 @@ def row_notes(
     same = same_as(rows)
     for method in dict.fromkeys(row.method for row in rows):
         vetoed = [r.site for r in (harmony.rows if harmony else ()) if r.vetoed and r.space == spaces.get(method)]
-        why = f"translation vetoed {'here' if site else 'at ' + ', '.join(vetoed)}" if vetoed else ""
+        why = f"translation vetoed {'here' if site else 'at ' + listed(vetoed)}" if vetoed else ""
         if method in same:
             notes[method] = f"same scores as {same[method]}{': ' + why if why else ''}"
         elif why:

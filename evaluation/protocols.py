@@ -119,19 +119,19 @@ def mean_score(scores: Mapping[str, Score], *, limits: Limits = STANDARD) -> Sco
     return summarised(copies, held, sites=tuple(chosen), assessable=bool(kept), limits=limits)
 
 
-def overall(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Score:
-    """Each site's own model on its own patients, all pooled into one sample.
+def overall(table: Table, measure: Measure, *, limits: Limits = STANDARD, sample: Evidence | None = None) -> Score:
+    """Each site's own model on its own patients, all pooled into one sample. sample: that, if it was pooled before.
 
     Raises:
         ValueError: no site has its own model's counts.
     """
     own = _own(table)
-    whole = score(pooled(list(own.values())), measure, sites=tuple(own), limits=limits)
-    return replace(whole, mixes_sites=len(own) > 1)
+    whole = pooled(list(own.values())) if sample is None else sample
+    return replace(score(whole, measure, sites=tuple(own), limits=limits), mixes_sites=len(own) > 1)
 
 
-def public_by_model(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
-    """Each model on the union of all test sets, by the model's site.
+def unions(table: Table) -> dict[str, Evidence]:
+    """Each model's evidence on all test sets, pooled into one sample, by the model's site.
 
     Raises:
         ValueError: naming every (model, test site) that is missing.
@@ -140,18 +140,22 @@ def public_by_model(table: Table, measure: Measure, *, limits: Limits = STANDARD
     if missing := [(m, t) for m in models for t in tests if (m, t) not in table]:
         named = ", ".join(f"{m} on {t}" for m, t in missing)
         raise ValueError(f"public testing needs every model on every site; missing: {named}")
-    return {m: score(pooled([table[m, t] for t in tests]), measure, sites=tests, limits=limits) for m in models}
+    return {m: pooled([table[m, t] for t in tests]) for m in models}
 
 
-def public(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Score:
-    """Mean over models of each one's score on the union of all test sets.
+def public(
+    table: Table, measure: Measure, *, limits: Limits = STANDARD, samples: Mapping[str, Evidence] | None = None
+) -> Score:
+    """Mean over models of each one's score on the union of all test sets. samples: `unions`, if they were made before.
 
     Raises:
         ValueError: naming every (model, test site) that is missing.
     """
-    by_model = public_by_model(table, measure, limits=limits)
-    copies = np.mean([s.copies for s in by_model.values()], axis=0)
-    first = next(iter(by_model.values()))
+    tests = _axes(table)[1]
+    each = unions(table) if samples is None else samples
+    by_model = [score(sample, measure, sites=tests, limits=limits) for sample in each.values()]
+    copies = np.mean([s.copies for s in by_model], axis=0)
+    first = by_model[0]
     return summarised(copies, first.support, sites=first.sites, assessable=first.assessable, limits=limits)
 
 

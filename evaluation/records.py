@@ -208,7 +208,8 @@ class SitePage:
     for each method, or if methods segment `structures`, their outlines. characteristics: of features. noted: what
     methods noted here during training; warnings: notes that a person should know, in sentences. Neither is on the
     coordinator's page. released: which counts others receive instead of the page's. noised: whether the coordinator
-    receives these scores with noise. models, optimism, spaces, recommended, classes, shares: as in `RunPage`, of
+    receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without pictures.
+    models, optimism, spaces, recommended, classes, shares: as in `RunPage`, of
     this hospital.
     """
 
@@ -243,6 +244,7 @@ class SitePage:
     recommended: tuple[Recommendation, ...] = ()
     classes: tuple[str, ...] = ()
     shares: tuple[GapRow, ...] = ()
+    pictured: bool = True
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,19 @@ import shlex
 from typing import TYPE_CHECKING
 
 from evaluation.attacks import REMEDY, membership_verdict, strongest
-from evaluation.wording import counted, decibel, duration, figures, hundredths, moment, number, signed, size, whole
+from evaluation.wording import (
+    counted,
+    decibel,
+    duration,
+    figures,
+    hundredths,
+    listed,
+    moment,
+    number,
+    signed,
+    size,
+    whole,
+)
 from privacy.release.meaning import loss
 
 if TYPE_CHECKING:
@@ -39,6 +51,7 @@ def _environment() -> Environment:
         counted=counted,
         loss=loss,
         quoted=shlex.quote,
+        listed=listed,
     )
     environment.filters.update(verdict=membership_verdict, strongest=strongest)
     environment.globals["remedy"] = REMEDY

@@ -19,12 +19,14 @@ from evaluation.drawing import Picture
 from evaluation.grid import by_column, column_of, decided, weak_columns, weak_rows
 from evaluation.harmonized import whole
 from evaluation.leaving import of_patients, totals
+from evaluation.many import ranked
 from evaluation.metrics import FURTHER
 from evaluation.notices import row_notes
 from evaluation.overlap import DICE, HD95
 from evaluation.records import Quarantined, Reason, RunPage, SitePage
 from evaluation.rendering import rendered
 from evaluation.rows import FLOORS, OUTSIDE, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GapRow, ScoreRow
+from evaluation.wording import READABLE
 from privacy.release.statement import Audit, Statement
 
 
@@ -44,6 +46,8 @@ def coordinator_page(page: RunPage) -> str:
         kinds=KINDS,
         floors=FLOORS,
         tested=sites,
+        order=ranked(page.scores),
+        many=len(sites) > READABLE,
         grid=by_column(page.scores),
         by=primary(page.scores),
         decided=decided(page.scores, primary(page.scores)),

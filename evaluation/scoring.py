@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from evaluation.classes import TWO, Classes, class_measures, named_classes
 from evaluation.histograms import Counts
 from evaluation.metrics import BRIER, CALIBRATION, KAPPA, MEASURES, SENSITIVITY, SPECIFICITY, Measure
 from evaluation.protocols import (
     STANDARD,
+    Evidence,
     Limits,
     Score,
     Table,
@@ -20,8 +22,10 @@ from evaluation.protocols import (
     mean_individual_gain,
     mean_score,
     overall,
+    pooled,
     private,
     public,
+    unions,
 )
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
 
@@ -49,13 +53,17 @@ def score_rows(
     """
     if reference is not None and reference not in tables:
         raise ValueError(f"the reference method {reference!r} was not scored; there are {sorted(tables)}")
-    return tuple(
-        _row(method, protocol, measure, ours, theirs.get((protocol, ours.sites)), limits)
-        for measure in measures
-        for theirs in [_by_key(tables[reference], measure, limits) if reference is not None else {}]
-        for method, table in tables.items()
-        for protocol, ours in scores(table, measure, limits=limits)
-    )
+    samples = {method: samples_of(table) for method, table in tables.items()}
+    rows: list[ScoreRow] = []
+    for measure in measures:
+        found = {m: list(scores(table, measure, limits=limits, samples=samples[m])) for m, table in tables.items()}
+        theirs = {(protocol, one.sites): one for protocol, one in found[reference]} if reference is not None else {}
+        rows += (
+            _row(method, protocol, measure, ours, theirs.get((protocol, ours.sites)), limits)
+            for method, each in found.items()
+            for protocol, ours in each
+        )
+    return tuple(rows)
 
 
 def label_measures(tables: Mapping[str, Table], classes: Classes = TWO) -> tuple[Measure, ...]:
@@ -72,17 +80,42 @@ def label_measures(tables: Mapping[str, Table], classes: Classes = TWO) -> tuple
     return (*MEASURES, *ordered, *probabilities, *class_measures(named_classes(classes, number)))
 
 
-def scores(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> Iterator[tuple[str, Score]]:
-    """(protocol, score) of one method: each site's private one, their mean, overall, and public if it was requested."""
+class Samples(NamedTuple):
+    """Samples pooled over hospitals, made once for all measures. overall: of each site's own model at home; None: there
+    is one site. public: of each model on all test sets; None: not every model was tested on every site.
+    """
+
+    overall: Evidence | None
+    public: Mapping[str, Evidence] | None
+
+
+def samples_of(table: Table) -> Samples:
+    """The pooled samples that a table allows.
+
+    Raises:
+        ValueError: no site's own model was tested at home.
+    """
     models, tests, own = {m for m, _ in table}, {t for _, t in table}, home(table)
+    at_home = [found for (model, test), found in sorted(own.items(), key=lambda item: item[0]) if model == test]
+    whole = len(tests) > 1 and len(table) == len(models) * len(tests)
+    return Samples(pooled(at_home) if len(at_home) > 1 else None, unions(table) if whole else None)
+
+
+def scores(
+    table: Table, measure: Measure, *, limits: Limits = STANDARD, samples: Samples | None = None
+) -> Iterator[tuple[str, Score]]:
+    """(protocol, score) of one method: each site's private one, their mean, overall, and public if it was requested.
+    samples: `samples_of` the table, if they were made before.
+    """
+    made, own = samples_of(table) if samples is None else samples, home(table)
     by_site = private(own, measure, limits=limits)
     yield from ((PRIVATE, score) for score in by_site.values())
     if len(by_site) > 1:
         yield PRIVATE_MEAN, mean_score(by_site, limits=limits)
-        pooled = overall(own, measure, limits=limits)
-        yield OVERALL, replace(pooled, mixes_sites=own is table)
-    if len(tests) > 1 and len(table) == len(models) * len(tests):
-        yield PUBLIC, public(table, measure, limits=limits)
+        whole = overall(own, measure, limits=limits, sample=made.overall)
+        yield OVERALL, replace(whole, mixes_sites=own is table)
+    if made.public is not None:
+        yield PUBLIC, public(table, measure, limits=limits, samples=made.public)
 
 
 def outside_rows(
@@ -126,10 +159,6 @@ def common_sites(tables: Sequence[Table]) -> list[Table]:
     """
     sites = set.intersection(*({test for model, test in table if model == test} for table in tables))
     return [{pair: counts for pair, counts in table.items() if {*pair} <= sites} for table in tables]
-
-
-def _by_key(table: Table, measure: Measure, limits: Limits) -> dict[tuple[str, tuple[str, ...]], Score]:
-    return {(protocol, score.sites): score for protocol, score in scores(table, measure, limits=limits)}
 
 
 def _row(method: str, protocol: str, measure: Measure, ours: Score, theirs: Score | None, limits: Limits) -> ScoreRow:

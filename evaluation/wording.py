@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+
+READABLE, LISTED = 12, 9
+"""Names that are all listed; how many are where there are more."""
 
 
 @dataclass(frozen=True)
@@ -82,3 +86,10 @@ def moment(text: str) -> str:
 def counted(value: int, one: str, many: str) -> str:
     """A number and its noun, singular or plural."""
     return f"{whole(value)} {one if value == 1 else many}"
+
+
+def listed(names: Sequence[str], readable: int = READABLE) -> str:
+    """Names, separated by commas; of more than can be read the first, and how many others there are."""
+    if len(names) <= readable:
+        return ", ".join(names)
+    return f"{', '.join(names[:LISTED])} and {whole(len(names) - LISTED)} others"

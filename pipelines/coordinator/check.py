@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from privacy.dp.accounting import Cost
 
 WEAK = 20.0  # of all methods together
+FEW = 32
+"""Hospitals at which every hospital's model may be tested without a word."""
 
 
 def check(world: World, console: Console, *, as_json: bool, headers: bool = False) -> int:
@@ -92,6 +94,8 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
         console.print(
             "Methods do unequal work in a round; method_work or their own keys make it equal.", soft_wrap=True
         )
+    if len(world.config.sites) > FEW and world.config.evaluate.public:
+        console.print(_public(len(world.config.sites)), soft_wrap=True)
     if world.config.harmonize is not None:
         console.print(_harmonizing(world.config.harmonize), markup=False, highlight=False, soft_wrap=True)
     if not private:
@@ -171,6 +175,14 @@ def _inside(world: World) -> dict[str, str]:
         except ValueError as error:
             found[site] = f"! {error}"
     return found
+
+
+def _public(hospitals: int) -> str:
+    """What public testing of so many hospitals means."""
+    return (
+        f"Public testing: each of up to {hospitals:,} models of a method is tested at all {hospitals:,} hospitals, "
+        f"{hospitals**2:,} tests a method. evaluate: {{public: false}} tests each at home only."
+    )
 
 
 def _harmonizing(plan: Harmonize) -> str:

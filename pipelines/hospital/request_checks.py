@@ -204,10 +204,11 @@ class Oracle(TypedDict):
 
 
 class Page(TypedDict):
-    """Contents of a hospital's page."""
+    """Contents of a hospital's page. pictures: False = without them, which only a simulated hospital heeds."""
 
     title: Line
     cohort: Line
+    pictures: NotRequired[bool]
     reference: Named | None
     copies: Annotated[int, Field(ge=0, le=2000)]
     methods: list[Method]
@@ -274,9 +275,7 @@ QUESTIONS: Mapping[str, TypeAdapter[Any]] = {
 }
 """Request -> types of its facts. Others are allowed. `introduce` checks its own before it reads a patient."""
 OUTSIDE: TypeAdapter[Any] = TypeAdapter(OutsidePage)
-TAKE_TENSORS = frozenset(
-    {"ingest", "train", "finish", "evaluate", "translate", "augment", "extract", "route", "benchmark"}
-)
+TAKE_TENSORS = {"ingest", "train", "finish", "evaluate", "translate", "augment", "extract", "route", "benchmark"}
 """Requests that may carry tensors."""
 MOMENTS = frozenset({"count", "total", "squares"})
 

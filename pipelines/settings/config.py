@@ -71,7 +71,8 @@ class Config:
     """A whole run. device: where sites compute; auto = a GPU if there is one. `pooling: allowed` lets the simulation
     pool images, only for the central baseline. outside: external sites; `route` says how they get a model.
     augment: synthetic images for the training of some methods.
-    track: tracking tools to which the coordinator's figures are copied.
+    track: tracking tools to which the coordinator's figures are copied. pages: whether each simulated hospital's page
+    has pictures, where they are more than 32, or those that the coordinator's figures show; real ones always have them.
     public_pictures: name -> pictures that are nobody's patients, for scales and starts that cost no privacy.
     """
 
@@ -84,6 +85,7 @@ class Config:
     threads: int = 1
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     runs: str = "runs"
+    pages: Literal["some", "all"] = "some"
     pooling: Literal["allowed", "refused"] = "refused"
     sites: Mapping[str, SiteSettings]
     images: AnyImages = Slices()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW
 from privacy.message import Json, Message, as_mapping
 
+PICTURED = 32
+"""Simulated hospitals whose pages all have pictures; of more only those that the coordinator's figures show."""
+
 
 def ask_sites(
-    world: World, inputs: Mapping[str, Path], trained: list[Any], version: int
+    world: World, inputs: Mapping[str, Path], trained: list[Any], version: int, seen: Collection[str] = ()
 ) -> dict[str, Mapping[str, Json]]:
-    """Have every hospital write its own page; return its facts by site."""
+    """Have every hospital write its own page; return its facts by site. seen: those in the coordinator's figures."""
     config = world.config
     cohorts, spaces = cohorts_in(inputs, RAW), {r["label"]: cohorts_for(config, inputs, r["label"]) for r in trained}
 
@@ -64,6 +67,9 @@ def ask_sites(
         site: {"methods": methods(site), "variants": variants(site)} for site in world.engine.sites
     }
     heard = others(world, own, version)
+    if world.simulation and len(own) > PICTURED and config.pages != "all":
+        for site, said in own.items():
+            said["pictures"] = site in seen
     asked = {
         site: Message({}, {**facts, **own[site], **_of_ingest(cohorts[site]), **heard[site]})
         for site in world.engine.sites

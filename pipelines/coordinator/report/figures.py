@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ from evaluation.evidence import evidence_of
 from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_by_class, roc_curves
 from evaluation.heat import between_sites, cross_site
 from evaluation.histograms import Counts, Ints
+from evaluation.many import beyond_figures, in_figures
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.overlap import from_tensors as from_overlaps
@@ -25,7 +26,7 @@ from evaluation.panels import parts
 from evaluation.protocols import Evidence, home, matrix
 from evaluation.records import Model
 from evaluation.reliability import calibration_curves
-from evaluation.rows import ScoreRow
+from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.wording import Words
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.hospital.segmentation import FLOOR
@@ -45,8 +46,62 @@ def pictures(
     classes: Classes = TWO,
 ) -> list[Picture]:
     """Scores and gains of every line of the tables; curves and heat maps of methods, not of their variants.
-    Segmentation has no ROC curves; more than two classes have them by class, and confusion matrices.
+    Segmentation has no ROC curves; more than two classes have them by class, and confusion matrices. Where there are
+    more hospitals than can be read, some of them, so that a page's figures cost the same however many there are.
     """
+    if note := beyond_figures(rows):
+        some = in_figures(rows)
+        few = _drawn(
+            *_of(some, tables, rows, trained), reference, [m for m in usable if m.site in some], words, classes
+        )
+        return [replace(one, caption=one.caption + note) for one in few]
+    return _drawn(tables, rows, trained, reference, usable, words, classes)
+
+
+def _of(
+    some: Sequence[str], tables: Tables, rows: Sequence[ScoreRow], trained: Sequence[Mapping[str, Any]]
+) -> tuple[Tables, Sequence[ScoreRow], Sequence[Mapping[str, Any]]]:
+    """The evidence, rows and training results of some hospitals, in their order, and what is of none of them alone."""
+    sites = {test for table in tables.values() for _, test in table}
+    kept = {
+        label: {
+            (model, test): found
+            for (model, test), found in table.items()
+            if test in some and (model in some or model not in sites)
+        }
+        for label, table in tables.items()
+    }
+    results = [
+        {
+            **result,
+            "losses": {site: series for site, series in result["losses"].items() if site in some or site not in sites},
+            "between": {name: _square(found, some) for name, found in result["between"].items()},
+        }
+        for result in trained
+    ]
+    own = [row for site in some for row in rows if row.protocol == PRIVATE and row.sites[0] == site]
+    own += [row for row in rows if row.protocol != PRIVATE]
+    return {label: table for label, table in kept.items() if table}, own, results
+
+
+def _square(found: Mapping[str, Any], some: Collection[str]) -> dict[str, Any]:
+    """The rows and columns of some hospitals."""
+    places = [place for place, site in enumerate(found["sites"]) if site in some]
+    return {
+        "sites": [found["sites"][place] for place in places],
+        "values": [[found["values"][i][j] for j in places] for i in places],
+    }
+
+
+def _drawn(
+    tables: Tables,
+    rows: Sequence[ScoreRow],
+    trained: Sequence[Mapping[str, Any]],
+    reference: str | None,
+    usable: Sequence[Model],
+    words: Words,
+    classes: Classes,
+) -> list[Picture]:
     methods = [str(result["label"]) for result in trained if result["label"] in tables]
     masks = any(isinstance(found, Overlaps) for table in tables.values() for found in table.values())
     drawn: list[Picture] = []

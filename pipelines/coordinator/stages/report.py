@@ -19,6 +19,7 @@ from evaluation.classes import Classes
 from evaluation.floors import unfloored, with_floor
 from evaluation.gap_rows import gap_rows
 from evaluation.leaving import Left
+from evaluation.many import in_figures
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, measures
 from evaluation.records import Command, Knew, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState, Withdrawn
@@ -50,12 +51,14 @@ from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
-VERSION = 20
+VERSION = 21
 
 
 def settings(world: World) -> Json:
     """Settings that change the page, besides the results."""
-    return {"title": world.config.title, "reference": world.config.evaluate.reference, "name": world.config.name}
+    config = world.config
+    pages: dict[str, Json] = {"pages": config.pages} if config.pages != "some" else {}
+    return {"title": config.title, "reference": config.evaluate.reference, "name": config.name} | pages
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
@@ -65,15 +68,15 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in config.train.methods]
     tables = read_tables(inputs["evaluate"], copies=config.evaluate.copies, seed=config.seed)
     audits = json.loads((inputs["audit"] / "audits.json").read_text())
-    said = ask_sites(world, inputs, trained, VERSION)
-    external, everybody = ask_outside(world, inputs, VERSION), dict(sorted(said.items()))
-    everybody |= external
-    (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in everybody.items()}))
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
     structures = config.task.names[1:] if config.task.target else ()
     classes = Classes(config.task.names, config.task.ordered)
     scored = measures(structures) if structures else label_measures(tables, classes)
     rows = score_rows(with_floor(tables, read_floor(inputs["evaluate"])), reference=reference, measures=scored)
+    said = ask_sites(world, inputs, trained, VERSION, in_figures(rows))
+    external, everybody = ask_outside(world, inputs, VERSION), dict(sorted(said.items()))
+    everybody |= external
+    (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in everybody.items()}))
     routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
     untouched = untreated(config)
     untouched = untouched if untouched in routed else None

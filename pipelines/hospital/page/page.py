@@ -69,8 +69,9 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     Facts: `title`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
     each with `label`, `train_run`, `checkpoint` and `best`. Where the methods outline: `structures`, their names;
     `target`, which masks they are; `window`, as in `evaluate`. `ordered`: whether classes are. Of an external site:
-    `lines`, each with `label` and `run`; `names` of the classes; and `field`, as in `RunPage`. Returns also the names
-    of earlier runs that patients had a part in who are excluded now.
+    `lines`, each with `label` and `run`; `names` of the classes; and `field`, as in `RunPage`. `pictures`: False leaves
+    pictures out at a simulated hospital. Returns also the names of earlier runs that patients had a part in who are
+    excluded now.
     """
     facts = message.facts
     here = _here(hospital, facts)
@@ -146,7 +147,10 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
     models = (*usable(hospital, facts), *(floor.model for floor in floors))
     words, features = measured(kind_of(cohort)), features_of(cohort)
     positive = (cohort.labels > 0).numpy()
-    notes = noted(hospital, methods)
+    notes, pictured = noted(hospital, methods), not hospital.simulation or facts.get("pictures") is not False
+    sides = _two_sides(classes)
+    by_label = [by_class(features, positive, examples=words.examples, classes=sides)] if features and pictured else []
+    seen = None if learnt.target is None else targets(cohort, learnt.target)
     return SitePage(
         title=_titled(hospital, facts),
         site=hospital.name,
@@ -158,18 +162,18 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
         scores=rows,
         left=(),
         quarantine=tuple(Quarantined(r.study, r.reason, r.meaning) for r in rejected_studies(hospital, name)),
-        images=(
-            *([by_class(features, positive, examples=words.examples, classes=_two_sides(classes))] if features else []),
-            *image_sheets(cohort, None if learnt.target is None else targets(cohort, learnt.target), here.splits),
-        ),
-        maps=_sheets(hospital, cohort, methods, facts),
-        pictures=drawn(hospital, cohort, here.splits, Found(tables, rows, models, classes), facts, words),
+        pictured=pictured,
+        images=(*by_label, *image_sheets(cohort, seen, here.splits)) if pictured else (),
+        maps=_sheets(hospital, cohort, methods, facts) if pictured else (),
+        pictures=drawn(hospital, cohort, here.splits, Found(tables, rows, models, classes), facts, words)
+        if pictured
+        else (),
         words=words,
         characteristics=characteristics(features, positive),
         commands=_commands(hospital, models),
         harmony=own_harmony(hospital, cohort, name, facts),
         membership=tuple(own_attacks(hospital, methods)),
-        noted=notes.pictures,
+        noted=notes.pictures if pictured else (),
         warnings=notes.warnings,
         structures=learnt.structures,
         noised=noised_at(hospital, methods),

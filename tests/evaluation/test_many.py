@@ -1,0 +1,81 @@
+"""Of too many hospitals figures show the lowest, the highest and those between; tables keep all."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation import histograms, records, report, scoring
+from evaluation.many import SHOWN, beyond_figures, in_figures, ranked
+from evaluation.protocols import Evidence
+from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
+from evaluation.wording import READABLE
+from pipelines.coordinator.report.figures import pictures
+
+
+def row(site: str, value: float, *, sure: bool = True, method: str = "a") -> ScoreRow:
+    return ScoreRow(method, PRIVATE, (site,), "AUC", value, 0.4, 0.6, 100, 0, 30, 30, 15, 15, 15, sure, False)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.one_of(st.floats(0, 1), st.just(math.nan)), st.booleans()), max_size=60))
+def test_figures_show_ends_and_steps_between_whatever_the_order(scores: list[tuple[float, bool]]) -> None:
+    rows = [row(f"h{number:02d}", value, sure=sure) for number, (value, sure) in enumerate(scores)]
+    order, some = ranked(rows), in_figures(rows)
+    assert sorted(order) == sorted(f"h{number:02d}" for number in range(len(scores)))
+    assert ranked(rows[::-1]) == order
+    if len(order) <= READABLE:
+        assert some == order and not beyond_figures(rows)
+        return
+    valued = [site for site in order if math.isfinite(next(one.value for one in rows if one.sites == (site,)))]
+    kept = valued or list(order)
+    assert some == tuple(site for site in kept if site in some) and len(some) == min(SHOWN, len(kept))
+    assert {kept[0], kept[-1]} <= {*some}
+    assert f"{len(some)} of {len(order)} hospitals" in beyond_figures(rows)
+    steps = np.diff([kept.index(site) for site in some])
+    assert not len(steps) or steps.max() - steps.min() <= 1
+
+
+def evidence(seed: int) -> Evidence:
+    random = np.random.default_rng(seed)
+    labels = np.arange(40) % 2
+    score = 1 / (1 + np.exp(-random.normal(size=40) - labels))
+    p = np.stack([1 - score, score], 1)
+    return histograms.count(labels, p, np.arange(40), copies=20, seed=0, site=str(seed))
+
+
+def page(count: int) -> tuple[records.RunPage, str]:
+    sites = [f"h{number:03d}" for number in range(count)]
+    tables = {m: {(s, s): evidence(10 * n + k) for n, s in enumerate(sites)} for k, m in enumerate(("fedavg", "local"))}
+    rows = scoring.score_rows(tables, reference="local")
+    losses = {site: {"1": 0.7, "2": 0.6} for site in sites}
+    between = {"r": {"sites": sites, "values": np.eye(count).tolist()}}
+    trained = [{"label": m, "name": m, "losses": losses, "between": between} for m in tables]
+    drawn = pictures(tables, rows, trained, "local")
+    found = records.RunPage(
+        title="Many", run="many", date="2026-11-23", what="", simulation=True, reference="local",
+        sites=tuple(records.SiteCounts(site, (), {}) for site in sites), scores=rows,
+        gains=scoring.gain_rows(tables, reference="local"), methods=(), left=(), missing=(), stages=(),
+        settings="", commands=(), pictures=tuple(drawn), models=tuple(records.Model(s, "fedavg", 0.5) for s in sites),
+    )  # fmt: skip
+    return found, report.coordinator_page(found)
+
+
+def test_a_page_of_many_hospitals_draws_as_much_as_one_of_few_and_its_tables_have_all() -> None:
+    (few, of_few), (many, of_many) = page(SHOWN), page(60)
+    assert [one.title for one in few.pictures] == [one.title for one in many.pictures]
+    assert all("9 of 60 hospitals" in one.caption for one in many.pictures)
+    assert not any("hospitals, at equal steps" in one.caption for one in few.pictures)
+    drawn = [sum(len(one.html) for one in of.pictures) for of in (few, many)]
+    assert 0.7 < drawn[1] / drawn[0] < 1.3, drawn
+    cells = [re.findall(r'<th scope="row">(h\d{3})', of) for of in (of_few, of_many)]
+    assert {*cells[0]} == {f"h{n:03d}" for n in range(9)} and {*cells[1]} == {f"h{n:03d}" for n in range(60)}
+    table = of_many[of_many.index('id="scores"') : of_many.index('id="figures"')]
+    assert re.findall(r'<th scope="row">(h\d{3})', table)[:60] == [*ranked(many.scores)]
+    assert len(of_many) < 12 * len(of_few)
+    mean = next(one for one in many.scores if one.protocol == PRIVATE_MEAN)
+    assert f"{mean.value:.3f}" in of_many
