@@ -1,4 +1,4 @@
-"""The laws of methods, networks, translators and extractors, to be run on one's own.
+"""The laws of methods, networks, translators, extractors and readers, to be run on one's own.
 
 In a test file, two lines:
 
@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from consilium.testing import extractors, methods, networks, private, testbed, translators
+from consilium.testing import extractors, methods, networks, private, readers, testbed, translators
 from consilium.testing.held import hold, in_doubles
+from consilium.testing.readers import Reading
 from consilium.testing.runs import ADAM, MASKS, SGD, TABLES, Case, Ground
 from consilium.testing.strict import settings_are_read_strictly_and_written_whole
 from federation.algorithm import Algorithm
@@ -29,16 +30,22 @@ from federation.models import MODELS
 from federation.task import Kind, Model, Task
 from harmonize.translation import TRANSLATORS, Translator
 from personalize import ALGORITHMS
+from pipelines.data.images import AnyImages
+from pipelines.data.readers import READERS, Reader
+from pipelines.data.sources import GlandMask, Labels
 
 __all__ = [
     "Case",
     "Ground",
+    "Reading",
     "contract",
     "extractor_contract",
     "extractor_laws",
     "method_laws",
     "model_contract",
     "model_laws",
+    "reader_contract",
+    "reader_laws",
     "translator_contract",
     "translator_laws",
 ]
@@ -74,6 +81,15 @@ def extractor_contract(extractor: Extracting, *, inputs: tuple[int, ...] = extra
     return _tests(extractor_laws(extractor, inputs=inputs))
 
 
+def reader_contract(
+    reader: Reader, images: AnyImages, *, labels: Labels | None = None, gland: GlandMask | None = None
+) -> Callable[..., None]:
+    """A test of every law on a reader whose files are there, for pytest. images: how a run would read what it writes.
+    labels, gland: of a site, where what the reader describes needs them.
+    """
+    return _tests(reader_laws(reader, images, labels=labels, gland=gland))
+
+
 def model_laws(
     model: Model, *, inputs: tuple[int, ...] | None = None, classes: tuple[int, ...] = (2, 5)
 ) -> dict[str, Check]:
@@ -97,6 +113,15 @@ def extractor_laws(extractor: Extracting, *, inputs: tuple[int, ...] = extractor
     """Every law on an extractor of features, by name; without pytest."""
     checks: dict[str, Check] = {STRICT: partial(settings_are_read_strictly_and_written_whole, extractor, EXTRACTORS)}
     return checks | {law.__name__: partial(law, extractor, inputs) for law in extractors.LAWS}
+
+
+def reader_laws(
+    reader: Reader, images: AnyImages, *, labels: Labels | None = None, gland: GlandMask | None = None
+) -> dict[str, Check]:
+    """Every law on a reader, by name; without pytest."""
+    checks: dict[str, Check] = {STRICT: partial(settings_are_read_strictly_and_written_whole, reader, READERS)}
+    case = Reading(reader, images, labels, gland)
+    return checks | {law.__name__: partial(law, case) for law in readers.LAWS}
 
 
 def method_laws(algorithm: Algorithm, grounds: Mapping[str, Ground] | None = None) -> dict[str, Check]:

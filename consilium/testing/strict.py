@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -10,7 +11,7 @@ from consilium.testing.held import hold
 from federation.promised import names_of
 from federation.registry import Group, complaints
 from pipelines.loader.validation import to_plain
-from privacy.message import as_mapping
+from privacy.message import Json, as_mapping
 
 
 def settings_are_read_strictly_and_written_whole(value: object, group: Group) -> None:
@@ -23,8 +24,15 @@ def settings_are_read_strictly_and_written_whole(value: object, group: Group) ->
     read = TypeAdapter(kind)
     again = read.validate_json(json.dumps(plain), strict=True)
     hold(again == value, f"settings are {plain}, and read again {as_mapping(to_plain(again))}")
+    unknown_keys_are_refused(kind, group.tag, str(plain[group.tag]), plain)
+
+
+def unknown_keys_are_refused(kind: type, tag: str, name: str, plain: Mapping[str, Json] | None = None) -> None:
+    """Whatever else is missing. plain: its settings, if they are known."""
     try:
-        read.validate_json(json.dumps({**plain, "no_such_key": 1}), strict=True)
-    except ValidationError:
+        TypeAdapter(kind).validate_json(json.dumps({tag: name, **(plain or {}), "no_such_key": 1}), strict=True)
+    except ValidationError as error:
+        told = any(one["loc"][-1:] == ("no_such_key",) for one in error.errors(include_url=False))
+        hold(told, "an unknown key is not told; it needs __pydantic_config__ with extra forbid")
         return
     hold(False, "an unknown key passes; it needs __pydantic_config__ with extra forbid")

@@ -9,18 +9,21 @@ from typing import Any
 import pytest
 
 from consilium.testing import Check, extractor_laws, method_laws, model_laws, translator_laws
+from consilium.testing.strict import unknown_keys_are_refused
 from federation.features import EXTRACTORS
 from federation.installed import Offer, offers
 from federation.models import MODELS
 from federation.registry import Group, class_named, own_names, permitting
 from harmonize.translation import TRANSLATORS
 from personalize import ALGORITHMS
+from pipelines.data.readers import READERS
 
 KINDS: tuple[tuple[Group, Callable[[Any], Mapping[str, Check]]], ...] = (
     (ALGORITHMS, method_laws),
     (MODELS, model_laws),
     (TRANSLATORS, translator_laws),
     (EXTRACTORS, extractor_laws),
+    (READERS, lambda _: {}),
 )
 
 
@@ -35,6 +38,8 @@ def _laws(group: Group, offer: Offer, laws: Callable[[Any], Mapping[str, Check]]
     try:
         with permitting("all"):  # who runs these tests installed the package
             kind: Any = class_named(group, offer.name)
+        if group is READERS:  # which needs files; `reader_contract` has the other laws
+            return {unknown_keys_are_refused.__name__: partial(unknown_keys_are_refused, kind, group.tag, offer.name)}
         return laws(kind(**{group.tag: offer.name}))
     except Exception as error:  # its own code
         return {"import": partial(broken, f"{offer.text}: {type(error).__name__}: {error}")}

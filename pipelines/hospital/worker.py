@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias, TypedDict
 
 from federation.conversation import once, remembered
 from federation.engine import Worker
-from federation.origins import PACKAGES
+from federation.origins import PACKAGES, origins
 from federation.registry import NotPermitted, Permission, permitting
 from pipelines.hospital import attacks as attack
 from pipelines.hospital import files, promises, route
@@ -204,6 +204,13 @@ def _book(hospital: Hospital, call: Call, place: Place, code: str, told: str) ->
         book_refusal(code, describe(Declared("failure")), **place)
 
 
+def _reading(hospital: Hospital, call: Call) -> set[tuple[str, str, str]]:
+    """The package whose reader wrote the files that a request reads, as `Permission.used` has it; empty without."""
+    if call.request not in ("moments", "ingest") or hospital.settings is None:
+        return set()
+    return {(one.what, one.source, one.digest) for one in origins(hospital.settings.source)}
+
+
 def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission) -> Work:
     """Do the work, or read its committed reply. allowed: packages; which of them took part is committed, too."""
     if call.request in FRESH:
@@ -223,7 +230,8 @@ def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission)
         if call.request not in UNLISTED:
             promises.keep(hospital, call, written)
         said: dict[str, Json] = {"best": message.facts.get("best")} if call.request in ("train", "finish") else {}
-        said |= {PACKAGES: [list(one) for one in sorted(allowed.used)]} if allowed.used else {}
+        used = allowed.used | _reading(hospital, call)
+        said |= {PACKAGES: [list(one) for one in sorted(used)]} if used else {}
         facts = {**done.memory.facts, **said, "event": done.event, "commit": secrets.token_hex(16)}
         return done.reply, Message(done.memory.tensors, facts)
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import installed_example
-from consilium.testing import extractor_laws, method_laws, model_laws, translator_laws
+from consilium.testing import extractor_laws, method_laws, model_laws, reader_laws, translator_laws
 from federation.features.colour import Colour
 from federation.fedavg import FedAvg
 from federation.fedprox import FedProx
@@ -23,6 +23,7 @@ from federation.task import Output
 from harmonize.intensity import ZScore
 from harmonize.own import Own
 from personalize.fedrep import FedRep
+from pipelines.data.images import Pictures
 from privacy.message import Message
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
@@ -47,13 +48,82 @@ def test_the_example_package_keeps_it(example: None) -> None:
         check()
 
 
+def bundled(folder: Path) -> str:
+    chance = np.random.default_rng(0)
+    path = str(folder / "pictures.npz")
+    images = chance.integers(0, 255, (6, 8, 8), dtype=np.uint8)
+    np.savez(path, images=images, labels=np.arange(6) % 2, patients=np.arange(6) // 2)
+    return path
+
+
+def test_the_example_reader_keeps_it(example: None, tmp_path: Path) -> None:
+    from consilium_example.bundle import Bundle
+
+    checks = reader_laws(Bundle(file=bundled(tmp_path)), Pictures(size=16))
+    assert len(checks) == 5
+    for check in checks.values():
+        check()
+
+
+def test_a_readers_faults_are_told_by_the_law_that_they_break(example: None, tmp_path: Path) -> None:
+    from consilium_example.bundle import Bundle
+
+    path = bundled(tmp_path)
+
+    class Fixed(Bundle):  # type: ignore[misc]
+        def described(self, folder: str) -> Any:
+            return super().described("/srv/pictures")
+
+    class Adding(Bundle):  # type: ignore[misc]
+        def write(self, folder: Path) -> None:
+            (folder / "a").mkdir(exist_ok=True)
+            super().write(folder / "a")
+            for one in (folder / "a").iterdir():
+                one.rename(folder / one.name)
+            (folder / "a").rmdir()
+
+    class Linked(Bundle):  # type: ignore[misc]
+        def write(self, folder: Path) -> None:
+            super().write(folder)
+            (folder / "original").symlink_to(path)
+
+    class Beside(Bundle):  # type: ignore[misc]
+        def write(self, folder: Path) -> None:
+            super().write(folder)
+            (folder.parent / "cache").write_text("")
+
+    class Damaging(Bundle):  # type: ignore[misc]
+        def write(self, folder: Path) -> None:
+            super().write(folder)
+            (folder / "3.png").write_bytes(b"no picture")
+
+    class Empty(Bundle):  # type: ignore[misc]
+        def write(self, folder: Path) -> None:
+            pass
+
+    told = {
+        Fixed: {"it_describes": "what it describes names nothing in its folder", "all_that": "does not exist"},
+        Adding: {"it_writes_the_same": "over what lay there it leaves something else: ['left_over"},
+        Linked: {"it_writes_files": "links, or no files: ['original']"},
+        Beside: {"it_writes_files": "it wrote beside the folder"},
+        Damaging: {"all_that": "1 of what it wrote cannot be used: line 4: 3"},
+        Empty: {"it_writes_files": "it wrote no file", "all_that": "", "it_writes_the_same": ""},
+    }
+    for kind, laws in told.items():
+        found = broken(reader_laws(kind(file=path), Pictures(size=16)))
+        assert len(found) == len(laws), (kind, found)
+        for law, words in laws.items():
+            (said,) = [text for name, text in found.items() if name.startswith(law + "_")]
+            assert words in said, (kind, said)
+
+
 def test_an_installed_package_is_tested_without_a_line(example: None) -> None:
     sys.modules.pop("consilium.testing.test_installed", None)
     from consilium.testing.test_installed import _cases
 
     names = [case.id for case in _cases()]
-    assert {name.partition("-")[0] for name in names} == {"trimmed_mean", "plain_cnn", "middle"}
-    assert len(names) > 25
+    assert {name.partition("-")[0] for name in names} == {"trimmed_mean", "plain_cnn", "middle", "bundle"}
+    assert len(names) > 25 and "bundle-unknown_keys_are_refused" in names
 
 
 def broken(checks: dict[str, Any]) -> dict[str, str]:

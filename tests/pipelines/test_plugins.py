@@ -240,3 +240,45 @@ def test_a_reader_of_a_package_writes_what_is_read_and_needs_the_policy(offer: O
     Path("a.npz").unlink()
     with pytest.raises(Refused, match="bad_source"):
         small_site.ask(own, "survey", run="r/again")
+
+
+def test_features_are_asked_for_anew_when_their_package_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hospital answers one question once, so the question must tell which code answers it."""
+    from types import SimpleNamespace
+
+    from federation.features.scattering import Scattering
+    from federation.models.features import Features
+    from pipelines.coordinator.stages import features
+    from privacy.message import Message
+
+    names: list[str] = []
+
+    def ask_all(name: str, request: str, messages: Any) -> dict[str, Message]:
+        names.append(name)
+        return {"a": Message()}
+
+    world: Any = SimpleNamespace(run=lambda name: name, ask_all=ask_all)
+    model = Features(of=Scattering(), public="prostate_adc")
+    for packages in ({}, {}, {"packages": {"theirs 1.0": "a" * 64}}, {"packages": {"theirs 1.0": "b" * 64}}):
+        monkeypatch.setattr(features, "identity", lambda *_, said=packages: said)
+        features._asked(world, "a", "cohort", model, {}, {})
+    assert names[0] == names[1] and len(set(names)) == 3
+
+
+def test_a_statement_names_the_reader_whose_files_were_learnt_from(offer: Offer) -> None:
+    import numpy as np
+
+    for name in "ab":
+        labels = np.arange(40) // 2 % 2
+        images = np.full((40, 8, 8), 90, np.uint8) + 90 * labels[:, None, None].astype(np.uint8)
+        np.savez(f"{name}.npz", images=images, labels=labels, patients=np.arange(40) // 2)
+    sites = {name: {"source": {"kind": "bundle", "file": f"{name}.npz"}, "policy": permitted(offer)} for name in "ab"}
+    train = {**BASE["train"], "schedule": {"rounds": 1}, "methods": {"avg": {"name": "fedavg"}}}
+    said = {"sites": sites, "train": train, "images": {"kind": "pictures", "size": 8}, "pooling": "refused"}
+    said |= {"evaluate": {"copies": 0, "reference": None}, "audit": {"membership": False, "canaries": 0}}
+    assert main([written({}, model={"name": "cnn", "widths": [8, 8]}, **said)]) == 0
+    (path,) = Path("runs/tiny/report").glob("*/statement.md")
+    assert {step["state"] for step in json.loads(_explained("own.yaml"))} == {"keep"}, "written again, and the same"
+    np.savez("a.npz", images=images, labels=labels[::-1], patients=np.arange(40) // 2)
+    assert "run" in {step["state"] for step in json.loads(_explained("own.yaml"))}
+    assert f"reader bundle: consilium-example 0.1.0 (SHA-256 {offer.digest})" in " ".join(path.read_text().split())

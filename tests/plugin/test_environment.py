@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -76,6 +77,44 @@ def test_a_method_from_a_package_runs_where_a_policy_permits_it(
     assert ran.returncode == 0, ran.stderr
     page = (tmp_path / "runs/tiny/report.html").read_text()
     assert "consilium-example 0.1.0" in page and digest in page
+
+
+@pytest.mark.slow
+def test_a_run_reads_what_a_packages_reader_writes_and_says_so(
+    call: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """Files of a form that only the package knows, from `--check` to the page; nothing without permission."""
+    (digest,) = {row["digest"] for row in json.loads(call("pipelines.plugins", "--json").stdout)}
+    chance, sites = np.random.default_rng(0), {}
+    for name in "ab":
+        labels = np.arange(40) // 2 % 2
+        images = chance.integers(0, 120, (40, 16, 16)) + 100 * labels[:, None, None]
+        np.savez(tmp_path / f"{name}.npz", images=images.astype(np.uint8), labels=labels, patients=np.arange(40) // 2)
+        sites[name] = {"source": {"kind": "bundle", "file": f"{name}.npz"}}
+
+    def settings(policy: dict[str, object]) -> str:
+        train = {**BASE["train"], "schedule": {"rounds": 2}, "methods": {"avg": {"name": "fedavg"}}}
+        images = {"kind": "pictures", "size": 16}
+        said = {**BASE, "pooling": "refused", "images": images, "model": {"name": "plain_cnn"}, "train": train}
+        said |= {"sites": {name: {**site, "policy": policy} for name, site in sites.items()}}
+        said |= {"evaluate": {"copies": 20, "reference": None}}
+        (tmp_path / "read.yaml").write_text(yaml.safe_dump(said))
+        return "read.yaml"
+
+    refused = call("pipelines.run", settings({}), "--check")
+    assert refused.returncode == 2 and "consilium-example 0.1.0" in refused.stdout + refused.stderr
+    ran = call("pipelines.run", settings({"plugins": {"consilium-example": digest}}), "--json")
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout)
+    assert {site: said["files"][site]["used_files"] for site in "ab"} == {"a": 40, "b": 40}
+    aucs = [row["value"] for row in said["scores"] if (row["method"], row["measure"]) == ("avg", "AUC")]
+    assert aucs and min(aucs) > 0.9, "classes differ by their brightness"
+    page = (tmp_path / "runs/tiny/report.html").read_text()
+    assert "reader bundle" in page and "consilium-example 0.1.0" in page and digest in page
+    statement = next((tmp_path / "runs/tiny/report").glob("*/statement.md")).read_text()
+    assert f"reader bundle: consilium-example 0.1.0 (SHA-256 {digest})" in " ".join(statement.split())
+    again = call("pipelines.run", "read.yaml")
+    assert "ingest    kept" in again.stderr, "the files are as they were"
 
 
 @pytest.mark.slow

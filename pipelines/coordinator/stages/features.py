@@ -15,6 +15,7 @@ import torch
 
 from federation.models import OnFeatures
 from federation.models.features import Features
+from federation.origins import identity
 from pipelines.coordinator.public import PublicSet, public_set, public_stamps
 from pipelines.coordinator.public_features import brought, fixed_by
 from pipelines.coordinator.spaces import cohorts_in
@@ -28,7 +29,10 @@ from pipelines.settings.harmonization import RAW
 from pipelines.settings.image_spaces import extractor_name, features_in, features_name, headless, portable
 from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
 
-VERSION = 8  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 8 tell what is public
+VERSION = (
+    9  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 8 tell what is public;
+)
+# 8 asked by the same name when an extractor's package had changed
 
 
 def settings(world: World) -> Json:
@@ -87,7 +91,8 @@ def _asked(
     """A site's reply to `extract`; asked again for the same, it is the same."""
     message = Message(tensors, {"cohort": cohort, "model": to_plain(portable(model)), "public": dict(public)})
     code = hashlib.sha256(to_bytes(message)).hexdigest()
-    name = world.run(f"features-{short(digest({'asked': code, 'version': VERSION}))}")
+    asked = {"asked": code, "version": VERSION, **identity(model)}  # a changed package is another question
+    name = world.run(f"features-{short(digest(asked))}")
     return dict(world.ask_all(name, "extract", {site: message})[site].facts)
 
 
