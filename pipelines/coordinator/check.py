@@ -12,9 +12,8 @@ from rich.table import Table
 
 from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
-from federation.weights import Weights
 from pipelines.coordinator.artifacts import CENTRAL
-from pipelines.coordinator.permissions import permissions_in, refused_requests
+from pipelines.coordinator.cautions import cautions
 from pipelines.coordinator.report.methods import work_of
 from pipelines.coordinator.world import World
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
@@ -27,7 +26,7 @@ from pipelines.hospital.released_counts import cost_of_counts
 from pipelines.loader.document import ConfigError
 from pipelines.loader.overrides import overridden
 from pipelines.phantom.patients import PhantomSource
-from pipelines.settings.config import Config
+from pipelines.settings.checks.foreign import failure
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
@@ -62,7 +61,7 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
     inside = _inside(world) if headers else {}
     methods = {label: _rehearsed(world, label) for label in world.config.train.methods}
     private = world.config.privacy != "none"
-    costs = _costs(world) if private else {}
+    costs, told = _costs(world) if private else {}, cautions(world.config)
     if as_json:
         answer = {
             "exit": 0,
@@ -70,6 +69,7 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
             "methods": methods,
             **({"inside": inside} if headers else {}),
             **({"privacy": costs} if private else {}),
+            **({"warnings": [*told]} if told else {}),
         }
         print(json.dumps(answer, indent=1))  # noqa: T201 - the machine's answer
         return 0
@@ -98,31 +98,14 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
         console.print(_public(len(world.config.sites)), soft_wrap=True)
     if world.config.harmonize is not None:
         console.print(_harmonizing(world.config.harmonize), markup=False, highlight=False, soft_wrap=True)
-    if not private:
-        console.print("Settings, files and methods are in order. privacy: none - every release is non-private (ε = ∞).")
-        return 0
     for site, cost in costs.items():
         console.print(f"{site}: {cost['words']}", markup=False, highlight=False, soft_wrap=True)
-    warnings = [
-        *refused_requests(world.config, permissions_in(world.config)),
-        *uncovered(world.config),
-        *(f"{site}: {w}" for site, one in costs.items() for w in as_list(one["warnings"])),
-    ]
+    warnings = [*told, *(f"{site}: {w}" for site, one in costs.items() for w in as_list(one["warnings"]))]
     for text in warnings:
         console.print(f"! {text}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"Settings, files and methods are in order{', but mind the lines with !' if warnings else ''}.")
+    end = "" if private else " privacy: none - every release is non-private (ε = ∞)."
+    console.print(f"Settings, files and methods are in order{', but mind the lines with !' if warnings else ''}.{end}")
     return 0
-
-
-def uncovered(config: Config) -> list[str]:
-    """Starts of a private run that no epsilon covers, a sentence each."""
-    found = {label: config.train.start_of(label) for label in config.train.methods}
-    return [
-        f"train: {label} begins with {how.file}, not said to be public: no epsilon covers whose data shaped it; "
-        "say public: true only if no patient of these hospitals did"
-        for label, how in found.items()
-        if isinstance(how, Weights) and not how.public
-    ]
 
 
 def _simulated(world: World) -> dict[str, dict[str, Json]]:
@@ -314,8 +297,13 @@ def _rehearsed(world: World, label: str) -> dict[str, Json]:
     config = world.config
     algorithm, task = config.train.methods[label], config.task_of(label)
     work = overridden(config.train.work, config.train.method_work.get(label, {}))
-    initial = initial_parameters(algorithm, task, seed=config.seed)
-    reply = rehearse(algorithm, task, work, initial)
+    try:
+        initial = initial_parameters(algorithm, task, seed=config.seed)
+        reply = rehearse(algorithm, task, work, initial)
+    except Exception as error:
+        if (text := failure(error, algorithm, task.model)) is None:
+            raise
+        raise ConfigError([Problem(("train", "methods", label), text)]) from error
     leaves = 0 if algorithm.name == CENTRAL else len(to_bytes(reply))
     sent = {"bytes": leaves, "tensors": len(reply.tensors)}
     return {"parameters": count(initial), **sent, "work": work_of(config, label)}

@@ -33,6 +33,7 @@ from pipelines.settings.checks import (
     track,
     variants,
 )
+from pipelines.settings.checks.foreign import guarded
 from pipelines.settings.floors import with_features
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.image_spaces import portable
@@ -109,7 +110,7 @@ class Config:
         except SettingsError as error:
             found += error.problems
         object.__setattr__(self, "train", with_features(self.train, self.model, self.images, self.task))
-        refuse([*found, *(problem for problems in CHECKS for problem in problems(self))])
+        refuse([*found, *(problem for check in CHECKS for problem in guarded(check, self))])
 
     @property
     def harmonized(self) -> Harmonize:

@@ -14,6 +14,7 @@ from federation.rounds import verdict
 from federation.task import Task
 from personalize import AnyAlgorithm
 from personalize.prompts import no_prompt
+from pipelines.settings.checks.foreign import failure
 from pipelines.settings.run_settings import RunSettings, network, ready, try_network, works
 from privacy.release.policy import SITES
 from privacy.settings_error import Problem
@@ -93,7 +94,12 @@ def _form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[
     if own.name != common.name:
         text = f"{own.name}, but all sites run one method, {common.name} here; remove it"
         return [Problem((*where, "name"), text)]
-    found = [Problem(where, said) for said in own.complaints(network(own, task), work, run.privacy != "none")]
+    try:
+        found = [Problem(where, said) for said in own.complaints(network(own, task), work, run.privacy != "none")]
+    except Exception as error:
+        if (told := failure(error, own, task.model)) is None:
+            raise
+        return [Problem(where, told)]
     if own != common and not found and not _same_replies(own, common, task, work):
         text = "replies would have other tensors or facts than those of the other sites, and each would be refused as "
         found.append(Problem(where, f"{text}malformed; change only what leaves the replies as they are"))
