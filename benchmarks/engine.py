@@ -43,10 +43,11 @@ from federation.engine import InProcess
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
+from federation.outcome import Outcome
 from federation.parameters import count
 from federation.randomness import derived
 from federation.rehearsal import initial_parameters, rehearse
-from federation.rounds import Outcome, Schedule, conduct
+from federation.rounds import Schedule, conduct
 from federation.task import Task
 from personalize.partial import Partial
 from pipelines.data.cohort import Cohort

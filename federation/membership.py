@@ -13,7 +13,8 @@ from typing import Protocol, TypeGuard
 
 from federation.algorithm import Algorithm, State
 from federation.engine import Engine
-from federation.rounds import Outcome, QuorumLost, ask_all, envelope, finish, more, restored, save, verdict
+from federation.outcome import Outcome, restored, save
+from federation.rounds import QuorumLost, ask_all, envelope, finish, more, verdict
 from privacy.folder import Folder
 from privacy.message import Call, Message, as_mapping
 from privacy.release.gate import BUDGET

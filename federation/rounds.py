@@ -8,22 +8,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from federation.algorithm import Algorithm, State
+from federation.algorithm import Algorithm
 from federation.engine import Engine
+from federation.outcome import Outcome, restored, save
 from federation.participant import best_round
 from federation.randomness import derived
 from privacy.folder import Folder
-from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Call, Message, Params, as_mapping
 from privacy.release.gate import BUDGET
 from privacy.settings_error import refuse, unmet
 
-STATE = "state"  # the file that a run resumes from
 TRIES = 3  # attempts at the introduction and the finish, which every site must answer
 LARGEST_COUNT = 2**31
 
@@ -69,31 +69,6 @@ class QuorumLost(RuntimeError):
         reasons = ", ".join(f"{site}: {code}" for site, code in sorted(missing.items()))
         super().__init__(f"{run}, round {round_}: too few sites answered ({reasons})")
         self.missing = dict(missing)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The coordinator's state and records of a run.
-
-    merged: site -> last round whose reply was merged. losses: site -> round -> validation loss of the model after that
-    round. totals: round -> example-weighted mean of the losses. missing: (round, site, code) of lost replies.
-    received: site -> bytes of tensors and facts sent to it. best: the round with the lowest total among the rounds
-    that every site with validation patients scored, or None.
-    """
-
-    state: State
-    merged: Mapping[str, int]
-    losses: Mapping[str, Mapping[str, Json]]
-    totals: Mapping[str, Json]
-    missing: tuple[tuple[int, str, str], ...] = ()
-    best: int | None = None
-    round: int = 0
-    received: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def retired(self) -> frozenset[str]:
-        """Sites whose privacy budget is spent: they do not train any more, and receive the last model."""
-        return frozenset(site for _, site, code in self.missing if code == BUDGET)
 
 
 def conduct(
@@ -272,47 +247,3 @@ def _scored(last: Outcome, replies: Mapping[str, Message], round_: int) -> Outco
     # Only rounds scored by the same sites are comparable: a round scored by an easy site alone would look best.
     whole = {name: loss for name, loss in totals.items() if all(name in series for series in losses.values())}
     return replace(last, losses=losses, totals=totals, best=best_round(whole))
-
-
-def save(folder: Folder, run: str, outcome: Outcome) -> None:
-    """Write what `restored` reads."""
-    facts: dict[str, Json] = {
-        "run": run,
-        "round": outcome.round,
-        "merged": dict(outcome.merged),
-        "losses": {site: dict(series) for site, series in outcome.losses.items()},
-        "totals": dict(outcome.totals),
-        "missing": [list(item) for item in outcome.missing],
-        "best": outcome.best,
-        "received": dict(outcome.received),
-        "state": dict(outcome.state.facts),
-    }
-    folder.write(STATE, sealed(to_bytes(Message(outcome.state.tensors, facts))))
-
-
-def restored(folder: Folder, run: str) -> Outcome | None:
-    """The saved state of this run, or None if there is none, or only another run's.
-
-    Raises:
-        Malformed: the file is corrupt.
-    """
-    if not folder.has(STATE):
-        return None
-    saved = from_bytes(unsealed(folder.read(STATE)))
-    if saved.facts["run"] != run:
-        return None
-    facts = saved.facts
-    missing = facts["missing"]
-    best = facts["best"]
-    return Outcome(
-        state=Message(saved.tensors, as_mapping(facts["state"])),
-        merged={site: int(str(r)) for site, r in as_mapping(facts["merged"]).items()},
-        losses={site: as_mapping(series) for site, series in as_mapping(facts["losses"]).items()},
-        totals=as_mapping(facts["totals"]),
-        missing=tuple((int(str(m[0])), str(m[1]), str(m[2])) for m in missing if isinstance(m, list))
-        if isinstance(missing, list)
-        else (),
-        best=best if isinstance(best, int) else None,
-        round=int(str(facts["round"])),
-        received={site: int(str(size)) for site, size in as_mapping(facts.get("received")).items()},
-    )

@@ -19,10 +19,11 @@ from federation.descent import Work
 from federation.engine import Answers, InProcess
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
+from federation.outcome import Outcome
 from federation.parameters import section
 from federation.randomness import derived
 from federation.rehearsal import initial_parameters
-from federation.rounds import Outcome, Schedule, sampled
+from federation.rounds import Schedule, sampled
 from federation.task import Task
 from privacy.dp.access import Rows
 from privacy.dp.batches import batches_per_epoch, minibatches

@@ -26,9 +26,10 @@ from consilium.testing.runs import (
 )
 from federation.conversation import newest
 from federation.engine import InProcess
+from federation.outcome import Outcome
 from federation.participant import CHECKPOINTS, checkpoint
 from federation.rehearsal import initial_parameters, rehearse
-from federation.rounds import Outcome, schedule_of
+from federation.rounds import schedule_of
 from privacy.message import Call, Message, as_mapping, from_bytes, number_of, to_bytes
 
 Law: TypeAlias = Callable[[Case], None]

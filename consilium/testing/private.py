@@ -16,8 +16,9 @@ from consilium.testing.held import hold, hold_equal
 from federation.algorithm import Algorithm
 from federation.descent import Work
 from federation.engine import Answers
+from federation.outcome import Outcome
 from federation.rehearsal import initial_parameters, rehearse_events
-from federation.rounds import Outcome, Schedule, schedule_of
+from federation.rounds import Schedule, schedule_of
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import composed
 from privacy.dp.protection import Protection

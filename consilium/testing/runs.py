@@ -15,8 +15,9 @@ from consilium.testing import testbed
 from federation.algorithm import Algorithm
 from federation.descent import Work
 from federation.engine import Answers, InProcess
+from federation.outcome import Outcome
 from federation.rehearsal import Forms, initial_parameters, rehearse_forms, unlike
-from federation.rounds import Outcome, Schedule
+from federation.rounds import Schedule
 from federation.task import Task
 from privacy.dp.access import Rows, Split
 from privacy.folder import Folder

@@ -19,10 +19,11 @@ from federation.engine import Answers, InProcess, Worker
 from federation.models.cnn import Norm
 from federation.models.mlp import Mlp, MlpModule
 from federation.models.unet import UNet
+from federation.outcome import Outcome
 from federation.participant import participate, prune
 from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters, rehearse
-from federation.rounds import Outcome, Schedule, conduct
+from federation.rounds import Schedule, conduct
 from federation.task import Kind, Output, Task, overlap_loss
 from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.events import NOTHING, Event

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -14,6 +13,7 @@ from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.cautions import cautions
+from pipelines.coordinator.check_words import counted, harmonizing, privacy_table, public
 from pipelines.coordinator.report.methods import work_of
 from pipelines.coordinator.world import World
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
@@ -27,10 +27,9 @@ from pipelines.loader.document import ConfigError
 from pipelines.loader.overrides import overridden
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.checks.foreign import failure
-from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
-from privacy.message import Json, as_list, as_mapping, number_of, to_bytes
+from privacy.message import Json, as_list, number_of, to_bytes
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
@@ -77,7 +76,7 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
         console.print(f"{site}: {line}", markup=False, highlight=False, soft_wrap=True)
     files = Table("site", "files", "MB", title="Files", title_justify="left")
     for site, facts in sites.items():
-        files.add_row(site, *_counted(facts))
+        files.add_row(site, *counted(facts))
     rounds = Table(
         *("method", "parameters", "kB per site and round", "tensors sent", "batches or epochs a round"),
         title="Methods",
@@ -86,7 +85,7 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
     for label, said in methods.items():
         leaves = f"{number_of(said, 'bytes') / 1e3:.1f}"
         rounds.add_row(label, f"{said['parameters']:,}", leaves, str(said["tensors"]), str(said["work"] or "–"))
-    for table in (files, rounds, *([_privacy_table(costs)] if private else [])):
+    for table in (files, rounds, *([privacy_table(costs)] if private else [])):
         for column in table.columns[1:]:
             column.justify = "right"
         console.print(table)
@@ -95,9 +94,9 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
             "Methods do unequal work in a round; method_work or their own keys make it equal.", soft_wrap=True
         )
     if len(world.config.sites) > FEW and world.config.evaluate.public:
-        console.print(_public(len(world.config.sites)), soft_wrap=True)
+        console.print(public(len(world.config.sites)), soft_wrap=True)
     if world.config.harmonize is not None:
-        console.print(_harmonizing(world.config.harmonize), markup=False, highlight=False, soft_wrap=True)
+        console.print(harmonizing(world.config.harmonize), markup=False, highlight=False, soft_wrap=True)
     for site, cost in costs.items():
         console.print(f"{site}: {cost['words']}", markup=False, highlight=False, soft_wrap=True)
     warnings = [*told, *(f"{site}: {w}" for site, one in costs.items() for w in as_list(one["warnings"]))]
@@ -130,17 +129,6 @@ def _archived(world: World) -> dict[str, dict[str, Json]]:
     return found
 
 
-def _counted(facts: Mapping[str, Json]) -> tuple[str, str]:
-    """Number of files and megabytes; a hospital that promises privacy reveals neither."""
-    if "archived" in facts:
-        return f"{facts['archived']} series in its archive", "–"
-    if "simulated" in facts:
-        return f"{facts['simulated']} simulated patients", "–"
-    if "files" not in facts:
-        return "not told", "–"
-    return f"{facts['files']:,}", f"{number_of(facts, 'bytes') / 1e6:.1f}"
-
-
 def _inside(world: World) -> dict[str, str]:
     """One line for each hospital about its files; for a hospital on another machine, how to see it there."""
     found, config = {}, world.config
@@ -158,52 +146,6 @@ def _inside(world: World) -> dict[str, str]:
         except ValueError as error:
             found[site] = f"! {error}"
     return found
-
-
-def _public(hospitals: int) -> str:
-    """What public testing of so many hospitals means."""
-    return (
-        f"Public testing: each of up to {hospitals:,} models of a method is tested at all {hospitals:,} hospitals, "
-        f"{hospitals**2:,} tests a method. evaluate: {{public: false}} tests each at home only."
-    )
-
-
-def _harmonizing(plan: Harmonize) -> str:
-    """One sentence on what will be harmonized."""
-    from pipelines.coordinator.report.harmonization import described
-
-    by = (
-        plan.score.target
-        or {"exact": "by exact scores", "dp": "by noised scores", "public": "by declared counts"}[plan.score.release]
-    )
-    spaces = ", ".join(f"{space} ({one.name})" for space, one in plan.translate.items()) or "none"
-    rule = "" if plan.synthesis.name == "public" else f"selected by the rule {plan.sampling.name}, "
-    number = f"{plan.shared} of each class"
-    if plan.sampling.variant == "paper" and rule:
-        number = "as many as the target trains on, without classes"
-    return (
-        f"Harmonization: target {by}; synthetic images: {described(plan.synthesis)}; {rule}{number}; spaces: {spaces}."
-    )
-
-
-def _privacy_table(costs: Mapping[str, Mapping[str, Json]]) -> Table:
-    """Noise and cost of each method at each site."""
-    table = Table(
-        *("site", "method", "noise σ", "sampling q", "steps", "ε", "δ"),
-        title="Privacy: cost of a patient, in the split with the highest cost",
-        title_justify="left",
-    )
-    for site, said in costs.items():
-        for one in as_list(said["methods"]):
-            row = as_mapping(one)
-            noised = row["noise"] is not None
-            numbers = (
-                f"{number_of(row, 'noise'):.3f}" if noised else "–",
-                f"{row['sampling']}" if noised else "–",
-                f"{row['steps']}",
-            )
-            table.add_row(site, str(row["method"]), *numbers, f"{number_of(row, 'epsilon'):.3f}", f"{row['delta']:g}")
-    return table
 
 
 def _costs(world: World) -> dict[str, dict[str, Json]]:

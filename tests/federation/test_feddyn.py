@@ -16,8 +16,9 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.feddyn import FedDyn
 from federation.fedprox import FedProx
+from federation.outcome import Outcome
 from federation.parameters import section
-from federation.rounds import Outcome, sampled
+from federation.rounds import sampled
 from federation.task import Task
 from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message, as_mapping

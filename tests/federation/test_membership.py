@@ -11,7 +11,8 @@ from federation.conversation import newest
 from federation.descent import Work
 from federation.engine import InProcess
 from federation.membership import regroup, separable
-from federation.rounds import QuorumLost, Schedule, restored
+from federation.outcome import restored
+from federation.rounds import QuorumLost, Schedule
 from personalize import AnyAlgorithm
 from personalize.moments import Moments
 from privacy.dp.protection import Protection

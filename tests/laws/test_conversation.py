@@ -23,10 +23,11 @@ from federation.fedsld import FedSld
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.unet import UNet
+from federation.outcome import Outcome, restored
 from federation.parameters import loaded
 from federation.participant import CHECKPOINTS, checkpoint
 from federation.rehearsal import initial_parameters
-from federation.rounds import Outcome, QuorumLost, Schedule, restored, sampled, schedule_of, verdict
+from federation.rounds import QuorumLost, Schedule, sampled, schedule_of, verdict
 from federation.task import Task
 from personalize.apple import Apple
 from personalize.fedfomo import FedFomo

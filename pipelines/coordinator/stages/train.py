@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from federation.engine import Engine
 from federation.membership import regroup, separable
+from federation.outcome import Outcome, restored
 from federation.parameters import count, section
 from federation.pretraining import begun
 from federation.rehearsal import initial_parameters, rehearse
-from federation.rounds import Outcome, conduct, restored, schedule_of
+from federation.rounds import conduct, schedule_of
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.conversations import learnt, opening, pooled_engine
 from pipelines.coordinator.spaces import Cohorts, cohorts_for

@@ -1,0 +1,117 @@
+"""The coordinator's state and records of a run, saved so that it resumes from its last complete round.
+
+The records of each round are final once the next is complete. So they are written once, `CHUNK` rounds to a file, and
+the file that changes each round holds the state and the last few rounds only: a save costs as much in round 300 as in
+round 30, however many hospitals there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from federation.algorithm import State
+from privacy.folder import Folder
+from privacy.message import Json, Malformed, Message, as_list, as_mapping, from_bytes, sealed, to_bytes, unsealed
+from privacy.release.gate import BUDGET
+
+STATE = "state"  # the file that a run resumes from
+CHUNK = 32  # rounds whose records lie in one file
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The coordinator's state and records of a run.
+
+    merged: site -> last round whose reply was merged. losses: site -> round -> validation loss of the model after that
+    round. totals: round -> example-weighted mean of the losses. missing: (round, site, code) of lost replies.
+    received: site -> bytes of tensors and facts sent to it. best: the round with the lowest total among the rounds
+    that every site with validation patients scored, or None.
+    """
+
+    state: State
+    merged: Mapping[str, int]
+    losses: Mapping[str, Mapping[str, Json]]
+    totals: Mapping[str, Json]
+    missing: tuple[tuple[int, str, str], ...] = ()
+    best: int | None = None
+    round: int = 0
+    received: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def retired(self) -> frozenset[str]:
+        """Sites whose privacy budget is spent: they do not train any more, and receive the last model."""
+        return frozenset(site for _, site, code in self.missing if code == BUDGET)
+
+
+def save(folder: Folder, run: str, outcome: Outcome) -> None:
+    """Write what `restored` reads."""
+    final = outcome.round - outcome.round % CHUNK
+    for first in range(0, final, CHUNK):
+        if not folder.has(name := _chunk(run, first)):
+            folder.write(name, sealed(to_bytes(Message({}, _records(outcome, first, first + CHUNK)))))
+    facts: dict[str, Json] = {
+        "run": run,
+        "round": outcome.round,
+        "chunks": final // CHUNK,
+        "merged": dict(outcome.merged),
+        **_records(outcome, final, outcome.round + 1),
+        "totals": dict(outcome.totals),
+        "best": outcome.best,
+        "received": dict(outcome.received),
+        "state": dict(outcome.state.facts),
+    }
+    folder.write(STATE, sealed(to_bytes(Message(outcome.state.tensors, facts))))
+
+
+def restored(folder: Folder, run: str) -> Outcome | None:
+    """The saved state of this run, or None if there is none, or only another run's.
+
+    Raises:
+        Malformed: a file is corrupt, or records of earlier rounds are missing.
+    """
+    if not folder.has(STATE):
+        return None
+    saved = from_bytes(unsealed(folder.read(STATE)))
+    facts = saved.facts
+    if facts["run"] != run:
+        return None
+    names = [_chunk(run, CHUNK * number) for number in range(int(str(facts.get("chunks", 0))))]
+    if gone := [name for name in names if not folder.has(name)]:
+        raise Malformed(f"records of earlier rounds are missing: {', '.join(gone)}; restore them, or train anew")
+    records = [*(from_bytes(unsealed(folder.read(name))).facts for name in names), facts]
+    losses: dict[str, dict[str, Json]] = {}
+    for one in records:
+        for site, series in as_mapping(one["losses"]).items():
+            losses.setdefault(site, {}).update(as_mapping(series))
+    best = facts["best"]
+    return Outcome(
+        state=Message(saved.tensors, as_mapping(facts["state"])),
+        merged={site: int(str(r)) for site, r in as_mapping(facts["merged"]).items()},
+        losses=losses,
+        totals=as_mapping(facts["totals"]),
+        missing=tuple(
+            (int(str(m[0])), str(m[1]), str(m[2]))
+            for one in records
+            for m in as_list(one["missing"])
+            if isinstance(m, list)
+        ),
+        best=best if isinstance(best, int) else None,
+        round=int(str(facts["round"])),
+        received={site: int(str(size)) for site, size in as_mapping(facts.get("received")).items()},
+    )
+
+
+def _records(outcome: Outcome, first: int, end: int) -> dict[str, Json]:
+    """Losses and lost replies of the rounds from `first` to before `end`."""
+    names = [str(number) for number in range(first, end)]
+    losses: dict[str, Json] = {
+        site: {name: series[name] for name in names if name in series} for site, series in outcome.losses.items()
+    }
+    return {"losses": losses, "missing": [list(item) for item in outcome.missing if first <= item[0] < end]}
+
+
+def _chunk(run: str, first: int) -> str:
+    """The name of the file with the records of `CHUNK` rounds; another run's are other files."""
+    return f"rounds-{first}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
