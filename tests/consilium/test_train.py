@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -203,6 +205,19 @@ def test_the_scores_are_a_frame(plain: Results) -> None:
         frame.query("method == 'fenda' and hospital == 'north' and measure == 'AUC'").value.item()
         == plain.score("fenda", "north").value
     )
+
+
+def test_without_pandas_it_is_told_what_to_install_and_with_it_every_score_is_a_row(
+    plain: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both, whether or not pandas is here: in place of it stands what keeps the rows."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install consilium\[frame\]; `rows` are the same numbers"):
+        plain.frame()
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    frame: Any = plain.frame()
+    assert str(frame) == str([asdict(row) for row in plain.rows]) and frame
+    assert list(frame[0]) == [field.name for field in fields(consilium.Score)]
 
 
 def test_a_private_run_says_what_it_promises(tmp_path: Path) -> None:
