@@ -21,7 +21,7 @@ from privacy.settings_error import Problem, refuse
 
 Value: TypeAlias = bool | int | float | str | tuple[bool | int | float | str, ...] | None
 LARGEST, LONGEST, DEEPEST = 4096, 64, 256
-"""Of a whole number, of a list, and of a number of layers: a hospital builds what a coordinator says."""
+"""Of a whole number, of a list, and of layers together: a hospital builds what a coordinator says."""
 LAYERS = ("block_config", "blocks_down", "blocks_up")
 OURS = ("name", "kind", "spatial_dims", "in_channels", "n_input_channels", "out_channels", "num_classes")
 GROUPS = 8
@@ -168,7 +168,8 @@ class Monai:
             made: nn.Module = getattr(nets, self.network)(**shape, **known.fixed, **norm, **said)
         except Exception as error:  # MONAI's constructors raise many kinds
             given = ", ".join([f"{name}: {value}" for name, value in (*self.arguments.items(), ("norm", self.norm))])
-            raise Unmade(f"MONAI cannot make a {self.network} with {given} ({error})") from error
+            what = f"MONAI cannot make a {self.network} with {given} ({error})"
+            raise Unmade(f"{what}; monai.networks.nets.{self.network} describes them") from error
         return made
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
@@ -194,10 +195,11 @@ def _argument_problems(network: str, arguments: Mapping[str, Value]) -> Iterator
         elif isinstance(value, tuple) and len(value) > LONGEST:
             yield Problem(where, f"must be a list of at most {LONGEST} values, found {len(value)}")
         else:
-            most = DEEPEST if name in LAYERS else LARGEST
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, int) and not 0 <= one <= most:
-                    yield Problem(where, f"must be in [0, {most}], found {one}")
+            whole = [one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, int)]
+            if wrong := [one for one in whole if not 0 <= one <= LARGEST]:
+                yield Problem(where, f"must be in [0, {LARGEST}], found {wrong[0]}")
+            elif name in LAYERS and sum(whole) > DEEPEST:
+                yield Problem(where, f"must be at most {DEEPEST} layers together, found {sum(whole)}")
 
 
 def _why(name: str, known: Known) -> str:

@@ -227,10 +227,14 @@ def test_a_private_round_runs() -> None:
         (
             {"network": "DenseNet", "arguments": {"block_config": (10**9,), "init_features": -1, "act": ("x",) * 65}},
             [
-                "arguments.block_config must be in [0, 256], found 1000000000",
+                "arguments.block_config must be in [0, 4096], found 1000000000",
                 "arguments.init_features must be in [0, 4096], found -1",
                 "arguments.act must be a list of at most 64 values, found 65",
             ],
+        ),
+        (
+            {"network": "DenseNet", "arguments": {"block_config": (200, 200)}},
+            ["arguments.block_config must be at most 256 layers together, found 400"],
         ),
     ],
 )  # fmt: skip
