@@ -119,7 +119,7 @@ def adapted(
         ValueError: a path that is none, a parameter in no part or in two, a head without weight; all at once.
     """
     paths = (*stem, *blocks, head)
-    if problems := [*_path_problems(network, paths), *_head_problems(network, head)]:
+    if problems := [*_path_problems(network, paths), *_head_problems(network, head, kind)]:
         raise ValueError("; ".join(problems))
     first = [network.get_submodule(path) for path in stem]
     middle, last = [network.get_submodule(path) for path in blocks], network.get_submodule(head)
@@ -150,10 +150,15 @@ def _path_problems(network: nn.Module, paths: tuple[str, ...]) -> Iterator[str]:
         yield f"{twice[0]} is in two of stem, blocks and head; name each submodule once"
 
 
-def _head_problems(network: nn.Module, head: str) -> Iterator[str]:
+def _head_problems(network: nn.Module, head: str, kind: Kind) -> Iterator[str]:
     last = dict(network.named_modules()).get(head)
-    if last is not None and getattr(last, "weight", None) is None:
+    if last is None:
+        return
+    if getattr(last, "weight", None) is None:
         yield f"the head {head!r} is a {type(last).__name__} without weight; name the last Linear (or 1x1 convolution)"
+    elif kind == "segmentation" and not (isinstance(last, nn.Conv2d | nn.Conv3d) and set(last.kernel_size) == {1}):
+        text = f"the head {head!r} of a network that segments must be a 1x1 convolution, found {type(last).__name__}"
+        yield f"{text}; end the network in one"
 
 
 def _made(build: Build, inputs: tuple[int, ...], classes: int) -> nn.Module:

@@ -20,6 +20,7 @@ from federation.descent import Work
 from federation.models.monai import NETWORKS, UNFIT, Monai, Unmade
 from federation.models.own import Own, register_network
 from federation.parameters import read
+from federation.pretraining import Pretrained, begun, pretrained
 from federation.randomness import seeded
 from federation.rounds import Schedule
 from federation.task import Task
@@ -263,6 +264,15 @@ def test_wrong_settings_are_told_all_at_once(said: dict[str, Any], words: list[s
 def test_what_monai_cannot_make_is_told(model: Monai, inputs: tuple[int, ...], words: str) -> None:
     with pytest.raises(Unmade, match=words):
         model.build(inputs=inputs, classes=2)
+
+
+def test_it_may_begin_on_public_pictures() -> None:
+    of = task("DenseNet", (1, 16, 16))
+    y = torch.arange(32) % 2
+    x = torch.randn(32, 1, 16, 16, generator=torch.Generator().manual_seed(0)) + 2.0 * y.view(-1, 1, 1, 1)
+    found = pretrained(of, Pretrained(on="spots", epochs=15, lr=1e-2), x, y, low=-5.0, high=5.0)
+    module = begun(of, found).network()
+    assert (of.probabilities(module, x).argmax(dim=1) == y).double().mean() > 0.9
 
 
 def test_its_size_is_counted_without_memory() -> None:

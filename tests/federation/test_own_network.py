@@ -199,6 +199,19 @@ def test_what_cannot_be_wrapped_is_told(build: Any, changes: dict[str, Any], wor
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+@pytest.mark.parametrize("last", [nn.Conv2d(4, 3, 3, padding=1), nn.ConvTranspose2d(4, 3, 1), nn.Linear(4, 3)])
+def test_a_head_that_segments_has_features_of_each_pixel(last: nn.Module) -> None:
+    """Methods put heads of their own on features; of another kind of head these would not be the pixels'."""
+    network = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), last)
+    with pytest.raises(ValueError, match=rf"must be a 1x1 convolution, found {type(last).__name__}; end the network"):
+        adapted(network, stem=("0",), blocks=(), head="1", kind="segmentation")
+    good = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 3, 1))
+    assert (
+        adapted(good, stem=("0",), blocks=(), head="1", kind="segmentation")(torch.zeros(2, 1, 8, 8)).logits.shape[1]
+        == 3
+    )
+
+
 def test_an_unknown_network_says_where_it_would_be_known() -> None:
     with pytest.raises(ValueError, match=r"no network 'nobody' is registered here .*package that each installs"):
         Own(network="nobody", stem=("a",), head="b").build(inputs=(4,), classes=2)

@@ -83,7 +83,7 @@ def test_a_private_run_pays_nothing_for_its_start(capsys):
         ({"train": {**TRAIN, "start": {**START, "on": "cats"}}}, "unknown pictures 'cats'; there are prostate_adc"),
         ({"train": {**TRAIN, "start": {**START, "on": "skin_lesion"}}}, "skin_lesion draws pictures of 3 channels"),
         ({"train": {**TRAIN, "method_start": {"nobody": None}}}, "no such method; methods are begun"),
-        ({"model": {"name": "mlp"}}, "plain has the model mlp; only cam, cnn, resnet18 begin on pictures"),
+        ({"model": {"name": "mlp"}}, "plain has the model mlp; only cam, cnn, monai, resnet18 begin on pictures"),
         (
             {"public_pictures": {"atlas": {"source": {"kind": "nifti", "folder": "."}}},
              "train": {**TRAIN, "start": {**START, "on": "atlas"}}},

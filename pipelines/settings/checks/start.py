@@ -14,7 +14,7 @@ from pipelines.settings.checks.public_pictures import unit_complaints
 from pipelines.settings.run_settings import RunSettings, network, ready
 from privacy.settings_error import Problem
 
-NETWORKS = ("cam", "cnn", "resnet18")
+NETWORKS = ("cam", "cnn", "monai", "resnet18")
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
