@@ -26,6 +26,7 @@ from privacy.settings_error import refuse, unmet
 
 TRIES = 3  # attempts at the introduction and the finish, which every site must answer
 LARGEST_COUNT = 2**31
+SHORTEST_S = 0.01  # of deadlines; nobody answers sooner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class Schedule:
                 rounds=(self.rounds >= 1, ">= 1"),
                 participation=(0 < self.participation <= 1, "in (0, 1]"),
                 quorum=(0 < self.quorum <= 1, "in (0, 1]"),
-                deadline_s=(self.deadline_s is None or self.deadline_s > 0, "> 0 or null"),
+                deadline_s=(self.deadline_s is None or self.deadline_s >= SHORTEST_S, f">= {SHORTEST_S} or null"),
             )
         )
 

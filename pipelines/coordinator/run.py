@@ -145,7 +145,7 @@ def report_failure(
         words = str(error) or type(error).__name__
     if code is Exit.FAILED and root is not None:
         words = f"trace: {write_trace(root, error)}\n{words}"
-    return print_error(words, code, console, as_json=options.json)
+    return print_error(words, code, console, as_json=options.json, error=error)
 
 
 def code_of(error: BaseException) -> Exit:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from pipelines.data.study import Item, Rejected, Unusable
+from privacy.system_errors import of_machine
 
 T = TypeVar("T")
 WAIT = "Let the transfer end, then run again"
@@ -50,7 +51,7 @@ def walked(folder: Path) -> Walk:
     """As `walk`, with the other entries: an item for each hidden file, for each hidden folder as a whole, for each link
     that is not followed and for each pipe, socket or device.
     """
-    root = folder.resolve()
+    root = resolved(folder)
     found: dict[Path, Path] = {}
     left: list[Item] = []
     errors: list[OSError] = []
@@ -60,7 +61,7 @@ def walked(folder: Path) -> Walk:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(parent, name)
-            real = path.resolve() if path.is_symlink() else path
+            real = resolved(path) if path.is_symlink() else path
             if (item := _left(root, path, real)) is not None:
                 left.append(item)
             elif real not in found or real == path:
@@ -68,6 +69,11 @@ def walked(folder: Path) -> Walk:
     closed = [_closed(root, error) for error in errors]
     items = [Item(one.study, "part", studies=(one.study,)) for one in closed]
     return Walk(tuple(sorted(found.values())), (*left, *items), tuple(closed))
+
+
+def resolved(path: Path) -> Path:
+    """Where a path leads; a link that leads to itself leads nowhere, and is its own end. (`Path.resolve` raises.)"""
+    return Path(os.path.realpath(path))
 
 
 def below(root: Path, path: Path) -> str:
@@ -120,7 +126,13 @@ def steady(stamps: Mapping[Path, Stamp], read: Callable[[], T]) -> T:
 
 
 def failed(name: str, error: OSError) -> Unusable:
-    """The reason for a failed system call on a file: `vanished`, `no_permission` or `unreadable`."""
+    """The reason for a failed system call on a file: `vanished`, `no_permission` or `unreadable`.
+
+    Raises:
+        OSError: it is the machine's, and says nothing of the file: too many are open, the network is down.
+    """
+    if of_machine(error):
+        raise error
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Unusable("vanished", f"{name} was there and is gone. {WAIT}.")
     if isinstance(error, PermissionError):
@@ -131,7 +143,7 @@ def failed(name: str, error: OSError) -> Unusable:
 
 def _folder_left(root: Path, path: Path) -> list[Item]:
     name = f"{below(root, path)}/"
-    if path.is_symlink() and not path.resolve().is_relative_to(root):
+    if path.is_symlink() and not resolved(path).is_relative_to(root):
         detail = "A link to a folder elsewhere; it is not followed. Copy the files, or give that folder."
         return [Item(name, "not_selected", reason="link_outside", detail=detail)]
     if path.name.startswith(".") and not path.is_symlink():

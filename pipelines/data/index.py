@@ -16,6 +16,7 @@ from pipelines.data.grids.geometry import same_grid
 from pipelines.data.headers import Stack
 from pipelines.data.study import Affine, Item, Rejected, Study, Unusable
 from privacy.deidentify.quiet import quiet
+from privacy.system_errors import of_machine
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def load_all(index: Index) -> tuple[list[Study], list[Rejected]]:
 @contextmanager
 def readable(what: str) -> Iterator[None]:
     """Turn any error while a file is parsed into `Unusable` (`unreadable`; or `vanished` or `no_permission`, if the
-    system cannot open the file), and suppress warnings.
+    system cannot open the file), and suppress warnings. Errors of the machine stay what they are: a study must not be
+    left out for ever because memory was short once.
 
     On damaged files parsers raise exceptions of many types, and their warnings may quote a patient's header.
     """
@@ -107,6 +109,8 @@ def readable(what: str) -> Iterator[None]:
     except Unusable:
         raise
     except Exception as error:
+        if of_machine(error):  # too little memory, too many open files: the file may be a good one
+            raise
         if isinstance(error, OSError) and error.errno is not None:  # from the system, not from a decoder
             raise failed(what, error) from error
         raise Unusable(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from pipelines.data.folder import resolved
 from pipelines.data.index import folder_problems
 from pipelines.data.label_classes import class_number, shortened, value_problems
 from pipelines.data.pseudonym import normalized
@@ -77,7 +78,7 @@ def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
             problems.append(f"{where}.names: {settings.names!r} is not a mapping of names ({error})")
     if problems:
         raise ValueError("; ".join(problems))
-    return Masks(Path(settings.folder).resolve(), settings.pattern, names, broken, settings.segment)
+    return Masks(resolved(Path(settings.folder)), settings.pattern, names, broken, settings.segment)
 
 
 def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1) -> Path:
@@ -99,7 +100,7 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
     name = patient if masks.names is None else _mapped(masks.names, patient, missing, masks.unreadable)
     file = masks.pattern.replace(PATIENT, name).replace(SESSION, session)
     for form in ("NFC", "NFD"):  # file systems differ in how they encode an umlaut
-        path = (masks.folder / unicodedata.normalize(form, file)).resolve()
+        path = resolved(masks.folder / unicodedata.normalize(form, file))
         if path.is_relative_to(masks.folder) and path.is_file():
             return path
     raise Unusable(missing, f"there is no mask {file!r} for this patient. Add it.")

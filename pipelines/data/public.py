@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.data.folder import walk
+from pipelines.data.folder import resolved, walk
 from pipelines.data.images import AnyImages, Pictures
 from pipelines.data.intake import Intake, WaitingStudy, read_study
 from pipelines.data.sources import Files, GlandMask, Labels
@@ -38,7 +38,7 @@ def public_stamp(folder: str | None, source: Files | None, labels: Labels | None
     """A digest of names, sizes and times of the files; no picture is read."""
     if source is not None:
         return str(survey(source, labels, gland)["digest"])
-    root = Path(folder or "").resolve()
+    root = resolved(Path(folder or ""))
     found = sorted((path.relative_to(root).as_posix(), path.stat()) for path in walk(root))
     return hashlib.sha256(repr([(n, s.st_size, s.st_mtime_ns) for n, s in found]).encode()).hexdigest()
 

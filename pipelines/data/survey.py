@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pipelines.data.folder import walk
+from pipelines.data.folder import resolved, walk
 from pipelines.data.sources import (
     Files,
     GlandMask,
@@ -59,7 +59,7 @@ def _inputs(source: Files, labels: Labels | None, gland: GlandMask | None) -> It
 
 
 def _folder(role: str, folder: str) -> Iterator[tuple[str, str, Path]]:
-    root = Path(folder).resolve()
+    root = resolved(Path(folder))
     for path in walk(root):
         yield role, path.relative_to(root).as_posix(), path
 

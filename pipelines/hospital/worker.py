@@ -33,7 +33,7 @@ from pipelines.hospital.private_limits import check_may_answer, check_paid
 from pipelines.hospital.recommending import compare
 from pipelines.hospital.request_checks import check_question
 from pipelines.hospital.tracking import track
-from pipelines.runs.exits import failure, trace
+from pipelines.runs.exits import trace
 from pipelines.runs.stopping import Stopped
 from pipelines.runs.written import noting
 from privacy.dp.events import NOTHING, Declared, describe
@@ -42,6 +42,7 @@ from privacy.release.bounds import check, plain
 from privacy.release.chain import Damaged
 from privacy.release.gate import Refused, book_refusal, release
 from privacy.release.policy import COORDINATOR
+from privacy.system_errors import failure
 
 Handler: TypeAlias = Callable[[Hospital, Call, Message, Message], Done]
 """handler(hospital, call, message, memory) -> Done"""

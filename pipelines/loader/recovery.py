@@ -29,7 +29,8 @@ def without(kind: Any, data: Json, paths: Iterable[Path], gone: Sequence[Path]) 
     now: list[Path] = []
     for path in paths:
         here = _there(data, path)
-        if here == path[:-1] and [*gone, *now].count(path) < 2 and (value := stand_in(kind, data, path)) is not None:
+        missing = path != () and here == path[:-1] and not isinstance(path[-1], int)
+        if missing and [*gone, *now].count(path) < 2 and (value := stand_in(kind, data, path)) is not None:
             data = _with(data, path, value)
             now += [path, path]  # twice, so that it is not replaced again
         elif here:

@@ -23,6 +23,7 @@ from federation.registry import permitting
 from pipelines.loader.document import ConfigError, Document, FilesMissing, problem_at
 from pipelines.loader.keys import keys_at, tags_at
 from pipelines.loader.names import FILL_IN
+from pipelines.loader.numbers import absurd
 from pipelines.loader.recovery import beside, follows, without
 from privacy.settings_error import Path, Problem, problems_of, shown
 
@@ -75,9 +76,9 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
     missing: finds folders and files in the plain data that do not exist.
 
     Raises:
-        ConfigError: with every problem of the text (`Document.problems`), of pydantic, of a `__post_init__`, or of
-            `missing`. One problem hides others only if these may follow from it. `FilesMissing` if only files are
-            missing.
+        ConfigError: with every problem of the text (`Document.problems`), of numbers (`pipelines.loader.numbers`), of
+            pydantic, of a `__post_init__`, or of `missing`. One problem hides others only if these may follow from it.
+            `FilesMissing` if only files are missing.
     """
     with permitting("all", unless_set=True):  # a person wrote these settings here, and chose what they name
         settings, problems = _checked(document, kind)
@@ -93,7 +94,8 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
 
 def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]]:
     """The settings; or None, and all problems."""
-    adapter, told = adapter_of(cast(Hashable, kind)), list(document.problems)
+    beyond = [problem_at(document, problem) for problem in absurd(document.data, PATIENTS)]  # before anything is built
+    adapter, told = adapter_of(cast(Hashable, kind)), [*document.problems, *beyond]
     problems = list(told)
     data, gone = without(kind, document.data, [problem.where for problem in problems if problem.where], ())
     for _ in range(PASSES):

@@ -19,12 +19,13 @@ from federation.flare import ClientApp
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
 from pipelines.remote.site_config import Place, read_place
-from pipelines.runs.exits import failure, trace
+from pipelines.runs.exits import trace
 from pipelines.runs.stopping import LockedError, RunLock
 from pipelines.runs.store import clean
 from pipelines.settings.config import chosen_device
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
+from privacy.system_errors import failure
 
 SETTINGS = "CONSILIUM_SITE"
 """Environment variable: path of site.yaml."""

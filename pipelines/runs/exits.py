@@ -12,14 +12,11 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-ALLOCATOR = "DefaultCPUAllocator: "
-"""How torch's RuntimeError begins if there is no memory for a tensor, behind where it happened."""
 
 
 class Exit(enum.IntEnum):
@@ -49,6 +46,7 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
     from pipelines.runs.runner import SelectionError, StageFailed
     from pipelines.runs.stopping import LockedError, Stopped
     from pipelines.runs.store import ArtifactError
+    from privacy.system_errors import failure
 
     if isinstance(error, StageFailed):
         return exit_code(error.cause, also=also)
@@ -66,31 +64,6 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
     return next((code for kind, code in known.items() if isinstance(error, kind)), told)
 
 
-def failure(error: BaseException) -> str:
-    """What an unexpected error was in one word: `disk`, `memory`, or `failed` for all else.
-
-    Libraries have exceptions of their own for a full disk or memory, so what they were raised from counts as well.
-    """
-    from privacy.message import system_error
-
-    for one in chained(error):
-        if isinstance(one, OSError) or system_error(one) is not None:
-            return "disk"
-        if isinstance(one, MemoryError) or type(one).__name__ == "OutOfMemoryError" or ALLOCATOR in str(one):
-            return "memory"
-    return "failed"
-
-
-def chained(error: BaseException) -> list[BaseException]:
-    """An error, and what it was raised from (`raise ... from`), and so on."""
-    links: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in links:
-        links.append(link)
-        link = link.__cause__
-    return links
-
-
 def as_process(main: Callable[[], int]) -> NoReturn:
     """End this process with a command's exit code; also where not even the command's words can be written.
 
@@ -100,10 +73,8 @@ def as_process(main: Callable[[], int]) -> NoReturn:
         code = main()
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # commands catch those of their own files
-        code = int(Exit.DISK)
-    except MemoryError:
-        code = int(Exit.MEMORY)
+    except (OSError, MemoryError) as error:  # commands catch most of their own
+        code = outside(error)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -112,12 +83,31 @@ def as_process(main: Callable[[], int]) -> NoReturn:
     sys.exit(code)
 
 
-def print_error(words: str, code: Exit, console: Console, *, as_json: bool) -> int:
-    """Print why a command ends, with --json also as JSON; returns the code."""
+def outside(error: OSError | MemoryError) -> int:
+    """The code of an error that reached a command's end; says on stderr what it is, if that can be written."""
+    code = Exit.MEMORY if isinstance(error, MemoryError) else Exit.DISK
+    with suppress(OSError):
+        sys.stderr.write(f"{str(error) or 'there is not enough memory'}\n")
+    return int(code)
+
+
+def print_error(words: str, code: Exit, console: Console, *, as_json: bool, error: BaseException | None = None) -> int:
+    """Print why a command ends, with --json also as JSON; returns the code. error: see `told`."""
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        print(json.dumps({"exit": int(code), "error": words}))  # noqa: T201 - the JSON output
+        about = {} if error is None else told(error)
+        print(json.dumps({"exit": int(code), "name": code.name, "error": words, **about}))  # noqa: T201 - the output
     return int(code)
+
+
+def told(error: BaseException) -> dict[str, object]:
+    """An error for machines. `stage`: which stage of a run it ended, or null. `sites`: the code of each hospital that
+    did not answer. `to_go_on`: the command that does, or null.
+    """
+    cause = getattr(error, "cause", error)
+    missing, command = getattr(cause, "missing", {}), getattr(error, "command", None)
+    sites = {str(site): str(code) for site, code in missing.items()} if isinstance(missing, dict) else {}
+    return {"stage": getattr(error, "stage", None), "sites": sites, "to_go_on": command}
 
 
 def trace(error: BaseException) -> str:

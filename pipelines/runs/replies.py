@@ -7,10 +7,11 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from federation.engine import Worker
-from pipelines.runs.exits import failure, trace
+from pipelines.runs.exits import trace
 from pipelines.runs.store import HIDDEN
 from privacy.message import Call, Message, from_file, to_bytes
 from privacy.release.gate import Refused
+from privacy.system_errors import failure
 
 
 def on_disk(worker: Worker, folder: Path, log: Callable[[str], None]) -> Worker:

@@ -76,7 +76,7 @@ def deidentify(dataset: Dataset, *, key: bytes, profile: Profile | None = None) 
     try:
         with quiet():
             return _deidentified(dataset, key, profile or Profile())
-    except NotDeidentifiable:
+    except (NotDeidentifiable, MemoryError):
         raise
     except RecursionError:
         raise NotDeidentifiable("unparsable", f"Sequences lie deeper than {DEEPEST} levels.") from None

@@ -23,11 +23,12 @@ from small_run import PRIVATE, SMALL
 
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
-from pipelines.runs.exits import Exit, exit_code, failure
+from pipelines.runs.exits import Exit, exit_code
 from pipelines.runs.replies import on_disk
 from pipelines.runs.store import clean
 from privacy.message import Call, Message, to_file
 from privacy.release.gate import Refused
+from privacy.system_errors import failure
 
 SETTINGS: dict[str, dict[str, Any]] = {"plain": SMALL, "private": PRIVATE, "harmonized": harmonized_run.settings()}
 

@@ -23,7 +23,7 @@ from pipelines.data.dicom.pixels import real_values
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series, selected
 from pipelines.data.dicom.stacks import diffusion_stack, plain_stack, separated
 from pipelines.data.dicom.uncompressed import with_pixels
-from pipelines.data.folder import Stamp, below, check_unchanged, stamped, steady, walked
+from pipelines.data.folder import Stamp, below, check_unchanged, resolved, stamped, steady, walked
 from pipelines.data.headers import Frame, Pixels, Stack, text_of
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
@@ -62,7 +62,7 @@ def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
     """
     if problems := dicom_problems(source):
         raise ValueError("; ".join(problems))
-    root = Path(source.folder).resolve()
+    root = resolved(Path(source.folder))
     found = walked(root)
     seen: dict[tuple[object, ...], Any] = {}
     stamps: dict[Path, Stamp] = {}

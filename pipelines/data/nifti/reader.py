@@ -23,7 +23,7 @@ from nibabel.arrayproxy import ArrayProxy
 
 from pipelines.data.adc import factor
 from pipelines.data.contents import left_out
-from pipelines.data.folder import below, stamped, steady, walk, walked
+from pipelines.data.folder import below, resolved, stamped, steady, walk, walked
 from pipelines.data.grids.geometry import corner_distance, invertible, spacing_of
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.data.nifti.bids import ENDINGS, of_file, sidecar, stem, whose
@@ -78,7 +78,7 @@ def index_nifti(source: NiftiSource, *, adc: bool = False) -> Index:
     """
     if problems := nifti_problems(source):
         raise ValueError("; ".join(problems))
-    root = Path(source.folder).resolve()
+    root = resolved(Path(source.folder))
     found = walked(root)
     matching = _matching(source, found.files)
     known = set(matching)

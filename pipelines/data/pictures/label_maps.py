@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from pipelines.data.folder import resolved
 from pipelines.data.index import folder_problems, readable
 from pipelines.data.sources import BACKGROUND, IMAGE, STEM, PictureMasks
 from pipelines.data.study import Unusable
@@ -66,7 +67,7 @@ def open_maps(masks: PictureMasks, classes: Sequence[str]) -> Maps:
     numbers = {BACKGROUND: 0, **{name: number for number, name in enumerate(wanted, start=1)}}
     every = {BACKGROUND: (0,), **masks.values}
     codes = {value: numbers[name] for name, values in every.items() for value in values}
-    return Maps(Path(masks.folder).resolve(), masks.pattern, codes, wanted)
+    return Maps(resolved(Path(masks.folder)), masks.pattern, codes, wanted)
 
 
 def map_name(pattern: str, image: str) -> str:
@@ -84,7 +85,7 @@ def read_map(maps: Maps, image: str, shown: Shown) -> Map:
             picture, and it is unknown whether the mask was drawn before or after).
     """
     file = map_name(maps.pattern, image)
-    path = (maps.folder / file).resolve()
+    path = resolved(maps.folder / file)
     if not path.is_relative_to(maps.folder) or not path.is_file():
         raise Unusable(
             "no_mask", f"there is no mask {file!r} for it below the masks' folder. Add it, or drop the picture."

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelines.data.contents import left_out
-from pipelines.data.folder import Stamp, Walk, below, stamped, steady, walked
+from pipelines.data.folder import Stamp, Walk, below, resolved, stamped, steady, walked
 from pipelines.data.images import Pictures, Target
 from pipelines.data.index import folder_problems
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, no_masks, tried
@@ -75,7 +75,7 @@ def open_pictures(
         ValueError: settings are wrong (a folder or column is missing, no line fits, ...); all problems at once.
     """
     problems = folder_problems("source.folder", source.folder)
-    root = Path(source.folder).resolve()
+    root = resolved(Path(source.folder))
     masks, labels = source.masks, () if target else classes
     maps = None if masks is None else tried(problems, lambda: open_maps(masks, classes if target else ()))
     problems += map(str, value_problems(source.values, labels, "source"))
@@ -108,7 +108,7 @@ def loose_pictures(folder: str, images: Pictures) -> Intake:
         problems.append("images.fit: around cuts about each picture's mask, and new pictures have none")
     if problems:
         raise ValueError("; ".join(problems))
-    root = Path(folder).resolve()
+    root = resolved(Path(folder))
     listed = _of_folder(root, None)
     waiting = [
         WaitingStudy(one.patient, one.study, partial(_read_picture_study, one, root, images, None))
@@ -170,8 +170,8 @@ def _of_folder(root: Path, maps: Maps | None) -> Listed:
     """Every picture below a folder that is not a mask of another. Raises: ValueError: there is none."""
     walk = walked(root)
     found = {below(root, path): path for path in walk.files if path.suffix.lower() in SUFFIXES}
-    masks = {(maps.folder / map_name(maps.pattern, name)).resolve() for name in found} if maps else set()
-    pictures = {name: path for name, path in found.items() if path.resolve() not in masks}
+    masks = {resolved(maps.folder / map_name(maps.pattern, name)) for name in found} if maps else set()
+    pictures = {name: path for name, path in found.items() if resolved(path) not in masks}
     if not pictures:
         raise ValueError(f"folder: no picture ({', '.join(SUFFIXES)}) below {str(root)!r}; give another folder")
     label = None if maps else 0
@@ -211,7 +211,7 @@ def _read_picture_study(
 
 def _read(one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None) -> ReadStudy:
     path, none = one.path, no_masks(1)
-    if not path.resolve().is_relative_to(root) or not path.is_file():
+    if not resolved(path).is_relative_to(root) or not path.is_file():
         raise Unusable(
             "no_picture", f"there is no file {path.name!r} for it below the folder. Add it, or drop its line."
         )
@@ -245,17 +245,17 @@ def listed_items(root: Path, found: Walk, lines: Sequence[Tabled], maps: Maps | 
     for line in lines:
         for path in _paths(root, line, maps):
             owners.setdefault(path, []).append(line)
-    items = [_item(root, path, owners.get(path.resolve(), [])) for path in found.files]
-    there = {path.resolve() for path in found.files}
-    lost = [line for line in lines if line.file is None or (root / line.file).resolve() not in there]
+    items = [_item(root, path, owners.get(resolved(path), [])) for path in found.files]
+    there = {resolved(path) for path in found.files}
+    lost = [line for line in lines if line.file is None or resolved(root / line.file) not in there]
     return (*found.left, *items, *(_of_lines(line.study, [line]) for line in lost))
 
 
 def _paths(root: Path, line: Tabled, maps: Maps | None) -> list[Path]:
     if line.file is None:
         return []
-    masks = [(maps.folder / map_name(maps.pattern, line.name)).resolve()] if maps else []
-    return [(root / line.file).resolve(), *masks]
+    masks = [resolved(maps.folder / map_name(maps.pattern, line.name))] if maps else []
+    return [resolved(root / line.file), *masks]
 
 
 def _item(root: Path, path: Path, owners: Sequence[Tabled]) -> Item:

@@ -1,0 +1,156 @@
+"""Every operation on a file fails once, in turn; then the same command again: what is lost, and what is spent twice?
+
+    python benchmarks/faults.py --trials runs/faults.jsonl --minutes 60
+    python benchmarks/faults.py --trials runs/faults.jsonl --report
+
+As SQLite's tests do it: a command (`tests/fault_sweep.py`) runs once to count its operations, then once for each of
+them and each fault that it can meet (`tests/injected.py`), in a copy of the folder and of the process. Trials are in
+an order that spreads them over a command's whole life, are written down one by one, and are not made again: so a part
+of the sweep is a fair sample, and a later call goes on. `--report` writes docs/results/data/faults.json.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import fault_sweep  # noqa: E402
+from injected import FAULTS, tensors_can_be_made  # noqa: E402
+
+SPREAD = 0.6180339887498949
+"""Multiples of the golden ratio, without what stands before the point, are spread evenly however many there are."""
+ALLOCATIONS = 100
+"""The most allocations that are tried of a command: there are tens of thousands, and one is like another."""
+
+
+class Trial(NamedTuple):
+    """Let the `at`-th operation of a kind meet a fault."""
+
+    case: str
+    kind: str
+    fault: str
+    at: int
+
+
+def trials(case: str, counts: dict[str, int]) -> Iterator[Trial]:
+    """All trials of a command."""
+    for kind, count in sorted(counts.items()):
+        step = max(1, count // ALLOCATIONS) if kind == "allocation" else 1
+        for fault in FAULTS[kind]:
+            yield from (Trial(case, kind, fault, at) for at in range(0, count, step))
+
+
+def sweep(path: Path, cases: list[str], kinds: list[str], minutes: float, share: tuple[int, int]) -> None:
+    """Make the trials that have not been made, until the time is over. share: (number, of how many processes)."""
+    until, known = time.monotonic() + 60 * minutes, {Trial(*one[:4]) for one in read(path)}
+    with tempfile.TemporaryDirectory(dir=path.parent) as name, contextlib.redirect_stdout(io.StringIO()):
+        folder = Path(name).resolve()
+        fault_sweep.warmed(folder / "warm")
+        tensors_can_be_made()
+        todo: list[tuple[float, Trial]] = []
+        ready = {}
+        for case in (one for one in fault_sweep.CASES if one.name in cases):
+            start = fault_sweep.prepared(case, folder / case.name / "start")
+            work = folder / case.name / "work"
+            counts = fault_sweep.counted(case, start, work)
+            wanted = fault_sweep.result(case, work)
+            shutil.rmtree(work)
+            counts["allocation"] = fault_sweep.counted(case, start, work, allocations=True).get("allocation", 0)
+            shutil.rmtree(work)
+            ready[case.name] = (case, start, wanted, work)
+            asked = list(trials(case.name, {kind: counts.get(kind, 0) for kind in kinds}))
+            note(path.with_suffix(".counts"), {case.name: counts})
+            todo += [((number * SPREAD) % 1, one) for number, one in enumerate(asked)]
+        mine = [one for number, (_, one) in enumerate(sorted(todo)) if number % share[1] == share[0]]
+        for one in (one for one in mine if one not in known):
+            if time.monotonic() > until:
+                break
+            case, start, wanted, work = ready[one.case]
+            outcome = fault_sweep.tried(case, start, wanted, work, *one[1:])
+            with path.open("a") as file:
+                file.write(json.dumps(outcome) + "\n")
+
+
+def note(path: Path, counts: dict[str, dict[str, int]]) -> None:
+    """Add to the counts of operations by command."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | counts, indent=1))
+
+
+def read(path: Path) -> list[fault_sweep.Outcome]:
+    """The trials that were made."""
+    return [fault_sweep.Outcome(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def report(path: Path) -> None:
+    """Write the tables of docs/results/faults.md: operations and trials by command and by fault."""
+    made, counts = read(path), json.loads(path.with_suffix(".counts").read_text())
+    by_case = [
+        [name, f"{sum(counts[name].values()) - counts[name].get('allocation', 0):,}", *row(made, "case", name)]
+        for name in counts
+    ]
+    pairs = [(kind, fault) for kind in FAULTS for fault in FAULTS[kind]]
+    by_fault = [[kind, fault, *row([one for one in made if one.kind == kind], "fault", fault)] for kind, fault in pairs]
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 - ours
+    about = {
+        "command": "python benchmarks/faults.py --trials runs/faults.jsonl",
+        "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    columns = ["trials", "right at once", "a code, then right", "power cut, then right", "then a named code", "wrong"]
+    tables = {
+        "commands": {**about, "columns": ["command", "operations on files", *columns], "rows": by_case},
+        "faults": {**about, "columns": ["operation", "fault", *columns], "rows": by_fault},
+    }
+    (ROOT / "docs/results/data/faults.json").write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
+
+
+def row(made: list[fault_sweep.Outcome], column: str, name: str) -> list[str]:
+    """How the trials ended in which a column has this value."""
+    mine = [one for one in made if getattr(one, column) == name]
+    ends = Counter(end(one) for one in mine)
+    return [f"{len(mine):,}", *(f"{ends[kind]:,}" for kind in ("at once", "code", "cut", "named", "wrong"))]
+
+
+def end(one: fault_sweep.Outcome) -> str:
+    """How a trial ended, in a word."""
+    if one.what != "right":
+        return "named" if one.what.startswith("named") else "wrong"
+    return "at once" if one.first == 0 else "cut" if one.first == fault_sweep.CUT else "code"
+
+
+def main() -> None:
+    """See the head of this file."""
+    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line.add_argument("--trials", type=Path, required=True, help="a file with a line for each trial that was made")
+    line.add_argument("--minutes", type=float, default=1e9)
+    line.add_argument("--case", action="append", choices=[case.name for case in fault_sweep.CASES])
+    line.add_argument("--kind", action="append", choices=list(FAULTS))
+    line.add_argument("--share", type=int, nargs=2, default=(0, 1), help="number of this process, and of how many")
+    line.add_argument("--report", action="store_true", help="write the page's figures, and try nothing")
+    options = line.parse_args()
+    if options.report:
+        return report(options.trials)
+    options.trials.parent.mkdir(parents=True, exist_ok=True)
+    cases = options.case or [case.name for case in fault_sweep.CASES]
+    sweep(options.trials, cases, options.kind or list(FAULTS), options.minutes, tuple(options.share))
+    ends = Counter(end(one) for one in read(options.trials))
+    print(", ".join(f"{name}: {count}" for name, count in ends.items()))
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""Commands on which every fault is tried, and what their end is held against: see `benchmarks/faults.py`."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import harmonized_run
+import yaml
+from injected import CUT, STUDIES, Points, injected
+from limited import CRASHED, Ended, in_copy
+from pydantic import TypeAdapter
+from small_run import PRIVATE, SMALL
+
+import evaluation.drawing
+import pipelines.coordinator.run
+import pipelines.phantom.files
+from consilium.testing import testbed
+from pipelines.__main__ import main
+from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.exits import Exit, outside
+from privacy.dp.accounting import cost
+from privacy.release import ledger as ledgers
+
+RUN = ("run", "tiny.yaml")
+SOURCE = {"kind": "phantom", "scanner": "P", "patients": 8, "slices": 4, "format": "nifti"}
+
+
+def on_files(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings, with phantoms' files in place of phantoms: nothing is made up while a fault is tried."""
+    made = copy.deepcopy(dict(said))
+    for name, site in made["sites"].items():
+        site["source"] = {"kind": "nifti", "folder": f"{STUDIES}/{name}/images"}
+        masks = f"{STUDIES}/{name}/masks"
+        site |= {"labels": {"kind": "mask", "folder": f"{masks}/lesion"}, "gland": {"folder": f"{masks}/gland"}}
+    return made
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command in a folder. begins: what was done there before. over: a wire between coordinator and hospitals.
+    exact: whether models and scores are equal in each run, which noise of the system's entropy prevents.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    argv: tuple[str, ...] = RUN
+    begins: tuple[tuple[str, ...], ...] = ()
+    over: bool = False
+    exact: bool = True
+    kept: tuple[str, ...] = field(default=())
+
+
+def harmonized() -> dict[str, Any]:
+    """Harmonization of real patients' files: without what only phantoms can do."""
+    made = harmonized_run.settings()
+    for space in ("exported", "oracle"):
+        del made["harmonize"]["translate"][space]
+    del made["train"]["methods"]["oracle"], made["train"]["method_images"]["oracle"]
+    return made
+
+
+READY = "runs/tiny/sites/a/ready/fedavg.safetensors"
+IMAGES = f"{STUDIES}/a/images"
+CASES: tuple[Case, ...] = (
+    Case("run", SMALL),
+    Case("run over a wire", SMALL, over=True),
+    Case("private run", PRIVATE, exact=False),
+    Case("private run over a wire", PRIVATE, over=True, exact=False),
+    Case("harmonized run", harmonized(), exact=False),
+    Case("run that is finished", SMALL, begins=(RUN,)),
+    Case("report again", PRIVATE, ("run", "tiny.yaml", "--from", "report", "--fresh"), begins=(RUN,), exact=False),
+    Case("predict", SMALL, ("predict", READY, IMAGES, "--no-gland", "--out", "out"), begins=(RUN,), kept=("out",)),
+    Case("clean", SMALL, ("clean", "runs", "--older-than", "0h", "--yes"), begins=(RUN,)),
+    Case("ledger verify", PRIVATE, ("ledger", "verify", "runs/tiny/sites/a"), begins=(RUN,), exact=False),
+    Case("ledger sum", PRIVATE, ("ledger", "sum", "runs/tiny/sites/a"), begins=(RUN,), exact=False),
+)
+
+
+def warmed(folder: Path) -> None:
+    """Import in this process what commands import when they work, so that its copies need not."""
+    prepared(Case("warm", SMALL), folder)
+    (folder / "private.yaml").write_text(yaml.safe_dump(on_files(PRIVATE | {"name": "private"})))
+    here = Path.cwd()
+    os.chdir(folder)
+    plain()
+    shutil.copytree("runs/tiny", "runs/private")  # the keys
+    for argv in (RUN, ("run", "private.yaml"), ("predict", READY, IMAGES, "--no-gland", "--out", "out")):
+        if answered(list(argv)):
+            raise RuntimeError(f"{argv} fails without any fault")
+    os.chdir(here)
+
+
+class Outcome(NamedTuple):
+    """at: which operation of its kind failed. first: the exit code with the fault. then: that of the same command
+    again. what: `right`, `named`, or what was wrong.
+    """
+
+    case: str
+    kind: str
+    fault: str
+    at: int
+    first: int
+    then: int
+    what: str
+
+
+class Result(NamedTuple):
+    """What must be the same: contents of files by name; and each hospital's ε."""
+
+    files: Mapping[str, bytes]
+    spent: Mapping[str, float]
+
+
+def prepared(case: Case, folder: Path) -> Path:
+    """A folder in which the command of a case can begin."""
+    folder.mkdir(parents=True)
+    for site in "ab":
+        source = TypeAdapter(PhantomSource).validate_python(SOURCE | {"seed": "_ab".index(site)})
+        pipelines.phantom.files.write(source, folder / STUDIES / site)
+        key = folder / "runs/tiny/sites" / site / "pseudonym.key"  # the same splits in each run
+        key.parent.mkdir(parents=True)
+        key.write_bytes(hashlib.sha256(site.encode()).digest())
+        key.chmod(0o600)
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(on_files(case.settings)))
+    for argv in case.begins:
+        ended = called(case, folder, argv)
+        if ended.code:
+            raise RuntimeError(f"{case.name}: {argv} ended with {ended}")
+    return folder
+
+
+def called(case: Case, folder: Path, argv: Sequence[str] | None = None, points: Points | None = None) -> Ended:
+    """The command of a case in a copy of this process, with a fault if there is one."""
+
+    def work() -> int:
+        os.chdir(folder)
+        plain()
+        if case.over:
+            pipelines.coordinator.run.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
+        line = list(case.argv if argv is None else argv)
+        if points is None:
+            return answered(line)
+        with injected(points, allocations=points.kind == "allocation"):
+            return answered(line)
+
+    return in_copy(work)
+
+
+def answered(argv: list[str]) -> int:
+    """The exit code of a command, also where argparse or a failing word on stderr ended it."""
+    try:
+        return main(argv)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    except (OSError, MemoryError) as error:
+        return outside(error)
+
+
+def plain() -> None:
+    """Draw no figure: they take most of a small run's time, and touch no file."""
+    import sys
+
+    real = evaluation.drawing.svg
+    for name in [name for name in sys.modules if name.startswith("evaluation.")]:
+        if getattr(sys.modules[name], "svg", None) is real:
+            sys.modules[name].svg = lambda size, alt, draw: "<svg/>"  # type: ignore[attr-defined]
+
+
+def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -> dict[str, int]:
+    """How many operations of each kind the command of a case makes, without any fault."""
+    shutil.copytree(start, work)
+
+    def look() -> int:
+        points = Points(work, kind="allocation" if allocations else "")
+        os.chdir(work)
+        plain()
+        if case.over:
+            pipelines.coordinator.run.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
+        with injected(points, allocations=allocations):
+            code = answered(list(case.argv))
+        (work / "counts").write_text(json.dumps(points.counts))
+        return code
+
+    ended = in_copy(look)
+    if ended.code:
+        raise RuntimeError(f"{case.name} ended with {ended}")
+    counts: dict[str, int] = json.loads((work / "counts").read_text())
+    (work / "counts").unlink()
+    return counts
+
+
+def result(case: Case, folder: Path) -> Result:
+    """What the command left: of runs that repeat exactly models, states and scores; and what hospitals spent."""
+    root = folder / "runs" / "tiny"
+    files: dict[str, bytes] = {}
+    if case.exact:
+        for pattern in ("evaluate/*/*", "train/*/*.json", "sites/*/ready/*", "sites/*/scores/*", *case.kept):
+            for path in sorted(folder.glob(pattern) if pattern in case.kept else root.glob(pattern)):
+                inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+                for one in inside:
+                    if one.is_file() and one.name not in ("manifest.json", "asked"):
+                        name = re.sub("[0-9a-f]{12}", "#", one.relative_to(folder).as_posix())
+                        files[name] = (
+                            re.sub(rb"[0-9a-f]{12}", b"#", one.read_bytes())
+                            if one.suffix == ".json"
+                            else one.read_bytes()
+                        )
+    else:
+        files = {
+            path.relative_to(folder).as_posix(): b"" for path in sorted(root.glob("sites/*/ready/fedavg.safetensors"))
+        }
+    return Result(files, {site: epsilon(root / "sites" / site / "ledger.jsonl") for site in "ab"})
+
+
+def epsilon(ledger: Path) -> float:
+    return cost(ledgers.spent(ledgers.lines(ledger)), 1e-5).epsilon
+
+
+def tried(case: Case, start: Path, wanted: Result, work: Path, kind: str, fault: str, at: int) -> Outcome:
+    """Let one operation fail, give the same command again without a fault, and judge where that ends."""
+    shutil.copytree(start, work)
+    try:
+        first = called(case, work, points=Points(work, kind, fault, at))
+        then = called(case, work)
+        return Outcome(case.name, kind, fault, at, first.code, then.code, verdict(case, work, wanted, first, then))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def verdict(case: Case, folder: Path, wanted: Result, first: Ended, then: Ended) -> str:
+    """`right`; `named` if the second command ends with a code of ours that says what is wrong; else what is wrong."""
+    codes = {int(code) for code in Exit}
+    if first.code == CRASHED or (first.code not in codes and first.code != CUT):
+        return f"the command with the fault ended with {first.code}: {first.said[-600:]}"
+    if first.code == Exit.FAILED and "memory" not in first.said and "stage" not in first.said:
+        return f"the command with the fault said it was a bug: {first.said[-600:]}"
+    if then.code not in codes:
+        return f"the command after it ended with {then.code}: {then.said[-600:]}"
+    found = result(case, folder) if then.code == Exit.OK else wanted
+    if any(found.spent[site] > wanted.spent[site] * 1.0001 for site in wanted.spent):
+        return f"spent twice: {found.spent}, and {wanted.spent} without a fault"
+    if found.files != wanted.files:
+        lost = sorted({*wanted.files} ^ {*found.files}) or [
+            n for n in wanted.files if wanted.files[n] != found.files[n]
+        ]
+        return f"other files: {lost[:5]}"
+    return "right" if then.code == Exit.OK else f"named {then.code}: {then.said[-300:]}"
+
+
+__all__ = ["CASES", "CUT", "Case", "Outcome", "counted", "prepared", "result", "tried", "warmed"]

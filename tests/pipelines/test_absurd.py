@@ -1,0 +1,103 @@
+"""What nobody can mean is refused with its place; and what one link does to itself stops nobody."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from small_run import PRIVATE, SMALL
+
+from pipelines.data.folder import walked
+from pipelines.loader.document import ConfigError, read_yaml
+from pipelines.loader.numbers import LARGER
+from pipelines.loader.validation import validate
+from pipelines.run import main
+from pipelines.runs.exits import Exit
+from pipelines.settings.config import Config
+from pipelines_settings import RUNS
+from privacy.settings_error import notation
+
+
+def numbers(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Places of all numbers."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from numbers(one, (*path, key))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield path
+
+
+def put(data: Any, path: tuple[str | int, ...], value: float) -> dict[str, Any]:
+    """The same settings with another number."""
+    whole = copy.deepcopy(data)
+    place = whole
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return whole
+
+
+SHIPPED = {path.name: yaml.safe_load(path.read_text()) for path in RUNS}
+NUMBERS = {  # each kind of setting once, whatever the hospital or method is called
+    tuple(key for key in path if not isinstance(key, int)): (name, path)
+    for name, data in [*SHIPPED.items(), ("small", SMALL), ("private", PRIVATE)]
+    for path in numbers(data)
+}
+
+
+@pytest.mark.parametrize("place", NUMBERS, ids=notation)
+def test_a_number_that_nobody_can_mean_is_refused_at_its_place(place):
+    name, path = NUMBERS[place]
+    data = {**SHIPPED, "small": SMALL, "private": PRIVATE}[name]
+    larger = not set(place).isdisjoint(LARGER)
+    for value in [2**70] if larger else [10**15, -(10**15), 1e300, 1e-300]:
+        with pytest.raises(ConfigError) as refused:
+            validate(read_yaml(yaml.safe_dump(put(data, path, value)), environment={"CONSILIUM_DATA": "/data"}), Config)
+        places = [problem.where for problem in refused.value.problems]
+        assert any(one[: len(path)] == path or path[: len(one)] == one for one in places), f"{value}: {refused.value}"
+
+
+ONCE = {"train.schedule.rounds": 10**15, "train.work.epochs": 10**9, "train.schedule.deadline_s": 1e-9}
+
+
+@pytest.mark.parametrize("place", ONCE)
+def test_what_was_accepted_once_is_refused(place):
+    said = put(SMALL, tuple(place.split(".")), ONCE[place])
+    with pytest.raises(ConfigError, match=place):
+        validate(read_yaml(yaml.safe_dump(said), environment={"CONSILIUM_DATA": "/data"}), Config)
+
+
+def test_a_link_to_itself_is_one_broken_link_and_stops_nobody(tmp_path):
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "one").symlink_to(tmp_path / "other")
+    (tmp_path / "other").symlink_to(tmp_path / "one")
+    found = walked(tmp_path)
+    assert [path.name for path in found.files] == ["a"]
+    assert {item.reason for item in found.left} <= {"broken_link", "no_file"} and len(found.left) == 3
+
+
+def test_a_hospital_with_a_link_to_itself_takes_part(finished_run, tmp_path, monkeypatch):
+    from fault_sweep import Case, prepared
+
+    folder = prepared(Case("links", SMALL), tmp_path / "run")
+    monkeypatch.chdir(folder)
+    for place in ("images", "masks/lesion", "masks/gland"):
+        link = folder / "files/a" / place / "loop.nii.gz"
+        link.symlink_to(link)
+    assert main(["tiny.yaml", "--until", "ingest"]) == Exit.OK
+
+
+def test_a_failure_is_told_to_machines_with_stage_site_and_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    refusing = copy.deepcopy(SMALL)
+    refusing["sites"]["b"]["policy"] = {"requests": ["survey", "ingest", "holds", "report"], "pooling": True}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(refusing))
+    assert main(["tiny.yaml", "--json"]) == Exit.SITE
+    said = json.loads(capsys.readouterr().out)
+    assert (said["exit"], said["name"], said["stage"], said["sites"]) == (4, "SITE", "train", {"b": "policy_request"})
+    assert said["to_go_on"].endswith("--from train")
