@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from privacy.message import Json, as_mapping
 
@@ -19,6 +19,7 @@ NOT_PUBLIC = (
     "it does not say that they are public, so no ε here covers those whose data shaped them: a patient of this "
     "hospital who is among them is protected only from what was learnt since"
 )
+BEFORE = "Those whose data shaped weights of a file with which networks began, and which are not said to be public"
 
 
 def beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
@@ -27,6 +28,15 @@ def beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
     memories: of a hospital's runs, as `extract`, `translate` and `synthesize` left them, and openings of training.
     """
     return "; ".join(dict.fromkeys(text for said in memories.values() for text in _of(said)))
+
+
+def uncovered(memories: Iterable[Mapping[str, Json]]) -> tuple[str, ...]:
+    """Whom no ε of these runs covers because of what networks began with: a sentence for each file. memories: with the
+    fact `start`, as openings and finished models have it.
+    """
+    starts = (as_mapping(said.get(START)) for said in memories)
+    own = (one for one in starts if "weights" in one and as_mapping(one["weights"]).get("public") is not True)
+    return tuple(dict.fromkeys(f"{BEFORE} (SHA-256 {one.get('sha256')})" for one in own))
 
 
 def _of(said: Mapping[str, Json]) -> Iterator[str]:

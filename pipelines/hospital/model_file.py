@@ -13,6 +13,7 @@ from federation.parameters import read
 from harmonize.translation import AnyTranslator
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names, of_patients
+from pipelines.hospital.beginnings import START
 from pipelines.hospital.files import files_of
 from pipelines.hospital.frozen import SCALE as FEATURES
 from pipelines.hospital.hospital import Hospital
@@ -70,6 +71,7 @@ def make_ready(
         "classes": start.task.classes,
         "names": list(_names(start, cohort)),
         **({"ordered": True} if start.ordered else {}),
+        **({START: dict(start.begun)} if start.begun is not None else {}),
         **packages_of(start.algorithm, start.task.model, *used),
         **origin,
     }

@@ -28,7 +28,7 @@ from pipelines.models.file import ALGORITHM, MODEL
 from pipelines.models.size_limits import size_problems
 from pipelines.settings.task import MOST, MOST_LABELS
 from privacy.dp.protection import Protection
-from privacy.message import Json, Malformed, Params, number_of, whole_of, wholes_of
+from privacy.message import Json, Malformed, Params, as_mapping, number_of, whole_of, wholes_of
 from privacy.release.gate import Refused
 from privacy.release.policy import SITES
 
@@ -43,7 +43,7 @@ class Opening:
     target: the masks that are learnt; None = labels. protection: None without differential privacy. evaluation_noise:
     of test histograms, in patients. ordered: whether each class is more than the one before it. recipient: who gets the
     replies of introduction and training; `sites` if the method, in the coordinator's or this hospital's form, forwards
-    them.
+    them. begun: what the coordinator says of weights with which networks begin; None = random numbers.
     """
 
     algorithm: AnyAlgorithm
@@ -56,6 +56,7 @@ class Opening:
     target: Target | None = None
     ordered: bool = False
     recipient: Recipient = "coordinator"
+    begun: Mapping[str, Json] | None = None
 
 
 def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
@@ -122,6 +123,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         target=target,
         ordered=said.get("ordered") is True,
         recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
+        begun=as_mapping(said["start"]) if "start" in said else None,
     )
 
 

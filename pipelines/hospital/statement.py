@@ -10,7 +10,7 @@ from dataclasses import replace
 from evaluation.leaving import Left
 from federation.conversation import newest, remembered
 from federation.origins import PACKAGES
-from pipelines.hospital.beginnings import beginnings
+from pipelines.hospital.beginnings import beginnings, uncovered
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import REAL_SENT
 from pipelines.hospital.opening import opened
@@ -63,6 +63,7 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
     learnt = {run: known_of[run] for run in asked}
     runs = {str(line.get("run")) for line in lines}
     nobody = settings is not None and isinstance(settings.source, PhantomSource)
+    begun = _openings(hospital, lines)
     return build_statement(
         lines,
         site=hospital.name,
@@ -70,7 +71,8 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
         budget=None if budget is None else (budget.epsilon, budget.delta),
         details={run: _details(hospital, run, learnt.get(run, {})) for run in runs},
         contents=contents(hospital, lines, known_of),
-        pretraining=beginnings({**learnt, **_openings(hospital, lines)}) or "none",
+        pretraining=beginnings({**learnt, **begun}) or "none",
+        beyond=uncovered(begun.values()),
         unit=f"simulated {unit}" if nobody else unit,
         packages=_packages(known_of),
     )

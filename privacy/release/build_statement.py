@@ -76,6 +76,7 @@ def build_statement(
     pretraining: str = "none",
     unit: str = "patient",
     packages: str = "",
+    beyond: Iterable[str] = (),
 ) -> Statement:
     """The privacy statement of a hospital's ledger.
 
@@ -84,6 +85,7 @@ def build_statement(
         delta: at which every ε is computed. budget: the policy's (ε, δ).
         details: by run. contents: what a reply to each request holds. pretraining: the weights that models started
             from, and their licence; "none" = random weights. packages: whose code took part besides ours, in words.
+        beyond: what no ε covers in these runs besides what none ever does.
 
     Raises:
         ValueError: a δ is not between 0 and 1, or the budget's ε is negative.
@@ -120,7 +122,7 @@ def build_statement(
         released=tuple(_released(kept, about)),
         unprotected=tuple(_unprotected(kept, about)),
         stated=tuple(_declarations(kept)),
-        outside=tuple(text.format(unit=unit) for text in words.OUTSIDE),
+        outside=(*(text.format(unit=unit) for text in words.OUTSIDE), *beyond),
         paragraphs=(
             Paragraph("Composition", words.COMPOSITION.format(unit=unit)),
             Paragraph("Randomness", words.RANDOMNESS),

@@ -19,8 +19,10 @@ from federation.models.mlp import Mlp
 from federation.parameters import read
 from federation.rehearsal import initial_parameters
 from federation.task import Task
+from pipelines.exports.card import card
 from pipelines.run import main
 from pipelines.runs.exits import Exit
+from privacy.message import as_list
 
 MLP = Mlp(hidden=(4,))
 TASK = Task(MLP, (1, 8, 8), 2)
@@ -62,6 +64,14 @@ def test_what_is_told_of_a_file_is_its_digest_and_that_nobody_calls_it_public(tm
         f"networks began with weights of a file (SHA-256 {code}) that the coordinator brought; it does not say" in said
     )
     assert "no ε here covers those whose data shaped them" in said and str(tmp_path) not in said
+    outside = results.statements["north"].outside[-1]
+    assert outside.startswith("Those whose data shaped weights of a file with which networks began") and code in outside
+    ready = results.ready("fedavg", "north")
+    assert ready.facts["start"] == results.starts["fedavg"], "the finished model knows it, wherever it goes"
+    limits = card(ready, None, licence="", leaves="")["limits"]
+    assert any(
+        str(one).startswith(f"Networks began with weights of a file (SHA-256 {code})") for one in as_list(limits)
+    )
     (manifest,) = results.folder.glob("pretrain/*/manifest.json")
     assert code in manifest.read_text()
     written(file, 2)
@@ -70,6 +80,9 @@ def test_what_is_told_of_a_file_is_its_digest_and_that_nobody_calls_it_public(tm
     public = train(tmp_path / "public", MLP, **{**changes, "start": Weights(file=str(file), public=True)})
     text = " ".join(public.statements["north"].text.split())
     assert "that the coordinator brought and calls public" in text and "no ε here covers" not in text
+    assert not any("began" in one for one in public.statements["north"].outside)
+    plain = train(tmp_path / "plain", MLP, method="fedavg")
+    assert "start" not in plain.ready("fedavg", "north").facts
 
 
 def test_a_private_run_pays_nothing_for_it_and_check_says_what_no_epsilon_covers(
