@@ -76,7 +76,7 @@ def regroup(
     here = replace(
         here, round=here.round + 1
     )  # a number of its own for each attempt: nobody answers from an earlier one
-    save(folder, run, here)
+    save(folder, run, here, anew=True)  # records of earlier rounds name who left
     save(folder, run, finish(engine, algorithm, run, here, scored=scored))
     folder.remove(DUE)
 

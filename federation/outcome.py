@@ -45,12 +45,13 @@ class Outcome:
         return frozenset(site for _, site, code in self.missing if code == BUDGET)
 
 
-def save(folder: Folder, run: str, outcome: Outcome) -> None:
-    """Write what `restored` reads."""
+def save(folder: Folder, run: str, outcome: Outcome, *, anew: bool = False) -> None:
+    """Write what `restored` reads. anew: records of earlier rounds changed, so their files are written again."""
     final = outcome.round - outcome.round % CHUNK
     for first in range(0, final, CHUNK):
-        if not folder.has(name := _chunk(run, first)):
-            folder.write(name, sealed(to_bytes(Message({}, _records(outcome, first, first + CHUNK)))))
+        last = outcome.round == first + CHUNK  # may be there from before a power failure, when other replies came
+        if anew or last or not folder.has(_chunk(run, first)):
+            folder.write(_chunk(run, first), sealed(to_bytes(Message({}, _records(outcome, first, first + CHUNK)))))
     facts: dict[str, Json] = {
         "run": run,
         "round": outcome.round,

@@ -7,6 +7,7 @@ import typing
 import pytest
 
 from consilium.testing import testbed
+from federation import outcome
 from federation.conversation import newest
 from federation.descent import Work
 from federation.engine import InProcess
@@ -70,6 +71,16 @@ def test_a_hospital_that_leaves_is_forgotten_bit_for_bit():
     assert same(models(hospitals), models(finished("ab")[0]))
     assert not any(testbed.equal(one, models(hospitals)[name]) for name, one in with_c.items())
     assert b"site/c/" not in folder.read("state")
+
+
+def test_records_of_finished_rounds_forget_who_left_too(monkeypatch):
+    monkeypatch.setattr(outcome, "CHUNK", 2)  # as after many hospitals came and went
+    hospitals, folder = finished("abc")
+    del hospitals["c"]
+    changed(hospitals, folder)
+    now = restored(folder, name_of(folder))
+    assert "c" not in now.losses and now.totals.keys() == now.losses["a"].keys() == now.losses["b"].keys()
+    assert not [name for name in folder.names() if b'"c"' in folder.read(name)]
 
 
 def test_no_model_with_the_sums_of_who_left_stays_at_the_others():

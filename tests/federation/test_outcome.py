@@ -62,6 +62,16 @@ def test_it_comes_back_from_every_round_and_from_between_two_files(
     assert restored(folder, "another") is None
 
 
+def test_a_round_that_is_asked_again_after_a_power_failure_leaves_its_own_records() -> None:
+    folder = MemoryFolder()
+    save(folder, "law", after(CHUNK - 1, 2))
+    state = folder.files[STATE]
+    save(folder, "law", after(CHUNK, 2, frozenset({(CHUNK - 1, 1)})))  # one hospital was late
+    folder.files[STATE] = state
+    save(folder, "law", after(CHUNK, 2))
+    assert equal(restored(folder, "law"), after(CHUNK, 2))
+
+
 def test_late_saves_write_no_more_than_early_ones() -> None:
     folder = MemoryFolder()
     sizes = []
