@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +54,14 @@ def _here_only(config: Config, examples: list[str]) -> Iterator[Problem]:
 
 
 def _no_kit(flare: Flare) -> Iterator[Problem]:
-    if not (Path(flare.kit) / "startup" / "fed_admin.json").is_file():
+    if not isinstance(flare.kit, str | Path):
+        yield Problem(("engine",), f"kit: must be the path of a folder, found {flare.kit!r}")
+    elif not (Path(flare.kit) / "startup" / "fed_admin.json").is_file():
         text = f"kit: {flare.kit} has no startup/fed_admin.json; give the kit of the user who submits runs"
         yield Problem(("engine",), text)
     for name, value in (("patience_min", flare.patience_min), ("silence_s", flare.silence_s)):
-        if not value > 0:
-            yield Problem(("engine",), f"{name}: must be > 0, found {value}")
+        if not (isinstance(value, int | float) and 0 < value < math.inf):
+            yield Problem(("engine",), f"{name}: must be a finite number > 0, found {value!r}")
 
 
 def run_far(config: Config, yaml: Path | None, flare: Flare, *, quiet: bool) -> Results:

@@ -83,11 +83,16 @@ def _mismatches(given: Params, wanted: Params, said: Mapping[str, str]) -> Itera
     if kinds := [
         f"{of(name)} {str(given[name].dtype).removeprefix('torch.')}"
         for name in both
-        if given[name].is_floating_point() != wanted[name].is_floating_point()
+        if _kind(given[name]) != _kind(wanted[name])
     ]:
         yield f"{len(kinds)} have numbers of another kind: {_listed(kinds)}"
-    if endless := [of(name) for name in both if not bool(given[name].isfinite().all())]:
-        yield f"{len(endless)} have values that are not finite: {_listed(endless)}"
+    alike = [name for name in both if _kind(given[name]) == _kind(wanted[name])]
+    if endless := [of(name) for name in alike if not bool(given[name].to(wanted[name].dtype).isfinite().all())]:
+        yield f"{len(endless)} have values that are not finite in the network's type: {_listed(endless)}"
+
+
+def _kind(tensor: Tensor) -> tuple[bool, bool]:
+    return tensor.is_floating_point(), tensor.is_complex()
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -161,7 +161,9 @@ def test_what_cannot_go_there_is_told_before_anything_runs(tmp_path: Path, kit: 
 
     assert "examples of north, south lie on this machine" in refused(MLP, Flare(kit=kit))
     assert "has no startup/fed_admin.json" in refused(MLP, Flare(kit=tmp_path / "nowhere"))
-    assert "silence_s: must be > 0, found 0" in refused(MLP, Flare(kit=kit, silence_s=0))
+    assert "silence_s: must be a finite number > 0, found 0" in refused(MLP, Flare(kit=kit, silence_s=0))
+    assert "patience_min: must be a finite number > 0, found '5'" in refused(MLP, Flare(kit=kit, patience_min="5"))  # type: ignore[arg-type]
+    assert "kit: must be the path of a folder, found None" in refused(MLP, Flare(kit=None))  # type: ignore[arg-type]
     own = consilium.own(dense, **PARTS)
     assert "is known in this process only" in refused(own, Flare(kit=kit))
     assert 'must be "in process", "wire" or Flare(kit=FOLDER), found \'flare\'' in refused(MLP, "flare")

@@ -117,8 +117,21 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
     assert str(caught.value) == (
         "1 of the network's 9 tensors are missing: two.bias; 1 are none of the network's: module.x; "
         "1 have another shape: one.weight [5, 4] for [6, 4]; 1 have numbers of another kind: "
-        "norm.num_batches_tracked float32; 1 have values that are not finite: two.weight"
+        "norm.num_batches_tracked float32; 1 have values that are not finite in the network's type: two.weight"
     )
+
+
+@pytest.mark.parametrize(
+    ("strange", "words"),
+    [
+        (torch.full((2, 6), 1e300, dtype=torch.float64), "1 have values that are not finite in the network's type"),
+        (torch.full((2, 6), torch.nan).to(torch.float8_e4m3fn), "1 have values that are not finite"),
+        (torch.zeros(2, 6, dtype=torch.complex64), "1 have numbers of another kind: two.weight complex64"),
+    ],
+)
+def test_numbers_that_the_network_cannot_hold_are_told(strange: Tensor, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        fitting({**Plain().state_dict(), "two.weight": strange}, OWN.network())
 
 
 def test_many_problems_are_counted() -> None:
