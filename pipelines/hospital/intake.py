@@ -20,7 +20,7 @@ from pipelines.hospital.hospital import COHORT, Done, Hospital, keyed, write_coh
 from pipelines.hospital.kept import COUNTS, PARTITION, REJECTED, SPLIT, digest_of, split_of
 from pipelines.hospital.opening import TARGET
 from pipelines.hospital.overview import described, remember_inside
-from pipelines.hospital.promises import broken, complaint_of
+from pipelines.hospital.promises import broken, complaint_of, keep
 from pipelines.hospital.quarantine import Quarantine, quarantined, remember, write_accounts
 from pipelines.hospital.released_counts import ASKED, check_same_cohort, floor_of, recount, released_counts
 from pipelines.runs.store import DiskFolder, short
@@ -148,7 +148,10 @@ def holds(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
 
 
 def forget_damaged(hospital: Hospital, call: Call) -> None:
-    """Delete a committed reply that is corrupt, or whose cohort is missing or corrupt, so that it is made again."""
+    """Delete a committed reply that is corrupt, or whose cohort is missing or corrupt, so that it is made again.
+
+    If only the list of its files is gone, an augmentation stays, and the list is made of what is there.
+    """
     folder = hospital.conversation(call.run)
     name = f"{call.request}-{call.round}"
     if not folder.has(name):
@@ -158,9 +161,13 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
     except Malformed:
         folder.remove(name)
         return
-    if call.request in ("ingest", "translate", "augment", "extract") and (
-        _complaint(hospital, facts) or _stale(hospital, facts) or broken(hospital, call) != []
-    ):
+    if call.request not in ("ingest", "translate", "augment", "extract"):
+        return
+    lost = _complaint(hospital, facts) or _stale(hospital, facts)
+    gone = broken(hospital, call)
+    if call.request == "augment" and not lost and gone is None:  # made again it would be charged again, for a list
+        keep(hospital, call, sorted(hospital.cohort_folder(str(facts["cohort"])).iterdir()))
+    elif lost or gone != []:
         folder.remove(name)
 
 
