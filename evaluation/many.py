@@ -42,7 +42,8 @@ def in_figures(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     if len(order) <= READABLE:
         return order
     measure = primary(rows)
-    valued = {row.sites[0] for row in rows if row.measure == measure and math.isfinite(row.value)}
+    own = (row for row in rows if row.protocol == PRIVATE and row.measure == measure)
+    valued = {row.sites[0] for row in own if math.isfinite(row.value)}
     kept = [site for site in order if site in valued] or list(order)
     steps = min(SHOWN, len(kept))
     return tuple(dict.fromkeys(kept[round(i * (len(kept) - 1) / max(1, steps - 1))] for i in range(steps)))

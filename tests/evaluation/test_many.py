@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -38,6 +39,13 @@ def test_figures_show_ends_and_steps_between_whatever_the_order(scores: list[tup
     assert f"{len(some)} of {len(order)} hospitals" in beyond_figures(rows)
     steps = np.diff([kept.index(site) for site in some])
     assert not len(steps) or steps.max() - steps.min() <= 1
+
+
+def test_a_mean_over_hospitals_is_no_score_of_the_first_of_them() -> None:
+    names = tuple(f"h{number:02d}" for number in range(READABLE + 2))
+    own = [row(name, math.nan if name == names[0] else 0.5 + number / 40) for number, name in enumerate(names)]
+    mean = replace(own[1], protocol=PRIVATE_MEAN, sites=names)
+    assert in_figures([*own, mean]) == in_figures(own) and names[0] not in in_figures(own)
 
 
 def evidence(seed: int) -> Evidence:
