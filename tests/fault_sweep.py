@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ from consilium.testing import testbed
 from pipelines.__main__ import main
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.exits import Exit, outside
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import by_split, cost
 from privacy.release import ledger as ledgers
 
 RUN = ("run", "tiny.yaml")
@@ -218,11 +219,19 @@ def result(case: Case, folder: Path) -> Result:
         files = {
             path.relative_to(folder).as_posix(): b"" for path in sorted(root.glob("sites/*/ready/fedavg.safetensors"))
         }
+    for path in sorted(root.glob("ingest/*/sites.json"), key=lambda path: path.stat().st_mtime_ns)[-1:]:
+        used = {
+            site: [said.get("images"), said.get("rejected")] for site, said in json.loads(path.read_bytes()).items()
+        }
+        files["images used, and studies that were not"] = json.dumps(used, sort_keys=True).encode()
     return Result(files, {site: epsilon(root / "sites" / site / "ledger.jsonl") for site in "ab"})
 
 
 def epsilon(ledger: Path) -> float:
-    return cost(ledgers.spent(ledgers.lines(ledger)), 1e-5).epsilon
+    """What all splits of a hospital's patients were charged, added up, so that no split hides another."""
+    events = ledgers.spent(ledgers.lines(ledger))
+    whole = cost(events, 1e-5).epsilon
+    return whole if math.isinf(whole) else sum(one.epsilon for one in by_split(events, 1e-5).values())
 
 
 def tried(case: Case, start: Path, wanted: Result, work: Path, kind: str, fault: str, at: int) -> Outcome:

@@ -93,7 +93,7 @@ class Points:
     def lose_power(self) -> NoReturn:
         """End the process; of every file only what was forced to the disk is left."""
         for path, length in self.dirty.values():
-            if os.path.exists(path) and os.stat(path).st_size > length:
+            if os.path.isfile(path) and os.stat(path).st_size > length:  # a file without a name has its folder's
                 REAL["truncate"](path, length)
         os._exit(CUT)
 
