@@ -129,7 +129,7 @@ def federated(
     own, names = hospitals(root / "sites", cohorts)
     initial = initial_parameters(algorithm, task, seed=SEED)
     return conduct(
-        InProcess({name: on_disk(worker(hospital), root / "federation") for name, hospital in own.items()}),
+        InProcess({name: on_disk(worker(hospital), root / "federation", print) for name, hospital in own.items()}),
         algorithm,
         run=RUN,
         initial=initial,
