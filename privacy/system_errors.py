@@ -16,6 +16,14 @@ OF_MACHINE = frozenset(
 )
 """Errors of the system that come from the machine or its network, whatever file was asked for."""
 
+OF_PATH = frozenset(
+    {
+        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
+        *(errno.ENAMETOOLONG, errno.ELOOP),
+    }
+)
+"""Errors of the system that come from the path that was asked for."""
+
 
 def failure(error: BaseException) -> str:
     """What an unexpected error was in one word: `disk`, `memory`, or `failed` for all else.
@@ -35,6 +43,11 @@ def of_machine(error: BaseException) -> bool:
     return failure(error) == "memory" or any(
         isinstance(one, OSError) and one.errno in OF_MACHINE for one in chained(error)
     )
+
+
+def of_path(error: BaseException) -> bool:
+    """Whether an error was raised because a path is wrong: nothing is there, or nothing that may be opened."""
+    return any(isinstance(one, OSError) and one.errno in OF_PATH for one in chained(error))
 
 
 def chained(error: BaseException) -> list[BaseException]:

@@ -21,6 +21,7 @@ from pipelines.data.study import Rejected
 from pipelines.runs.exits import Exit, exit_code, trace
 from pipelines.runs.progress import shown
 from privacy.message import Json
+from privacy.system_errors import of_path
 
 NOTICE = "For research use only: not a medical device, not for diagnosis."
 D = TypeVar("D")
@@ -43,8 +44,9 @@ def run_batch(work: Callable[[Console], int], *, also: Mapping[type[BaseExceptio
     """Run a command; return the exit code (docs/reference/exit-codes.md). Only the owner can read new files. also: as
     in `exit_code`.
 
-    A `ValueError` is an error in the command line. Other errors with an exit code are printed in a line, and all others
-    line. Of an unforeseen error the place in the code is told, and not its words, which may quote a patient.
+    A `ValueError` is an error in the command line, also one raised from the system's error about a path. Other errors
+    with an exit code are printed in a line. Of an unforeseen error the place in the code is told, and not its words,
+    which may quote a patient.
     """
     os.umask(0o077)
     console = Console(stderr=True)
@@ -52,7 +54,7 @@ def run_batch(work: Callable[[Console], int], *, also: Mapping[type[BaseExceptio
         return work(console)
     except (Exception, KeyboardInterrupt) as error:
         code = exit_code(error, also=also)
-        if code is Exit.FAILED and isinstance(error, ValueError):
+        if (code is Exit.FAILED and isinstance(error, ValueError)) or (type(error) is ValueError and of_path(error)):
             code = Exit.CONFIG
         if code is Exit.FAILED:
             say(console, f"an error that was not foreseen; please report it with these lines:{trace(error)}")

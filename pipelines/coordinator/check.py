@@ -26,7 +26,7 @@ from pipelines.hospital.released_counts import cost_of_counts
 from pipelines.loader.document import ConfigError
 from pipelines.loader.overrides import overridden
 from pipelines.phantom.patients import PhantomSource
-from pipelines.settings.checks.foreign import failure
+from pipelines.settings.foreign import failure
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
 from privacy.message import Json, as_list, number_of, to_bytes

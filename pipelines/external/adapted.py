@@ -46,6 +46,7 @@ from pipelines.models.file import Ready, read_ready
 from pipelines.models.translator_file import unplaced
 from pipelines.settings.route import NEEDS, PERSONAL, SHARED
 from privacy.message import Malformed, Message, Params, as_mapping, sealed, to_bytes
+from privacy.system_errors import of_path
 
 STATE = ":state"
 """Prefix of an adapted state's tensors; no site has this name."""
@@ -187,9 +188,16 @@ def read_model(path: Path) -> Ready:
     """Read a model: of a site of a run, or adapted at an external site.
 
     Raises:
-        ValueError, OSError: as `read_ready` and `read_adapted`.
+        ValueError: as `read_ready` and `read_adapted`; or no file is there, or none that may be opened.
+        OSError: as they do, for other reasons.
     """
-    return read_adapted(path) if what_is(path) == ADAPTED else read_ready(path)
+    try:
+        return read_adapted(path) if what_is(path) == ADAPTED else read_ready(path)
+    except OSError as error:
+        if not of_path(error):
+            raise
+        told = f"{path} cannot be read ({error.strerror}); name a model's file that you may read"
+        raise ValueError(told) from error
 
 
 def _restored(experts: Sequence[nn.Module], how: How, state: Mapping[str, Tensor]) -> nn.Module:

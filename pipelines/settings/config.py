@@ -33,8 +33,8 @@ from pipelines.settings.checks import (
     track,
     variants,
 )
-from pipelines.settings.checks.foreign import guarded
 from pipelines.settings.floors import with_features
+from pipelines.settings.foreign import guarded
 from pipelines.settings.harmonization import Harmonize
 from pipelines.settings.image_spaces import portable
 from pipelines.settings.learning import Audits, Evaluation, Split, Training

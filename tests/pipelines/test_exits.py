@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.__main__ import main
 from pipelines.batch.loop import Results, collect, run_batch
 from pipelines.loader.document import ConfigError
 from pipelines.runs.exits import Exit, exit_code
@@ -76,3 +77,35 @@ def test_a_wrong_value_in_the_middle_of_the_work_is_no_mistake_of_the_command_li
 
     assert run_batch(lambda console: collect("predict", results(), 1, Results([], []), console) or 0) == Exit.FAILED
     assert "Miller" not in capsys.readouterr().err
+
+
+MISSING = {
+    "no.yaml": [[command, "no.yaml"] for command in ("run", "check", "study", "night", "site", "plugins")],
+    "no.model": [
+        ["predict", "no.model", "images", "--out", "out"],
+        ["predict", "no.model", "images", "--out", "out", "--recommended"],
+        ["translate", "no.model", "images", "--out", "out", "--keep-names"],
+        ["export", "no.model", "--out", "out", "--onnx"],
+        ["sign", "no.model", "--key", "a.txt"],
+    ],
+    "a.txt/no": [["predict", "a.txt/no", "images", "--out", "out"], ["export", "a.txt/no", "--out", "out", "--onnx"]],
+    "images": [["predict", "images", "images", "--out", "out"], ["export", "images", "--out", "out", "--onnx"]],
+    "no": [["deidentify", "no", "out", "--key", "a.txt"], ["ledger", "verify", "no"], ["clean", "no"]],
+}
+"""Path that is not there, or is a folder, or lies in a file -> commands that are given it."""
+CASES = [(path, command) for path, commands in MISSING.items() for command in commands]
+
+
+@pytest.mark.parametrize(("path", "command"), CASES, ids=[" ".join(command) for _, command in CASES])
+def test_a_path_that_cannot_be_read_is_an_error_of_the_command_line(path, command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "a.txt").write_text("a")
+    try:
+        code = main(command)
+    except SystemExit as end:
+        code = end.code
+    said = capsys.readouterr().err
+    assert code == Exit.CONFIG, said
+    (told,) = [line for line in said.splitlines() if path in line and "reading" not in line][:1]
+    assert len(told.split()) > 3 and "Traceback" not in said

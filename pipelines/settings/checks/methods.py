@@ -14,7 +14,7 @@ from federation.rounds import verdict
 from federation.task import Task
 from personalize import AnyAlgorithm
 from personalize.prompts import no_prompt
-from pipelines.settings.checks.foreign import failure
+from pipelines.settings.foreign import failure
 from pipelines.settings.run_settings import RunSettings, network, ready, try_network, works
 from privacy.release.policy import SITES
 from privacy.settings_error import Problem
