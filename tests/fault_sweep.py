@@ -9,7 +9,9 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,12 +94,14 @@ def warmed(folder: Path) -> None:
     (folder / "private.yaml").write_text(yaml.safe_dump(on_files(PRIVATE | {"name": "private"})))
     here = Path.cwd()
     os.chdir(folder)
-    plain()
     shutil.copytree("runs/tiny", "runs/private")  # the keys
-    for argv in (RUN, ("run", "private.yaml"), ("predict", READY, IMAGES, "--no-gland", "--out", "out")):
-        if answered(list(argv)):
-            raise RuntimeError(f"{argv} fails without any fault")
-    os.chdir(here)
+    try:
+        with plain():
+            for argv in (RUN, ("run", "private.yaml"), ("predict", READY, IMAGES, "--no-gland", "--out", "out")):
+                if answered(list(argv)):
+                    raise RuntimeError(f"{argv} fails without any fault")
+    finally:
+        os.chdir(here)
 
 
 class Outcome(NamedTuple):
@@ -144,14 +148,14 @@ def called(case: Case, folder: Path, argv: Sequence[str] | None = None, points: 
 
     def work() -> int:
         os.chdir(folder)
-        plain()
         if case.over:
             pipelines.coordinator.run.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
         line = list(case.argv if argv is None else argv)
-        if points is None:
-            return answered(line)
-        with injected(points, allocations=points.kind == "allocation"):
-            return answered(line)
+        with plain():
+            if points is None:
+                return answered(line)
+            with injected(points, allocations=points.kind == "allocation"):
+                return answered(line)
 
     return in_copy(work)
 
@@ -166,14 +170,27 @@ def answered(argv: list[str]) -> int:
         return outside(error)
 
 
-def plain() -> None:
-    """Draw no figure: they take most of a small run's time, and touch no file."""
-    import sys
+def unpainted(size: tuple[float, float], alt: str, draw: object) -> str:
+    """In place of `evaluation.drawing.svg`: figures take most of a small run's time, and touch no file."""
+    return "<svg/>"
 
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Draw no figure, in no module, however late it is imported; afterwards as before."""
     real = evaluation.drawing.svg
-    for name in [name for name in sys.modules if name.startswith("evaluation.")]:
-        if getattr(sys.modules[name], "svg", None) is real:
-            sys.modules[name].svg = lambda size, alt, draw: "<svg/>"  # type: ignore[attr-defined]
+    _exchange(real, unpainted)
+    try:
+        yield
+    finally:
+        _exchange(unpainted, real)
+
+
+def _exchange(old: Callable[..., str], new: Callable[..., str]) -> None:
+    """Exchange a function that modules import as `svg`."""
+    for module in [*sys.modules.values()]:
+        if getattr(module, "svg", None) is old:
+            module.svg = new  # type: ignore[attr-defined]
 
 
 def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -> dict[str, int]:
@@ -183,10 +200,9 @@ def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -
     def look() -> int:
         points = Points(work, kind="allocation" if allocations else "")
         os.chdir(work)
-        plain()
         if case.over:
             pipelines.coordinator.run.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
-        with injected(points, allocations=allocations):
+        with plain(), injected(points, allocations=allocations):
             code = answered(list(case.argv))
         (work / "counts").write_text(json.dumps(points.counts))
         return code
