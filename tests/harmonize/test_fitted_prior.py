@@ -175,12 +175,11 @@ def test_it_ends_no_farther_from_what_was_told_than_it_began(pictures, monkeypat
     judged = fitted_prior._objective
 
     def heard(settings, at, told):
-        ends.append((id(told), judged(settings, at, told)))
+        ends.append((told, judged(settings, at, told)))
         return ends[-1][1]
 
     monkeypatch.setattr(fitted_prior, "_objective", heard)
     fit(replace(SMALL, pictures=pictures), open_access({"train": _patients()}, batch=8, seed=0), INPUTS, seed=0)
-    kept = [value for who, value in ends if who == ends[-1][0]][
-        1::2
-    ]  # of what was tried, then of what is kept, in turn
+    last = [value for who, value in ends if who is ends[-1][0]]
+    kept = last[1::2]  # of what was tried, then of what is kept, in turn
     assert len(kept) == fitted_prior.STEPS[-1] and kept == sorted(kept, reverse=True)
