@@ -22,6 +22,7 @@ from rich.console import Console
 from federation.flare import ServerApp
 from federation.remote import Reach, Remote
 from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, read_order
+from pipelines.runs.replies import kept_in
 from pipelines.runs.stopping import Stop
 
 LOOK_S = 2.0
@@ -42,11 +43,13 @@ def execute_order(path: Path, reached: Mapping[str, Reach]) -> None:
     os.chdir(order.folder)
     os.environ.update(order.environment)
     lost = losses(place)
-    inside, outside = (
-        Remote(reached, sites, silence_s=order.silence_s, on_gone=lost) for sites in (order.inside, order.outside)
-    )
     with (place / MESSAGES).open("a", encoding="utf-8", buffering=1) as told, watched(place) as stop:
         console, said = Console(file=told, width=WIDTH), io.StringIO()
+        keep = kept_in(place, partial(console.print, markup=False, highlight=False, soft_wrap=True))
+        inside, outside = (
+            Remote(reached, sites, silence_s=order.silence_s, on_gone=lost, keep=keep)
+            for sites in (order.inside, order.outside)
+        )
         with redirect_stdout(said):
             engines = Engines(inside, outside, order.command)
             code = run_command(parse(order.arguments), console, engines=engines, stop=stop)

@@ -1,4 +1,4 @@
-"""Replies of many sites simulated in one process: kept on disk, not in memory, until they are merged."""
+"""Replies of many sites, simulated or far away: kept on disk, not in memory, until they are merged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ def on_disk(worker: Worker, folder: Path, log: Callable[[str], None]) -> Worker:
     """
 
     def answer(call: Call, message: Message) -> Message:
-        reply = worker(call, message)
+        return keep(call, worker(call, message))
+
+    keep = kept_in(folder, log)
+    return answer
+
+
+def kept_in(folder: Path, log: Callable[[str], None]) -> Callable[[Call, Message], Message]:
+    """What `on_disk` does with a reply; it raises Refused where the reply cannot be kept."""
+
+    def keep(call: Call, reply: Message) -> Message:
         if not reply.tensors:
             return reply
         try:
@@ -33,7 +42,7 @@ def on_disk(worker: Worker, folder: Path, log: Callable[[str], None]) -> Worker:
             raise Refused(failure(error)) from error
         return Message({name: kept.tensors[name] for name in reply.tensors}, reply.facts)  # in their order
 
-    return answer
+    return keep
 
 
 def _kept(reply: Message, folder: Path) -> Message:
