@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from evaluation.evidence import evidence_of
 from evaluation.overlap import Overlaps
@@ -17,6 +18,7 @@ from federation.engine import Engine
 from pipelines.loader.validation import to_plain
 from pipelines.models.signed import TENSOR, Signed, reading_of, to_tensor
 from pipelines.runs.store import digest, short
+from pipelines.runs.witness import asked_to_survey, remember
 from pipelines.settings.benchmark import BenchmarkSettings
 from pipelines.settings.learning import Split
 from privacy.message import Call, Json, Message, as_mapping
@@ -50,10 +52,18 @@ class NoAnswer(Exception):
 
 
 def visit(
-    settings: BenchmarkSettings, models: Mapping[str, Signed], engine: Engine, site: str, check: Callable[[], None]
+    settings: BenchmarkSettings,
+    models: Mapping[str, Signed],
+    engine: Engine,
+    site: str,
+    root: Path,
+    check: Callable[[], None],
 ) -> Heard:
-    """Ask one hospital for everything. check: called between requests; raises `Stopped` on request."""
+    """Ask one hospital for everything. root: the run's folder, which remembers its last answer, so that a ledger that
+    was put back from an older copy is noticed. check: called between requests; raises `Stopped` on request.
+    """
     heard = Heard(site)
+    last: dict[str, Message] = {}
 
     def ask(name: str, request: str, message: Message) -> Message:
         check()
@@ -61,26 +71,31 @@ def visit(
         check()  # a hospital that was stopped at work has not replied
         if site in answers.missing:
             raise NoAnswer(request, answers.missing[site])
+        last[site] = answers.replies[site]
         return answers.replies[site]
 
-    for label, model in models.items():
-        try:
-            cohort = _read(heard, ask, reading_of(model.ready))
-            reply = _evaluated(settings, ask, model, cohort)
-            heard.evidence[label] = _evidence(settings, model, reply)
-            heard.replies[label] = reply
-        except NoAnswer as none:
-            heard.refused[label] = (none.request, none.code)
+    first = asked_to_survey(root, [site])[site]
+    try:
+        for label, model in models.items():
+            try:
+                cohort = _read(heard, ask, first, reading_of(model.ready))
+                reply = _evaluated(settings, ask, model, cohort)
+                heard.evidence[label] = _evidence(settings, model, reply)
+                heard.replies[label] = reply
+            except NoAnswer as none:
+                heard.refused[label] = (none.request, none.code)
+    finally:
+        remember(root, last)
     return heard
 
 
 Ask = Callable[[str, str, Message], Message]
 
 
-def _read(heard: Heard, ask: Ask, reading: Mapping[str, Json]) -> str:
-    """The name of the hospital's cohort, read as a model wants. Raises: NoAnswer."""
+def _read(heard: Heard, ask: Ask, first: Message, reading: Mapping[str, Json]) -> str:
+    """The name of the hospital's cohort, read as a model wants. first: the question `survey`. Raises: NoAnswer."""
     facts = {**reading, "split": to_plain(Split()), "seed": SEED, "independent": True}
-    there = str(ask("survey", "survey", Message()).facts.get("digest"))
+    there = str(ask("survey", "survey", first).facts.get("digest"))
     name = f"ingest-{short(digest({'asked': facts, 'files': there, 'version': VERSION}))}"
     heard.counts = ask(name, "ingest", Message({}, facts)).facts
     if heard.counts.get("too_many_rejected"):

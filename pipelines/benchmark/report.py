@@ -39,6 +39,7 @@ MEANINGS: Mapping[str, str] = {
     "policy_privacy": "it promises privacy, and no ε was offered",
     "policy_public": "it does not declare its counts public",
     "budget": "its patients' privacy budget does not allow it",
+    "older_ledger": "its ledger was put back from an older copy, and nobody said what was lost",
     "too_few_patients": "it has too few patients",
     "no_test_patients": "it has no patient with a label",
     "no_labels": "it has no labels",

@@ -68,7 +68,7 @@ def run_benchmark(
         if options.check or options.headers:
             return _print_check(settings, models, root, console, as_json=options.json)
         engines = engine or _simulation(settings, root, stopping)
-        heard = _heard(settings, models, engines, stopping.check, console)
+        heard = _heard(settings, models, engines, root, stopping.check, console)
         files = told(settings, models, heard, now=_now(), command=command, far=engine is not None)
         _write(root, files._asdict(), heard)
     code = Exit.OK if any(one.evidence for one in heard) else Exit.SITE
@@ -128,6 +128,7 @@ def _heard(
     settings: BenchmarkSettings,
     models: Mapping[str, Signed],
     engine: Engine,
+    root: Path,
     check: Callable[[], None],
     console: Console,
 ) -> list[Heard]:
@@ -136,7 +137,7 @@ def _heard(
     with shown(settings.title or settings.name, console=console) as step:
         for place, site in enumerate(sorted(engine.sites)):
             step(place, len(engine.sites), site)
-            found.append(visit(settings, models, engine, site, check))
+            found.append(visit(settings, models, engine, site, root, check))
     return found
 
 

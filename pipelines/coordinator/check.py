@@ -15,6 +15,7 @@ from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.cautions import cautions
 from pipelines.coordinator.check_words import counted, harmonizing, privacy_table, public
 from pipelines.coordinator.report.methods import work_of
+from pipelines.coordinator.witness import asked_to_survey
 from pipelines.coordinator.world import World
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
 from pipelines.data.pseudonym import normalized
@@ -53,7 +54,7 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
     sites: dict[str, dict[str, Json]] = {}
     simulated = ({} if headers else _simulated(world)) | _archived(world)
     for part in (world, world.beyond()):
-        asked = {site: message for site, message in part.everyone({}).items() if site not in simulated}
+        asked = {site: message for site, message in asked_to_survey(part).items() if site not in simulated}
         replies = part.ask_all(part.run("survey"), "survey", asked)
         sites |= {site: dict(reply.facts) for site, reply in replies.items()}
     sites = {site: sites[site] if site in sites else simulated[site] for site in world.config.sites}

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from federation.engine import Answers, Engine
-from pipelines.coordinator.witness import remember
 from pipelines.coordinator.world import World
 from pipelines.runs.plan import Stage
+from pipelines.runs.witness import remember
 from privacy.message import Call, Json, Message
 
 ASKED = "asked"
@@ -60,7 +60,7 @@ class Noting:
 
 def held(stage: Stage[World]) -> Stage[World]:
     """The same stage, whose artifact has `asked`, and which is run again if a file of an answer is gone. What hospitals
-    answered last is remembered, also where the stage fails: see `pipelines.coordinator.witness`.
+    answered last is remembered, also where the stage fails: see `pipelines.runs.witness`.
     """
 
     def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
@@ -70,7 +70,7 @@ def held(stage: Stage[World]) -> Stage[World]:
         try:
             summary = stage.run(noting, inputs, out)
         finally:
-            remember(world, last)
+            remember(world.root, last)
         once = {site: [json.loads(one) for one in sorted({json.dumps(one) for one in asked[site]})] for site in asked}
         if once:
             (out / ASKED).write_text(json.dumps(once, indent=0, sort_keys=True))

@@ -6,16 +6,20 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from small_run import PRIVATE
 
+from pipelines.benchmark.report import MEANINGS
 from pipelines.ledger import main as ledger_main
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from privacy.dp.accounting import cost
 from privacy.dp.events import NON_PRIVATE
 from privacy.release import ledger as ledgers
+from signed_models import finished, public_key, sees, table, write_signed
 
 
 @pytest.fixture
@@ -85,3 +89,62 @@ def test_a_ledger_that_only_grew_is_never_refused(here):
     assert main(["tiny.yaml"]) == Exit.OK
     assert main(["tiny.yaml", "--from", "evaluate", "--fresh"]) == Exit.OK
     assert main(["tiny.yaml"]) == Exit.OK
+
+
+def test_check_refuses_it_too_before_anybody_begins_anew(here, capsys):
+    ledger = here / "runs" / "tiny" / "sites" / "a" / "ledger.jsonl"
+    put_back(ledger, ledger.read_bytes().count(b"\n") // 2)
+    assert main(["tiny.yaml", "--check"]) == Exit.SITE
+    assert "a: older_ledger" in capsys.readouterr().err
+
+
+def benchmark(folder: Path) -> str:
+    """The settings of a benchmark of one model at two hospitals, of which one has a budget for one evaluation."""
+    write_signed(folder / "ours.safetensors", finished(params=sees(2.0)))
+    trusted = {"trusted_models": {"owner": public_key()}}
+    careful = {**trusted, "budget": {"epsilon": 1.3}, "public": ["counts"], "min_patients": 1}
+    sites = {
+        name: {"source": {"kind": "table", "file": str(table(folder / f"{name}.csv", 1)), "label": "y"}, "policy": own}
+        for name, own in (("careful", careful), ("open", trusted))
+    }
+    said = {"models": {"ours": "ours.safetensors"}, "copies": 50, "epsilon": 1.0}
+    (folder / "bench.yaml").write_text(yaml.safe_dump({"name": "bench", "benchmark": said, "sites": sites}))
+    return "bench.yaml"
+
+
+def said_of(folder: Path, site: str) -> dict[str, Any]:
+    facts = json.loads((folder / "runs" / "bench" / "benchmark.json").read_text())
+    return next(one for one in facts["hospitals"] if one["site"] == site)
+
+
+@pytest.mark.parametrize("forgotten", ["nothing", "conversations"])
+def test_a_benchmark_notices_it_too_and_spends_nothing_twice(tmp_path, monkeypatch, forgotten):
+    monkeypatch.chdir(tmp_path)
+    assert main([config := benchmark(tmp_path)]) == Exit.OK
+    site = tmp_path / "runs" / "bench" / "sites" / "careful"
+    whole = list(ledgers.lines(site / "ledger.jsonl"))
+    before = next(place for place, line in enumerate(whole) if line["request"] == "benchmark")
+    assert epsilon(site / "ledger.jsonl") == pytest.approx(1.0, rel=0.02)
+    assert put_back(site / "ledger.jsonl", before) < 0.1
+    if forgotten == "conversations":  # so that it would evaluate again, with other noise
+        shutil.rmtree(site / "conversations")
+    assert main([config]) == Exit.OK, "the other hospital answers as before"
+    assert said_of(tmp_path, "careful")["reasons"]["ours"] == {
+        "request": "survey",
+        "code": "older_ledger",
+        "meaning": MEANINGS["older_ledger"],
+    }
+    assert said_of(tmp_path, "open")["verdict"] == "scored"
+    assert epsilon(site / "ledger.jsonl") < 0.1, "nothing more left"
+    told = ["restored", str(site / "ledger.jsonl"), "--lost", lost(site), "--epsilon", "1.0"]
+    assert ledger_main(told) == Exit.OK and main([config]) == Exit.OK
+    after = said_of(tmp_path, "careful")["reasons"]
+    assert after["ours"]["code"] == "budget", "what was lost counts in full"
+
+
+def test_a_benchmark_that_goes_on_with_whole_ledgers_is_never_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = benchmark(tmp_path)
+    for _ in range(3):
+        assert main([config]) == Exit.OK
+        assert said_of(tmp_path, "careful")["reasons"] == {}

@@ -1,0 +1,41 @@
+"""Who asks hospitals remembers each one's last answer, and so notices a ledger that was put back from an older copy.
+
+`witness.json` in the run's folder: site -> sha256 of the answer's bytes, as its line in the hospital's ledger has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pipelines.runs.store import DiskFolder
+from privacy.message import Json, Message, to_bytes
+
+FILE = "witness.json"
+
+
+def asked_to_survey(root: Path, sites: Iterable[str]) -> dict[str, Message]:
+    """The first question to each site, with the last answer that came from it. root: the run's folder."""
+    known = _known(root)
+    facts: dict[str, dict[str, Json]] = {site: {"witness": known[site]} if site in known else {} for site in sites}
+    return {site: Message({}, facts[site]) for site in facts}
+
+
+def remember(root: Path, last: Mapping[str, Message]) -> None:
+    """Keep the last answers, by site, in the run's folder. Raises: OSError: the disk."""
+    known = _known(root)
+    now = known | {site: hashlib.sha256(to_bytes(reply)).hexdigest() for site, reply in last.items()}
+    if now != known:
+        DiskFolder(root).write(FILE, json.dumps(now, indent=0, sort_keys=True).encode())
+
+
+def _known(root: Path) -> dict[str, str]:
+    """What is remembered; nothing where the file is missing or cut off, since then there is no witness."""
+    folder = DiskFolder(root)
+    try:
+        said = json.loads(folder.read(FILE)) if folder.has(FILE) else {}
+    except ValueError:
+        return {}
+    return {str(site): str(code) for site, code in said.items()} if isinstance(said, dict) else {}
