@@ -9,8 +9,10 @@ from pathlib import Path
 
 from federation.engine import Engine, InProcess
 from pipelines.runs.stopping import Stop
+from pipelines.runs.witness import begun_anew
 from pipelines.settings.config import Config
 from privacy.message import Call, Json, Message
+from privacy.release.witness import OLDER
 
 DATA_CODES = frozenset({"no_folder", "no_files", "no_labels", "no_gland", "bad_source", "bad_archive"})
 """Refusal codes that concern a site's files, not its machine."""
@@ -58,7 +60,7 @@ class World:
         answers = self.engine.ask(Call(run, 0, request, {}), messages)
         self.stop.check()  # a site that was stopped at work has not replied
         if answers.missing:
-            raise SitesMissing(request, answers.missing, where=self.logs(*answers.missing))
+            raise SitesMissing(request, answers.missing, where=self._why(answers.missing))
         return answers.replies
 
     def logs(self, *sites: str) -> str:
@@ -66,6 +68,10 @@ class World:
         if not self.simulation:
             return "log.txt in its folder, at the hospital"
         return ", ".join(str(self.root / "sites" / site / "log.txt") for site in sorted(sites))
+
+    def _why(self, missing: Mapping[str, str]) -> str:
+        forgotten = self.simulation and OLDER in missing.values()
+        return f"{self.logs(*missing)}; {begun_anew(self.root)}" if forgotten else self.logs(*missing)
 
     def ask_one(self, run: str, request: str, site: str, facts: Mapping[str, Json]) -> Message:
         """Send one site a request, and require its reply. Raises: SitesMissing."""

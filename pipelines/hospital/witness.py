@@ -9,10 +9,11 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from pipelines.hospital.hospital import Hospital
+from pipelines.runs.witness import begun_anew
 from privacy.message import Json
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
-from privacy.release.witness import has
+from privacy.release.witness import OLDER, has
 
 
 class Surveyed(TypedDict):
@@ -29,9 +30,15 @@ def check_witness(hospital: Hospital, facts: Mapping[str, Json]) -> None:
     """
     seen = facts.get("witness")
     if isinstance(seen, str) and not has(ledgers.lines(hospital.ledger), seen):
-        raise Refused("older_ledger") from ValueError(
+        raise Refused(OLDER) from ValueError(
             f"the coordinator holds an answer of ours, sha256 {seen}, and {hospital.ledger} has no line for it: it was "
             f"put back from an older copy, or begun anew. Put the newest copy back. If there is none: "
             f"python -m pipelines.ledger restored {hospital.ledger} --lost {seen} --epsilon E, with E what the lost "
-            f"lines may have cost, or unknown"
+            f"lines may have cost, or unknown. {_otherwise(hospital)}"
         )
+
+
+def _otherwise(hospital: Hospital) -> str:
+    if not hospital.simulation:
+        return "Who does not know what was lost asks the data protection officer, and goes on with nothing before that"
+    return f"Or, {begun_anew(hospital.root.parent.parent)}"

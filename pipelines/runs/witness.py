@@ -31,6 +31,14 @@ def remember(root: Path, last: Mapping[str, Message]) -> None:
         DiskFolder(root).write(FILE, json.dumps(now, indent=0, sort_keys=True).encode())
 
 
+def begun_anew(root: Path) -> str:
+    """What a simulation can do about a ledger that is gone, and a real hospital cannot. root: the run's folder."""
+    return (
+        f"in a simulation whose folders were deleted on purpose, delete {FILE} and all of sites/ (both in {root}): all "
+        "hospitals begin anew, and what was spent before is forgotten"
+    )
+
+
 def _known(root: Path) -> dict[str, str]:
     """What is remembered; nothing where the file is missing or cut off, since then there is no witness."""
     folder = DiskFolder(root)

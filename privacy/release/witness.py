@@ -17,6 +17,8 @@ from privacy.dp.events import NON_PRIVATE, Pure, describe
 from privacy.message import Json
 from privacy.release import ledger as ledgers
 
+OLDER = "older_ledger"
+"""The code by which a hospital refuses."""
 RESTORED = "restored"
 """In the place of a request: a person put the ledger back from an older copy."""
 

@@ -13,12 +13,15 @@ import yaml
 from small_run import PRIVATE
 
 from pipelines.benchmark.report import MEANINGS
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.witness import check_witness
 from pipelines.ledger import main as ledger_main
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from privacy.dp.accounting import cost
 from privacy.dp.events import NON_PRIVATE
 from privacy.release import ledger as ledgers
+from privacy.release.gate import Refused
 from signed_models import finished, public_key, sees, table, write_signed
 
 
@@ -96,6 +99,32 @@ def test_check_refuses_it_too_before_anybody_begins_anew(here, capsys):
     put_back(ledger, ledger.read_bytes().count(b"\n") // 2)
     assert main(["tiny.yaml", "--check"]) == Exit.SITE
     assert "a: older_ledger" in capsys.readouterr().err
+
+
+SIMULATED = "in a simulation whose folders were deleted on purpose, delete witness.json and all of sites/ (both in"
+
+
+def test_a_simulated_hospital_whose_folder_is_gone_is_told_from_a_real_one_and_what_to_delete_helps(here, capsys):
+    run = here / "runs" / "tiny"
+    shutil.rmtree(run / "sites" / "a")
+    assert main(["tiny.yaml"]) == Exit.SITE
+    said, log = " ".join(capsys.readouterr().err.split()), (run / "sites" / "a" / "log.txt").read_text()
+    assert "a: older_ledger" in said and SIMULATED in said
+    assert SIMULATED in log and str(Path("runs") / "tiny") in log and "pipelines.ledger restored" in log
+    shutil.rmtree(run / "sites")
+    (run / "witness.json").unlink()
+    assert main(["tiny.yaml"]) == Exit.OK, capsys.readouterr().err
+
+
+def test_a_real_hospital_is_not_told_to_delete_a_witness(here):
+    """Its ledger is what the patients have; what the coordinator deletes does not give it back."""
+    for simulation in (False, True):
+        there = Hospital("a", here / str(simulation) / "sites" / "a", None, lambda: "now", simulation=simulation)
+        with pytest.raises(Refused, match="older_ledger") as refused:
+            check_witness(there, {"witness": "0" * 64})
+        said = str(refused.value.__cause__)
+        assert "restored" in said and ("witness.json" in said) == (SIMULATED in said) == simulation
+        assert ("data protection officer" in said) != simulation
 
 
 def benchmark(folder: Path) -> str:
