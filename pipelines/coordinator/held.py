@@ -77,7 +77,7 @@ def held(stage: Stage[World]) -> Stage[World]:
         return summary
 
     def intact(world: World, artifact: Path) -> str | None:
-        complaint = stage.intact(world, artifact)
+        complaint = _complaint(stage, world, artifact)
         path = artifact / ASKED
         if complaint is not None or not path.is_file():
             return complaint
@@ -91,3 +91,13 @@ def held(stage: Stage[World]) -> Stage[World]:
         return None
 
     return replace(stage, run=run, intact=intact)
+
+
+def _complaint(stage: Stage[World], world: World, artifact: Path) -> str | None:
+    """What a stage says about its parts elsewhere. Records of the coordinator that cannot be read are a complaint, too:
+    no stage answers with an error, so the same command makes again what is damaged.
+    """
+    try:
+        return stage.intact(world, artifact)
+    except (ValueError, LookupError) as error:
+        return f"records are damaged: {' '.join(str(error).split())}"

@@ -27,7 +27,7 @@ from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.image_spaces import space_of, start_name
 from privacy.message import Call, Json, Malformed, Message, Params, as_list, from_bytes
 
-VERSION = 12
+VERSION = 13
 LEARNING = 4  # raise it, and VERSION, when a change alters what is trained: every method is then trained again
 BEGUN = "begun"
 MEMBERS = "members.json"
@@ -204,7 +204,12 @@ def _members(world: World, label: str, homes: Cohorts) -> dict[str, str]:
 
 
 def _known(folder: DiskFolder) -> dict[str, str]:
-    return dict(json.loads(folder.read(MEMBERS))) if folder.has(MEMBERS) else {}
+    """Who takes part; nobody where the list is damaged, so that a new conversation begins."""
+    try:
+        said = json.loads(folder.read(MEMBERS)) if folder.has(MEMBERS) else {}
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _state(folder: DiskFolder, name: str, rounds: int) -> Json:
