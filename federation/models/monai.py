@@ -8,6 +8,7 @@ and nothing here fetches or reads a file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -17,15 +18,43 @@ from torch import Tensor, nn
 from federation.models.cnn import Norm
 from federation.models.own import adapted
 from federation.task import Kind, Output, cross_entropy, overlap_loss
-from privacy.settings_error import Problem, refuse
+from privacy.settings_error import Problem, refuse, shown
 
 Value: TypeAlias = bool | int | float | str | tuple[bool | int | float | str, ...] | None
-LARGEST, LONGEST, DEEPEST = 4096, 64, 256
-"""Of a whole number, of a list, and of layers together: a hospital builds what a coordinator says."""
+LARGEST, LONGEST, DEEPEST, WIDEST = 4096, 64, 256, 15
+"""Of a whole number, of a list or text, of layers together, and of a kernel or stride along an axis: a hospital builds
+what a coordinator says, and a convolution needs memory by the volume of its kernel, which no count of parameters tells.
+"""
 LAYERS = ("block_config", "blocks_down", "blocks_up")
 OURS = ("name", "kind", "spatial_dims", "in_channels", "n_input_channels", "out_channels", "num_classes")
 GROUPS = 8
 NORMS: Mapping[Norm, Any] = {"batch": "batch", "group": ("group", {"num_groups": GROUPS})}
+
+
+class Bound(NamedTuple):
+    """What a value of an argument may be, alone or each of a list: of these types, between these numbers."""
+
+    types: tuple[type, ...]
+    words: str
+    least: float = -math.inf
+    most: float = math.inf
+
+
+WHOLE = Bound((int,), "a whole number", 0, LARGEST)
+KERNEL = Bound((int,), "a whole number", 1, WIDEST)
+SHARE = Bound((int, float), "a number", 0, 1)
+FACTOR = Bound((int, float), "a number", 2**-6, 2**6)
+FLAG = Bound((bool,), "true or false")
+WORDS = Bound((str,), f"words of at most {LONGEST} letters")
+BOUNDS: Mapping[str, Bound] = {
+    **dict.fromkeys(("init_features", "growth_rate", "bn_size", "init_filters", "features", "filters", *LAYERS), WHOLE),
+    **dict.fromkeys(("kernel_size", "strides", "upsample_kernel_size", "conv1_t_size", "conv1_t_stride"), KERNEL),
+    **dict.fromkeys(("dropout", "dropout_prob"), SHARE),
+    "widen_factor": FACTOR,
+    **dict.fromkeys(("bias", "no_max_pool", "res_block", "trans_bias"), FLAG),
+    **dict.fromkeys(("act", "model_name", "shortcut_type", "upsample", "upsample_mode"), WORDS),
+}
+"""By argument."""
 
 
 class Unmade(ValueError):
@@ -195,11 +224,22 @@ def _argument_problems(network: str, arguments: Mapping[str, Value]) -> Iterator
         elif isinstance(value, tuple) and len(value) > LONGEST:
             yield Problem(where, f"must be a list of at most {LONGEST} values, found {len(value)}")
         else:
-            whole = [one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, int)]
-            if wrong := [one for one in whole if not 0 <= one <= LARGEST]:
-                yield Problem(where, f"must be in [0, {LARGEST}], found {wrong[0]}")
-            elif name in LAYERS and sum(whole) > DEEPEST:
-                yield Problem(where, f"must be at most {DEEPEST} layers together, found {sum(whole)}")
+            each = [one for one in (value if isinstance(value, tuple) else (value,)) if one is not None]
+            if wrong := [text for text in (_unbounded(one, BOUNDS[name]) for one in each) if text]:
+                yield Problem(where, wrong[0])
+            elif name in LAYERS and (layers := sum(one for one in each if isinstance(one, int))) > DEEPEST:
+                yield Problem(where, f"must be at most {DEEPEST} layers together, found {layers}")
+
+
+def _unbounded(value: bool | float | str, bound: Bound) -> str | None:
+    """What is wrong with a value."""
+    if not isinstance(value, bound.types) or (isinstance(value, bool) and bool not in bound.types):
+        return f"must be {bound.words}, found {shown(value)}"
+    if isinstance(value, str):
+        return f"must be {bound.words}, found {len(value)}" if len(value) > LONGEST else None
+    if not bound.least <= value <= bound.most:  # NaN is in no range
+        return f"must be in [{bound.least:g}, {bound.most:g}], found {shown(value)}"
+    return None
 
 
 def _why(name: str, known: Known) -> str:

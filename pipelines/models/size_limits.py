@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import lru_cache
 from math import prod
 
-import torch
-
 from federation.descent import Work
-from federation.parameters import count, read
+from federation.sizes import PARAMETERS, TooLarge, check_size
 from federation.task import Task
 from personalize import AnyAlgorithm
 from personalize.prompts import no_prompt
 
-PARAMETERS = 2**28
-"""Most parameters of a method's networks, and most numbers in one example: 1 GiB each."""
 LAYERS = 1000
 """The longest list in the settings of a network."""
 REPEATS = 10**6
@@ -41,25 +36,14 @@ def size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[str]:
     return found or no_prompt(algorithm.name, task) or _too_large(algorithm, task)
 
 
-@lru_cache(maxsize=64)
-def size_of(algorithm: AnyAlgorithm, task: Task) -> int:
-    """Number of parameters and buffers of a method's network, counted without allocating them.
-
-    Raises:
-        RuntimeError, OverflowError: no such network can be built.
-    """
-    with torch.device("meta"):
-        return count(read(algorithm.network(task)))
-
-
 def _too_large(algorithm: AnyAlgorithm, task: Task) -> list[str]:
     try:
-        size = size_of(algorithm, task)
+        check_size(algorithm, task)
     except (RuntimeError, OverflowError) as error:
         return [f"model: no such network can be built ({error}): change its widths, the method's, or the inputs"]
-    if size <= PARAMETERS:
-        return []
-    return [f"model: at most {PARAMETERS} parameters, found {size} with {algorithm.name}: choose a smaller network"]
+    except TooLarge as error:
+        return [f"model: {error}"]
+    return []
 
 
 def _excessive(value: object) -> bool:

@@ -12,6 +12,7 @@ from torch import nn
 from federation.descent import Work
 from federation.models import AnyModel
 from federation.models.clip import Clip
+from federation.sizes import check_size
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import AnyImages
@@ -95,8 +96,10 @@ def try_network(task: Task) -> None:
     """Give two examples of zeros to the network of a task; done once, the global random state is not changed.
 
     Raises:
-        RuntimeError, ValueError, MemoryError: it cannot be built, or cannot take them.
+        TooLarge: it has too many parameters; nothing of it was allocated.
+        RuntimeError, OverflowError, ValueError, MemoryError: it cannot be built, or cannot take them.
     """
+    check_size(None, task)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         task.network().eval()(torch.zeros(2, *task.inputs))
 
@@ -106,7 +109,9 @@ def network(algorithm: AnyAlgorithm, task: Task) -> nn.Module:
     """A network for the checks, made once; the global random state is not changed.
 
     Raises:
-        RuntimeError, ValueError, MemoryError: it cannot be built.
+        TooLarge: it has too many parameters; nothing of it was allocated.
+        RuntimeError, OverflowError, ValueError, MemoryError: it cannot be built.
     """
+    check_size(algorithm, task)
     with torch.random.fork_rng(devices=[]):
         return algorithm.network(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +18,15 @@ from consilium.testing import testbed
 from consilium.testing.networks import LAWS
 from federation.algorithm import Algorithm
 from federation.descent import Work
-from federation.models.monai import NETWORKS, UNFIT, Monai, Unmade
+from federation.models.monai import BOUNDS, NETWORKS, UNFIT, Monai, Unmade
 from federation.models.own import Own, register_network
 from federation.parameters import read
 from federation.pretraining import Pretrained, begun, pretrained
 from federation.randomness import seeded
 from federation.rounds import Schedule
+from federation.sizes import size_of
 from federation.task import Task
-from pipelines.models.size_limits import size_of, size_problems
+from pipelines.models.size_limits import size_problems
 from privacy.dp.modules import unfit
 from privacy.dp.protection import Protection
 
@@ -96,6 +98,7 @@ def test_what_settings_may_say_is_what_monai_takes(network: str) -> None:
     names = {*known.takes, *known.needs, *known.shape, *known.fixed, *([known.norm] if known.norm else [])}
     assert names <= set(inspect.signature(kind).parameters)
     assert not {"pretrained", "progress"} & set(known.takes), "a hospital fetches nothing"
+    assert set(known.takes) <= set(BOUNDS), "each argument has bounds"
     assert not set(UNFIT) & set(NETWORKS)
 
 
@@ -236,6 +239,41 @@ def test_a_private_round_runs() -> None:
         (
             {"network": "DenseNet", "arguments": {"block_config": (200, 200)}},
             ["arguments.block_config must be at most 256 layers together, found 400"],
+        ),
+        (
+            {
+                "network": "DenseNet",
+                "arguments": {
+                    "growth_rate": 1.5e9,
+                    "init_features": math.nan,
+                    "bn_size": True,
+                    "block_config": (2, 2.0),
+                    "dropout_prob": math.inf,
+                    "act": "x" * 65,
+                },
+            },
+            [
+                "arguments.growth_rate must be a whole number, found 1500000000.0",
+                "arguments.init_features must be a whole number, found NaN",
+                "arguments.bn_size must be a whole number, found true",
+                "arguments.block_config must be a whole number, found 2.0",
+                "arguments.dropout_prob must be in [0, 1], found Infinity",
+                "arguments.act must be words of at most 64 letters, found 65",
+            ],
+        ),
+        (
+            {"network": "DynUNet", "arguments": {**SMALL["DynUNet"], "kernel_size": (3, 4096, 3), "res_block": 1}},
+            [
+                "arguments.kernel_size must be in [1, 15], found 4096",
+                "arguments.res_block must be true or false, found 1",
+            ],
+        ),
+        (
+            {"network": "resnet18", "arguments": {"widen_factor": math.nan, "conv1_t_stride": 0}},
+            [
+                "arguments.widen_factor must be in [0.015625, 64], found NaN",
+                "arguments.conv1_t_stride must be in [1, 15], found 0",
+            ],
         ),
     ],
 )  # fmt: skip

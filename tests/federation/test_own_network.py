@@ -19,8 +19,9 @@ from federation.models.own import Own, OwnModule, adapted, register_network
 from federation.parameters import read
 from federation.randomness import seeded
 from federation.rounds import Schedule
+from federation.sizes import size_of
 from federation.task import Output, Task
-from pipelines.models.size_limits import size_of, size_problems
+from pipelines.models.size_limits import size_problems
 from privacy.dp.modules import unfit
 from privacy.dp.protection import Protection
 

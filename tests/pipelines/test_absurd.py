@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from small_run import PRIVATE, SMALL
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import route_settings
 from pipelines.data.folder import walked
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.numbers import LARGER
@@ -101,3 +104,46 @@ def test_a_failure_is_told_to_machines_with_stage_site_and_code(tmp_path, monkey
     said = json.loads(capsys.readouterr().out)
     assert (said["exit"], said["name"], said["stage"], said["sites"]) == (4, "SITE", "train", {"b": "policy_request"})
     assert said["to_go_on"].endswith("--from train")
+
+
+class Allocated(TorchDispatchMode):
+    """Notes the largest tensor that is made in memory."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(one, torch.Tensor) and one.device.type != "meta":
+                self.most = max(self.most, one.numel())
+        return made
+
+
+MASKS = route_settings.settings()
+UNET = {"kernel_size": [15] * 3, "strides": [1, 2, 2], "upsample_kernel_size": [2, 2], "filters": [256, 512, 4096]}
+HUGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "cnn": (SMALL, {"name": "cnn", "widths": [4096] * 12, "norm": "group"}),
+    "mlp": (SMALL, {"name": "mlp", "hidden": [10**6, 10**6]}),
+    "wide resnet": (SMALL, {"name": "monai", "network": "resnet18", "arguments": {"widen_factor": 64.0}}),
+    "dense": (SMALL, {"name": "monai", "network": "DenseNet", "arguments": {"growth_rate": 4096, "bn_size": 64}}),
+    "unet": (MASKS, {"name": "unet", "width": 4096, "levels": 2}),
+    "basic": (
+        MASKS,
+        {"name": "monai", "network": "BasicUNet", "arguments": {"features": [4096] * 6}},
+    ),
+    "kernels": (MASKS, {"name": "monai", "network": "DynUNet", "arguments": UNET}),
+}
+
+
+@pytest.mark.parametrize("window", [None, [16, 16]])
+@pytest.mark.parametrize("kind", HUGE)
+def test_a_network_that_is_too_large_is_refused_before_anything_of_it_is_allocated(kind, window):
+    said, model = HUGE[kind]
+    if window and said is SMALL:
+        pytest.skip("a window is for masks")
+    whole = {**copy.deepcopy(said), "model": model}
+    whole["evaluate"] = {**whole["evaluate"], "window": window}
+    with Allocated() as seen, pytest.raises(ConfigError, match=r"at most 268435456 parameters, found \d+") as refused:
+        validate(read_yaml(yaml.safe_dump(whole), environment={}), Config)
+    assert ("model",) in [problem.where for problem in refused.value.problems]
+    assert seen.most < 10**6

@@ -26,6 +26,7 @@ from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.parameters import count, read
 from federation.rounds import Schedule
+from federation.sizes import PARAMETERS, size_of
 from federation.task import Task
 from personalize.apple import Apple
 from personalize.fedfomo import FedFomo
@@ -37,7 +38,6 @@ from pipelines.hospital.statement import contents, own_statement
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
-from pipelines.models.size_limits import PARAMETERS, size_of
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings

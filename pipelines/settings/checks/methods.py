@@ -11,6 +11,7 @@ from federation.models.monai import Unmade
 from federation.models.own import Own
 from federation.rehearsal import initial_parameters, rehearse
 from federation.rounds import verdict
+from federation.sizes import TooLarge
 from federation.task import Task
 from personalize import AnyAlgorithm
 from personalize.prompts import no_prompt
@@ -69,8 +70,8 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
             continue  # `checks.features` says what is wrong with its file
         try:
             try_network(task)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            if isinstance(task.model, Own) or isinstance(error, Unmade):  # which say themselves what cannot be done
+        except (RuntimeError, OverflowError, ValueError, MemoryError) as error:
+            if isinstance(task.model, Own) or isinstance(error, Unmade | TooLarge):  # which say what cannot be done
                 apart = label in run.train.method_model
                 yield Problem(("train", "method_model", label) if apart else ("model",), f"{error}")
                 continue
@@ -96,6 +97,8 @@ def _form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[
         return [Problem((*where, "name"), text)]
     try:
         found = [Problem(where, said) for said in own.complaints(network(own, task), work, run.privacy != "none")]
+    except TooLarge as error:
+        return [Problem(where, f"{error}")]
     except Exception as error:
         if (told := failure(error, own, task.model)) is None:
             raise

@@ -10,6 +10,7 @@ import torch
 from federation.alone import Alone
 from federation.local import Local
 from federation.models import OnFeatures
+from federation.sizes import check_size
 from personalize import AnyAlgorithm
 from personalize.adaptation_baselines import Tent, tent
 from personalize.routing_outside import Routing
@@ -95,6 +96,8 @@ def _rehearsal_problems(run: RunSettings, route: Route, line: Line) -> list[Prob
     """Whether the networks of a line work with its way, tried on two images of zeros."""
     parts, how = route.methods(line), line.how
     try:
+        for label in parts.values():
+            check_size(run.train.methods[label], run.task_of(label))
         experts = [run.train.methods[label].network(run.task_of(label)) for label in parts.values()]
         x = torch.zeros(2, *run.images.inputs)
         if isinstance(how, Routing):

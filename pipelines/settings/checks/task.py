@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, as_folder
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.label_classes import value_problems
@@ -112,7 +114,8 @@ def _window_problems(run: RunSettings) -> Iterator[Problem]:
     for label in run.train.methods:
         model = run.train.method_model.get(label, run.model)
         try:
-            model.build(inputs=(run.images.inputs[0], *window), classes=len(run.task.names))
+            with torch.device("meta"):  # nothing is allocated
+                model.build(inputs=(run.images.inputs[0], *window), classes=len(run.task.names))
         except ValueError as error:
             yield Problem(where, f"{error} (method {label})")
 

@@ -1,0 +1,51 @@
+"""How many numbers a network has, counted before anything of it is allocated."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from federation.task import Task
+
+PARAMETERS = 2**28
+"""Most parameters of a method's networks, and most numbers in one example: 1 GiB each."""
+
+
+class Builds(Protocol):
+    """What makes a network for a task: any method."""
+
+    @property
+    def name(self) -> str: ...
+    def network(self, task: Task) -> nn.Module: ...
+    def __hash__(self) -> int: ...
+
+
+class TooLarge(ValueError):
+    """A network has more parameters than `PARAMETERS`."""
+
+
+@lru_cache(maxsize=64)
+def size_of(algorithm: Builds | None, task: Task) -> int:
+    """Number of parameters and buffers of a method's network, counted without allocating them. None: of the task's own.
+
+    Raises:
+        RuntimeError, OverflowError, ValueError: no such network can be built.
+    """
+    with torch.device("meta"):
+        module = task.network() if algorithm is None else algorithm.network(task)
+    return sum(value.numel() for value in module.state_dict().values())
+
+
+def check_size(algorithm: Builds | None, task: Task) -> None:
+    """Check that a network is no larger than a hospital builds. None: the task's own.
+
+    Raises:
+        TooLarge: it is.
+        RuntimeError, OverflowError, ValueError: as `size_of`.
+    """
+    if (size := size_of(algorithm, task)) > PARAMETERS:
+        whose = "" if algorithm is None else f" with {algorithm.name}"
+        raise TooLarge(f"at most {PARAMETERS} parameters, found {size}{whose}: choose a smaller network")
