@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from evaluation.choice import direction
 from evaluation.rows import AT_ONE, PRIVATE, GapRow, ScoreRow
@@ -12,6 +13,42 @@ from evaluation.rows import AT_ONE, PRIVATE, GapRow, ScoreRow
 def by_column(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
     """(measure, method, column) -> row; a column is a test site, or "/" and a protocol over sites."""
     return {(r.measure, r.method, column_of(r)): r for r in rows}
+
+
+@dataclass(frozen=True)
+class Held:
+    """The test patients of a column, over all methods that have a score there: each the least and the most of them.
+    masks: it is a score of masks. assessable: one of the scores is.
+    """
+
+    patients: tuple[int, int]
+    positives: tuple[int, int]
+    negatives: tuple[int, int]
+    positive_patients: tuple[int, int]
+    masks: bool
+    assessable: bool
+
+
+def held(rows: Sequence[ScoreRow]) -> dict[tuple[str, str], Held]:
+    """(measure, column) -> its test patients, whichever methods were scored there."""
+    found: dict[tuple[str, str], list[ScoreRow]] = {}
+    for row in rows:
+        found.setdefault((row.measure, column_of(row)), []).append(row)
+    return {
+        key: Held(
+            _ends([row.patients for row in own]),
+            _ends([row.positives for row in own]),
+            _ends([row.negatives for row in own]),
+            _ends([row.positive_patients for row in own]),
+            any(row.defined is not None for row in own),
+            any(row.assessable for row in own),
+        )
+        for key, own in found.items()
+    }
+
+
+def _ends(values: Sequence[int]) -> tuple[int, int]:
+    return min(values), max(values)
 
 
 def weak_columns(rows: Sequence[ScoreRow]) -> set[str]:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from evaluation.choice import primary
-from evaluation.rows import PRIVATE, ScoreRow
+from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import READABLE
 
 SHOWN = 9
@@ -16,13 +16,13 @@ SHOWN = 9
 
 def ranked(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     """All hospitals with scores of their own, from the lowest to the highest mean over methods of the measure that
-    compares models; first those without a value, then those that are not assessable.
+    compares models; first those without a value, then those that are not assessable. Baselines that see no image have
+    no part in the mean: they tell how many patients are positive, not how well a hospital is served.
     """
-    measure = primary(rows)
-    own: dict[str, list[ScoreRow]] = {}
-    for row in rows:
-        if row.protocol == PRIVATE and row.measure == measure:
-            own.setdefault(row.sites[0], []).append(row)
+    own: dict[str, list[ScoreRow]] = {row.sites[0]: [] for row in _own(rows)}
+    for row in _own(rows):
+        if row.method not in FLOORS:
+            own[row.sites[0]].append(row)
 
     def place(site: str) -> tuple[int, float, str]:
         found = [row for row in own[site] if math.isfinite(row.value)]
@@ -41,12 +41,16 @@ def in_figures(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     order = ranked(rows)
     if len(order) <= READABLE:
         return order
-    measure = primary(rows)
-    own = (row for row in rows if row.protocol == PRIVATE and row.measure == measure)
-    valued = {row.sites[0] for row in own if math.isfinite(row.value)}
+    valued = {row.sites[0] for row in _own(rows) if math.isfinite(row.value) and row.method not in FLOORS}
     kept = [site for site in order if site in valued] or list(order)
     steps = min(SHOWN, len(kept))
     return tuple(dict.fromkeys(kept[round(i * (len(kept) - 1) / max(1, steps - 1))] for i in range(steps)))
+
+
+def _own(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
+    """Scores of one hospital each, by the measure that compares models."""
+    measure = primary(rows)
+    return [row for row in rows if row.protocol == PRIVATE and row.measure == measure]
 
 
 def beyond_figures(rows: Sequence[ScoreRow]) -> str:
@@ -56,5 +60,5 @@ def beyond_figures(rows: Sequence[ScoreRow]) -> str:
         return ""
     return (
         f" {len(some)} of {len(order)} hospitals, at equal steps from the lowest to the highest {primary(rows)} "
-        f"(mean over methods): {', '.join(some)}. The tables have all."
+        f"(mean over methods, without baselines): {', '.join(some)}. The tables have all."
     )

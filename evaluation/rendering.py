@@ -18,6 +18,7 @@ from evaluation.wording import (
     number,
     signed,
     size,
+    spanned,
     whole,
 )
 from privacy.release.meaning import loss
@@ -52,6 +53,7 @@ def _environment() -> Environment:
         loss=loss,
         quoted=shlex.quote,
         listed=listed,
+        spanned=spanned,
     )
     environment.filters.update(verdict=membership_verdict, strongest=strongest)
     environment.globals["remedy"] = REMEDY

@@ -16,7 +16,7 @@ from evaluation.answers import run_answers, site_answers
 from evaluation.choice import primary
 from evaluation.classes import KINDS, mean_over, of_class
 from evaluation.drawing import Picture
-from evaluation.grid import by_column, column_of, decided, weak_columns, weak_rows
+from evaluation.grid import by_column, column_of, decided, held, weak_columns, weak_rows
 from evaluation.harmonized import whole
 from evaluation.leaving import of_patients, totals
 from evaluation.many import ranked
@@ -50,6 +50,7 @@ def coordinator_page(page: RunPage) -> str:
         many=len(sites) > READABLE,
         grid=by_column(page.scores),
         by=primary(page.scores),
+        held=held(page.scores),
         decided=decided(page.scores, primary(page.scores)),
         tables=_ordered(row.method for row in page.scores),
         weak=weak_rows(_whole_rows(page.scores, page.classes)),
@@ -57,13 +58,14 @@ def coordinator_page(page: RunPage) -> str:
         totals=totals(page.left, page.statements),
         noise=max((row.noise for row in page.scores), default=0.0),
         common=_together(page.statements, page.audits),
-        held={(site.site, s.split): s for site in page.sites for s in site.splits},
+        divided={(site.site, s.split): s for site in page.sites for s in site.splits},
         splits=_ordered(s.split for site in page.sites for s in site.splits),
         withdrawn=[site for site in (*page.sites, *page.external_sites) if site.withdrawn],
         requests=_ordered(entry.request for entry in page.left),
         sent={(entry.site, entry.request): entry for entry in page.left},
         weak_columns=weak_columns(page.scores),
         beyond=by_column(page.outside),
+        beyond_held=held(page.outside),
         lines=_ordered(row.method for row in page.outside),
         external=sorted({row.sites[0] for row in page.outside if row.protocol == OUTSIDE}),
         unknown=[site.site for site in page.external_sites],
@@ -100,6 +102,7 @@ def _site_values(page: SitePage) -> dict[str, object]:
         "kinds": KINDS,
         "floors": FLOORS,
         "grid": by_column(page.scores),
+        "held": held(page.scores),
         "tables": _ordered(row.method for row in page.scores),
         "tested": [page.site],
         "weak": weak_rows(_whole_rows(page.scores, page.classes)),

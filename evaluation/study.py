@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from evaluation.drawing import Picture
 from evaluation.gap_rows import Compared
@@ -143,6 +144,7 @@ def study_page(page: StudyPage) -> str:
         shares=_shares(page, found, order),
         pictures={case.name: _pictures(case, found, order, page.measures) for case in page.cases},
         weak=_weak(page.cases, found),
+        held=_held(found),
         worth=worth,
         closed={case.name: _closed(case, worth, page.measures) for case in page.cases},
         beyond=outside_gains(page.rows),
@@ -169,6 +171,28 @@ def _weak(cases: Sequence[StudyCase], found: Mapping[Key, Cell]) -> set[tuple[st
         known.setdefault((case, measure, column), []).append(cell.assessable)
     shown = {case.name for case in cases}
     return {key for key, assessable in known.items() if key[0] in shown and not any(assessable)}
+
+
+class _Held(NamedTuple):
+    """Test patients, and positives among them, of a column: fewest and most over seeds and methods."""
+
+    patients: tuple[int, int]
+    positives: tuple[int, int]
+
+
+def _held(found: Mapping[Key, Cell]) -> dict[tuple[str, str, str], _Held]:
+    """(case, measure, column) -> its test patients, whichever methods were scored there."""
+    held: dict[tuple[str, str, str], _Held] = {}
+    for (case, _, measure, column), cell in found.items():
+        so_far = held.get((case, measure, column), _Held(cell.patients, cell.positives))
+        held[case, measure, column] = _Held(
+            _wider(so_far.patients, cell.patients), _wider(so_far.positives, cell.positives)
+        )
+    return held
+
+
+def _wider(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return min(one[0], other[0]), max(one[1], other[1])
 
 
 def _columns(case: StudyCase) -> dict[str, str]:

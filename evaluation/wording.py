@@ -88,6 +88,12 @@ def counted(value: int, one: str, many: str) -> str:
     return f"{whole(value)} {one if value == 1 else many}"
 
 
+def spanned(pair: tuple[int, int]) -> str:
+    """A number, or the least and the most of several."""
+    least, most = pair
+    return whole(least) if least == most else f"{whole(least)} – {whole(most)}"
+
+
 def listed(names: Sequence[str], readable: int = READABLE) -> str:
     """Names, separated by commas; of more than can be read the first, and how many others there are."""
     if len(names) <= readable:

@@ -7,13 +7,14 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation import histograms, records, report, scoring
 from evaluation.many import SHOWN, beyond_figures, in_figures, ranked
 from evaluation.protocols import Evidence
-from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
+from evaluation.rows import FLOORS, PRIVATE, PRIVATE_MEAN, ScoreRow
 from evaluation.wording import READABLE
 from pipelines.coordinator.report.figures import pictures
 
@@ -46,6 +47,42 @@ def test_a_mean_over_hospitals_is_no_score_of_the_first_of_them() -> None:
     own = [row(name, math.nan if name == names[0] else 0.5 + number / 40) for number, name in enumerate(names)]
     mean = replace(own[1], protocol=PRIVATE_MEAN, sites=names)
     assert in_figures([*own, mean]) == in_figures(own) and names[0] not in in_figures(own)
+
+
+def test_baselines_have_no_part_in_the_order() -> None:
+    """Else a hospital with few positives, whose majority guess is good, would not be the lowest."""
+    names = [f"h{number:02d}" for number in range(READABLE + 2)]
+    methods = [row(name, 0.5 + number / 40) for number, name in enumerate(names)]
+    for floor in FLOORS:
+        guesses = [row(name, 0.99 - number / 15, method=floor) for number, name in enumerate(names)]
+        assert ranked([*guesses, *methods]) == ranked(methods) == tuple(names)
+        assert in_figures([*guesses, *methods]) == in_figures(methods)
+        alone = [replace(one, value=math.nan) if one.sites == ("h03",) else one for one in methods]
+        assert ranked([*guesses, *alone])[0] == "h03" and "h03" not in in_figures([*guesses, *alone])
+        assert {*ranked(guesses)} == {*names}, "of a hospital with baselines alone nobody knows more"
+
+
+def counts_of(page: str, site: str) -> set[str]:
+    """What the tables of scores say of a hospital's test patients, beside its name."""
+    table = page[page.index('id="scores"') : page.index('id="figures"')]
+    heads = re.findall(rf'<th scope="(?:row|col)"[^>]*>{site}(.*?)</th>', table)
+    return {" ".join(re.sub(r"<[^>]+>", " ", head).split()) for head in heads}
+
+
+@pytest.mark.parametrize("count", [3, READABLE + 2])
+def test_test_patients_are_told_whichever_methods_were_scored_there(count: int) -> None:
+    """The first method may have left a hospital (its budget was spent), or may have seen another cohort."""
+    whole = page(count)[0]
+    first = whole.scores[0].method
+    here = [one for one in whole.scores if one.protocol != PRIVATE or one.sites[0] != "h001" or one.method != first]
+    said = report.coordinator_page(replace(whole, scores=tuple(here)))
+    assert counts_of(said, "h001") == counts_of(said, "h000") == {"40 patients 20 +, 20 −"}
+    other = [
+        replace(one, patients=38, positives=18) if one.method == first and one.sites[0] == "h002" else one
+        for one in whole.scores
+    ]
+    said = report.coordinator_page(replace(whole, scores=tuple(other)))
+    assert counts_of(said, "h002") == {"38 – 40 patients 18 – 20 +, 20 −"}
 
 
 def evidence(seed: int) -> Evidence:

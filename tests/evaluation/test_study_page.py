@@ -260,3 +260,11 @@ def test_gains_outside_are_told_over_seeds(page):
     assert lines == {"nobody": {"west": spread([0, 0.01, 0.02]), f"/{OUTSIDE_MEAN}": spread([0, 0.01, 0.02])}}
     told = words(section(study_page(replace(page, rows=(*page.rows, *rows))), "case-some"))
     assert "gain of hospitals outside" in told and "nobody +0.010 ± 0.025" in told
+
+
+def test_test_patients_are_told_where_the_first_method_was_not_scored(page):
+    """Its budget may be spent at a hospital, at which the others have scores."""
+    first = page.cases[0].methods[0]
+    rows = tuple(row for row in page.rows if not (row.method == first and row.column == "a"))
+    head = re.search(r'<th scope="col" class="num ">a<span(.*?)</th>', study_page(replace(page, rows=rows)))
+    assert head is not None and "30 – 32 patients" in words(f"<span{head[1]}")
