@@ -73,9 +73,12 @@ def unserved(accounts: Sequence[Account]) -> list[Rejected]:
     """A quarantine entry for each patient with no selected file, so that a missing patient is noticed."""
     silent = set(without_use(accounts)) - {one.patient for one in accounts if one.what == "quarantined"}
     silent -= {one.patient for one in accounts if one.reason in ("excluded", "elsewhere")}
+    files: dict[str, list[Account]] = {patient: [] for patient in sorted(silent)}
+    for account in accounts:
+        if account.patient in files:
+            files[account.patient].append(account)
     told = []
-    for patient in sorted(silent):
-        own = [account for account in accounts if account.patient == patient]
+    for patient, own in files.items():
         kinds = list(dict.fromkeys(one.series or "(no description)" for one in own))
         more = f" and {len(kinds) - NAMED} more" if len(kinds) > NAMED else ""
         told.append(

@@ -10,20 +10,27 @@ from typing import Any
 from pipelines.data.study import Affine
 
 
-@dataclass(frozen=True)
-class Pixels:
-    """Where a file's uncompressed pixels lie, and the elements of its header that give them their meaning.
+@dataclass(frozen=True, eq=False)
+class Meaning:
+    """The part of a header that gives uncompressed pixels their meaning: one object for all files that agree in it.
 
-    at, length: bytes. vr: as the file says it, None = implicit. syntax: the transfer syntax. elements: pydicom's raw
-    elements, one tuple for all files in which they are equal.
+    vr: of the pixels, as the file says it, None = implicit. syntax: the transfer syntax. elements: pydicom's raw
+    elements.
     """
 
-    at: int
-    length: int
     vr: str | None
     syntax: str
     charset: str | list[str]
     elements: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Where a file's uncompressed pixels lie, and what they mean. at, length: bytes."""
+
+    at: int
+    length: int
+    meaning: Meaning
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from pipelines.data.folder import Stamp, failed
-from pipelines.data.grids.geometry import same_grid
+from pipelines.data.grids.geometry import same_grid, spacing_of
 from pipelines.data.headers import Stack
 from pipelines.data.study import Affine, Item, Rejected, Study, Unusable
 from privacy.deidentify.quiet import quiet
 from privacy.system_errors import of_machine
+
+OBLIQUE = np.array([0.4817, 0.6311, 0.6080])  # a unit vector along which few different positions are equally far
+NEAR_VOXELS = 0.02  # further apart than equal grids can be
 
 
 @dataclass(frozen=True)
@@ -58,16 +63,10 @@ def folder_problems(name: str, folder: str) -> list[str]:
 
 def without_ambiguous(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[Rejected]]:
     """Reject candidates with the same patient, session and grid: nothing says which of them is meant."""
-    groups: dict[tuple[str, str], list[Candidate]] = {}
+    groups: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in candidates:
-        groups.setdefault((candidate.patient, candidate.session), []).append(candidate)
-    twins = {
-        one.study: other.study
-        for group in groups.values()
-        for one in group
-        for other in group
-        if one is not other and same_grid((one.affine, one.shape), (other.affine, other.shape))
-    }
+        groups.setdefault((candidate.patient, candidate.session, candidate.shape), []).append(candidate)
+    twins = dict(pair for group in groups.values() if len(group) > 1 for pair in _twins(group))
     rejected = [
         Rejected(
             study,
@@ -77,6 +76,25 @@ def without_ambiguous(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate,
         for study, other in sorted(twins.items())
     ]
     return tuple(candidate for candidate in candidates if candidate.study not in twins), rejected
+
+
+def _twins(group: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
+    """Each candidate that has another's grid, and the last such other one. group: of one shape.
+
+    A folder may hold thousands of one patient, so only those are compared whose first voxels lie at about the same
+    distance along an oblique direction, which those of equal grids do.
+    """
+    along = np.array([candidate.affine[:3, 3] for candidate in group]) @ OBLIQUE
+    order = np.argsort(along)
+    ranked = along[order]
+    for place, one in enumerate(group):
+        apart = NEAR_VOXELS * float(spacing_of(one.affine).min())
+        low, high = np.searchsorted(ranked, (along[place] - apart, along[place] + apart), side="left")
+        for number in np.sort(order[low:high])[::-1]:
+            other = group[number]
+            if number != place and same_grid((one.affine, one.shape), (other.affine, other.shape)):
+                yield one.study, other.study
+                break
 
 
 def load(candidate: Candidate) -> Study | Rejected:

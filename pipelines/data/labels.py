@@ -10,6 +10,7 @@ import csv
 import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +30,8 @@ class Masks:
     """A checked folder of masks.
 
     names: identifier in the images -> names in the masks' files, exactly one of which is allowed; None = the same.
-    unreadable: numbers of the mapping's lines, or pairs, that cannot be read. segment: see `MaskLabels`.
+    dated: what stands before an underscore in such an identifier -> the names of all of them, for a mapping that adds a
+    date to each. unreadable: numbers of the mapping's lines, or pairs, that cannot be read. segment: see `MaskLabels`.
     """
 
     folder: Path
@@ -37,6 +39,7 @@ class Masks:
     names: Mapping[str, frozenset[str]] | None
     unreadable: tuple[int, ...] = ()
     segment: str | None = None
+    dated: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
 
 
 class Row(NamedTuple):
@@ -78,7 +81,8 @@ def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
             problems.append(f"{where}.names: {settings.names!r} is not a mapping of names ({error})")
     if problems:
         raise ValueError("; ".join(problems))
-    return Masks(resolved(Path(settings.folder)), settings.pattern, names, broken, settings.segment)
+    dated = _before_dates(names or {})
+    return Masks(resolved(Path(settings.folder)), settings.pattern, names, broken, settings.segment, dated)
 
 
 def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1) -> Path:
@@ -97,7 +101,7 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
             f"the patient has {visits} visits, and one mask cannot fit them all. Put {SESSION}, which stands for the "
             "StudyInstanceUID (of NIfTI files: ses-02 of a BIDS name), into the pattern of the masks.",
         )
-    name = patient if masks.names is None else _mapped(masks.names, patient, missing, masks.unreadable)
+    name = patient if masks.names is None else _mapped(masks, masks.names, patient, missing)
     file = masks.pattern.replace(PATIENT, name).replace(SESSION, session)
     for form in ("NFC", "NFD"):  # file systems differ in how they encode an umlaut
         path = resolved(masks.folder / unicodedata.normalize(form, file))
@@ -206,14 +210,20 @@ def _distinct(pairs: Sequence[object]) -> tuple[dict[str, frozenset[str]], tuple
     return names, tuple(broken)
 
 
-def _mapped(names: Mapping[str, frozenset[str]], patient: str, missing: str, unreadable: Sequence[int]) -> str:
-    own = names.get(patient)
-    dated = (found for key, found in names.items() if key.startswith(f"{patient}_"))
-    found = sorted(frozenset().union(*dated) if own is None else own)
+def _before_dates(names: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for key, own in names.items():
+        for cut in (place for place, letter in enumerate(key) if letter == "_"):
+            found.setdefault(key[:cut], set()).update(own)
+    return found
+
+
+def _mapped(masks: Masks, names: Mapping[str, frozenset[str]], patient: str, missing: str) -> str:
+    found = sorted(names.get(patient, masks.dated.get(patient, ())))
     if len(found) > 1:
         raise Unusable("ambiguous_name", f"{len(found)} names fit this patient: {', '.join(found[:4])}. Leave one.")
     if not found:
-        note = _unreadable_note(unreadable)
+        note = _unreadable_note(masks.unreadable)
         raise Unusable(missing, f"the mapping of names does not have this patient. Add it.{note}")
     return found[0]
 

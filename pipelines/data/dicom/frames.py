@@ -31,6 +31,7 @@ from pipelines.data.headers import Frame
 from pipelines.data.study import Unusable
 
 SHARED, OWN = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
+SHARED_TAG, OWN_TAG = 0x52009229, 0x52009230
 UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrameConvertedAttributesSequence")
 CLASSIC_NAMES = {"FrameType": "ImageType", "EffectiveEchoTime": "EchoTime"}  # name in groups -> classic name
 STACK = ("StackID", "InStackPositionNumber")
@@ -55,12 +56,9 @@ def read_frames(
     Raises:
         Exception: whatever the parser raises for damaged headers; the caller turns it into `Unusable`.
     """
-    counts = [Tag(group, tag) for _, group, low in SLICE_COUNTS.values() for tag in (0x10, 0x1000 + low)]
-    tags = [*_tags(tuple(keywords)).values(), *_tags((SHARED, OWN, *NEEDED)).values(), *counts]
-    tags += B_VALUE_TAGS if diffusion else ()
     with path.open("rb") as file:
         check_unpacked(file)
-        dataset = parsed(file, stop_before_pixels=True, specific_tags=tags)
+        dataset = parsed(file, stop_before_pixels=True, specific_tags=_asked(tuple(keywords), diffusion))
         if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
             return []
         raw = {int(one.tag): one for one in dataset.values()}  # by numbers: pydicom's tags compare slowly
@@ -69,10 +67,10 @@ def read_frames(
     if "SeriesInstanceUID" not in common:
         raise Unusable("missing_tag", "there is no SeriesInstanceUID; the file may be cut short. Export it again.")
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
-    groups = dataset.get(OWN) or []
+    groups = dataset[OWN_TAG].value or [] if OWN_TAG in raw else []
     slices = _slices(dataset, raw)
     if not groups or len(groups) != int(dataset.get("NumberOfFrames") or 1):
-        if SHARED in dataset:
+        if SHARED_TAG in raw:
             common[SHARED] = True
         b = b_value(dataset) if diffusion else None
         return [Frame(path, syntax, common, b_value=b, slices=slices, pixels=pixels)]
@@ -102,6 +100,14 @@ def _tags(keywords: tuple[str, ...]) -> Mapping[str, int]:
     """Tags of those keywords that DICOM knows."""
     found = {keyword: tag_for_keyword(keyword) for keyword in keywords}
     return {keyword: tag for keyword, tag in found.items() if tag is not None}
+
+
+@cache
+def _asked(keywords: tuple[str, ...], diffusion: bool) -> tuple[int, ...]:
+    """Tags of all elements that are read."""
+    counts = [Tag(group, tag) for _, group, low in SLICE_COUNTS.values() for tag in (0x10, 0x1000 + low)]
+    tags = [*_tags(keywords).values(), *_tags((SHARED, OWN, *NEEDED)).values(), *counts]
+    return (*tags, *(B_VALUE_TAGS if diffusion else ()))
 
 
 @cache

@@ -7,13 +7,15 @@ JPEG-LS, GDCM for the other JPEGs, pydicom's own for run lengths.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
-from pydicom.pixels import apply_modality_lut, iter_pixels
+from pydicom.pixels import apply_modality_lut, get_decoder, iter_pixels
+from pydicom.pixels.utils import as_pixel_options
 from pydicom.uid import (
     UID,
     JPEG2000TransferSyntaxes,
@@ -25,6 +27,8 @@ from pydicom.uid import (
 from pipelines.data.adc import UNSAID, factor
 from pipelines.data.dicom.codestream import check_codestream
 from pipelines.data.dicom.frames import OWN, functional_groups
+from pipelines.data.dicom.uncompressed import header_of
+from pipelines.data.headers import Meaning
 from pipelines.data.study import Array
 from privacy.deidentify.layouts import Layout, Rectangle, kind_of, rectangles_of
 
@@ -56,7 +60,24 @@ def real_values(
     decoded = iter_pixels(dataset, indices=list(indices), raw=True, decoding_plugin=plugin)
     rectangles = rectangles_of(blank, kind_of(dataset))
     for index, stored in zip(indices, decoded, strict=True):
-        yield _real(blanked(stored, rectangles), _transform(dataset, index))
+        yield _scale_of(_transform(dataset, index))(blanked(stored, rectangles))
+
+
+def decoder_of(meaning: Meaning, blank: Sequence[Layout] = ()) -> Callable[[bytes], tuple[Array, str | None]]:
+    """A function from the bytes of one uncompressed image to its values and unit, as `real_values` gives them.
+
+    What the header says is worked out once for all files that agree in it. Raises: as `real_values`.
+    """
+    header = header_of(meaning)
+    decoder = get_decoder(UID(meaning.syntax))
+    options: dict[str, Any] = as_pixel_options(header, pixel_keyword="PixelData", pixel_vr=meaning.vr or "OW")
+    rectangles, scale = rectangles_of(blank, kind_of(header)), _scale_of(header)
+
+    def decoded(data: bytes) -> tuple[Array, str | None]:
+        stored, _ = next(decoder.iter_array(data, indices=[0], raw=True, **options))
+        return scale(blanked(stored, rectangles))
+
+    return decoded
 
 
 def blanked(stored: NDArray[Any], rectangles: Sequence[Rectangle]) -> NDArray[Any]:
@@ -87,11 +108,18 @@ def _transform(dataset: Dataset, index: int) -> Dataset:
     return found
 
 
-def _real(stored: NDArray[np.generic], transform: Dataset) -> tuple[Array, str | None]:
+def _scale_of(transform: Dataset) -> Callable[[NDArray[np.generic]], tuple[Array, str | None]]:
+    """The function from stored to real values, with their unit."""
     item = _diffusivity_map(transform)
-    if item is not None and factor(_code(item)) is not None and _covers(item, stored):
-        return _mapped(stored, item), _code(item)
-    return np.asarray(apply_modality_lut(stored, transform), np.float32), _modality_unit(transform, item)
+    unit = cache(partial(_modality_unit, transform, item))
+    mapped = item is not None and factor(_code(item)) is not None
+
+    def scaled(stored: NDArray[np.generic]) -> tuple[Array, str | None]:
+        if item is not None and mapped and _covers(item, stored):
+            return _mapped(stored, item), _code(item)
+        return np.asarray(apply_modality_lut(stored, transform), np.float32), unit()
+
+    return scaled
 
 
 def _diffusivity_map(dataset: Dataset) -> Dataset | None:

@@ -7,24 +7,23 @@ docs/reference/formats.md lists what is read, and every reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
 from pipelines.data.contents import kind_of, left_out, read_dataset
 from pipelines.data.dicom.diffusion import fit_adc
 from pipelines.data.dicom.frames import read_frames, series_of
-from pipelines.data.dicom.pixels import real_values
+from pipelines.data.dicom.pixels import decoder_of, real_values
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series, selected
 from pipelines.data.dicom.stacks import diffusion_stack, plain_stack, separated
-from pipelines.data.dicom.uncompressed import with_pixels
+from pipelines.data.dicom.uncompressed import read_pixels
 from pipelines.data.folder import Stamp, below, check_unchanged, resolved, stamped, steady, walked
-from pipelines.data.headers import Frame, Pixels, Stack, text_of
+from pipelines.data.headers import Frame, Meaning, Pixels, Stack, text_of
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
 from pipelines.data.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
@@ -33,6 +32,7 @@ from pipelines.data.study import Array, Item, Rejected, Study, Unusable, Volume
 from privacy.deidentify.layouts import Layout
 
 SUFFIXES = (".dcm", ".dicom", ".ima")
+Decoders: TypeAlias = dict[Meaning, Callable[[bytes], tuple[Array, str | None]]]
 
 
 def dicom_problems(source: DicomSource) -> list[str]:
@@ -76,11 +76,11 @@ def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
     series: dict[str, list[Frame]] = {}
     for frame in chosen:
         series.setdefault(series_of(frame), []).append(frame)
-    homes = _homes(frames)
+    homes, ruins = _homes(frames), _first_damaged(damaged)
     results = [
         one
         for group in series.values()
-        for one in _candidates(root, group, _damage(group, homes, damaged), source, stamps, adc)
+        for one in _candidates(root, group, _damage(group, homes, ruins), source, stamps, adc)
     ]
     candidates, ambiguous = without_ambiguous([result for result, _ in results if isinstance(result, Candidate)])
     rejected = [result for result, _ in results if isinstance(result, Rejected)] + ambiguous + list(found.rejected)
@@ -139,12 +139,22 @@ def _homes(frames: Sequence[Frame]) -> dict[Path, set[str]]:
     return homes
 
 
-def _damage(group: Sequence[Frame], homes: Mapping[Path, set[str]], damaged: Mapping[Path, Unusable]) -> str | None:
+def _first_damaged(damaged: Iterable[Path]) -> dict[Path, tuple[int, str]]:
+    """Folder -> the first damaged file in it, with its place among all."""
+    first: dict[Path, tuple[int, str]] = {}
+    for place, path in enumerate(damaged):
+        first.setdefault(path.parent, (place, path.name))
+    return first
+
+
+def _damage(
+    group: Sequence[Frame], homes: Mapping[Path, set[str]], ruins: Mapping[Path, tuple[int, str]]
+) -> str | None:
     """A damaged file that is assumed to belong to the series, because its folder has only this one; None if none."""
     own = {frame.path.parent for frame in group}
-    near = [path.name for path in damaged if path.parent in own]
+    near = [ruins[home] for home in own if home in ruins]
     alone = all(len(homes[home]) == 1 for home in own)
-    return near[0] if near and alone else None
+    return min(near)[1] if near and alone else None
 
 
 def _candidates(
@@ -182,7 +192,7 @@ def _candidate(
             if asked:
                 check_adc(of_series(verdicts), declared=source.unit != "auto", seen=shown(values))
             patient = normalized(str(values["PatientID"]))
-            load = partial(steady, own, partial(_load, study, patient, placed, source.blank, of_series(verdicts)))
+            load = partial(_load, study, patient, placed, source.blank, of_series(verdicts))
             session = str(values["StudyInstanceUID"])
             return Candidate(
                 patient, study, session, placed.affine, placed.shape, partial(steady, own, load), placed, own
@@ -209,8 +219,9 @@ def _load(study: str, patient: str, placed: Stack, blank: Sequence[Layout], verd
 
 def _volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | None]]:
     """The values (V, I, J, K) of a stack, each file read once; and the units of its images."""
-    columns, rows, _ = placed.shape
-    values: Array = np.empty((len(placed.volumes), *placed.shape), np.float32)
+    columns, rows, slices = placed.shape
+    count = len(placed.volumes)
+    values: Array = np.empty((count, slices, rows, columns), np.float32)  # as in files: image after image, row by row
     units: set[str | None] = set()
     places: dict[Path, dict[int, tuple[int, int]]] = {}
     plain: dict[Path, Pixels | None] = {}
@@ -218,20 +229,31 @@ def _volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | N
         for position, frame in enumerate(frames):
             places.setdefault(frame.path, {})[frame.index] = (volume, position)
             plain[frame.path] = frame.pixels
+    decoders: Decoders = {}
     for path, wanted in places.items():
         with readable(path.name):
-            planes = real_values(whole_or_pixels(path, plain[path]), list(wanted), blank)
-            for (volume, position), (plane, unit) in zip(wanted.values(), planes, strict=True):
+            planes = planes_of(path, plain[path], list(wanted), blank, decoders)
+            for place, (plane, unit) in zip(wanted.values(), planes, strict=True):
                 if plane.shape != (rows, columns):
                     raise Unusable("mixed_size", f"{path.name} holds pixels of shape {plane.shape}, unlike its header.")
-                values[volume, :, :, position] = plane.T
+                values[place] = plane
                 units.add(unit)
-    return values, units
+    return values.transpose(0, 3, 2, 1), units
 
 
-def whole_or_pixels(path: Path, pixels: Pixels | None) -> Dataset:
-    """A file's pixels with what gives them their meaning; parsed again as a whole only where it must be."""
-    return read_dataset(path) if pixels is None else with_pixels(path, pixels)
+def planes_of(
+    path: Path, pixels: Pixels | None, indices: Sequence[int], blank: Sequence[Layout], decoders: Decoders
+) -> Iterable[tuple[Array, str | None]]:
+    """A file's images, as `real_values` gives them; the file is parsed as a whole only where it must be.
+
+    decoders: those of earlier files; one is added where there is none for these pixels.
+    """
+    if pixels is None:
+        return real_values(read_dataset(path), indices, blank)
+    data = read_pixels(path, pixels)
+    if (decode := decoders.get(pixels.meaning)) is None:
+        decode = decoders[pixels.meaning] = decoder_of(pixels.meaning, blank)
+    return [decode(data)]
 
 
 def _plain(frame: Frame) -> Mapping[str, object]:

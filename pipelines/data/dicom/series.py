@@ -127,8 +127,8 @@ def _check_uniform(group: Sequence[Frame]) -> None:
 
 
 def _equal(one: object, other: object, tolerance: float) -> bool:
-    if not tolerance:
-        return one == other
+    if one is other or not tolerance:  # an index keeps equal values once
+        return one is other or one == other
     return bool(np.allclose(np.asarray(one, float), np.asarray(other, float), rtol=0, atol=tolerance))
 
 

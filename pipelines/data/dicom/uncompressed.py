@@ -13,11 +13,11 @@ from typing import Any, BinaryIO
 
 from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
-from pydicom.tag import BaseTag, Tag
+from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 from pydicom.valuerep import EXPLICIT_VR_LENGTH_32
 
-from pipelines.data.headers import Pixels
+from pipelines.data.headers import Meaning, Pixels
 
 NEEDED = (
     *("SOPClassUID", "Manufacturer", "ManufacturerModelName"),
@@ -27,7 +27,7 @@ NEEDED = (
 )
 """All that decoding and the meaning of values ask for."""
 
-PIXELS, START = BaseTag(0x7FE00010), bytes.fromhex("E07F1000")
+START = bytes.fromhex("E07F1000")  # of the element PixelData
 SYNTAXES = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
 UNDEFINED = 0xFFFFFFFF
 
@@ -63,13 +63,14 @@ def find_pixels(
     if not all(isinstance(one, RawDataElement) and isinstance(one.value, bytes | None) for one in found):
         return None
     charset = dataset.original_character_set
-    key = (find_pixels, implicit, str(charset), *((int(one.tag), one.VR, one.value) for one in found))
-    elements = seen.setdefault(key, tuple(found))
-    return Pixels(at, length, vr, str(syntax), charset, elements)
+    key = (find_pixels, vr, syntax, str(charset), *((int(one.tag), one.VR, one.value) for one in found))
+    if (meaning := seen.get(key)) is None:
+        meaning = seen[key] = Meaning(vr, str(syntax), charset, tuple(found))
+    return Pixels(at, length, meaning)
 
 
-def with_pixels(path: Path, pixels: Pixels) -> Dataset:
-    """What `find_pixels` kept of the header, with the pixels, which are read now.
+def read_pixels(path: Path, pixels: Pixels) -> bytes:
+    """The bytes of a file's pixels.
 
     Raises:
         OSError: as for any file.
@@ -80,14 +81,17 @@ def with_pixels(path: Path, pixels: Pixels) -> Dataset:
         data = file.read(pixels.length)
     if len(data) != pixels.length:
         raise ValueError(f"{pixels.length} bytes of pixels were there, and {len(data)} are left")
+    return data
+
+
+def header_of(meaning: Meaning) -> Dataset:
+    """The elements of a header that say what its pixels mean."""
     found = Dataset()
-    implicit = pixels.vr is None
-    found.set_original_encoding(implicit, True, pixels.charset)
-    for element in pixels.elements:
+    found.set_original_encoding(meaning.vr is None, True, meaning.charset)
+    for element in meaning.elements:
         found[element.tag] = element
-    found[PIXELS] = RawDataElement(PIXELS, pixels.vr, pixels.length, data, pixels.at, implicit, True)
     found.file_meta = FileMetaDataset()
-    found.file_meta.TransferSyntaxUID = pixels.syntax
+    found.file_meta.TransferSyntaxUID = meaning.syntax
     return found
 
 

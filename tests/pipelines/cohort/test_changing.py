@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import numpy as np
@@ -20,7 +21,6 @@ from pipelines.data.dicom import reader
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.examples import open_source
 from pipelines.data.folder import Walk, failed, walked
-from pipelines.data.headers import Pixels
 from pipelines.data.images import AnyImages, Pictures, Slices
 from pipelines.data.intake import read_study
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource
@@ -115,15 +115,15 @@ def test_a_file_that_changes_while_it_is_read_does_so_too(
 ) -> None:
     source, images, path = hospital(tmp_path, "dicom")
     opened = open_source(source, None, images, None)
-    read = reader.whole_or_pixels
+    read = reader.planes_of
 
-    def reading(which: Path, pixels: Pixels | None) -> object:
-        found = read(which, pixels)
+    def reading(which: Path, *how: Any) -> object:
+        found = read(which, *how)
         if which == path:
             change(path)
         return found
 
-    monkeypatch.setattr(reader, "whole_or_pixels", reading)
+    monkeypatch.setattr(reader, "planes_of", reading)
     refused = [found for waiting in opened.waiting if isinstance(found := read_study(waiting), Rejected)]
     assert [found.reason for found in refused] == [CHANGES[change]]
 

@@ -357,18 +357,18 @@ def test_headers_are_parsed_once_and_pixels_read_once_and_only_when_loaded(
 
     calls: list[bool] = []
     loaded: list[Path] = []
-    original, pixels = pydicom.dcmread, reader.with_pixels
+    original, pixels = pydicom.dcmread, reader.read_pixels
 
     def counting(path: Path, **options: Any) -> Any:
         calls.append(bool(options.get("stop_before_pixels")))
         return original(path, **options)
 
-    def reading(path: Path, where: Pixels) -> Dataset:
+    def reading(path: Path, where: Pixels) -> bytes:
         loaded.append(path)
         return pixels(path, where)
 
     monkeypatch.setattr(pydicom, "dcmread", counting)
-    monkeypatch.setattr(reader, "with_pixels", reading)
+    monkeypatch.setattr(reader, "read_pixels", reading)
     index = index_dicom(DicomSource(folder=str(Series().write(tmp_path))))
     assert (calls, loaded) == ([True] * SLICES, [])
     index.candidates[0].load()

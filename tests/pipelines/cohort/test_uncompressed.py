@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,13 @@ import pytest
 from pipelines.data.contents import read_dataset
 from pipelines.data.dicom.frames import OWN, read_frames
 from pipelines.data.dicom.pixels import real_values
+from pipelines.data.dicom.reader import Decoders, planes_of
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE
-from pipelines.data.dicom.uncompressed import NEEDED, with_pixels
+from pipelines.data.dicom.uncompressed import NEEDED
 from pipelines.data.index import readable
 from pipelines.data.pseudonym import ALLOWED_HEADERS
 from pipelines.data.quantity import HEADERS
-from pipelines.data.study import Unusable
+from pipelines.data.study import Array, Unusable
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 
@@ -33,11 +36,11 @@ def everywhere() -> list[Path]:
     return sorted(path for root in roots if root.is_dir() for path in root.rglob("*") if path.is_file())
 
 
-def outcome(dataset: Any) -> tuple[Any, ...]:
+def outcome(read: Callable[[], Iterable[tuple[Array, str | None]]]) -> tuple[Any, ...]:
     """The values and unit of the first image, or the kind of error."""
     try:
         with readable("file"):
-            ((values, unit),) = real_values(dataset)
+            ((values, unit),) = read()
         return values.shape, values.tobytes(), unit
     except Unusable as error:
         return (error.reason,)
@@ -46,18 +49,25 @@ def outcome(dataset: Any) -> tuple[Any, ...]:
 def test_pixels_read_where_they_lie_are_those_of_the_whole_file(tmp_path: Path) -> None:
     write(PhantomSource(scanner="P", patients=1, slices=4), tmp_path)
     ways: Counter[str] = Counter()
+    decoders: Decoders = {}
+    seen: dict[tuple[object, ...], Any] = {}
     for path in [*everywhere(), *tmp_path.rglob("*.dcm")]:
         try:
             with readable(path.name):
-                frames = read_frames(path, KEYWORDS, diffusion=False, seen={})
+                frames = read_frames(path, KEYWORDS, diffusion=False, seen=seen)
         except Unusable:
             continue
         if not frames or frames[0].pixels is None:
             ways["whole"] += 1
             continue
         ways["where they lie"] += 1
-        assert outcome(with_pixels(path, frames[0].pixels)) == outcome(read_dataset(path)), path.name
+        where = frames[0].pixels
+        here, whole = partial(planes_of, path, where, [0], (), decoders), partial(real_values, read_dataset(path))
+        assert outcome(here) == outcome(whole), path.name
+        if where.meaning in decoders:  # a second image is decoded by what the first one left
+            assert outcome(here) == outcome(whole), path.name
     assert ways["where they lie"] > 40 and ways["whole"] > 40, ways
+    assert 0 < len(decoders) < ways["where they lie"], "files of a series agree in what their pixels mean"
 
 
 def test_a_value_that_another_file_had_is_the_value_of_the_file_itself() -> None:
