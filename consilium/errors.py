@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipelines.coordinator.run import code_of
 from pipelines.runs.exits import Exit
+from privacy.pickled import pickled
 
 
 class RunFailed(RuntimeError):
@@ -17,6 +18,8 @@ class RunFailed(RuntimeError):
     def __init__(self, words: str, code: Exit, details: Sequence[str] = ()) -> None:
         super().__init__("\n".join([words, *details]))
         self.code, self.details = code, tuple(details)
+
+    __reduce__ = pickled
 
 
 def failed(error: Exception, logs: Iterable[Path]) -> RunFailed:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_
 
 from federation.installed import Offer, load, offers
 from federation.promised import lacking, names_of
+from privacy.pickled import pickled
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, TypeAdapter
@@ -59,6 +60,8 @@ class NotPermitted(Exception):
     def __init__(self, offer: Offer) -> None:
         super().__init__(f"{offer.text} is not permitted here; plugins: {{{line_of(offer)}}} permits it")
         self.offer = offer
+
+    __reduce__ = pickled
 
 
 @contextmanager

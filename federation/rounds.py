@@ -21,6 +21,7 @@ from federation.participant import best_round
 from federation.randomness import derived
 from privacy.folder import Folder
 from privacy.message import Call, Message, Params, as_mapping
+from privacy.pickled import pickled
 from privacy.release.gate import BUDGET
 from privacy.settings_error import refuse, unmet
 
@@ -70,6 +71,8 @@ class QuorumLost(RuntimeError):
         reasons = ", ".join(f"{site}: {code}" for site, code in sorted(missing.items()))
         super().__init__(f"{run}, round {round_}: too few sites answered ({reasons})")
         self.missing = dict(missing)
+
+    __reduce__ = pickled
 
 
 def conduct(

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from privacy.pickled import pickled
+
 Path: TypeAlias = tuple[str | int, ...]
 
 
@@ -43,6 +45,8 @@ class SettingsError(ValueError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("; ".join(map(str, problems)))
         self.problems = tuple(problems)
+
+    __reduce__ = pickled
 
 
 def refuse(problems: Sequence[Problem]) -> None:

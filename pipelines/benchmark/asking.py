@@ -22,6 +22,7 @@ from pipelines.runs.witness import asked_to_survey, remember
 from pipelines.settings.benchmark import BenchmarkSettings
 from pipelines.settings.learning import Split
 from privacy.message import Call, Json, Message, as_mapping
+from privacy.pickled import pickled
 
 VERSION = 1
 TOO_MANY = "too_many_rejected"
@@ -49,6 +50,8 @@ class NoAnswer(Exception):
     def __init__(self, request: str, code: str) -> None:
         super().__init__(f"{request}: {code}")
         self.request, self.code = request, code
+
+    __reduce__ = pickled
 
 
 def visit(

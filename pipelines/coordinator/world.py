@@ -12,6 +12,7 @@ from pipelines.runs.stopping import Stop
 from pipelines.runs.witness import begun_anew
 from pipelines.settings.config import Config
 from privacy.message import Call, Json, Message
+from privacy.pickled import pickled
 from privacy.release.witness import OLDER
 
 DATA_CODES = frozenset({"no_folder", "no_files", "no_labels", "no_gland", "bad_source", "bad_archive"})
@@ -25,6 +26,8 @@ class SitesMissing(RuntimeError):
         reasons = ", ".join(f"{site}: {code}" for site, code in sorted(missing.items()))
         super().__init__(f"{request}: no answer from {reasons}; what happened stands in {where}")
         self.missing = dict(missing)
+
+    __reduce__ = pickled
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,10 @@ class Unusable(ValueError):
         self.reason = reason
         self.detail = detail
 
+    def __reduce__(self) -> tuple[type[Unusable], tuple[str, str], dict[str, object]]:
+        """To be raised in a process that reads, and told in another."""
+        return type(self), (self.reason, self.detail), dict(vars(self))
+
 
 @dataclass(frozen=True)
 class Item:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from privacy.pickled import pickled
 from privacy.settings_error import Path, Problem, shown
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class ConfigError(ValueError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(set(problems), key=lambda p: (p.line or 0, p.path, p.message)))
         super().__init__(render(self, "settings"))
+
+    __reduce__ = pickled
 
 
 class FilesMissing(ConfigError):
@@ -140,6 +143,8 @@ class _TooLargeError(Exception):
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(message)
         self.path = path
+
+    __reduce__ = pickled
 
 
 class _Composer(yaml.SafeLoader):

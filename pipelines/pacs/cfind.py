@@ -22,6 +22,7 @@ from pipelines.pacs.inbox import TooMuch
 from pipelines.pacs.patience import Pace, Passing
 from pipelines.pacs.settings import DicomNode
 from privacy.deidentify.quiet import quiet
+from privacy.pickled import pickled
 
 FIND = str(StudyRootQueryRetrieveInformationModelFind)
 BYTES_AN_ANSWER = 2**13
@@ -42,6 +43,8 @@ class Failed(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(f"the archive answers with status 0x{status:04X} (PS3.4, annexes B and C)")
         self.status = status
+
+    __reduce__ = pickled
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from requests.adapters import HTTPAdapter
 from pipelines.pacs.archive import Denied
 from pipelines.pacs.patience import Passing, within
 from pipelines.pacs.settings import DicomWeb
+from privacy.pickled import pickled
 
 T = TypeVar("T")
 CHUNK = 2**17
@@ -41,6 +42,8 @@ class Refused(Exception):
         super().__init__(f"the archive answers {status} ({http.client.responses.get(status, 'unknown')})")
         self.status = status
 
+    __reduce__ = pickled
+
 
 class Unusable(Exception):
     """The archive's answer cannot be used. reason: a code."""
@@ -48,6 +51,8 @@ class Unusable(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
+
+    __reduce__ = pickled
 
 
 class Wildcards(HTTPAdapter):

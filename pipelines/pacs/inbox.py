@@ -17,6 +17,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian
 from pipelines.pacs.archive import Entry, Fetched, Odd, is_uid
 from pipelines.pacs.settings import GIB, Limits
 from privacy.deidentify.quiet import quiet
+from privacy.pickled import pickled
 
 HEADERS = ["StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"]
 UNPACKED = 2**29  # bytes of a deflated file, which any reader unpacks as a whole
@@ -33,6 +34,8 @@ class Unfit(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
+
+    __reduce__ = pickled
 
 
 @dataclass

@@ -21,6 +21,7 @@ from pipelines.runs.plan import (
 )
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.runs.store import clean, content, read_manifest, short, write_artifact
+from privacy.pickled import pickled
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -69,6 +70,8 @@ class StageFailed(RuntimeError):
         self.stage, self.cause, self.command = stage, cause, command
         told = f"stage {stage} failed: {type(cause).__name__}: {cause}"
         super().__init__(f"{told}\nfinished stages are kept; to go on:\n{command}")
+
+    __reduce__ = pickled
 
 
 def ignore(event: Event) -> None:

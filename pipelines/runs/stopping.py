@@ -17,6 +17,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from privacy.pickled import pickled
+
 LOCK = ".lock"
 HOLDER = ".lock.json"
 WORDS = "\nstopping at the next safe point; Ctrl-C again ends at once, and loses the work since the last one\n"
@@ -29,6 +31,8 @@ class Stopped(Exception):
         self.reason, self.command = reason, command
         told = f"stopped at a safe point: {reason}"
         super().__init__(f"{told}; to go on:\n{command}" if command else told)
+
+    __reduce__ = pickled
 
 
 class LockedError(RuntimeError):

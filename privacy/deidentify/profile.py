@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from privacy.deidentify.actions import B_VALUES
 from privacy.deidentify.layouts import Layout, layout_problems
+from privacy.pickled import pickled
 from privacy.settings_error import Problem, refuse
 
 
@@ -16,6 +17,8 @@ class NotDeidentifiable(Exception):
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+
+    __reduce__ = pickled
 
 
 @dataclass(frozen=True, kw_only=True)
