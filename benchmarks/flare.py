@@ -1,10 +1,12 @@
 """What a round costs over FLARE, against the same round in one process.
 
 python benchmarks/flare.py --mb 1 10 200 --rounds 6
+python benchmarks/flare.py --mb 10 --hospitals 12
+python benchmarks/flare.py --mb 10 --rounds 4 --cells 4 16 64 (see flare_cells.py)
 
-Four hospitals as real processes on this machine, mutual TLS over loopback, an MLP of so many MB sent to and from each
-hospital every round, and hardly any work. Seconds a round are those between two saves of the coordinator's state; the
-median, without the first. No network between machines is in it.
+Four hospitals, or as many as asked for, as real processes on this machine, mutual TLS over loopback, an MLP of so many
+MB sent to and from each hospital every round, and hardly any work. Seconds a round are those between two saves of the
+coordinator's state; the median, without the first. No network between machines is in it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import flare_cells
 import numpy as np
 import psutil
 import yaml
@@ -36,9 +39,10 @@ def table(path: Path, seed: int) -> None:
     path.write_text(csv_text([*(f"x{i}" for i in range(COLUMNS)), "label"], rows))
 
 
-def settings(folder: Path, mb: float, rounds: int) -> dict[str, object]:
+def settings(folder: Path, mb: float, rounds: int, hospitals: int) -> dict[str, object]:
     sites = {}
-    for seed, name in enumerate("abcd"):
+    for seed in range(hospitals):
+        name = f"h{seed:02d}"
         table(folder / f"{name}.csv", seed)
         sites[name] = {"source": {"kind": "table", "file": str(folder / f"{name}.csv"), "label": "label"}}
     hidden = round(mb * 1e6 / 4 / (COLUMNS + 1 + 2))
@@ -89,14 +93,21 @@ def main() -> None:
     line = argparse.ArgumentParser(description=__doc__)
     line.add_argument("--mb", type=float, nargs="+", default=[1, 10, 200])
     line.add_argument("--rounds", type=int, default=6)
+    line.add_argument("--hospitals", type=int, default=4)
+    line.add_argument("--cells", type=int, nargs="+", help="numbers of hospitals: what is held, as flare_cells.py says")
+    line.add_argument("--together", action="store_true", help="with --cells: all at once, held in memory")
     options = line.parse_args()
+    for mb in options.mb if options.cells else ():
+        flare_cells.cells(options.cells, mb, options.rounds, options.together)
+    if options.cells:
+        return
     print(
         "| MB a message | in one process, s a round | over FLARE | extra | server's memory, MB |\n|---|---|---|---|---|"
     )
     for mb in options.mb:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            said = settings(folder, mb, options.rounds)
+            said = settings(folder, mb, options.rounds, options.hospitals)
             config = folder / "far.yaml"
             config.write_text(yaml.safe_dump(said))
             near = subprocess.Popen(  # noqa: S603 - our own command

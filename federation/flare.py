@@ -6,9 +6,11 @@ back with its traceback; ours raise nothing: errors are sent as codes of `federa
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -27,6 +29,10 @@ COORDINATOR = "server"
 
 _SILENT = logging.NullHandler()
 """Silences FLARE's log in the operator's process: we report a lost server ourselves, once."""
+
+LITTER = 2**27
+"""Bytes of calls after which FLARE's objects are collected: they hold what was sent, and refer to each other, so that
+only Python's full collection frees them, which otherwise waits for a number of objects and knows nothing of bytes."""
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -61,12 +67,30 @@ class Proxy(Protocol):
         ...
 
 
-def reach(proxy: Proxy) -> Reach:
-    """The hospital behind a proxy."""
+def collecting(litter: int = LITTER) -> Callable[[int], None]:
+    """A function that is told how many bytes each call carried, and collects whenever they come to `litter`."""
+    lock, carried = threading.Lock(), 0
+
+    def note(size: int) -> None:
+        nonlocal carried
+        with lock:
+            carried += size
+            full = carried >= litter
+            carried = 0 if full else carried
+        if full:
+            gc.collect()
+
+    return note
+
+
+def reach(proxy: Proxy, note: Callable[[int], None] = lambda size: None) -> Reach:
+    """The hospital behind a proxy. note: is told the bytes of each call."""
 
     def call(key: str, question: bytes, wait_s: float, timeout_s: float) -> object:
         try:
-            return proxy(timeout=timeout_s).answer(key, question, wait_s)
+            said = proxy(timeout=timeout_s).answer(key, question, wait_s)
+            note(len(question) + (len(said) if isinstance(said, bytes) else 0))
+            return said
         except RunAborted as error:  # by the operator, or FLARE
             raise Stopped(str(error)) from error
         except CollabCallError as error:
@@ -84,7 +108,8 @@ class ServerApp:
     @_main
     def run(self) -> None:
         """Do the work with the hospitals of the job."""
-        self._work({client.name: reach(client) for client in collab.clients})
+        note = collecting()
+        self._work({client.name: reach(client, note) for client in collab.clients})
 
 
 class Jobs:

@@ -22,6 +22,8 @@ from pipelines.remote.startup_kit import forget_jobs, make_strict, role_of
 from pipelines.runs.exits import Exit, as_process
 
 NARROWED = ("federation.flare_hooks", "client")
+FEW_HEAPS = ("MALLOC_ARENA_MAX", "2")
+"""glibc gives threads heaps of their own, up to eight a core, and each keeps what its largest moment needed."""
 SERVER = ("nvflare.private.fed.app.server.server_train",)
 
 
@@ -34,6 +36,7 @@ def become_client(place: Place, settings: Path) -> NoReturn:
 
 def become_server(kit: Path) -> NoReturn:
     """Replace this process by FLARE's server, with a strict kit."""
+    os.environ.setdefault(*FEW_HEAPS)
     _become(kit, SERVER, "fed_server.json", "server.crt")
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -17,7 +20,8 @@ import torch
 import federation.remote
 from federation import wire
 from federation.engine import InProcess, Worker
-from federation.flare import COORDINATOR, ClientApp
+from federation.flare import COORDINATOR, ClientApp, Proxy, collecting
+from federation.flare import reach as flare_reach
 from federation.remote import CARRIED, READY, UNKNOWN, Reach, Remote, Unreachable
 from pipelines.runs.replies import kept_in
 from privacy.message import Call, Message, to_bytes
@@ -225,3 +229,31 @@ def test_the_most_memory_that_is_held_does_not_grow_with_hospitals(tmp_path: Pat
     line = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     done = subprocess.run(line, capture_output=True, text=True, check=True, env=frugal)
     assert float(done.stdout) < 100, "of 28 x 16 = 448 MiB, each way"
+
+
+def test_what_flare_leaves_behind_is_collected_by_its_bytes() -> None:
+    """Objects that refer to each other and hold what was sent, as FLARE's tasks do."""
+
+    class Task:
+        def __init__(self, sent: bytes) -> None:
+            self.sent, self.itself = sent, self
+
+    class Littering:
+        def __call__(self, *, timeout: float) -> Littering:
+            return self
+
+        def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
+            left.append(weakref.ref(Task(question)))
+            return b"x" * 10
+
+    left: list[weakref.ref[Task]] = []
+    call = flare_reach(cast(Proxy, Littering()), collecting(100 * 1000))
+    gc.disable()
+    try:
+        most = 0
+        for _ in range(1000):
+            call("", b"q" * 990, 0.0, 1.0)
+            most = max(most, sum(one() is not None for one in left[-200:]))
+    finally:
+        gc.enable()
+    assert 50 < most <= 101, "100 calls of 1000 bytes, there and back, and the one that collects"
