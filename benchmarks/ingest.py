@@ -1,11 +1,13 @@
-"""Seconds and memory of ingest for many small files, and folders that ask for many comparisons:
+"""Seconds and memory of ingest for many small files, of threads and processes, and of folders that ask for comparisons:
 
     PYTHONPATH=. python benchmarks/ingest.py [--files 10000] [--json FILE]
 
 Each row is `read_cohort` in a fresh process: CPU seconds, seconds with one reader and with two, and by how much the
 process's peak of memory grew (Linux only). The files are copies of a few phantom patients under other names and UIDs.
-The rows of the second table read headers only, of a quarter and of all files: each is a folder in which every file
-would have to be compared with every other one, so a ratio above 4 shows that something grows faster than the files.
+The second table reads headers of DICOM only. A disk that answers late is played by a pause before each file. CPU is
+that of this process and, of processes, half of what both needed (with their start) and all that it took to get their
+headers from them: the seconds of a machine with two idle cores. The rows of the third table are folders in which every
+file would have to be compared with every other one: a ratio above 4 shows something that grows faster than the files.
 """
 
 from __future__ import annotations
@@ -21,11 +23,19 @@ import resource
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from pipelines.data.dicom.frames import read_frames
+from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE
+from pipelines.data.headers import Frame
+from pipelines.data.intake import AT_ONCE, in_order
+from pipelines.data.pseudonym import ALLOWED_HEADERS
+from pipelines.data.quantity import HEADERS
+
+LATE_S = 0.002  # as a disk behind a network answers
 PATIENTS = 20  # phantom patients that are copied
 READERS = (1, 2)
 KEY = b"k" * 32
@@ -114,6 +124,40 @@ def ingested(form: str, folder: Path, readers: int) -> tuple[float, float, float
     if read.rejected or not read.facts["studies"]:
         raise SystemExit(f"{form}: nothing may be refused here, found {read.facts}")
     return spent
+
+
+def header_pass(files: Sequence[Path], at_once: int, pause_s: float) -> tuple[float, float]:
+    """Seconds and CPU seconds of reading headers with this many threads."""
+    warnings.simplefilter("ignore")
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in in_order(files, partial(headers_after, pause_s, {}), readers=at_once):
+        pass
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def headers_after(pause_s: float, seen: dict[tuple[object, ...], object], path: Path) -> list[Frame]:
+    if pause_s:
+        time.sleep(pause_s)
+    return read_frames(path, (*IDENTITY, *PLACE, *SHAPE, *HEADERS, *ALLOWED_HEADERS), diffusion=False, seen=seen)
+
+
+def headers_of(files: Sequence[Path]) -> list[list[Frame]]:
+    warnings.simplefilter("ignore")
+    seen: dict[tuple[object, ...], object] = {}
+    return [headers_after(0, seen, path) for path in files]
+
+
+def in_processes(files: Sequence[Path], count: int) -> tuple[float, float]:
+    """As `header_pass`, with processes, which get a few hundred files at a time."""
+    before, wall, cpu = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter(), time.process_time()
+    with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
+        parts = [files[first : first + 500] for first in range(0, len(files), 500)]
+        found = sum(len(part) for part in pool.map(headers_of, parts))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    others = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if found != len(files):
+        raise SystemExit(f"{found} of {len(files)} files came back from processes")
+    return time.perf_counter() - wall, time.process_time() - cpu + others / count
 
 
 def peak() -> float:
@@ -206,6 +250,22 @@ HARD = {
 }
 
 
+def headers(files: Sequence[Path]) -> list[list[str]]:
+    ways: dict[str, Callable[[], tuple[float, ...]]] = {
+        "one at a time": partial(header_pass, files, 1, 0.0),
+        "two threads": partial(header_pass, files, 2, 0.0),
+        "two processes": partial(in_processes, files, 2),
+        f"one at a time, {1e3 * LATE_S:g} ms late": partial(header_pass, files, 1, LATE_S),
+        f"{AT_ONCE} threads, {1e3 * LATE_S:g} ms late": partial(header_pass, files, AT_ONCE, LATE_S),
+    }
+    rows = []
+    print(f"\n| headers of {len(files):,} DICOM files | s | CPU s |\n|---|---|---|")
+    for what, measure in ways.items():
+        rows.append([what, *(f"{spent:.1f}" for spent in alone(measure))])
+        print(f"| {' | '.join(rows[-1])} |", flush=True)
+    return rows
+
+
 def main() -> None:
     line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     line.add_argument("--files", type=int, default=10_000)
@@ -221,6 +281,7 @@ def main() -> None:
             one, two = (alone(partial(ingested, form, folder, readers)) for readers in READERS)
             rows.append([f"{made:,} {form}", f"{one[1]:.1f}", f"{one[0]:.1f}", f"{two[0]:.1f}", f"{one[2]:.0f}"])
             print(f"| {' | '.join(rows[-1])} |", flush=True)
+        passes = headers(sorted((Path(name) / "DICOM" / "images").rglob("*.dcm")))
     hard: list[list[str]] = []
     print("\n| comparisons | CPU s, a quarter of the files | all files | ratio |\n|---|---|---|---|")
     for what, measure in HARD.items():
@@ -228,7 +289,7 @@ def main() -> None:
         hard.append([what, f"{few:.2f}", f"{many:.2f}", f"{many / few:.1f}"])
         print(f"| {' | '.join(hard[-1])} |", flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"ingest": rows, "comparisons": hard}, indent=1) + "\n")
+        options.json.write_text(json.dumps({"ingest": rows, "headers": passes, "comparisons": hard}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from pipelines.data.dicom.uncompressed import read_pixels
 from pipelines.data.folder import Stamp, below, check_unchanged, resolved, stamped, steady, walked
 from pipelines.data.headers import Frame, Meaning, Pixels, Stack, text_of
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
+from pipelines.data.intake import read_ahead
 from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
 from pipelines.data.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
 from pipelines.data.sources import FITTED_UNIT, DicomSource
@@ -66,7 +67,8 @@ def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
     found = walked(root)
     seen: dict[tuple[object, ...], Any] = {}
     stamps: dict[Path, Stamp] = {}
-    read = {path: _frames(root, path, source, seen, stamps) for path in found.files}
+    one_file = partial(_frames, root, source=source, seen=seen, stamps=stamps)
+    read = dict(zip(found.files, read_ahead(found.files, one_file), strict=True))
     damaged = {path: _now(path, stamps, one) for path, one in read.items() if isinstance(one, Unusable)}
     frames = [frame for one in read.values() if isinstance(one, list) for frame in one]
     asked = {series_of(frame) for frame in frames if selected(frame, source.select)}

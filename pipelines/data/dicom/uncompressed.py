@@ -64,8 +64,7 @@ def find_pixels(
         return None
     charset = dataset.original_character_set
     key = (find_pixels, vr, syntax, str(charset), *((int(one.tag), one.VR, one.value) for one in found))
-    if (meaning := seen.get(key)) is None:
-        meaning = seen[key] = Meaning(vr, str(syntax), charset, tuple(found))
+    meaning = seen.get(key) or seen.setdefault(key, Meaning(vr, str(syntax), charset, tuple(found)))
     return Pixels(at, length, meaning)
 
 

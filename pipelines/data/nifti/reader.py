@@ -26,6 +26,7 @@ from pipelines.data.contents import left_out
 from pipelines.data.folder import below, resolved, stamped, steady, walk, walked
 from pipelines.data.grids.geometry import corner_distance, invertible, spacing_of
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
+from pipelines.data.intake import read_ahead
 from pipelines.data.nifti.bids import ENDINGS, of_file, sidecar, stem, whose
 from pipelines.data.pseudonym import normalized
 from pipelines.data.quantity import check_adc
@@ -82,7 +83,7 @@ def index_nifti(source: NiftiSource, *, adc: bool = False) -> Index:
     found = walked(root)
     matching = _matching(source, found.files)
     known = set(matching)
-    results = [_candidate(source, root, path, adc) for path in matching]
+    results = list(read_ahead(matching, lambda path: _candidate(source, root, path, adc)))
     candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
     rejected = [result for result in results if isinstance(result, Rejected)]
     parts = [Item(one.study, "part", (one.study,), _patient_of(source, one)) for one in results]

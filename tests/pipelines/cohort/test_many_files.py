@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
+import nibabel
 import numpy as np
 import pytest
+from small_series import Series
 
 from pipelines.data import index as indexing
+from pipelines.data import intake
 from pipelines.data.accounts import Account, unserved
-from pipelines.data.dicom.reader import _damage, _first_damaged
+from pipelines.data.cohort import read_cohort
+from pipelines.data.dicom.reader import _damage, _first_damaged, index_dicom
 from pipelines.data.grids.geometry import same_grid
 from pipelines.data.headers import Frame
-from pipelines.data.index import Candidate, without_ambiguous
+from pipelines.data.images import Slices
+from pipelines.data.index import Candidate, Index, load, without_ambiguous
+from pipelines.data.intake import read_ahead
 from pipelines.data.labels import find_mask, open_masks
-from pipelines.data.sources import MaskLabels
+from pipelines.data.nifti.reader import index_nifti
+from pipelines.data.sources import DicomSource, MaskLabels, NiftiSource
 from pipelines.data.study import Study, Unusable
 
 
@@ -124,3 +133,93 @@ def test_the_first_damaged_file_of_a_folder_is_named(tmp_path: Path) -> None:
     assert _damage(frames, homes, ruins) == "2.dcm"
     assert _damage(frames[:1], homes, ruins) == "1.dcm"
     assert _damage(frames, {**homes, tmp_path / "b": {"1", "2"}}, ruins) is None
+
+
+def told(index: Index) -> list[Any]:
+    """All that an index says, and all values that its studies have."""
+    found: list[Any] = [index.rejected, index.items, index.unselected]
+    for one in index.candidates:
+        read = load(one)
+        pixels = (read.image.values.tobytes(), read.unit, read.facts) if isinstance(read, Study) else read
+        frames = [] if one.stack is None else [frame for volume in one.stack.volumes for frame in volume]
+        headers = [(frame.path, frame.index, dict(frame.values), frame.b_value) for frame in frames]
+        found.append((one.patient, one.study, one.session, one.affine.tobytes(), one.shape, one.files, headers, pixels))
+    return found
+
+
+def odd_files(folder: Path) -> None:
+    """Series, some of them damaged, of two sizes and two alphabets; and files that are no images."""
+    for number in range(5):
+        home = folder / f"s{number}"
+        Series(f"P{number}", f"1.2.{number}", f"1.2.{number}.1", slices=4 + number % 2).write(home)
+    (folder / "s1" / "002.dcm").write_bytes((folder / "s1" / "002.dcm").read_bytes()[:300])
+    (folder / "s2" / "notes.txt").write_text("no image")
+    (folder / "s3" / "003.dcm").unlink()
+    for number in range(6):
+        shape = (4, 4, 3 + number % 2)
+        values = np.arange(1 + number, 1 + number + np.prod(shape), dtype=np.int16).reshape(shape)
+        nibabel.save(nibabel.Nifti1Image(values, np.diag([2.0, 2, 3, 1])), folder / f"n{number}.nii.gz")
+    (folder / "n3.nii.gz").write_bytes((folder / "n3.nii.gz").read_bytes()[:60])
+
+
+@pytest.mark.parametrize("kind", ["dicom", "nifti"])
+def test_headers_read_several_at_a_time_say_the_same_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    odd_files(tmp_path)
+
+    def index() -> Index:
+        folder = str(tmp_path)
+        return index_dicom(DicomSource(folder=folder)) if kind == "dicom" else index_nifti(NiftiSource(folder=folder))
+
+    one = told(index())
+    assert len(one) > 5 and one[0], "studies are read, and some are refused"
+    monkeypatch.setattr(intake, "TRIED", 1)
+    for slow, at_once in ((0.0, 2), (0.0, 8), (1e9, 8)):
+        monkeypatch.setattr(intake, "SLOW", slow)
+        monkeypatch.setattr(intake, "AT_ONCE", at_once)
+        assert told(index()) == one
+
+
+@pytest.mark.parametrize("source", [DicomSource, NiftiSource])
+def test_readers_change_nothing_of_a_cohort(tmp_path: Path, source: type[Any]) -> None:
+    odd_files(tmp_path)
+
+    def read(readers: int) -> tuple[Any, ...]:
+        shares = {"train": 0.5, "validation": 0.25, "test": 0.25}
+        images = Slices(values="standardized", centre="image", size=8)
+        how = {"fractions": shares, "seed": 0, "key": b"k" * 32, "readers": readers, "scratch": tmp_path}
+        found = read_cohort(source(folder=str(tmp_path)), None, images, **how)  # type: ignore[arg-type]
+        tensors = [getattr(found.cohort, name).numpy().tobytes() for name in ("images", "patient", "split", "position")]
+        return tensors, found.facts, found.rejected, found.accounts, found.names
+
+    one = read(1)
+    assert one[1]["studies"] >= 3 and one[2]
+    assert read(2) == one and read(5) == one
+
+
+def test_a_disk_that_answers_late_is_asked_for_several_files_at_once() -> None:
+    asleep, most = [0], [0]
+    lock = Lock()
+
+    def late(number: int) -> int:
+        with lock:
+            asleep[0] += 1
+            most[0] = max(most[0], asleep[0])
+        time.sleep(0.002)
+        with lock:
+            asleep[0] -= 1
+        return -number
+
+    assert list(read_ahead(range(intake.TRIED + 50), late)) == [-number for number in range(intake.TRIED + 50)]
+    assert 1 < most[0] <= intake.AT_ONCE
+    most[0] = 0
+    assert len(list(read_ahead(range(intake.TRIED), late))) == intake.TRIED and most[0] == 1
+    with pytest.raises(MemoryError, match="at 70"):
+        list(read_ahead(range(100), lambda number: failing(late(number))))
+
+
+def failing(number: int) -> int:
+    if number == -70:
+        raise MemoryError("at 70")
+    return number
