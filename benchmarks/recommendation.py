@@ -26,7 +26,7 @@ import torch
 from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
-from evaluation.recommendation import COPIES, Measured, Validated, mean_auc, measured, recommended
+from evaluation.recommendation import COPIES, Heard, Measured, Validated, heard, mean_auc, measured, recommended
 from federation.alone import Alone, solved
 from federation.models.mlp import Mlp
 from federation.task import Task
@@ -161,8 +161,9 @@ def judged(split: list[Case]) -> list[dict[str, object]]:
     """For each hospital of a split: rule -> (gain on test pictures, whether it left its own model)."""
     found = []
     for one in split:
-        heard = recommended("", one.at_home, [other.at_home.gains for other in split if other is not one])
-        silent = recommended("", one.at_home, [])
+        told = {str(number): other.at_home.gains for number, other in enumerate(split) if other is not one}
+        loud = recommended("", one.at_home, heard(told, [""])[""])
+        silent = recommended("", one.at_home, Heard())
         own = one.at_home.own
         picks = {
             "always its own": own,
@@ -171,14 +172,14 @@ def judged(split: list[Case]) -> list[dict[str, object]]:
             "lowest validation loss": min(one.loss, key=one.loss.__getitem__),
             "nested bootstrap": one.nested,
             "recommended, without others' gains": silent.method,
-            "recommended": heard.method,
+            "recommended": loud.method,
             "the best on test pictures": max(one.test, key=one.test.__getitem__),
         }
         gains = {rule: [round(one.test[label] - one.test[own], 5), label != own] for rule, label in picks.items()}
-        truth = one.test[heard.best] - one.test[own]
+        truth = one.test[loud.best] - one.test[own]
         lucky = max(one.auc, key=lambda label: np.nan_to_num(one.auc[label]))
-        held = heard.low <= truth <= heard.high
-        claim = [round(heard.gain, 5), round(truth, 5), held, round(one.auc[lucky] - one.auc[own], 5)]
+        held = loud.low <= truth <= loud.high
+        claim = [round(loud.gain, 5), round(truth, 5), held, round(one.auc[lucky] - one.auc[own], 5)]
         found.append({"rules": gains, "claim": claim, "patients": one.at_home.patients, "rarest": one.at_home.rarest})
     return found
 

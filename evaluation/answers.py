@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evaluation.choice import Choice, choices, primary
+from evaluation.choice import Choice, OwnScores, choices, own_scores, primary
 from evaluation.harmonized import harmonized
 from evaluation.leaving import Departure, departures
 from evaluation.notices import Notice, collapse, run_notices, site_notices
@@ -61,11 +61,12 @@ def _chosen(page: RunPage | SitePage) -> tuple[Choice, ...]:
 
 def _drop_guessing(chosen: tuple[Choice, ...], rows: Sequence[ScoreRow]) -> tuple[Choice, ...]:
     """Withdraw recommendations of models that do no better than guessing on enough test patients."""
-    return tuple(_without_model(one, why) if (why := _reason_guessing(one, rows)) else one for one in chosen)
+    held = own_scores(rows)
+    return tuple(_without_model(one, why) if (why := _reason_guessing(one, held)) else one for one in chosen)
 
 
-def _reason_guessing(one: Choice, rows: Sequence[ScoreRow]) -> str:
-    return collapse(one.score, rows) if one.score is not None and one.score.assessable else ""
+def _reason_guessing(one: Choice, held: OwnScores) -> str:
+    return collapse(one.score, held) if one.score is not None and one.score.assessable else ""
 
 
 def _without_model(one: Choice, why: str) -> Choice:

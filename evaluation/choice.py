@@ -42,10 +42,43 @@ class Choice:
     top: ScoreRow | None = None
 
 
+@dataclass(frozen=True)
+class OwnScores:
+    """Scores of hospitals' own models on their own test patients, sorted once: there can be a thousand hospitals.
+
+    measure: that compares models in words; empty if none is available. scores: of methods by (site, measure), without
+    baselines and missing values; floors: the baseline by (site, measure).
+    """
+
+    measure: str
+    scores: Mapping[tuple[str, str], Mapping[str, ScoreRow]]
+    floors: Mapping[tuple[str, str], ScoreRow]
+
+    def at(self, site: str, measure: str) -> Mapping[str, ScoreRow]:
+        """A hospital's scores, by method."""
+        return self.scores.get((site, measure), {})
+
+
+def own_scores(rows: Sequence[ScoreRow]) -> OwnScores:
+    """Sort rows, of all protocols, by hospital."""
+    scores, floors = dict[tuple[str, str], dict[str, ScoreRow]](), dict[tuple[str, str], ScoreRow]()
+    for row in rows:
+        if row.protocol != PRIVATE or len(row.sites) != 1:
+            continue
+        key = (row.sites[0], row.measure)
+        if row.method in FLOORS:
+            floors.setdefault(key, row)
+        elif math.isfinite(row.value):
+            scores.setdefault(key, {})[row.method] = row
+    return OwnScores(primary(rows), scores, floors)
+
+
 def choices(models: Sequence[Model], rows: Sequence[ScoreRow], reference: str, words: Words) -> tuple[Choice, ...]:
     """One choice for each hospital that has models, in their order."""
-    sites = dict.fromkeys(model.site for model in models)
-    return tuple(_choice(site, [m for m in models if m.site == site], rows, reference, words) for site in sites)
+    own, held = own_scores(rows), dict[str, list[Model]]()
+    for model in models:
+        held.setdefault(model.site, []).append(model)
+    return tuple(_choice(site, found, own, reference, words) for site, found in held.items())
 
 
 def primary(rows: Sequence[ScoreRow]) -> str:
@@ -54,20 +87,17 @@ def primary(rows: Sequence[ScoreRow]) -> str:
     return next((name for name in PRIMARY if name in held), "")
 
 
-def own_rows(rows: Sequence[ScoreRow], site: str, measure: str) -> dict[str, ScoreRow]:
-    """Scores of a hospital's own models on its own test patients, by method; without baselines and missing values."""
-    own = (row for row in rows if row.protocol == PRIVATE and row.sites == (site,) and row.measure == measure)
-    return {row.method: row for row in own if row.method not in FLOORS and math.isfinite(row.value)}
-
-
-def optimism(tables: Mapping[str, Table], site: str, measure: Measure) -> float:
-    """How much better the best of all methods at a hospital looks than it is, if it is chosen on the test patients.
+def optimism(tables: Mapping[str, Table], sites: Sequence[str], measure: Measure) -> dict[str, float]:
+    """How much better the best of all methods at each hospital looks than it is, if it is chosen on the test patients.
 
     The mean over bootstrap copies of (the copy's winner in the copy - the same method in the sample), as Efron (1983)
     estimates optimism; Tsamardinos et al. (2018) do so for the choice of a method. NaN with fewer than two methods.
     """
-    held = [home(table)[site, site] for table in tables.values() if (site, site) in home(table)]
-    found = [measure.of(one) for one in held]
+    homes = [home(table) for table in tables.values()]
+    return {site: _flattered([measure.of(own[site, site]) for own in homes if (site, site) in own]) for site in sites}
+
+
+def _flattered(found: Sequence[Floats]) -> float:
     if len({len(copies) for copies in found}) != 1 or len(found) < 2:
         return math.nan
     return _optimism(np.stack(found))
@@ -83,9 +113,8 @@ def _optimism(values: Floats) -> float:
     return float((drawn[winner, np.arange(drawn.shape[1])] - usable[winner, 0]).mean())
 
 
-def _choice(site: str, models: Sequence[Model], rows: Sequence[ScoreRow], reference: str, words: Words) -> Choice:
-    measure = primary(rows)
-    scored = own_rows(rows, site, measure)
+def _choice(site: str, models: Sequence[Model], own: OwnScores, reference: str, words: Words) -> Choice:
+    scored = own.at(site, own.measure)
     filed = [model for model in models if model.file]
     validated = [model for model in filed if math.isfinite(model.loss)]
     tested = [model for model in filed if model.method in scored]
@@ -103,12 +132,12 @@ def _choice(site: str, models: Sequence[Model], rows: Sequence[ScoreRow], refere
         return Choice(site, "", "", "", None, (f"No model can be named: {why}.",), top)
     score = scored.get(best.method)
     other = None if top is None or score is None or top.value <= score.value else top
-    said = tuple(sentences(best.method, rows, site, score, reference, words))
+    said = tuple(sentences(best.method, own, site, score, reference, words))
     return Choice(site, best.method, best.file, "validation" if by == "validation" else "test", score, said, other)
 
 
 def sentences(
-    method: str, rows: Sequence[ScoreRow], site: str, score: ScoreRow | None, reference: str, words: Words
+    method: str, own: OwnScores, site: str, score: ScoreRow | None, reference: str, words: Words
 ) -> list[str]:
     """How good a model is on a hospital's test patients."""
     if score is None:
@@ -118,7 +147,7 @@ def sentences(
     if not score.assessable:
         said.append(f"These are too few patients{', or there is too much noise,' if score.noise else ''} to judge by.")
     said.append(against(score, reference))
-    found = {m: own_rows(rows, site, m).get(method) for m in (SENSITIVITY.name, SPECIFICITY.name, CALIBRATION.name)}
+    found = {m: own.at(site, m).get(method) for m in (SENSITIVITY.name, SPECIFICITY.name, CALIBRATION.name)}
     sees, spares, off = found.values()
     if sees is not None and spares is not None:
         said.append(

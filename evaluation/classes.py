@@ -62,11 +62,13 @@ def class_measures(names: Sequence[str]) -> tuple[Measure, ...]:
 def mean_over(rows: Iterable[ScoreRow], names: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Test site -> the classes over which its mean AUC and balanced accuracy are taken; as `support.judged` has it."""
     wanted = {of_class(AUC.name, name): name for name in names}
-    own = [row for row in rows if row.protocol in AT_ONE and row.measure in wanted]
+    own = dict[str, list[ScoreRow]]()
+    for row in rows:
+        if row.protocol in AT_ONE and row.measure in wanted:
+            own.setdefault(row.sites[0], []).append(row)
     found: dict[str, tuple[str, ...]] = {}
-    for site in dict.fromkeys(row.sites[0] for row in own):
-        first = next(row.method for row in own if row.sites[0] == site)
-        held = {wanted[r.measure]: r for r in own if r.sites[0] == site and r.method == first and r.positives}
+    for site, scored in own.items():
+        held = {wanted[r.measure]: r for r in scored if r.method == scored[0].method and r.positives}
         enough = tuple(name for name, row in held.items() if row.assessable)
         found[site] = enough if len(enough) > 1 else tuple(held)
     return found

@@ -47,7 +47,7 @@ def spent(statement: Statement) -> str:
 
 def totals(left: Sequence[Left], statements: Sequence[Statement]) -> list[Total]:
     """The total of each hospital, in order of appearance."""
-    whole = {one.site: (spent(one),) for one in statements}
+    whole, by_site = {one.site: (spent(one),) for one in statements}, _by_site(left)
     return [
         Total(
             site,
@@ -55,9 +55,15 @@ def totals(left: Sequence[Left], statements: Sequence[Statement]) -> list[Total]
             sum(e.bytes for e in own),
             whole.get(site) or tuple(dict.fromkeys(e.epsilon for e in own)),
         )
-        for site in dict.fromkeys(e.site for e in left)
-        for own in [[e for e in left if e.site == site]]
+        for site, own in by_site.items()
     ]
+
+
+def _by_site(left: Iterable[Left]) -> dict[str, list[Left]]:
+    found = dict[str, list[Left]]()
+    for entry in left:
+        found.setdefault(entry.site, []).append(entry)
+    return found
 
 
 class Patients(NamedTuple):
@@ -107,8 +113,8 @@ KINDS = (
 def departures(left: Sequence[Left], statements: Sequence[Statement], words: Words) -> tuple[Departure, ...]:
     """Hospitals with equal sentences are grouped, in order of appearance."""
     stated, found = {one.site: one for one in statements}, dict[tuple[str, tuple[str, ...]], list[str]]()
-    for site in dict.fromkeys(entry.site for entry in left):
-        own = [entry for entry in left if entry.site == site and entry.messages]
+    for site, entries in _by_site(left).items():
+        own = [entry for entry in entries if entry.messages]
         what = _what(own, words)
         key = (_epsilon(stated.get(site), own), (what, *_guarantee(stated.get(site))))
         found.setdefault(key, []).append(site)

@@ -15,7 +15,7 @@ from evaluation.attacks import (
     pairs,
     strongest,
 )
-from evaluation.choice import between, direction, own_rows, primary
+from evaluation.choice import OwnScores, between, direction, own_scores
 from evaluation.harmony import Harmony
 from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY
 from evaluation.records import Missing, RunPage, SitePage
@@ -132,18 +132,18 @@ def _vetoes(harmony: Harmony | None) -> Iterator[Notice]:
 
 def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Sequence[str]) -> Iterator[Notice]:
     """Methods that do no better than guessing, hospitals that lose, and scores that cannot be judged."""
-    measure = primary(rows)
+    held = own_scores(rows)
     noise = ", or too much noise," if any(row.noise for row in rows) else ""
     poor: list[str] = []
     for site in sorted({row.sites[0] for row in rows if row.protocol == PRIVATE}):
-        own = own_rows(rows, site, measure)
+        own = held.at(site, held.measure)
         weak = [method for method, row in own.items() if not row.assessable]
         if weak and len(weak) == len(own):
             row = own[weak[0]]
             rare = "of the rarest class" if classes else "positive"
             poor.append(f"{site} ({counted(row.patients, 'patient', 'patients')}, {row.positive_patients} {rare})")
             continue
-        if collapsed := [f"{m} ({why})" for m, row in own.items() if (why := collapse(row, rows))]:
+        if collapsed := [f"{m} ({why})" for m, row in own.items() if (why := collapse(row, held))]:
             yield Notice("No better than guessing", f"At {site}: {', '.join(collapsed)}.", "scores")
         worse = [f"{m}{_gain(r)}" for m, r in own.items() if direction(r.gain_low, r.gain_high) < 0]
         if worse and reference:
@@ -161,16 +161,15 @@ def _gain(row: ScoreRow) -> str:
     return f" ({row.gain:+.3f})".replace("-", "−")
 
 
-def collapse(row: ScoreRow, rows: Sequence[ScoreRow]) -> str:
+def collapse(row: ScoreRow, held: OwnScores) -> str:
     """Why a method does no better at a hospital than a predictor that ignores the patient; empty if it does better."""
     site = row.sites[0]
     if row.measure == AUC.name:
-        sees, spares = (own_rows(rows, site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
+        sees, spares = (held.at(site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
         if sees is not None and spares is not None and {sees.value, spares.value} == {0.0, 1.0}:
             return "the same prediction for every patient"
         return f"{AUC.name} {number(row.value)}{between(row)}" if row.low <= 0.5 else ""
-    floors = [r for r in rows if r.method in FLOORS and r.measure == row.measure and r.protocol == PRIVATE]
-    floor = next((r for r in floors if r.sites == row.sites), None)
+    floor = held.floors.get((site, row.measure))
     if floor is not None and math.isfinite(floor.value) and row.value <= floor.value:
         return f"{row.measure} {number(row.value)}, and {number(floor.value)} for the {floor.method}"
     return ""

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -49,6 +50,21 @@ class Gain(NamedTuple):
 
     value: float
     variance: float
+
+
+class Sums(NamedTuple):
+    """What other hospitals measured of one model: the sums over j of d_j / (v_j + T^2), and of 1 / (v_j + T^2)."""
+
+    weighted: float
+    weights: float
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a hospital hears of the others. hospitals: how many told gains. sums: by model."""
+
+    hospitals: int = 0
+    sums: Mapping[str, Sums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,14 +128,41 @@ def _gain(drawn: Floats, few: int) -> Gain:
     return Gain(float(drawn[0]), float(copies.var()) + (FLIP / few) ** 2)
 
 
-def recommended(site: str, at_home: Measured, others: Sequence[Mapping[str, Gain]]) -> Recommendation | None:
+def heard(told: Mapping[str, Mapping[str, Gain]], sites: Sequence[str]) -> dict[str, Heard]:
+    """What each of `sites` hears of all others. told: gains by hospital and model.
+
+    The work is linear in hospitals: each is taken out of one exact sum, whose value is rounded once, as `math.fsum`
+    rounds that of the others alone.
+    """
+    own = {site: {label: _terms(gain) for label, gain in gains.items() if math.isfinite(gain.variance)}
+           for site, gains in told.items()}  # fmt: skip
+    whole = dict[str, tuple[Fraction, Fraction, int]]()
+    for terms in own.values():
+        for label, (weighted, weights) in terms.items():
+            before = whole.get(label, (Fraction(0), Fraction(0), 0))
+            whole[label] = (before[0] + weighted, before[1] + weights, before[2] + 1)
+
+    def without(site: str) -> dict[str, Sums]:
+        less = {label: own.get(site, {}).get(label) for label in whole}
+        left = {label: (total[0] - one[0], total[1] - one[1], total[2] - 1) if (one := less[label]) else total
+                for label, total in whole.items()}  # fmt: skip
+        return {label: Sums(float(weighted), float(weights)) for label, (weighted, weights, n) in left.items() if n}
+
+    return {site: Heard(len(told) - (site in told), without(site)) for site in sites}
+
+
+def _terms(gain: Gain) -> tuple[Fraction, Fraction]:
+    weight = 1 / (gain.variance + SPREAD**2)
+    return Fraction(gain.value * weight), Fraction(weight)
+
+
+def recommended(site: str, at_home: Measured, others: Heard) -> Recommendation | None:
     """The recommendation of one hospital, from its own gains and those of other hospitals; None without an own model
     or without another to compare it with.
     """
     if not at_home.own or not at_home.gains:
         return None
-    expected = {label: _expected(gain, [one[label] for one in others if label in one]) for label, gain in
-                at_home.gains.items()}  # fmt: skip
+    expected = {label: _expected(gain, others.sums.get(label, Sums(0.0, 0.0))) for label, gain in at_home.gains.items()}
     sure = {label: NormalDist().cdf(mean / sd) for label, (mean, sd) in expected.items()}
     good = [label for label in expected if sure[label] >= SURE]
     best = max(good or expected, key=lambda label: expected[label][0])
@@ -134,16 +177,15 @@ def recommended(site: str, at_home: Measured, others: Sequence[Mapping[str, Gain
         mean + reach * sd,
         sure[best],
         len(expected) + 1,
-        len(others),
+        others.hospitals,
         at_home.patients,
     )
 
 
-def _expected(own: Gain, others: Sequence[Gain]) -> tuple[float, float]:
+def _expected(own: Gain, others: Sums) -> tuple[float, float]:
     """Mean and standard deviation of the true gain; see the head of this file."""
-    heard = [(gain.value, 1 / (gain.variance + SPREAD**2)) for gain in others if math.isfinite(gain.variance)]
-    precision = COMMON**-2 + math.fsum(weight for _, weight in heard)
-    mu, prior = math.fsum(value * weight for value, weight in heard) / precision, SPREAD**2 + 1 / precision
+    precision = COMMON**-2 + others.weights
+    mu, prior = others.weighted / precision, SPREAD**2 + 1 / precision
     if not math.isfinite(own.variance):
         return mu, math.sqrt(prior)
     k = prior / (prior + own.variance)

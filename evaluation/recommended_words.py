@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evaluation.choice import Choice, own_rows, primary, sentences
+from evaluation.choice import Choice, own_scores, sentences
 from evaluation.recommendation import SURE, Recommendation
 from evaluation.records import Model
 from evaluation.rows import ScoreRow
@@ -20,15 +20,15 @@ def with_recommendations(
     words: Words,
 ) -> tuple[Choice, ...]:
     """The choices, with the recommendation of each hospital that has one."""
-    found = {one.site: one for one in recommended}
+    found, own = {one.site: one for one in recommended}, own_scores(rows)
     files = {(model.site, model.method): model.file for model in models}
 
     def replaced(choice: Choice) -> Choice:
         one = found.get(choice.site)
         if one is None:
             return choice
-        score = own_rows(rows, one.site, primary(rows)).get(one.method)
-        said = (*in_words(one), *sentences(one.method, rows, one.site, score, reference, words))
+        score = own.at(one.site, own.measure).get(one.method)
+        said = (*in_words(one), *sentences(one.method, own, one.site, score, reference, words))
         return Choice(one.site, one.method, files.get((one.site, one.method), ""), "recommended", score, said)
 
     return tuple(replaced(choice) for choice in chosen)

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from evaluation.histograms import Floats
-from evaluation.recommendation import Gain, Measured, Recommendation, Validated, measured, recommended
+from evaluation.recommendation import Gain, Heard, Measured, Recommendation, Sums, Validated, measured, recommended
 from evaluation.records import Model
 from federation.alone import Alone
 from federation.local import Local
@@ -33,8 +33,10 @@ from pipelines.hospital.validation_scores import VALIDATED
 from pipelines.models.recommended import RECOMMENDED, to_bytes
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
-from privacy.message import Call, Json, Malformed, Message, as_list, as_mapping, from_bytes
+from privacy.message import Call, Json, Malformed, Message, as_list, as_mapping, from_bytes, whole_of
 from privacy.release.gate import Refused
+
+LARGEST = 2.0**64  # of numbers that others measured
 
 
 def compare(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
@@ -62,12 +64,12 @@ def recommendation(
     """This hospital's recommendation, which is also written into its folder; None, and no file, if there is none.
 
     Args:
-        facts: of `report`; `others` are gains that other hospitals measured, as `compare` tells them.
+        facts: of `report`; `others` are sums of gains that other hospitals measured, as `others_to_facts` has them.
         models: which of the run's models are files here; floors: learnt at home. losses: a method's epsilon here, by
         run of its training.
     """
     folder, found = DiskFolder(hospital.root), None
-    others = [_gains(as_mapping(one)) for one in as_list(facts.get("others", []))]
+    others = _others(as_mapping(facts.get("others")))
     if not facts.get("structures"):
         found = recommended(hospital.name, _measured(hospital, facts, models, floors), others)
     if found is None:
@@ -143,11 +145,26 @@ def alone(algorithm: AnyAlgorithm) -> bool:
     )
 
 
-def _gains(said: Mapping[str, Json]) -> dict[str, Gain]:
-    """The gains that another hospital told; ones that are no numbers are left out."""
-    found = {}
-    for label, pair in said.items():
-        value, variance = (float(one) if isinstance(one, int | float) else math.nan for one in as_list(pair))
-        if math.isfinite(value) and abs(value) <= 1 and variance > 0:
-            found[label] = Gain(value, variance)
-    return found
+def others_to_facts(found: Heard) -> dict[str, Json]:
+    """What a hospital hears of the others, as facts."""
+    return {"hospitals": found.hospitals, "sums": {label: [*pair] for label, pair in found.sums.items()}}
+
+
+def _others(said: Mapping[str, Json]) -> Heard:
+    pairs = {label: _pair(pair) for label, pair in as_mapping(said.get("sums")).items()}
+    sums = {label: Sums(*pair) for label, pair in pairs.items() if pair is not None and pair[1] > 0}
+    return Heard(whole_of(said, "hospitals", 0), sums)
+
+
+def gains_told(facts: Mapping[str, Json], said: Mapping[str, Json]) -> dict[str, Gain]:
+    """The gains that a hospital told of the lines of its question `facts`; ones that cannot be are left out."""
+    gains, labels = as_mapping(said.get("gains")), [str(line["label"]) for line in _lines(facts)]
+    pairs = {label: _pair(gains.get(label)) for label in labels}
+    found = {label: Gain(*pair) for label, pair in pairs.items() if pair is not None}
+    return {label: gain for label, gain in found.items() if abs(gain.value) <= 1 and gain.variance > 0}
+
+
+def _pair(said: Json) -> tuple[float, float] | None:
+    """Two numbers that are finite; None if something else was said."""
+    numbers = [float(one) for one in as_list(said) if isinstance(one, int | float) and abs(one) < LARGEST]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else None

@@ -203,6 +203,13 @@ class Oracle(TypedDict):
     others: list[Named]
 
 
+class Others(TypedDict):
+    """Sums of the gains that other hospitals measured, by model: weighted, and of the weights."""
+
+    hospitals: Count
+    sums: dict[Named, tuple[float, float]]
+
+
 class Page(TypedDict):
     """Contents of a hospital's page. pictures: False = without them, which only a simulated hospital heeds."""
 
@@ -220,7 +227,7 @@ class Page(TypedDict):
     target: NotRequired[Target | None]
     structures: NotRequired[list[Named]]
     window: NotRequired[Window]
-    others: NotRequired[list[dict[Named, list[float]]]]
+    others: NotRequired[Others]
     compared: NotRequired[list[Oracle]]
 
 

@@ -75,13 +75,15 @@ def test_the_best_of_equal_methods_looks_better_than_it_is():
         p = 1 / (1 + np.exp(-(y - 0.5) + rng.normal(size=60)))
         tables[method] = {("s", "s"): count(y, np.c_[1 - p, p], np.arange(60), copies=200, seed=0, site="s")}
     one = {"a": tables["a"]}
-    assert 0.005 < choice.optimism(tables, "s", AUC) < 0.2
-    assert math.isnan(choice.optimism(one, "s", AUC)) and math.isnan(choice.optimism(tables, "t", AUC))
+    found = choice.optimism(tables, ["s", "t"], AUC)
+    assert 0.005 < found["s"] < 0.2 and math.isnan(found["t"])
+    assert math.isnan(choice.optimism(one, ["s"], AUC)["s"])
 
 
 def test_what_does_no_better_than_guessing_is_named(rows):
-    own = choice.own_rows(rows, "a", "AUC")
-    assert notices.collapse(own["blind"], rows) and not notices.collapse(own["good"], rows)
+    held = choice.own_scores(rows)
+    own = held.at("a", "AUC")
+    assert notices.collapse(own["blind"], held) and not notices.collapse(own["good"], held)
     assert decided(rows, "AUC") == {"local": (0, 0, 1), "good": (1, 0, 1), "blind": (0, 1, 1)}
 
 

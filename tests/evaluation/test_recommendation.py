@@ -15,12 +15,19 @@ from evaluation.recommendation import (
     SPREAD,
     SURE,
     Gain,
+    Heard,
     Measured,
+    Sums,
     Validated,
+    heard,
     mean_auc,
     measured,
     recommended,
 )
+
+
+def hearing(others: list[dict[str, Gain]]) -> Heard:
+    return heard({str(number): one for number, one in enumerate(others)}, ["a"])["a"]
 
 
 def two(score: np.ndarray) -> np.ndarray:
@@ -63,25 +70,63 @@ def by_grid(own: Gain, others: list[Gain]) -> tuple[float, float]:
 @pytest.mark.parametrize("others", [[], [Gain(0.04, 0.001)], [Gain(0.04, 0.001), Gain(-0.01, 0.0004)]])
 def test_what_is_expected_is_the_mean_over_all_common_and_true_gains(others):
     own = Gain(0.05, 0.0009)
-    found = recommended("a", Measured("local", {"fedavg": own}, 50, 10), [{"fedavg": one} for one in others])
+    found = recommended("a", Measured("local", {"fedavg": own}, 50, 10), hearing([{"fedavg": one} for one in others]))
     mean, sd = by_grid(own, others)
     assert found.gain == pytest.approx(mean, abs=1e-4)
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * sd, rel=1e-2)
 
 
+known = st.builds(Gain, st.floats(-1, 1), st.one_of(st.floats(1e-9, 10), st.just(math.inf)))
+told = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=1), st.dictionaries(st.sampled_from("xyz"), known))
+
+
+@given(told)
+def test_what_is_heard_is_to_the_bit_the_sum_over_all_others(told):
+    for site, found in heard(told, [*"abcdefgh"]).items():
+        others = [gains for other, gains in told.items() if other != site]
+        assert found.hospitals == len(others)
+        sums = {}
+        for label in "xyz":
+            held = [gains[label] for gains in others if label in gains and math.isfinite(gains[label].variance)]
+            weights = [1 / (gain.variance + SPREAD**2) for gain in held]
+            weighted = [gain.value * weight for gain, weight in zip(held, weights, strict=True)]
+            sums |= {label: Sums(math.fsum(weighted), math.fsum(weights))} if held else {}
+        assert found.sums == sums
+
+
+class Counted(Gain):
+    """A gain that counts how often it is looked at."""
+
+    looks = 0
+
+    def __getattribute__(self, name):
+        Counted.looks += name == "value"
+        return super().__getattribute__(name)
+
+
+def test_the_work_of_hearing_is_linear_in_hospitals():
+    looks = []
+    for hospitals in (20, 200):
+        Counted.looks = 0
+        heard({str(n): {"x": Counted(0.1, 0.01)} for n in range(hospitals)}, [str(n) for n in range(hospitals)])
+        looks.append(Counted.looks)
+    assert 0 < looks[1] == 10 * looks[0]
+
+
 def test_a_hospital_that_measured_nothing_goes_by_the_others_and_one_that_is_sure_by_itself():
     nothing = Measured("local", {"fedavg": Gain(math.nan, math.inf)}, 3, 0)
-    good = [{"fedavg": Gain(0.05, 1e-4)}] * 8
-    assert recommended("a", nothing, good).method == "fedavg" and recommended("a", nothing, []).stays
+    good = hearing([{"fedavg": Gain(0.05, 1e-4)}] * 8)
+    assert recommended("a", nothing, good).method == "fedavg" and recommended("a", nothing, Heard()).stays
     sure = Measured("local", {"fedavg": Gain(-0.05, 1e-6)}, 4000, 900)
     assert recommended("a", sure, good).stays
 
 
 def test_of_several_good_ones_the_largest_expected_gain_and_none_without_an_own_model():
     gains = {"sure": Gain(0.02, 1e-5), "larger": Gain(0.06, 4e-4), "wild": Gain(0.2, 0.5)}
-    found = recommended("a", Measured("local", gains, 100, 30), [])
+    found = recommended("a", Measured("local", gains, 100, 30), Heard())
     assert (found.method, found.best, found.of) == ("larger", "larger", 4) and found.sure >= SURE
-    assert recommended("a", Measured("", {}), []) is None and recommended("a", Measured("local", {}), []) is None
+    assert recommended("a", Measured("", {}), Heard()) is None
+    assert recommended("a", Measured("local", {}), Heard()) is None
 
 
 def test_gains_are_of_the_best_own_model_on_the_same_patients():
@@ -112,7 +157,7 @@ def test_where_models_are_alike_the_winner_is_not_believed():
         truth = y + random.standard_normal(52)
         scores = {f"m{k}": two(truth + 0.8 * random.standard_normal(52)) for k in range(9)}
         at_home = measured(Validated(y, np.arange(52), scores), ["m0"], seed=turn)
-        found = recommended("a", at_home, [])
+        found = recommended("a", at_home, Heard())
         naive.append(max(gain.value for gain in at_home.gains.values()))
         expected.append(found.gain)
         left += not found.stays

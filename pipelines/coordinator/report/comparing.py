@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evaluation.recommendation import Recommendation
-from pipelines.coordinator.world import SitesMissing, World
-from pipelines.hospital.recommending import from_facts
+from evaluation.recommendation import Recommendation, heard
+from pipelines.coordinator.world import World
+from pipelines.hospital.recommending import from_facts, gains_told, others_to_facts
 from pipelines.runs.store import digest, short
-from privacy.message import Json, Message, as_mapping
+from privacy.message import Call, Json, Message, as_mapping
 
 
 def others(world: World, methods: Mapping[str, Mapping[str, Json]], version: int) -> dict[str, dict[str, Json]]:
-    """The fact `others` for each site: gains that the other sites measured over their own models, without names.
+    """The fact `others` for each site: sums of the gains that the other sites measured over their own models.
 
     Nothing in a private run, in segmentation, or with one site; a site that does not answer is left out.
     """
@@ -21,15 +21,12 @@ def others(world: World, methods: Mapping[str, Mapping[str, Json]], version: int
         return {site: {} for site in methods}
     known: Json = {"sites": {site: dict(facts) for site, facts in methods.items()}, "version": version}
     run = world.run(f"compare-{short(digest(known))}")
-    told = dict[str, Json]()
-    for site, facts in sorted(methods.items()):
-        try:
-            reply = world.ask_all(run, "compare", {site: Message({}, facts)})[site]
-        except SitesMissing:
-            continue
-        if gains := as_mapping(reply.facts.get("gains")):
-            told[site] = dict(gains)
-    return {site: {"others": [gains for other, gains in told.items() if other != site]} for site in methods}
+    world.stop.check()
+    asked = {site: Message({}, facts) for site, facts in methods.items()}
+    replies = world.engine.ask(Call(run, 0, "compare", {}), asked).replies
+    world.stop.check()
+    told = {site: gains for site, one in replies.items() if (gains := gains_told(methods[site], one.facts))}
+    return {site: {"others": others_to_facts(one)} for site, one in heard(told, [*methods]).items()}
 
 
 def recommendations(said: Mapping[str, Mapping[str, Json]]) -> tuple[Recommendation, ...]:

@@ -158,9 +158,10 @@ def _chosen(
     tables: Tables, rows: Sequence[ScoreRow], models: Sequence[Model], reference: str, words: Words
 ) -> Iterator[tuple[str, str, Counts]]:
     """Site, method and counts of each hospital's recommended model and of the reference."""
+    homes = {method: home(table) for method, table in tables.items()}
     for one in choices(models, rows, reference, words):
-        for method in dict.fromkeys(name for name in (reference, one.method) if name in tables):
-            found = home(tables[method]).get((one.site, one.site))
+        for method in dict.fromkeys(name for name in (reference, one.method) if name in homes):
+            found = homes[method].get((one.site, one.site))
             if isinstance(found, Counts):
                 yield one.site, method, found
 

@@ -51,7 +51,7 @@ from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
-VERSION = 21
+VERSION = 22
 
 
 def settings(world: World) -> Json:
@@ -115,7 +115,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         inversion=tuple(row for one in audits["inversion"] for row in inversion(one)),
         harmony=harmony(world, inputs),
         models=usable,
-        optimism={site: optimism(tables, site, DICE if structures else AUC) for site in sorted(cohorts)},
+        optimism=optimism(tables, sorted(cohorts), DICE if structures else AUC),
         spaces=spaces(world, trained),
         recommended=recommendations(said),
         classes=() if structures else classes.several,

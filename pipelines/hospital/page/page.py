@@ -178,7 +178,7 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
         structures=learnt.structures,
         noised=noised_at(hospital, methods),
         models=models,
-        optimism={hospital.name: optimism(tables, hospital.name, DICE if learnt.structures else AUC)},
+        optimism=optimism(tables, [hospital.name], DICE if learnt.structures else AUC),
         spaces={str(one["label"]): str(one["space"]) for one in (*methods, *variants) if "space" in one},
         classes=() if learnt.structures else classes.several,
         shares=own_shares(facts, tables, DICE if learnt.structures else AUC),
