@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,33 +23,45 @@ Source: TypeAlias = Callable[[int], bytes]
 
 RESOLUTION = 52  # with 53 bits the last middle would be rounded to 1
 PARTS = 4
+WORDS = 624  # of the Mersenne Twister's state
 
 
 def uniform(shape: tuple[int, ...], source: Source = os.urandom) -> Tensor:
     """Float64 on the open interval (0, 1): the middles of 2^52 equal steps, so never 0 or 1."""
-    count = math.prod(shape)
-    if count == 0:
-        return torch.zeros(shape, dtype=torch.float64)
-    words = torch.frombuffer(bytearray(source(8 * count)), dtype=torch.int64)
-    steps = words >> (64 - RESOLUTION)  # signed: -2^52 .. 2^52 - 1
-    return ((steps.double() + 0.5) / 2.0**RESOLUTION + 0.5).reshape(shape)
+    words = np.frombuffer(source(8 * math.prod(shape)), np.int64)
+    steps = (words >> (64 - RESOLUTION)).astype(np.float64)  # signed: -2^52 .. 2^52 - 1
+    steps += 0.5
+    steps *= 2.0**-RESOLUTION
+    steps += 0.5
+    return torch.from_numpy(steps).view(shape)
 
 
 def gaussian(shape: tuple[int, ...], std: float, source: Source = os.urandom) -> Tensor:
-    """Float64 Gaussian noise of mean 0, as the sum of four (Holohan and Braghin, arXiv 2107.10138, section 5.1).
+    """Float64 Gaussian noise of mean 0, see `gaussians`.
 
-    Rounding leaves gaps between possible samples, and gaps reveal values; a sum of several has none that can be
-    searched. Each part is one of a Box-Muller pair.
+    Raises:
+        ValueError: std is negative or not finite.
+    """
+    return gaussians([math.prod(shape)], std, source).reshape(shape)
+
+
+def gaussians(sizes: Sequence[int], std: float, source: Source = os.urandom) -> Tensor:
+    """Float64 Gaussian noise of mean 0 for tensors of these sizes, one after the other: (their sum,).
+
+    Each number is the sum of four (Holohan and Braghin, arXiv 2107.10138, section 5.1): rounding leaves gaps between
+    possible samples, and gaps reveal values; a sum of several has none that can be searched. Each part is one of a
+    Box-Muller pair. The source is asked once, and gives each tensor the bytes that asking for each alone would.
 
     Raises:
         ValueError: std is negative or not finite.
     """
     if not (std >= 0 and math.isfinite(std)):
         raise ValueError(f"std must be finite and >= 0, found {std}")
-    u = uniform((2, PARTS // 2, *shape), source)
-    radius, angle = (-2.0 * u[0].log()).sqrt(), 2.0 * math.pi * u[1]
-    total = (radius * angle.cos() + radius * angle.sin()).sum(dim=0)
-    return total * (std / math.sqrt(PARTS))
+    drawn = uniform((PARTS * sum(sizes),), source)
+    each = [own.view(PARTS, -1) for own in torch.split(drawn, [PARTS * size for size in sizes]) if len(own)]
+    u = (torch.cat(each, dim=1) if each else drawn).view(2, PARTS // 2, -1)
+    radius, angle = u[0].log().mul_(-2.0).sqrt_(), u[1] * (2.0 * math.pi)
+    return (radius * angle.cos()).add_(radius.mul_(angle.sin_())).sum(dim=0).mul_(std / math.sqrt(PARTS))
 
 
 def chosen(count: int, probability: float, source: Source = os.urandom) -> Tensor:
@@ -70,11 +85,36 @@ def generator(source: Source = os.urandom) -> torch.Generator:
 
     All of the Mersenne Twister's state is random, not only the 32 bits of a seed.
     """
-    made = torch.Generator().manual_seed(0)
-    state = made.get_state()
-    # The state of torch's CPU generator: 624 words of 64 bits, of which 32 are used, from byte 24 on.
-    words = torch.zeros(624, dtype=torch.int64)
-    words.view(torch.int32)[::2] = torch.frombuffer(bytearray(source(4 * 624)), dtype=torch.int32)
-    state[24 : 24 + 8 * 624] = words.view(torch.uint8)
-    made.set_state(state)
+    made = torch.Generator()
+    made.set_state(state(source))
     return made
+
+
+def state(source: Source = os.urandom) -> Tensor:
+    """The state of such a generator, for `set_state` and `torch.set_rng_state`."""
+    # The state of torch's CPU generator: 624 words of 64 bits, of which 32 are used, from byte 24 on.
+    words = np.frombuffer(source(4 * WORDS), "<u4").astype("<u8").tobytes()
+    before, after = _around()
+    return torch.frombuffer(bytearray(before + words + after), dtype=torch.uint8)
+
+
+@cache
+def _around() -> tuple[bytes, bytes]:
+    """The bytes before and after the words of a generator that has drawn nothing."""
+    fresh = bytes(torch.Generator().manual_seed(0).get_state().numpy())
+    return fresh[:24], fresh[24 + 8 * WORDS :]
+
+
+@contextmanager
+def unrepeatable(source: Source = os.urandom) -> Iterator[None]:
+    """Seed torch's generators, which dropout uses, from `source`, so that nobody can reproduce them."""
+    cuda = torch.cuda.is_available()
+    before = torch.get_rng_state()
+    with torch.random.fork_rng() if cuda else nullcontext():
+        if cuda:
+            torch.cuda.manual_seed_all(int.from_bytes(source(8), "little"))
+        torch.set_rng_state(state(source))
+        try:
+            yield
+        finally:
+            torch.set_rng_state(before)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -25,12 +24,12 @@ from privacy.dp.access import Assign, Augment, Batch, Draw, Gradient, Objective,
 from privacy.dp.access_limit import AccessLimit
 from privacy.dp.chunks import at_once
 from privacy.dp.dpsgd import private_gradient
-from privacy.dp.entropy import Source, choices, chosen, generator
+from privacy.dp.entropy import Source, choices, chosen, state, unrepeatable
 from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
 from privacy.dp.mechanisms import bounded_mean, vote_histogram
 from privacy.dp.modules import unfit
 from privacy.dp.moments import Embed, Moments, Patients, noised_moments
-from privacy.dp.persample import CHUNK, patient_gradients, without_strays
+from privacy.dp.persample import CHUNK, Ways, patient_gradients
 from privacy.dp.protection import Protection
 from privacy.dp.units import Units, Views, all_views, some_views, units_of
 
@@ -69,6 +68,7 @@ class PrivateAccess:
     fit: list[nn.Module] = field(default_factory=list)
     strays: list[int] = field(default_factory=list)
     limit: AccessLimit = field(default_factory=AccessLimit)
+    ways: Ways = field(default_factory=Ways)
 
     @property
     def events(self) -> list[Event]:
@@ -124,8 +124,7 @@ class PrivateAccess:
         who = torch.arange(0 if self.dry else len(units.sizes))
         who = who if full else who[chosen(len(who), p.sampling, self.source)]
         views = all_views(units, who) if full else some_views(units, who, p.views, self.source)
-        state = torch.zeros(0) if self.dry else generator(self.source).get_state()
-        self.uses.append(_Use(views, full, state))
+        self.uses.append(_Use(views, full, torch.zeros(0) if self.dry else state(self.source)))
         return Sample(len(self.uses) - 1)
 
     def gradient(
@@ -151,8 +150,16 @@ class PrivateAccess:
             return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, math.nan)
         expected = (1.0 if use.full else p.sampling) * max(1, self.sizes.get("train", 0))
         parts = self._parts(module, objective, use, aux)
-        with _unrepeatable(self.source):
-            gradient = private_gradient(named, parts, clip=p.clip, noise=p.noise, expected=expected, source=self.source)
+        with unrepeatable(self.source):
+            gradient = private_gradient(
+                named,
+                parts,
+                clip=p.clip,
+                noise=p.noise,
+                expected=expected,
+                source=self.source,
+                strays=self.strays.append,
+            )
         return Gradient(gradient, math.nan, p.noise * p.clip / expected)
 
     def measure(self, module: nn.Module, statistic: Objective, split: Split) -> float:
@@ -224,21 +231,18 @@ class PrivateAccess:
         if aux is not None and aux.shape[1] != index.shape[1]:
             raise ValueError(f"aux must be (A, {index.shape[1]}, ...): one for each view, found {tuple(aux.shape)}")
         random = torch.Generator()
-        random.set_state(use.state)
+        if self.augment is not None:
+            random.set_state(use.state)
         given = torch.zeros(0) if aux is None else self._given(len(index), len(aux))
         least = CHUNK if rows.y.dim() == 1 else 1
         chunk = self.protection.chunk or _chunk(math.prod(rows.x.shape[1:]) * index.shape[1], least)
-        for own in torch.split(torch.arange(len(index)), chunk) or (torch.arange(0),):
+        for own in (slice(begin, begin + chunk) for begin in range(0, max(1, len(index)), chunk)):
             x, y = rows.x[index[own]], rows.y[index[own]]
-            if self.augment is not None and not use.full and len(own):
+            if self.augment is not None and not use.full and len(x):
                 moved, along = self.augment(x.flatten(0, 1), y.flatten(0, 1), random)
                 x, y = moved.reshape(x.shape), along.reshape(y.shape)
             extra = None if aux is None else aux[given[own].to(aux.device)]
-            of_each, _ = patient_gradients(module, objective, x, y, weight[own].to(x), extra, chunk=chunk)
-            kept, strays = without_strays(of_each)
-            if strays:
-                self.strays.append(strays)
-            yield kept
+            yield patient_gradients(module, objective, x, y, weight[own].to(x), extra, chunk=chunk, ways=self.ways)[0]
 
     def _given(self, patients: int, sets: int) -> Tensor:
         """Which set of aux each patient of a sample gets: (patients,), drawn independently for each.
@@ -308,13 +312,3 @@ def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Uni
 def _chunk(size: int, least: int) -> int:
     """How many patients of `size` numbers to process at a time: the fastest that fits (benchmarks/private_step.py)."""
     return max(least, min(256, 2**18 // max(1, size)))
-
-
-@contextmanager
-def _unrepeatable(source: Source) -> Iterator[None]:
-    """Seed torch's generators, which dropout uses, from `source`, so that nobody can reproduce them."""
-    with torch.random.fork_rng():
-        if torch.cuda.is_available():
-            torch.cuda.manual_seed_all(int.from_bytes(source(8), "little"))
-        torch.set_rng_state(generator(source).get_state())
-        yield

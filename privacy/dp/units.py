@@ -37,7 +37,7 @@ def units_of(rows: Rows) -> Units:
 
 def some_views(units: Units, patients: Tensor, views: int, source: Source = os.urandom) -> Views:
     """K rows of each patient (indices (U,)), drawn with replacement and independently of all other patients."""
-    start, size = units.start[patients, None], units.sizes[patients, None]
+    start, size = units.start[patients].unsqueeze(1), units.sizes[patients].unsqueeze(1)
     shape = (len(patients), views)
     return Views(units.order[start + choices(shape, size, source)], torch.full(shape, 1.0 / views, dtype=torch.float64))
 
