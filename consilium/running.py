@@ -260,7 +260,7 @@ def _go(config: Config, yaml: Path | None, told: tuple[str, ...], *, engine: Eng
     threads = torch.get_num_threads()
     with _private_files(), safe_stop() as stop:
         try:
-            engines = _over_the_wire(config, root, stop) if engine == "wire" else None
+            engines = (_over_the_wire if engine == "wire" else _here)(config, root, stop)
             ended = run_config(config, stop, Console(stderr=True, quiet=quiet), command=command, engines=engines)
         except (Stopped, ConfigError):
             raise
@@ -269,6 +269,13 @@ def _go(config: Config, yaml: Path | None, told: tuple[str, ...], *, engine: Eng
         finally:
             torch.set_num_threads(threads)
     return read_results(ended, root, yaml, told)
+
+
+def _here(config: Config, root: Path, stop: Stop) -> Engines:
+    """Hospitals in this process, whatever `processes` says: others would run the caller's script again."""
+    workers = simulated_workers(config, root, stop)
+    inside = {site: one for site, one in workers.items() if site not in config.outside}
+    return Engines(InProcess(inside), InProcess({site: workers[site] for site in config.outside}))
 
 
 def _over_the_wire(config: Config, root: Path, stop: Stop) -> Engines:

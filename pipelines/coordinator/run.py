@@ -44,7 +44,7 @@ from pipelines.coordinator.summary import as_json, publish, refused_told, result
 from pipelines.coordinator.tracking.sending import follow
 from pipelines.coordinator.world import DATA_CODES, SitesMissing, World
 from pipelines.external.settings import ExternalSettings, is_external
-from pipelines.hospital.simulated import simulated
+from pipelines.hospital.simulated import simulated, simulation
 from pipelines.loader.document import ConfigError, Document, FilesMissing, render
 from pipelines.loader.set_values import naming_values
 from pipelines.loader.validation import validate
@@ -67,6 +67,7 @@ from pipelines.settings.benchmark import is_benchmark
 from pipelines.settings.config import Config, chosen_device
 from pipelines.settings.image_spaces import features_in, starts_in
 from pipelines.settings.load import configured, played
+from pipelines.settings.processes import count_of
 
 HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
 BEFORE_REPORT: tuple[Stage[World], ...] = (
@@ -262,10 +263,18 @@ def make_world(
 
 
 def simulated_engines(config: Config, root: Path, stop: Stop) -> Engines:
-    """Engines with every hospital of the configuration in this process. Raises: ConfigError: as `simulated_workers`."""
-    workers = simulated_workers(config, root, stop)
-    inside = InProcess({name: own for name, own in workers.items() if name not in config.outside})
-    return Engines(inside, InProcess({name: workers[name] for name in config.outside}))
+    """Engines with every hospital of the configuration on this machine.
+
+    Raises:
+        ConfigError: as `simulated_workers`; or hospitals cannot be played in processes of their own.
+    """
+    everybody, device = played(config), chosen_device(config.device)
+    inside = {name: own for name, own in everybody.items() if name not in config.outside}
+    outside = {name: everybody[name] for name in config.outside}
+    engine = simulation(
+        inside, root, device=device, now=_now, stop=stop, threads=config.threads, processes=count_of(config)
+    )
+    return Engines(engine, InProcess(simulated(outside, root, device=device, now=_now, pause=stop.check)))
 
 
 def simulated_workers(config: Config, root: Path, stop: Stop) -> dict[str, Worker]:

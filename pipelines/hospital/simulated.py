@@ -1,17 +1,25 @@
-"""All hospitals of a simulation in this process, each with a folder and a policy of its own."""
+"""All hospitals of a simulation on this machine, each with a folder and a policy of its own."""
 
 from __future__ import annotations
 
+import gc
+import logging
+import pickle
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from federation.engine import Worker
+import torch
+
+from federation.engine import Engine, InProcess, Worker
+from federation.processes import Processes
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.public_networks import PUBLIC
 from pipelines.hospital.worker import logged, worker
 from pipelines.loader.document import ConfigError
-from pipelines.runs.replies import on_disk
+from pipelines.runs.progress import sent, take_over
+from pipelines.runs.replies import kept_in, on_disk
+from pipelines.runs.stopping import Stop, Stopped
 from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.settings_error import Problem
 
@@ -19,17 +27,87 @@ from privacy.settings_error import Problem
 def simulated(
     sites: Mapping[str, SiteSettings], root: Path, *, device: str, now: Callable[[], str], pause: Callable[[], None]
 ) -> dict[str, Worker]:
-    """A worker for each hospital. root: the run's folder. device, now, pause: see `Hospital`.
+    """A worker in this process for each hospital. root: the run's folder. device, now, pause: see `Hospital`.
 
     Raises:
         ConfigError: the settings say that some hospitals are on other machines.
     """
+    made = _hospitals(sites, root, device, now, pause)
+    return {name: on_disk(worker(own), root / "federation", partial(logged, own)) for name, own in made.items()}
+
+
+def simulation(
+    sites: Mapping[str, SiteSettings],
+    root: Path,
+    *,
+    device: str,
+    now: Callable[[], str],
+    stop: Stop,
+    threads: int = 1,
+    processes: int = 1,
+) -> Engine:
+    """An engine that plays these hospitals. root, device, now: as in `simulated`. stop: of the run. threads: of torch,
+    in each process. processes: in which hospitals work at the same time, at most one for each. Results do not depend on
+    their number, because a hospital knows nothing but its folder and the question.
+
+    Raises:
+        ConfigError: as `simulated`; or hospitals cannot be played in processes of their own.
+    """
+    count = min(processes, len(sites))
+    if count <= 1:
+        return InProcess(simulated(sites, root, device=device, now=now, pause=stop.check))
+    here = _hospitals(sites, root, device, now, stop.check)  # for their logs; also says who cannot be played
+    hire = partial(_hired, sites, root, device, now, threads)
+    _check_portable(hire)
+    keep = kept_in(root / "federation", lambda text: logging.getLogger(__name__).error("%s", text))
+    return Processes(
+        *(hire, tuple(sites), count),
+        stopping=lambda: stop.requested,
+        keep=keep,
+        log=lambda site, text: logged(here[site], text),
+        told=take_over(),
+        preload=[__name__],
+    )
+
+
+def _hospitals(
+    sites: Mapping[str, SiteSettings], root: Path, device: str, now: Callable[[], str], pause: Callable[[], None]
+) -> dict[str, Hospital]:
     if far := [name for name, site in sites.items() if isinstance(site.source, Elsewhere)]:
         text = f"elsewhere: {', '.join(far)} cannot be played here; say --engine flare --kit KIT, or where files are"
         raise ConfigError([Problem(("sites",), text)])
     public = root.parent / PUBLIC
-    made = {
+    return {
         name: Hospital(name, root / "sites" / name, own, now, device=device, pause=pause, public=public)
         for name, own in sites.items()
     }
-    return {name: on_disk(worker(own), root / "federation", partial(logged, own)) for name, own in made.items()}
+
+
+def _hired(
+    sites: Mapping[str, SiteSettings],
+    root: Path,
+    device: str,
+    now: Callable[[], str],
+    threads: int,
+    asked: Callable[[], bool],
+    tell: Callable[[object], None],
+) -> dict[str, Worker]:
+    """The workers of a new process. asked: whether the run was asked to stop. tell: takes progress."""
+
+    def pause() -> None:
+        if asked():
+            raise Stopped("the run was asked to stop")
+
+    torch.set_num_threads(threads)
+    sent(tell)
+    gc.freeze()  # what was imported stays
+    return {name: worker(own) for name, own in _hospitals(sites, root, device, now, pause).items()}
+
+
+def _check_portable(hire: object) -> None:
+    """Raises: ConfigError: another process could not make the same hospitals."""
+    try:
+        pickle.dumps(hire)
+    except Exception as error:  # pickle promises no kind of error
+        why = f"a hospital's settings cannot be sent to another process ({type(error).__name__}: {error})"
+        raise ConfigError([Problem(("processes",), f"must be 1, because {why}")]) from error

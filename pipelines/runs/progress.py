@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 EVERY_S = 10.0  # a line after this time, or
 EVERY_SHARE = 0.1  # once this much more is done, but
 LEAST_S = 1.0  # never more often than this
+SENT_S = 0.2  # another process hears of a step no more often than this
 
 
 class Shown(Protocol):
@@ -25,12 +27,17 @@ class Shown(Protocol):
         ...
 
 
+Told: TypeAlias = tuple[tuple[str, ...], tuple[float, float | None, str] | None]
+"""Titles of a task in another process, from the outermost on, and how far it is; None = it ended."""
+
+
 @dataclass(frozen=True)
 class _Display:
     console: Console
     clock: Callable[[], float]
     bars: Progress | None
     titles: tuple[str, ...] = ()
+    send: Callable[[Told], None] | None = None
 
 
 @dataclass
@@ -57,6 +64,10 @@ def shown(
     stream, to keep the standard output for results. console, clock: for tests.
     """
     outer = _INSIDE.get()
+    if outer is not None and outer.send is not None:
+        with _sent(outer, outer.send, title) as step:
+            yield step
+        return
     if outer is None:
         display = _Display(console or Console(stderr=True), clock, None)
         if display.console.is_terminal:
@@ -66,6 +77,30 @@ def shown(
         outer = display
     with _within(outer, title) as step:
         yield step
+
+
+def sent(send: Callable[[Told], None]) -> None:
+    """From now on this process shows no progress, but sends it to one that does, which uses `take_over`."""
+    _INSIDE.set(_Display(Console(quiet=True), time.monotonic, None, send=send))
+
+
+def take_over() -> Callable[[Told], None]:
+    """A function that shows what other processes send: their outermost tasks stand below that of this process."""
+    begun: dict[tuple[str, ...], tuple[Context, AbstractContextManager[Shown], Shown]] = {}
+
+    def take(told: Told) -> None:
+        titles, at = told
+        if titles not in begun and at is not None:
+            place = copy_context()  # each has its own, because tasks overlap
+            task: AbstractContextManager[Shown] = shown(" > ".join(titles))
+            begun[titles] = place, task, place.run(task.__enter__)
+        if at is not None:
+            begun[titles][2](*at)
+        elif titles in begun:
+            place, task, _ = begun.pop(titles)
+            place.run(task.__exit__, None, None, None)
+
+    return take
 
 
 def left(elapsed: float, done: float, total: float | None) -> float | None:
@@ -106,6 +141,23 @@ def _within(display: _Display, title: str) -> Iterator[Shown]:
         with _as_bar(inner, inner.bars) if inner.bars is not None else _as_lines(inner) as step:
             yield step
     finally:
+        _INSIDE.reset(token)
+
+
+@contextmanager
+def _sent(display: _Display, send: Callable[[Told], None], title: str) -> Iterator[Shown]:
+    inner = replace(display, titles=(*display.titles, title))
+    token, last = _INSIDE.set(inner), [-math.inf]
+
+    def step(done: float, total: float | None = None, text: str = "") -> None:
+        if display.clock() - last[0] >= SENT_S:
+            last[0] = display.clock()
+            send((inner.titles, (done, total, text)))
+
+    try:
+        yield step
+    finally:
+        send((inner.titles, None))
         _INSIDE.reset(token)
 
 

@@ -69,8 +69,9 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole run. device: where sites compute; auto = a GPU if there is one. `pooling: allowed` lets the simulation
-    pool images, only for the central baseline. outside: external sites; `route` says how they get a model.
+    """A whole run. threads: of torch, in each process. processes: in which simulated hospitals work at the same time;
+    0 = one for each processor. device: where sites compute; auto = a GPU if there is one. `pooling: allowed` lets the
+    simulation pool images, only for the central baseline. outside: external sites; `route` says how they get a model.
     augment: synthetic images for the training of some methods.
     track: tracking tools to which the coordinator's figures are copied. pages: whether each simulated hospital's page
     has pictures, where they are more than 32, or those that the coordinator's figures show; real ones always have them.
@@ -84,6 +85,7 @@ class Config:
     privacy: AnyPrivacy
     seed: int = 0
     threads: int = 1
+    processes: int = 1
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     runs: str = "runs"
     pages: Literal["some", "all"] = "some"

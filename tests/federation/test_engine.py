@@ -9,6 +9,7 @@ import torch
 
 from consilium.testing import testbed
 from federation.engine import InProcess
+from federation.processes import Processes
 from flare_in_process import flare
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
@@ -37,7 +38,18 @@ def slow(call, message):
 WORKERS = {"c": echo, "a": echo, "refusing": refuse, "failing": fail, "slow": slow}
 
 
-@pytest.fixture(params=[InProcess, testbed.SerializingEngine, flare], ids=["in process", "wire", "flare"])
+def hired(asked, tell):
+    return WORKERS
+
+
+def processes(workers):
+    return Processes(hired, tuple(workers), 2)
+
+
+WAYS = {"in process": InProcess, "wire": testbed.SerializingEngine, "flare": flare, "processes": processes}
+
+
+@pytest.fixture(params=WAYS.values(), ids=WAYS)
 def engine(request):
     return request.param(WORKERS)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
+import torch
 import yaml
 
 from pipelines.loader.document import ConfigError, parsed, read_yaml, render
@@ -22,7 +23,8 @@ from pipelines.loader.validation import to_plain, validate
 from pipelines.settings import checks
 from pipelines.settings.config import CHECKS, Config
 from pipelines.settings.load import missing
-from pipelines_settings import RUNS
+from pipelines.settings.processes import count_of
+from pipelines_settings import BASE, RUNS
 
 MORE = {
     ", on: ": ", 'on': ",  # PyYAML takes a bare on for true
@@ -129,6 +131,21 @@ def test_every_settings_class_is_frozen_and_strict():
 def test_every_check_of_the_folder_is_asked():
     modules = [import_module(f"{checks.__name__}.{found.name}") for found in iter_modules(checks.__path__)]
     assert {module.problems for module in modules} == set(CHECKS)
+
+
+def test_processes_are_as_many_as_can_be_used_or_as_asked_for(monkeypatch):
+    def run(**more) -> Config:
+        return validate(read_yaml(yaml.safe_dump(BASE | more), environment={}), Config)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 4})
+    assert [count_of(run(processes=n)) for n in (0, 1, 5)] == [3, 1, 5]
+    assert count_of(run()) == 1
+    with pytest.raises(ConfigError, match="processes"):
+        run(processes=-1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert count_of(run(processes=0, device="auto")) == 1 and count_of(run(processes=0)) == 3
+    with pytest.raises(ConfigError, match="one GPU"):
+        run(processes=2, device="auto")
 
 
 def test_a_shipped_file_may_be_named_without_its_ending(tmp_path, monkeypatch):

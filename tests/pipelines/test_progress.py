@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import io
+from contextvars import copy_context
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pipelines.runs.progress import EVERY_S, left, shown, spoken
+from pipelines.runs.progress import EVERY_S, left, sent, shown, spoken, take_over
 
 
 class Clock:
@@ -126,3 +127,41 @@ def test_the_time_left_is_not_guessed_from_nothing():
 )
 def test_durations_are_spoken(seconds, text):
     assert spoken(seconds) == text
+
+
+def test_another_processes_work_is_shown_below_ones_own_also_where_tasks_overlap():
+    there = copy_context()  # in place of another process
+
+    def work(send):
+        sent(send)
+        with shown("north") as step, shown("synthesis") as inner:
+            step(1, 2)
+            inner(3, 10, "step 3")
+            inner(4, 10, "too soon after the last to be sent")
+        return "done"
+
+    heard = []
+    assert there.run(work, heard.append) == "done"
+    north, synthesis = ("north",), ("north", "synthesis")
+    assert heard == [(north, (1, 2, "")), (synthesis, (3, 10, "step 3")), (synthesis, None), (north, None)]
+
+    console, text = batch()
+    clock = Clock()
+    with shown("run", console=console, clock=clock):
+        take = take_over()
+        for told in [*heard[:2], (("south",), (1, 5, "")), *heard[2:], (("south",), None), (("south",), None)]:
+            take(told)
+        with shown("next"):
+            pass
+    assert lines(text) == [
+        "run: begins",
+        "run > north: begins",
+        "run > north > synthesis: begins",
+        "run > south: begins",
+        "run > north > synthesis: done in 0 s",
+        "run > north: done in 0 s",
+        "run > south: done in 0 s",
+        "run > next: begins",
+        "run > next: done in 0 s",
+        "run: done in 0 s",
+    ]

@@ -89,3 +89,16 @@ def test_what_passes_in_process_passes_over_a_wire(finished_run, settings, way, 
             way is testbed.SerializingEngine
         ):  # over FLARE's sides, what was just answered is answered again without being written again
             assert written == weighed[site]
+
+
+@pytest.mark.parametrize("settings", [SMALL, pytest.param(GOLDEN, marks=pytest.mark.slow)], ids=["small", "golden"])
+def test_hospitals_in_processes_of_their_own_give_the_same_bits(finished_run, settings, tmp_path, monkeypatch):
+    near = results(finished_run(settings))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(settings)
+    assert main(["tiny.yaml", "--set", "processes=2"]) == 0
+    assert results(tmp_path) == near
+    for site in "ab":
+        lines = list(ledgers.lines(tmp_path / "runs" / "golden" / "sites" / site / "ledger.jsonl"))
+        assert {"train", "evaluate", "audit"} <= {line["request"] for line in lines}
+    assert main(["tiny.yaml"]) == 0, "and the setting makes no stage run again"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import torch
 
 from pipelines.loader.names import name_problems
+from pipelines.settings.processes import reasons_for_one
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem, out_of_range
 
 
 def problems(run: RunSettings) -> list[Problem]:
-    """Problems of the name, the device, the reference and the checkpoint."""
-    found = name_problems(run.name) + out_of_range(run, threads=(1, 256))
+    """Problems of the name, processes, the device, the reference and the checkpoint."""
+    found = name_problems(run.name) + out_of_range(run, threads=(1, 256), processes=(0, 256))
+    if run.processes > 1:
+        found += [Problem(("processes",), f"must be 1 or 0, {why}") for why in reasons_for_one(run)]
     if run.device == "cuda" and not torch.cuda.is_available():
         found.append(Problem(("device",), "cuda, and torch finds no GPU here; say auto or cpu"))
     reference, checkpoint = run.evaluate.reference, run.evaluate.checkpoint

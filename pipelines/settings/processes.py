@@ -1,0 +1,28 @@
+"""In how many processes simulated hospitals can work at the same time."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from federation.origins import origins
+from pipelines.settings.run_settings import RunSettings
+
+
+def count_of(run: RunSettings) -> int:
+    """The number of processes. `processes: 0` is one for each processor that this process may use, if it can be."""
+    if run.processes:
+        return run.processes
+    return 1 if reasons_for_one(run) else len(os.sched_getaffinity(0))
+
+
+def reasons_for_one(run: RunSettings) -> list[str]:
+    """Reasons why all hospitals must work in the first process; empty if they need not."""
+    found = []
+    if run.device != "cpu" and torch.cuda.is_available():
+        found.append("because several processes on one GPU were never tried; say device: cpu, or leave it away")
+    own = [one.what for one in origins(run.model, run.train, run.harmonize, run.sites) if one.offer is None]
+    if own:
+        found.append(f"because only this process knows {', '.join(own)}; install it as a package, or leave it away")
+    return found

@@ -1,0 +1,185 @@
+"""Simulated sites in processes of their own: what a crash, a stop and an end of the run do to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from federation.processes import Processes
+from privacy.message import Call, Message
+from privacy.release.gate import Refused
+
+CALL = Call("run", 1, "train", {})
+
+
+def hired(asked, tell):
+    """Sites that each say in which process they are, and how it is."""
+
+    def process(call, message):
+        time.sleep(float(message.facts.get("seconds", 0.0)))
+        return Message({}, {"process": os.getpid()})
+
+    def crash(call, message):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def until_stopped(call, message):
+        for _ in range(1000):
+            if asked():
+                raise Refused("stopped")
+            time.sleep(0.02)
+        return Message()
+
+    def signalled(call, message):
+        """Ctrl-C reaches all processes of a terminal, and a machine that goes down signals all."""
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Message({"x": torch.ones(3)}, {"still": "here"})
+
+    def umask(call, message):
+        now = os.umask(0)
+        os.umask(now)
+        return Message({}, {"umask": now})
+
+    sites = {"a": process, "b": process, "c": process}
+    return {**sites, "crash": crash, "until_stopped": until_stopped, "signalled": signalled, "umask": umask}
+
+
+SITES = ("a", "b", "c", "crash", "until_stopped", "signalled", "umask")
+
+
+def alive(number: int) -> bool:
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def gone(number: int, seconds: float = 20.0) -> bool:
+    """Whether a process ends in time."""
+    until = time.monotonic() + seconds
+    while alive(number) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not alive(number)
+
+
+def test_sites_work_at_the_same_time_in_no_more_processes_than_asked_for():
+    engine = Processes(hired, SITES, 2)
+    said = engine.ask(CALL, dict.fromkeys("abc", Message({}, {"seconds": 0.3})))
+    found = {reply.facts["process"] for reply in said.replies.values()}
+    assert len(found) == 2 and os.getpid() not in found
+    again = engine.ask(CALL, {"a": Message()}).replies["a"].facts["process"]
+    assert again in found, "a process is kept for the next question"
+    engine.close()
+    assert all(gone(number) for number in found)
+    assert engine.ask(CALL, {"a": Message()}).replies, "a closed engine starts new processes"
+    engine.close()
+
+
+def test_a_process_that_dies_takes_one_answer_along_and_is_replaced():
+    told = []
+    engine = Processes(hired, SITES, 2, log=lambda *what: told.append(what))
+    answers = engine.ask(CALL, dict.fromkeys(["a", "b", "crash"], Message()))
+    assert answers.missing == {"crash": "failed"} and list(answers.replies) == ["a", "b"]
+    ((site, text),) = told
+    assert site == "crash" and "exit code" in text and "train" in text
+    assert list(engine.ask(CALL, dict.fromkeys("ab", Message())).replies) == ["a", "b"]
+    engine.close()
+
+
+def test_an_idle_process_that_died_is_replaced():
+    engine = Processes(hired, SITES, 1)
+    first = engine.ask(CALL, {"a": Message()}).replies["a"].facts["process"]
+    os.kill(first, signal.SIGKILL)
+    assert gone(first)
+    for _ in range(2):  # a pipe may take a question that nobody reads any more; then it is asked again
+        answers = engine.ask(CALL, {"a": Message()})
+    assert answers.replies["a"].facts["process"] != first
+    engine.close()
+
+
+def test_a_stop_reaches_sites_that_work():
+    began = time.monotonic()
+    engine = Processes(hired, SITES, 1, stopping=lambda: time.monotonic() - began > 0.5)
+    assert engine.ask(CALL, {"until_stopped": Message()}).missing == {"until_stopped": "stopped"}
+    engine.close()
+
+
+def test_signals_to_all_processes_end_no_work():
+    engine = Processes(hired, SITES, 1)
+    reply = engine.ask(CALL, {"signalled": Message()}).replies["signalled"]
+    assert reply.facts == {"still": "here"} and torch.equal(reply.tensors["x"], torch.ones(3))
+    engine.close()
+
+
+def test_files_are_for_their_owner_as_in_the_first_process():
+    before = os.umask(0o027)
+    try:
+        engine = Processes(hired, SITES, 1)
+        assert engine.ask(CALL, {"umask": Message()}).replies["umask"].facts == {"umask": 0o027}
+        engine.close()
+    finally:
+        os.umask(before)
+
+
+def test_what_keep_refuses_is_missing_with_its_code():
+    def full(call, reply):
+        raise Refused("disk")
+
+    engine = Processes(hired, SITES, 1, keep=full)
+    assert engine.ask(CALL, {"a": Message()}).missing == {"a": "disk"}
+    engine.close()
+
+
+def test_an_engine_that_nobody_has_any_more_ends_its_processes():
+    engine = Processes(hired, SITES, 1)
+    number = engine.ask(CALL, {"a": Message()}).replies["a"].facts["process"]
+    del engine
+    assert gone(number)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_processes_at_all_are_refused(count):
+    with pytest.raises(ValueError, match=f"at least 1, found {count}"):
+        Processes(hired, SITES, count)
+
+
+@pytest.mark.parametrize("how", ["ends", "killed", "interrupted"])
+def test_with_the_first_process_all_others_end(tmp_path, how):
+    """However it ends: a killed run begins again on the same folders."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import sys
+            sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
+            from federation.processes import Processes
+            from privacy.message import Call, Message
+            from test_processes import SITES, hired
+
+            if __name__ == "__main__":
+                engine = Processes(hired, SITES, 1)
+                call = Call("run", 1, "train", {{}})
+                print(engine.ask(call, {{"a": Message()}}).replies["a"].facts["process"], flush=True)
+                if {how!r} != "ends":
+                    engine.ask(call, {{"a": Message({{}}, {{"seconds": 60.0}})}})
+            """
+        )
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as first:
+        number = int(first.stdout.readline())
+        time.sleep(0.3)
+        if how == "killed":
+            first.kill()
+        elif how == "interrupted":
+            first.send_signal(signal.SIGINT)
+        first.wait(30)
+    assert gone(number)
