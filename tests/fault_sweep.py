@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from small_run import PRIVATE, SMALL
 
 import evaluation.drawing
-import pipelines.coordinator.run
+import pipelines.hospital.simulated
 import pipelines.phantom.files
 from consilium.testing import testbed
 from pipelines.__main__ import main
@@ -149,7 +149,7 @@ def called(case: Case, folder: Path, argv: Sequence[str] | None = None, points: 
     def work() -> int:
         os.chdir(folder)
         if case.over:
-            pipelines.coordinator.run.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
+            pipelines.hospital.simulated.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
         line = list(case.argv if argv is None else argv)
         with plain():
             if points is None:
@@ -201,7 +201,7 @@ def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -
         points = Points(work, kind="allocation" if allocations else "")
         os.chdir(work)
         if case.over:
-            pipelines.coordinator.run.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
+            pipelines.hospital.simulated.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
         with plain(), injected(points, allocations=allocations):
             code = answered(list(case.argv))
         (work / "counts").write_text(json.dumps(points.counts))

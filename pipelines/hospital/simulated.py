@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
-import pickle
 from collections.abc import Callable, Mapping
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import torch
@@ -107,7 +107,7 @@ def _hired(
 def _check_portable(hire: object) -> None:
     """Raises: ConfigError: another process could not make the same hospitals."""
     try:
-        pickle.dumps(hire)
-    except Exception as error:  # pickle promises no kind of error
+        ForkingPickler.dumps(hire)
+    except Exception as error:  # it promises no kind of error
         why = f"a hospital's settings cannot be sent to another process ({type(error).__name__}: {error})"
         raise ConfigError([Problem(("processes",), f"must be 1, because {why}")]) from error

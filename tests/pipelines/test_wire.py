@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import pipelines.coordinator.run
+import pipelines.hospital.simulated
 from consilium.testing import testbed
 from flare_in_process import flare
 from pipelines.run import main
@@ -74,7 +74,7 @@ def test_what_passes_in_process_passes_over_a_wire(finished_run, settings, way, 
         made.append(Weighing(way(workers)))
         return made[-1]
 
-    monkeypatch.setattr(pipelines.coordinator.run, "InProcess", engine)
+    monkeypatch.setattr(pipelines.hospital.simulated, "InProcess", engine)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(settings)
     assert main(["tiny.yaml"]) == 0
