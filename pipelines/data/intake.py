@@ -7,6 +7,7 @@ independently, so they are read in parallel, and only prepared examples stay in 
 from __future__ import annotations
 
 import os
+import sys
 import time
 import warnings
 from collections import deque
@@ -139,11 +140,20 @@ def read_ahead(items: Sequence[W], do: Callable[[W], T]) -> Iterator[T]:
     Parsing headers holds Python's lock, so threads only cost while a disk answers at once; over a network most of the
     time is spent waiting. The first items are read one after the other, and tell which it is.
     """
-    begun, worked = time.perf_counter(), time.thread_time()
+    begun, worked, rested = time.perf_counter(), time.thread_time(), _rests()
     for one in items[:TRIED]:
         yield do(one)
-    slow = time.perf_counter() - begun > SLOW * (time.thread_time() - worked)
+    slow = time.perf_counter() - begun > SLOW * (time.thread_time() - worked) and _rests() - rested >= TRIED
     yield from in_order(items[TRIED:], do, readers=AT_ONCE if slow else 1)
+
+
+def _rests() -> float:
+    """How often this thread has waited, but not for a processor; where the system does not say, a large number."""
+    if sys.platform != "linux":
+        return time.perf_counter_ns()
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def read_study(waiting: WaitingStudy) -> ReadStudy | Rejected:

@@ -175,10 +175,19 @@ def test_headers_read_several_at_a_time_say_the_same_in_the_same_order(
     one = told(index())
     assert len(one) > 5 and one[0], "studies are read, and some are refused"
     monkeypatch.setattr(intake, "TRIED", 1)
+    monkeypatch.setattr(intake, "_rests", time.perf_counter_ns)
+    used, in_order = list[int](), intake.in_order
+
+    def spied(*items: Any, readers: int) -> Any:
+        used.append(readers)
+        return in_order(*items, readers=readers)
+
+    monkeypatch.setattr(intake, "in_order", spied)
     for slow, at_once in ((0.0, 2), (0.0, 8), (1e9, 8)):
         monkeypatch.setattr(intake, "SLOW", slow)
         monkeypatch.setattr(intake, "AT_ONCE", at_once)
         assert told(index()) == one
+    assert used == [2, 8, 1]
 
 
 @pytest.mark.parametrize("source", [DicomSource, NiftiSource])
