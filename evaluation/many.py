@@ -59,6 +59,6 @@ def beyond_figures(rows: Sequence[ScoreRow]) -> str:
     if len(some) == len(order):
         return ""
     return (
-        f" {len(some)} of {len(order)} hospitals, at equal steps from the lowest to the highest {primary(rows)} "
-        f"(mean over methods, without baselines): {', '.join(some)}. The tables have all."
+        f" {len(some)} of {len(order)} hospitals with scores, at equal steps from the lowest to the highest "
+        f"{primary(rows)} (mean over methods, without baselines): {', '.join(some)}. The tables have all."
     )

@@ -20,9 +20,11 @@ from evaluation.harmony import Harmony
 from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY
 from evaluation.records import Missing, RunPage, SitePage
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
-from evaluation.wording import Words, counted, listed, number
+from evaluation.wording import READABLE, Words, counted, listed, number
 from privacy.release.statement import Audit, Statement
 
+SHOWN = 3
+"""Notices of one kind on a page where there are more of it than can be read."""
 NEARLY = 0.1
 """Share of a budget: if less is left, there is a notice."""
 
@@ -40,7 +42,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
     """Notices of the coordinator's page, the most urgent first."""
     held = [*page.sites, *page.external_sites]
     rejected = {site.site: sum(site.rejected.values()) for site in held}
-    return (
+    found = (
         *_missing(page.missing),
         *_audits([*page.audits, *(s.audit for s in page.statements if s.audit is not None)]),
         *_membership(page.membership),
@@ -51,6 +53,17 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
         *_quarantine(rejected, page.words, "the table of patients gives the reasons", "whom"),
         *_withdrawn([(s.site, [k.run for k in s.withdrawn.knew]) for s in held]),
     )
+    return tuple(_bounded(found))
+
+
+def _bounded(found: Sequence[Notice]) -> Iterator[Notice]:
+    """The notices; of more of one kind than can be read some, and how many others there are."""
+    for what in dict.fromkeys(one.what for one in found):
+        alike = [one for one in found if one.what == what]
+        shown = alike if len(alike) <= READABLE else alike[:SHOWN]
+        yield from shown
+        if len(shown) < len(alike):
+            yield Notice(what, f"So it is {len(alike) - SHOWN} more times.", alike[-1].link)
 
 
 def site_notices(page: SitePage) -> tuple[Notice, ...]:
@@ -70,13 +83,17 @@ def site_notices(page: SitePage) -> tuple[Notice, ...]:
 
 
 def _missing(missing: Sequence[Missing]) -> Iterator[Notice]:
+    """One notice for hospitals of which the same did not come."""
     by_site: dict[str, list[Missing]] = {}
     for one in missing:
         by_site.setdefault(one.site, []).append(one)
+    alike: dict[tuple[int, str], list[str]] = {}
     for site, lost in by_site.items():
-        times = counted(sum(one.times for one in lost), "reply of", "replies of")
         codes = ", ".join(dict.fromkeys(f"{one.request}: {one.code}" for one in lost))
-        yield Notice("Missing", f"{times} {site} did not come ({codes}). Results are without them.", "left")
+        alike.setdefault((sum(one.times for one in lost), codes), []).append(site)
+    for (number_of, codes), sites in alike.items():
+        times = counted(number_of, "reply of", "replies of") + " each of" * (len(sites) > 1)
+        yield Notice("Missing", f"{times} {listed(sites)} did not come ({codes}). Results are without them.", "left")
 
 
 def _audits(audits: Iterable[Audit]) -> Iterator[Notice]:
@@ -114,10 +131,14 @@ def _inversion(rows: Sequence[InversionRow]) -> Iterator[Notice]:
 
 
 def _budgets(statements: Iterable[Statement]) -> Iterator[Notice]:
+    alike: dict[str, list[str]] = {}
     for one in statements:
         if one.budget is not None and one.budget.remaining < NEARLY * one.budget.epsilon:
-            text = f"{one.site} has ε = {one.budget.remaining:g} left of its budget of {one.budget.epsilon:g}."
-            yield Notice("Budget nearly spent", text, "privacy")
+            left = f"ε = {one.budget.remaining:g} left of its budget of {one.budget.epsilon:g}"
+            alike.setdefault(left, []).append(one.site)
+    for left, sites in alike.items():
+        who = f"Each of {listed(sites)}" if len(sites) > 1 else sites[0]
+        yield Notice("Budget nearly spent", f"{who} has {left}.", "privacy")
 
 
 def _vetoes(harmony: Harmony | None) -> Iterator[Notice]:

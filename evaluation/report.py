@@ -47,7 +47,7 @@ def coordinator_page(page: RunPage) -> str:
         floors=FLOORS,
         tested=sites,
         order=ranked(page.scores),
-        many=len(sites) > READABLE,
+        many=max(len(sites), len(page.sites)) > READABLE,
         grid=by_column(page.scores),
         by=primary(page.scores),
         held=held(page.scores),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluation.classes import KINDS, of_class
+from evaluation.many import in_figures
 from evaluation.metrics import FURTHER
-from evaluation.rows import AT_ONE
+from evaluation.rows import AT_ONE, ScoreRow
+from evaluation.wording import READABLE, counted, listed
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.tracking.sending import FOLDER, LAST
@@ -40,22 +44,33 @@ def results_table(results: Results, root: Path, console: Console) -> None:
     page = json.loads((folder / "report.json").read_text())
     hidden = ON_THE_PAGE | {of_class(kind, name) for kind in KINDS for name in page["classes"]}
     rows = [row for row in json.loads((folder / "scores.json").read_text()) if row["measure"] not in hidden]
+    shown = in_figures([_row(row) for row in rows])
     for measure in dict.fromkeys(row["measure"] for row in rows):
-        console.print(_table(rows, measure))
+        console.print(_table(rows, measure, shown))
     if any(not row["assessable"] for row in rows):
         console.print(WEAK)
-    for one in page["missing"]:
-        times = f", {one['times']} times" if one["times"] > 1 else ""
-        said = f"! {one['site']} did not answer {one['request']}: {one['code']}{times}"
+    for said in _missing(page["missing"]):
         console.print(said, markup=False, highlight=False, soft_wrap=True)
     for line in _answers(json.loads((folder / ANSWERS).read_text())):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
     console.print(f"privacy statement: {root / 'statement.md'}", highlight=False, soft_wrap=True)
     pages = {site: root / "sites" / site / SITE_PAGE for row in rows for site in row["sites"]}
-    for site, own in pages.items():
+    if len(pages) > READABLE:
+        where = root / "sites" / "NAME" / SITE_PAGE
+        console.print(f"  each hospital's own page: {where}", markup=False, highlight=False, soft_wrap=True)
+    for site, own in pages.items() if len(pages) <= READABLE else ():
         text = str(own) if own.exists() else f"{SITE_PAGE} in its folder, at the hospital"
         console.print(f"  {site}'s own page: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _missing(missing: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each request that hospitals did not answer, with those of one code together."""
+    alike: dict[tuple[str, str, int], list[str]] = {}
+    for one in missing:
+        alike.setdefault((one["request"], one["code"], one["times"]), []).append(one["site"])
+    for (request, code, times), sites in alike.items():
+        yield f"! {listed(sites)} did not answer {request}: {code}{f', {times} times' if times > 1 else ''}"
 
 
 def _answers(said: Mapping[str, Any]) -> Iterator[str]:
@@ -65,7 +80,10 @@ def _answers(said: Mapping[str, Any]) -> Iterator[str]:
     for text in said["harmonized"]:
         yield f"  {text}"
     yield "which model:"
-    for one in said["use"]:
+    if len(said["use"]) > READABLE:
+        named = Counter(one["method"] or "none" for one in said["use"]).items()
+        yield "  " + "; ".join(f"{method}: {counted(times, 'hospital', 'hospitals')}" for method, times in named)
+    for one in said["use"] if len(said["use"]) <= READABLE else ():
         against = one["said"][1] if len(one["said"]) > 1 else ""
         yield f"  {one['site']}: {one['method'] or 'none'}. {one['said'][0]} {against}".rstrip()
     how = {
@@ -77,7 +95,7 @@ def _answers(said: Mapping[str, Any]) -> Iterator[str]:
         yield f"  chosen {'; '.join(by)}"
     yield "what left:"
     for one in said["left"]:
-        yield f"  {', '.join(one['sites'])}: ε = {one['epsilon']}. {one['said'][0]}"
+        yield f"  {listed(one['sites'])}: ε = {one['epsilon']}. {one['said'][0]}"
     yield "to look at:" if said["look"] else "to look at: nothing was found"
     for one in said["look"]:
         yield f"  {one['what']}: {one['text']}"
@@ -149,16 +167,34 @@ def _tracked(results: Results, root: Path) -> bool:
     return "track" in results.artifacts and (root / FOLDER / LAST).is_file()
 
 
-def _table(rows: list[dict[str, Any]], measure: str) -> Table:
-    """A row per method and a column per site: value with its interval."""
+def _row(row: Mapping[str, Any]) -> ScoreRow:
+    """A row as it was before it became JSON."""
+    numbers = {field: math.nan for field, value in row.items() if value is None and field != "defined"}
+    return ScoreRow(**{**row, **numbers, "sites": tuple(row["sites"])})
+
+
+def _table(rows: list[dict[str, Any]], measure: str, shown: Collection[str]) -> Table:
+    """A row per method and a column per site: value with its interval. Where there are more sites than can be read, a
+    row per site instead, of those that figures show too, and of what is over all sites.
+    """
     chosen = [row for row in rows if row["measure"] == measure]
-    columns = list(dict.fromkeys(_column(row) for row in chosen))
-    table = Table("method", title=f"{measure} (95 % interval over patients)", title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for method in dict.fromkeys(row["method"] for row in chosen):
-        cells = {_column(row): _cell(row) for row in chosen if row["method"] == method}
-        table.add_row(method, *(cells.get(column, "") for column in columns))
+    places, methods = ([*dict.fromkeys(found)] for found in (map(_column, chosen), (row["method"] for row in chosen)))
+    cells = {(row["method"], _column(row)): _cell(row) for row in chosen}
+    sites = {_column(row) for row in chosen if row["protocol"] in AT_ONE}
+    title = f"{measure} (95 % interval over patients)"
+    if len(sites) <= READABLE:
+        return _filled("method", title, places, {m: [cells.get((m, place), "") for place in places] for m in methods})
+    title += f", {len(shown)} of {len(sites)} hospitals; the page has all"
+    lines = [*shown, *(place for place in places if place not in sites)]
+    return _filled("hospital", title, methods, {one: [cells.get((m, one), "") for m in methods] for one in lines})
+
+
+def _filled(first: str, title: str, heads: Iterable[str], lines: Mapping[str, Sequence[str]]) -> Table:
+    table = Table(first, title=title, title_justify="left")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, cells in lines.items():
+        table.add_row(name, *cells)
     return table
 
 

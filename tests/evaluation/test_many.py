@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -12,11 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation import histograms, records, report, scoring
+from evaluation.leaving import Left
 from evaluation.many import SHOWN, beyond_figures, in_figures, ranked
+from evaluation.notices import run_notices
 from evaluation.protocols import Evidence
-from evaluation.rows import FLOORS, PRIVATE, PRIVATE_MEAN, ScoreRow
+from evaluation.rows import FLOORS, PRIVATE, PRIVATE_MEAN, ScoreRow, to_json
 from evaluation.wording import READABLE
 from pipelines.coordinator.report.figures import pictures
+from pipelines.coordinator.summary import _missing, _table
 
 
 def row(site: str, value: float, *, sure: bool = True, method: str = "a") -> ScoreRow:
@@ -37,7 +41,7 @@ def test_figures_show_ends_and_steps_between_whatever_the_order(scores: list[tup
     kept = valued or list(order)
     assert some == tuple(site for site in kept if site in some) and len(some) == min(SHOWN, len(kept))
     assert {kept[0], kept[-1]} <= {*some}
-    assert f"{len(some)} of {len(order)} hospitals" in beyond_figures(rows)
+    assert f"{len(some)} of {len(order)} hospitals with scores" in beyond_figures(rows)
     steps = np.diff([kept.index(site) for site in some])
     assert not len(steps) or steps.max() - steps.min() <= 1
 
@@ -91,6 +95,60 @@ def evidence(seed: int) -> Evidence:
     score = 1 / (1 + np.exp(-random.normal(size=40) - labels))
     p = np.stack([1 - score, score], 1)
     return histograms.count(labels, p, np.arange(40), copies=20, seed=0, site=str(seed))
+
+
+def words(text: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
+
+
+NAMES = [f"h{number:03d}" for number in range(READABLE + 2)]
+
+
+def test_what_concerns_many_hospitals_in_the_same_way_is_said_once() -> None:
+    """Else a page's first screen is full of it, and what concerns one hospital alone is not read."""
+    lost = [records.Missing(site, "evaluate fedavg", "budget", 1) for site in NAMES]
+    lost += [records.Missing("h003", "train fedavg", "busy", 2)]
+    said = [one.text for one in run_notices(replace(page(3)[0], missing=tuple(lost))) if one.what == "Missing"]
+    assert len(said) == 2 and "1 reply of each of h000, h001" in said[0] and "and 4 others" in said[0]
+    assert said[1].startswith("3 replies of h003 did not come (evaluate fedavg: budget, train fedavg: busy)")
+    apart = [records.Missing(site, "evaluate fedavg", "busy", n + 1) for n, site in enumerate(NAMES)]
+    said = [one.text for one in run_notices(replace(page(3)[0], missing=tuple(apart))) if one.what == "Missing"]
+    assert len(said) == 4 and said[-1] == f"So it is {len(NAMES) - 3} more times."
+
+
+def test_what_left_has_a_row_for_each_of_many_hospitals_and_a_sum_for_each_request() -> None:
+    left = tuple(
+        Left(site, request, 2, 100 + n, "0", f"what {request} held")
+        for n, site in enumerate(NAMES)
+        for request in ("survey", "train")
+    )
+    text = report.coordinator_page(replace(page(len(NAMES))[0], left=left))
+    table = text[text.index('id="left"') :].partition("</section>")[0]
+    heads = [words(head) for head in re.findall(r"<thead>(.*?)</thead>", table, flags=re.S)]
+    assert heads[:2] == ["request what it held bytes messages privacy loss ε", "hospital survey train"]
+    assert f"what train held 100 B – {99 + len(NAMES)} B {2 * len(NAMES)} 0" in words(table)
+    assert re.findall(r'<th scope="row">(h\d{3})', table) == NAMES
+
+
+def test_a_figure_without_any_value_is_not_drawn() -> None:
+    found, _ = page(3)
+    lone = [replace(row, gain=math.nan, gain_low=math.nan, gain_high=math.nan) for row in found.scores]
+    drawn = [one.title for one in pictures({}, lone, [], "local")]
+    assert drawn and not any(title.startswith("Gain") for title in drawn)
+    assert any(one.title.startswith("Gain") for one in found.pictures)
+
+
+def test_the_terminal_shows_methods_by_name_and_of_many_hospitals_some() -> None:
+    rows = json.loads(to_json(page(len(NAMES))[0].scores))
+    shown = in_figures(page(len(NAMES))[0].scores)
+    table = _table(rows, "AUC", shown)
+    assert [column.header for column in table.columns] == ["hospital", "fedavg", "local"]
+    assert [*table.columns[0].cells] == [*shown, PRIVATE_MEAN, "overall"] and table.title is not None
+    assert f"{SHOWN} of {len(NAMES)} hospitals" in str(table.title)
+    few = json.loads(to_json(page(3)[0].scores))
+    assert [column.header for column in _table(few, "AUC", ()).columns][:2] == ["method", "h000"]
+    lost = [{"site": site, "request": "train", "code": "busy", "times": 1} for site in NAMES]
+    assert [*_missing(lost)] == [f"! {', '.join(NAMES[:9])} and 5 others did not answer train: busy"]
 
 
 def page(count: int) -> tuple[records.RunPage, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -106,8 +107,10 @@ def _drawn(
     masks = any(isinstance(found, Overlaps) for table in tables.values() for found in table.values())
     drawn: list[Picture] = []
     for measure in (DICE, HD95) if masks else (AUC,):
-        drawn.append(dots(rows, measure.name))
-        if reference:
+        own = [row for row in rows if row.measure == measure.name]
+        if not drawn or any(math.isfinite(row.value) for row in own):
+            drawn.append(dots(rows, measure.name))
+        if reference and any(math.isfinite(row.gain) for row in own if row.method != reference):
             gained = gain_bars(rows, measure.name, reference)
             drawn.append(replace(gained, title=f"{measure.name}: gain over {reference}") if masks else gained)
     for part, names in [] if masks else parts(methods, reference):
