@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -50,6 +51,16 @@ def test_the_tests_that_must_see_a_fault_exist(fault):
 def test_every_fault_has_a_name_of_its_own_and_each_area_has_one():
     assert max(Counter(fault.name for fault in FAULTS).values()) == 1
     assert len(FAULTS) >= 26
+
+
+def test_the_list_its_figures_and_the_pages_tell_the_same_faults():
+    """Who adds a fault tries it (`--only`), writes its row down, and raises both numbers; then results_tables.py."""
+    told = json.loads((ROOT / "docs/results/data/planted-faults.json").read_text())["faults"]["rows"]
+    assert sorted(name for name, _ in told) == sorted(fault.name for fault in FAULTS)
+    page = " ".join((ROOT / "docs/results/planted-faults.md").read_text().split())
+    assert f"In all, {len(FAULTS)} faults were tried" in page
+    claims = (ROOT / "docs/results.md").read_text()
+    assert f"is seen by a test that was run with it | {len(FAULTS)} |" in claims
 
 
 TOY = """\
