@@ -109,7 +109,7 @@ def test_what_a_worker_raises_arrives() -> None:
 
 
 def test_a_subclass_keeps_its_class_and_its_problems() -> None:
-    error = FOUND["pipelines.loader.document.FilesMissing"]([Problem(("x",), "is not there", 3)])  # type: ignore[call-arg]
+    error = FOUND["pipelines.loader.document.FilesMissing"]([Problem(("x",), "is not there", 3)])
     again = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert type(again) is type(error) and isinstance(again, ConfigError)
     assert again.problems == (Problem(("x",), "is not there", 3),)
