@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple
 
 import nibabel
 import numpy as np
@@ -43,6 +43,15 @@ CHUNK = 2**20  # bytes
 MILLIMETRES = ("mm", "unknown")
 SILENT = logging.Logger(__name__)
 SILENT.addHandler(logging.NullHandler())
+
+
+class Placed(NamedTuple):
+    """A file's header, and its grid."""
+
+    path: Path
+    header: nibabel.Nifti1Header
+    affine: Affine
+    shape: tuple[int, ...]
 
 
 def nifti_problems(source: NiftiSource) -> list[str]:
@@ -101,7 +110,9 @@ def read_volume(path: Path) -> Volume:
         Unusable: `unreadable`, `too_large`, `four_d`, `single_slice`, `value_type`, `length_unit`, `no_geometry`,
             `bad_affine` or `form_disagreement`.
     """
-    return _read(path)[0]
+    with readable(path.name):
+        header = _header(_unpacked(path, LONGEST_HEADER, whole=False))
+        return _volume(Placed(path, header, *placed(header)))
 
 
 def placed(header: nibabel.Nifti1Header) -> tuple[Affine, tuple[int, ...]]:
@@ -156,30 +167,28 @@ def _candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candid
                 check_adc(verdict, declared=source.unit != "auto", seen=seen)
             affine, shape = placed(header)
         patient = normalized(patient or "")
-        load = partial(_load, path, patient, study, str(beside.get("Units", "")), verdict.said)
+        known = Placed(path, header, affine, shape)
+        load = partial(_load, known, patient, study, str(beside.get("Units", "")), verdict.said)
         return Candidate(patient, study, session, affine, shape, partial(steady, own, load), None, own)
     except Unusable as error:
         return Rejected(study, error.reason, error.detail)
 
 
-def _load(path: Path, patient: str, study: str, beside: str, said: str) -> Study:
+def _load(known: Placed, patient: str, study: str, beside: str, said: str) -> Study:
     """beside: the unit that a sidecar names."""
-    volume, description = _read(path)
-    unit = next((text for text in (description, beside) if factor(text) is not None), None)
-    return Study(patient, study, volume, unit, evidence=said)
+    unit = next((text for text in (_description(known.header), beside) if factor(text) is not None), None)
+    return Study(patient, study, _volume(known), unit, evidence=said)
 
 
-def _read(path: Path) -> tuple[Volume, str]:
-    """A file's volume, and its description."""
+def _volume(known: Placed) -> Volume:
+    path, header = known.path, known.header
     with readable(path.name):
-        header = _header(_unpacked(path, LONGEST_HEADER, whole=False))
-        affine, shape = placed(header)
         promised = _promised(header)
         data = _unpacked(path, promised, whole=True)
         if len(data) < promised:
             raise Unusable("unreadable", f"{path.name} has {len(data)} of {promised} bytes: it is cut short. Copy it.")
-        values: Array = np.asarray(ArrayProxy(io.BytesIO(data), header)).astype(np.float32).reshape(shape)
-        return Volume(values, affine), _description(header)
+        values: Array = np.asarray(ArrayProxy(io.BytesIO(data), header)).astype(np.float32).reshape(known.shape)
+        return Volume(values, known.affine)
 
 
 def _description(header: nibabel.Nifti1Header) -> str:
