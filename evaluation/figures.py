@@ -162,7 +162,8 @@ def learning_curves(
                 axes.plot(over, [top] * len(over), marker="^", markersize=5, linewidth=0, color=looks[method]["color"])
             if cut[site]:
                 low = min(min(curve.values) for curve in lines.values() if curve.values)
-                axes.set_ylim(low - 0.05 * (top - low), top + 0.03 * (top - low))
+                room = top - low or abs(top) or 1.0  # one round: all the others may have one value
+                axes.set_ylim(low - 0.05 * room, top + 0.03 * room)
             axes.grid(axis="y")
             axes.set_title(site)
             axes.set_xlabel("round")

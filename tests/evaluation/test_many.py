@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation import histograms, records, report, scoring
+from evaluation.figures import Curve, learning_curves
 from evaluation.leaving import Left
 from evaluation.many import SHOWN, beyond_figures, in_figures, ranked
 from evaluation.notices import run_notices
@@ -136,6 +137,12 @@ def test_a_figure_without_any_value_is_not_drawn() -> None:
     drawn = [one.title for one in pictures({}, lone, [], "local")]
     assert drawn and not any(title.startswith("Gain") for title in drawn)
     assert any(one.title.startswith("Gain") for one in found.pictures)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_scale_that_leaves_a_large_value_out_has_room_where_all_others_are_equal() -> None:
+    lines = {name: Curve((1,), (value,)) for name, value in (("a", 0.5), ("b", 0.5), ("c", 90.0))}
+    assert "c at north 90" in learning_curves({"north": lines}).caption
 
 
 def test_the_terminal_shows_methods_by_name_and_of_many_hospitals_some() -> None:

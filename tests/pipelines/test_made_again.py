@@ -140,6 +140,13 @@ def test_models_that_are_gone_are_trained_and_charged_again(here: Here, capsys) 
     assert again(site, capsys) > 0.5
 
 
+def test_one_message_whose_records_the_coordinator_lost_is_sent_and_charged_again(here: Here, capsys) -> None:
+    site = here(spaces())
+    (state,) = (site.parent.parent / "federation").glob("moments-*/state")
+    state.write_bytes(state.read_bytes()[:-1])
+    assert again(site, capsys) > 0.1
+
+
 def test_noised_counts_that_are_gone_are_drawn_and_charged_again(here: Here, capsys) -> None:
     site = here(spaces())
     (site / ASKED).unlink()
