@@ -7,7 +7,9 @@ after another.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple, Protocol, TypeAlias
 
 from privacy.message import Call, Message
@@ -39,12 +41,29 @@ class Engine(Protocol):
         ...
 
 
+_HEARD: ContextVar[Callable[[str], None]] = ContextVar("heard", default=lambda site: None)
+
+
+@contextmanager
+def listening(heard: Callable[[str], None]) -> Iterator[None]:
+    """While it lasts, whichever engine is asked calls `heard` with each site that has answered, by reply or code."""
+    token = _HEARD.set(heard)
+    try:
+        yield
+    finally:
+        _HEARD.reset(token)
+
+
+def heard(site: str) -> None:
+    """For engines: a site has answered."""
+    _HEARD.get()(site)
+
+
 class InProcess:
     """All sites in this process. A late reply counts as lost, although the site has stored it."""
 
-    def __init__(self, workers: Mapping[str, Worker], *, progress: Callable[[str], None] | None = None) -> None:
+    def __init__(self, workers: Mapping[str, Worker]) -> None:
         self._workers = dict(sorted(workers.items()))
-        self._progress = progress
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -56,16 +75,15 @@ class InProcess:
         replies: dict[str, Message] = {}
         missing: dict[str, str] = {}
         for site in sorted(messages):
-            if self._progress is not None:
-                self._progress(site)
             started = time.monotonic()
-            reply = _answer(self._workers.get(site), call, messages[site])
+            reply = _answer(self._workers.get(site), call.at(site), messages[site])
             if isinstance(reply, str):
                 missing[site] = reply
             elif deadline_s is not None and time.monotonic() - started > deadline_s:
                 missing[site] = "late"
             else:
                 replies[site] = reply
+            heard(site)
         return Answers(replies, missing)
 
 

@@ -23,7 +23,7 @@ from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple, TypeAlias
 
 from federation import wire
-from federation.engine import Answers, Worker
+from federation.engine import Answers, Worker, heard
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
@@ -102,6 +102,7 @@ class Processes:
                     if said is not None:
                         found[site] = said
                         del working[line]
+                        heard(site)
         finally:
             for _, one in working.values():  # interrupted: nobody waits for these answers
                 _end(one, at_once=True)
@@ -117,7 +118,7 @@ class Processes:
 
     def _begun(self, site: str, call: Call, message: Message) -> _Process:
         """A process that works on the question."""
-        data = wire.question(call, message)
+        data = wire.question(call.at(site), message)
         while True:
             one = self._idle.pop() if self._idle else self._started()
             try:
@@ -146,7 +147,7 @@ class Processes:
             _end(one)
             self._log(
                 site,
-                f"{call.run} round {call.round} {call.request}: its process ended with exit code "
+                f"{call.at(site).run} round {call.round} {call.request}: its process ended with exit code "
                 f"{one.process.exitcode}; a negative code is a signal, and -9 often means too little memory",
             )
             return "failed"

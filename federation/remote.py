@@ -16,12 +16,12 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import TypeAlias
 
 from federation import wire
-from federation.engine import Answers, Worker
+from federation.engine import Answers, Worker, heard
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
@@ -118,8 +118,10 @@ class Remote:
         """See `Engine.ask`; `OURS` and `malformed` are codes of this engine, the rest the hospital's or of `keep`."""
         until = None if deadline_s is None else time.monotonic() + deadline_s
         with ThreadPoolExecutor(max(1, len(messages)), "ask") as pool:
-            asked = {site: pool.submit(self._ask, site, call, messages[site], until) for site in sorted(messages)}
-        found = {site: future.result() for site, future in asked.items()}
+            asked = {pool.submit(self._ask, at, call.at(at), messages[at], until): at for at in sorted(messages)}
+            for future in as_completed(asked):
+                heard(asked[future])
+        found = {site: future.result() for future, site in asked.items()}
         replies = {site: reply for site, reply in found.items() if isinstance(reply, Message)}
         return Answers(replies, {site: code for site, code in found.items() if isinstance(code, str)})
 

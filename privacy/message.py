@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import safetensors
@@ -45,13 +46,19 @@ class Call(NamedTuple):
     """One request to a site, identified by (run, round, request). A repeated call gets the stored reply.
 
     `merged` maps each site to the last round of this run whose reply was merged (0 = none). A site whose reply was lost
-    goes back to its memory of that round.
+    goes back to its memory of that round. `runs`: site -> its own name of the run, where one request to many sites
+    belongs to a run for each; a site hears of its own alone (`at`).
     """
 
     run: str
     round: int
     request: str
     merged: Mapping[str, int]
+    runs: Mapping[str, str] = MappingProxyType({})
+
+    def at(self, site: str) -> Call:
+        """The call as this site gets it."""
+        return self._replace(run=self.runs.get(site, self.run), runs=MappingProxyType({})) if self.runs else self
 
 
 def as_mapping(value: Json) -> dict[str, Json]:

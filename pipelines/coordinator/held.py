@@ -54,7 +54,7 @@ class Noting:
         self._last.update(answers.replies)
         if call.request in KEEPING:
             for site in answers.replies:
-                self._asked.setdefault(site, []).append([call.run, call.round, call.request])
+                self._asked.setdefault(site, []).append([call.at(site).run, call.round, call.request])
         return answers
 
 

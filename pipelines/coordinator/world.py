@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from federation.engine import Engine, InProcess
+from federation.engine import Engine, InProcess, listening
 from pipelines.runs.stopping import Stop
 from pipelines.runs.witness import begun_anew
 from pipelines.settings.config import Config
@@ -59,11 +59,30 @@ class World:
         Raises:
             SitesMissing: with the code of each site that did not answer.
         """
+        return self.ask_each(dict.fromkeys(messages, run), request, messages)
+
+    def ask_each(
+        self,
+        runs: Mapping[str, str],
+        request: str,
+        messages: Mapping[str, Message],
+        *,
+        told: Callable[[str], None] = lambda site: None,
+        spared: Collection[str] = (),
+    ) -> Mapping[str, Message]:
+        """Send each site one request, all at once, that belongs to a run of its own. told: called with each site that
+        has answered. spared: codes with which a site may be missing.
+
+        Raises:
+            SitesMissing: with the code of each other site that did not answer.
+        """
         self.stop.check()
-        answers = self.engine.ask(Call(run, 0, request, {}), messages)
+        one = next(iter(runs.values())) if len({*runs.values()}) == 1 else ""
+        with listening(told):
+            answers = self.engine.ask(Call(one, 0, request, {}, {} if one else dict(runs)), messages)
         self.stop.check()  # a site that was stopped at work has not replied
-        if answers.missing:
-            raise SitesMissing(request, answers.missing, where=self._why(answers.missing))
+        if missing := {site: code for site, code in answers.missing.items() if code not in spared}:
+            raise SitesMissing(request, missing, where=self._why(missing))
         return answers.replies
 
     def logs(self, *sites: str) -> str:

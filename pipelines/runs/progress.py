@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Protocol, TypeAlias
 
 from rich.console import Console
@@ -77,6 +78,16 @@ def shown(
         outer = display
     with _within(outer, title) as step:
         yield step
+
+
+def counting(step: Shown, total: float, begun: float = 0, text: str = "") -> Callable[[str], None]:
+    """A function that shows one more of `total` done each time, with `text` and what it is called with."""
+    done = count(1)
+
+    def told(what: str) -> None:
+        step(begun + next(done), total, f"{text}{what}")
+
+    return told
 
 
 def sent(send: Callable[[Told], None]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from consilium.testing import testbed
-from federation.engine import InProcess
+from federation.engine import InProcess, listening
 from federation.processes import Processes
 from flare_in_process import flare
 from privacy.message import Call, Message
@@ -18,7 +18,7 @@ CALL = Call("run", 1, "train", {"a": 0})
 
 
 def echo(call, message):
-    return Message(message.tensors, {**message.facts, "round": call.round})
+    return Message(message.tensors, {**message.facts, "round": call.round, "run": call.run, "runs": {**call.runs}})
 
 
 def refuse(call, message):
@@ -80,7 +80,7 @@ def test_each_site_gets_its_own_message_and_only_who_is_asked_answers(engine):
     answers = engine.ask(CALL, messages)
     for site, message in messages.items():
         assert torch.equal(answers.replies[site].tensors["x"], message.tensors["x"])
-        assert answers.replies[site].facts == {"who": site, "round": 1}
+        assert answers.replies[site].facts == {"who": site, "round": 1, "run": "run", "runs": {}}
     assert not answers.missing
     assert engine.ask(CALL, {}).replies == {}
 
@@ -88,3 +88,20 @@ def test_each_site_gets_its_own_message_and_only_who_is_asked_answers(engine):
 def test_no_text_of_a_failure_crosses_the_wall(engine):
     answers = engine.ask(CALL, {"failing": Message()})
     assert "Smith" not in repr(answers)
+
+
+def test_one_request_may_belong_to_a_run_of_each_site_which_hears_of_its_own_alone(engine):
+    call = CALL._replace(run="of all others", runs={"a": "run of a", "failing": "another"})
+    answers = engine.ask(call, dict.fromkeys(["a", "c", "failing"], Message()))
+    assert {site: (reply.facts["run"], reply.facts["runs"]) for site, reply in answers.replies.items()} == {
+        "a": ("run of a", {}),
+        "c": ("of all others", {}),
+    }
+
+
+def test_whoever_listens_hears_of_each_answer_once(engine):
+    answered = []
+    with listening(answered.append):
+        engine.ask(CALL, dict.fromkeys(["a", "c", "failing", "refusing"], Message()))
+    engine.ask(CALL, {"a": Message()})
+    assert sorted(answered) == ["a", "c", "failing", "refusing"]

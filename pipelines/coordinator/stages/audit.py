@@ -71,9 +71,8 @@ def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[s
 
 def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any]) -> list[dict[str, Json]]:
     """One entry for each site: `site`, `method`, the code of a refusal, and `said`, the facts of its reply."""
-    found: list[dict[str, Json]] = []
-    for site in world.engine.sites:
-        facts: dict[str, Json] = {
+    facts: dict[str, dict[str, Json]] = {
+        site: {
             "label": result["label"],
             "train_run": result["train_run"],
             "checkpoint": world.config.evaluate.checkpoint,
@@ -82,13 +81,20 @@ def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any
             "membership": world.config.audit.membership,
             "inversion": to_plain(world.config.audit.inversion),
         }
-        name = world.run(f"audit-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
-        answers = world.engine.ask(Call(name, 0, "audit", {}), {site: Message({}, facts)})
-        reply, code = answers.replies.get(site, Message()), answers.missing.get(site)
-        if code is not None and not code.startswith("policy_"):
-            raise SitesMissing("audit", answers.missing, where=world.logs(site))
-        note = {"method": str(result["label"]), "refused": code}  # attacks are voluntary
-        found.append({"site": site, **note, "said": dict(reply.facts)})
+        for site in world.engine.sites
+    }
+    names = {
+        site: world.run(f"audit-{short(digest({**one, 'site': site, 'version': VERSION}))}")
+        for site, one in facts.items()
+    }
+    asked = {site: Message({}, one) for site, one in facts.items()}
+    answers = world.engine.ask(Call("", 0, "audit", {}, names), asked)
+    if failed := {site: code for site, code in answers.missing.items() if not code.startswith("policy_")}:
+        raise SitesMissing("audit", failed, where=world.logs(*failed))
+    found: list[dict[str, Json]] = []
+    for site in world.engine.sites:
+        note = {"method": str(result["label"]), "refused": answers.missing.get(site)}  # attacks are voluntary
+        found.append({"site": site, **note, "said": dict(answers.replies.get(site, Message()).facts)})
     return found
 
 

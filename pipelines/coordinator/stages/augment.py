@@ -17,7 +17,7 @@ from pipelines.coordinator.spaces import cohorts_in
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import WEIGHTS
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW, default_scale
@@ -35,13 +35,13 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     """Request every site to augment its training split; write the replies under the name of the space."""
     cohorts, answers, data = cohorts_in(inputs, RAW), dict[str, Json](), _weights(world)
     tensors = {WEIGHTS: torch.frombuffer(bytearray(data), dtype=torch.uint8)} if data else {}
+    facts = {site: {**_common(world), "cohort": str(cohorts[site]["cohort"])} for site in world.engine.sites}
+    runs = {site: world.run(f"augment-{short(digest({**one, 'version': VERSION}))}") for site, one in facts.items()}
     with shown("augment") as step:
-        for position, site in enumerate(world.engine.sites):
-            step(position, len(cohorts), site)
-            facts = {**_common(world), "cohort": str(cohorts[site]["cohort"])}
-            message = Message(tensors, facts)
-            name = world.run(f"augment-{short(digest({**facts, 'version': VERSION}))}")
-            answers[site] = dict(world.ask_all(name, "augment", {site: message})[site].facts)
+        step(0, len(facts))
+        asked = {site: Message(tensors, one) for site, one in facts.items()}
+        replies = world.ask_each(runs, "augment", asked, told=counting(step, len(facts)))
+    answers |= {site: dict(replies[site].facts) for site in facts}
     (out / f"{world.config.augmented.space}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
     kept = ("state", "label", "made", "distance", "distance_real", "compared", "features", "near_copies")
     told = {site: {name: said.get(name) for name in kept} for site, said in answers.items() if isinstance(said, dict)}

@@ -94,26 +94,24 @@ def _scored(
     """Scores of every site's model on its own test patients and, in the public protocol, at every site. Calibration
     uses the test site's patients; a model tuned at a site is scored only there. floor: also score the mean mask.
     """
-    held = _checkpoint(world, line)
+    held, sites = _checkpoint(world, line), world.engine.sites
     if trained["name"] == CENTRAL:
-        for site in world.engine.sites:
-            yield CENTRAL, site, _ask(world, trained, homes, line, (CENTRAL, site), models(held)[CENTRAL], floor)
+        params = models(held)[CENTRAL]
+        said = _asked(world, trained, homes, line, dict.fromkeys(sites, CENTRAL), dict.fromkeys(sites, params), floor)
+        yield from ((CENTRAL, site, said[site]) for site in sites)
         return
-    own = {site: _ask(world, trained, homes, line, (site, site), {}, floor) for site in world.engine.sites}
-    for site, reply in own.items():
-        yield site, site, reply
+    own = _asked(world, trained, homes, line, {site: site for site in sites}, {}, floor)
+    yield from ((site, site, own[site]) for site in sites)
     tuned = line[1] is not None and line[1].tuning is not None
     if not world.config.evaluate.public or len(own) == 1 or tuned:
         return
     same = {site: hashlib.sha256(to_bytes(Message(params))).hexdigest() for site, params in models(held).items()}
     for model_site, params in models(held).items():
-        for test_site in own:
-            if test_site == model_site:
-                continue
-            if same[test_site] == same[model_site]:  # one global model, already scored at this site
-                yield model_site, test_site, own[test_site]
-            else:
-                yield model_site, test_site, _ask(world, trained, homes, line, (model_site, test_site), params)
+        # One global model was scored at the other site already.
+        others = [site for site in own if site != model_site and same[site] != same[model_site]]
+        by = dict.fromkeys(others, model_site), dict.fromkeys(others, params)
+        said = _asked(world, trained, homes, line, *by) if others else {}
+        yield from ((model_site, site, said.get(site, own[site])) for site in own if site != model_site)
 
 
 def _checkpoint(world: World, line: Line) -> Checkpoint:
@@ -127,41 +125,41 @@ def _chosen(trained: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Jso
     return {**said, "checkpoint": checkpoint, "best": trained["best"]}
 
 
-def _ask(
+def _asked(
     world: World,
     trained: Mapping[str, Any],
     homes: Cohorts,
     line: Line,
-    pair: tuple[str, str],
-    params: Params,
+    scored: Mapping[str, str],
+    params: Mapping[str, Params],
     floor: bool = False,
-) -> Message | None:
-    """Request the second site of a pair to score its own model (no params) or the first site's (params). None: the
-    budget of its patients is spent.
+) -> dict[str, Message | None]:
+    """Request sites to score models, all at once. scored: test site -> site of the model. params: of the models that
+    are not the test site's own. None: the budget of a site's patients is spent.
     """
-    (model_site, test_site), (label, variant) = pair, line
-    cohort = str(homes[test_site]["cohort"])
-    facts: dict[str, Json] = {
-        **_chosen(trained, _checkpoint(world, line)),
-        "cohort": cohort,
-        "copies": world.config.evaluate.copies,
-    }
-    if floor:
-        facts["floor"] = True
-    if (window := window_of(world)) is not None:
-        facts["window"] = window
-    if variant is not None:
-        facts |= {"calibration": to_plain(variant), "variant": label}
-    if params:
-        facts["opening"] = opening(world, trained["label"], test_site, cohort)
-        facts["central"] = model_site == CENTRAL
-    run = world.run(f"score-{short(digest({**facts, 'model': model_site, 'test': test_site, 'version': VERSION}))}")
-    try:
-        return world.ask_all(run, "evaluate", {test_site: Message(params, facts)})[test_site]
-    except SitesMissing as missing:
-        if set(missing.missing.values()) == {BUDGET}:
-            return None
-        raise
+    label, variant = line
+    runs, messages = dict[str, str](), dict[str, Message]()
+    for test_site, model_site in scored.items():
+        cohort = str(homes[test_site]["cohort"])
+        facts: dict[str, Json] = {
+            **_chosen(trained, _checkpoint(world, line)),
+            "cohort": cohort,
+            "copies": world.config.evaluate.copies,
+        }
+        if floor:
+            facts["floor"] = True
+        if (window := window_of(world)) is not None:
+            facts["window"] = window
+        if variant is not None:
+            facts |= {"calibration": to_plain(variant), "variant": label}
+        if params:
+            facts["opening"] = opening(world, trained["label"], test_site, cohort)
+            facts["central"] = model_site == CENTRAL
+        asked = {**facts, "model": model_site, "test": test_site, "version": VERSION}
+        runs[test_site] = world.run(f"score-{short(digest(asked))}")
+        messages[test_site] = Message(params.get(test_site, {}), facts)
+    replies = world.ask_each(runs, "evaluate", messages, spared={BUDGET})
+    return {site: replies.get(site) for site in scored}
 
 
 def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:

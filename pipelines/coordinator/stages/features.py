@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ from pipelines.coordinator.spaces import cohorts_in
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import to_tensors
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, read_manifest, short
 from pipelines.settings.harmonization import RAW
@@ -61,9 +61,9 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             kind = features_name(space, model)
             (out / f"{kind}.safetensors").write_bytes(to_bytes(Message(tensors)))
             told[kind] = {**public.told, "refused": list(public.refused)}
-            for number, site in enumerate(world.engine.sites):
-                step(position * len(homes) + number, len(asked) * len(homes), f"{extractor_name(model)}, {site}")
-                answers[site] = _asked(world, site, homes[site]["cohort"], model, tensors, public.told)
+            held = {site: homes[site]["cohort"] for site in world.engine.sites}
+            heard = counting(step, len(asked) * len(homes), position * len(homes), f"{extractor_name(model)}, ")
+            answers |= _asked(world, held, model, tensors, public.told, heard)
             (out / f"{kind}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
     return {"features": [features_name(space, model) for space, model in asked], "public": told}
 
@@ -82,18 +82,29 @@ def features_outside(world: World, artifact: Path, site: str, cohort: str, model
     tensors = from_bytes((artifact / f"{kind}.safetensors").read_bytes()).tensors
     public = {**as_mapping(as_mapping(read_manifest(artifact)["summary"]["public"])[kind])}
     public.pop("refused")
-    return str(_asked(world.beyond(), site, cohort, headless(model), tensors, public)["cohort"])
+    return str(_asked(world.beyond(), {site: cohort}, headless(model), tensors, public)[site]["cohort"])
 
 
 def _asked(
-    world: World, site: str, cohort: str, model: OnFeatures, tensors: Params, public: Mapping[str, Json]
-) -> dict[str, Json]:
-    """A site's reply to `extract`; asked again for the same, it is the same."""
-    message = Message(tensors, {"cohort": cohort, "model": to_plain(portable(model)), "public": dict(public)})
-    code = hashlib.sha256(to_bytes(message)).hexdigest()
-    asked = {"asked": code, "version": VERSION, **identity(model)}  # a changed package is another question
-    name = world.run(f"features-{short(digest(asked))}")
-    return dict(world.ask_all(name, "extract", {site: message})[site].facts)
+    world: World,
+    cohorts: Mapping[str, str],
+    model: OnFeatures,
+    tensors: Params,
+    public: Mapping[str, Json],
+    heard: Callable[[str], None] = lambda site: None,
+) -> dict[str, dict[str, Json]]:
+    """Each site's reply to `extract`; asked again for the same, it is the same. cohorts: of each site, by name. heard:
+    called with each site that answered.
+    """
+    runs, messages = dict[str, str](), dict[str, Message]()
+    for site, cohort in cohorts.items():
+        facts: dict[str, Json] = {"cohort": cohort, "model": to_plain(portable(model)), "public": dict(public)}
+        messages[site] = Message(tensors, facts)
+        code = hashlib.sha256(to_bytes(messages[site])).hexdigest()
+        asked = {"asked": code, "version": VERSION, **identity(model)}  # a changed package is another question
+        runs[site] = world.run(f"features-{short(digest(asked))}")
+    replies = world.ask_each(runs, "extract", messages, told=heard)
+    return {site: dict(replies[site].facts) for site in cohorts}
 
 
 def intact(world: World, artifact: Path) -> str | None:

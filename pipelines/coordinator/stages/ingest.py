@@ -16,7 +16,7 @@ from pipelines.coordinator.world import World
 from pipelines.data.images import Features
 from pipelines.loader.document import ConfigError
 from pipelines.loader.validation import to_plain
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
 from pipelines.settings.checks.partition import partition_differences
@@ -76,13 +76,13 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     asked = settings(world)
     name = world.run(f"ingest-{short(digest({'asked': asked, 'outside': dict(outside(world)), 'version': VERSION}))}")
     facts = asked if isinstance(asked, dict) else {}
-    found: dict[str, Mapping[str, Json]] = {}
+    sites = world.engine.sites
     with shown("ingest") as step:
-        scale = _scale(world, name, facts, lambda site, done: step(done, 2 * len(world.engine.sites), site))
-        for position, site in enumerate(world.engine.sites):
-            step(len(world.engine.sites) + position, 2 * len(world.engine.sites), site)
-            message = Message(scale, facts)
-            found[site] = world.ask_all(name, "ingest", {site: message})[site].facts
+        step(0, 2 * len(sites))
+        scale = _scale(world, name, facts, counting(step, 2 * len(sites)))
+        asked_for, told = dict.fromkeys(sites, Message(scale, facts)), counting(step, 2 * len(sites), len(sites))
+        replies = world.ask_each(dict.fromkeys(sites, name), "ingest", asked_for, told=told)
+    found: dict[str, Mapping[str, Json]] = {site: replies[site].facts for site in sites}
     (out / "sites.json").write_text(json.dumps(found, indent=1, sort_keys=True))
     problems = [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]
     problems += [text for site, facts in sorted(found.items()) for text in _loose(world.config, site, facts)]
@@ -92,17 +92,15 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     return {"sites": {site: dict(facts) for site, facts in found.items()}}
 
 
-def _scale(
-    world: World, name: str, facts: Mapping[str, Json], told: Callable[[str, int], None]
-) -> Mapping[str, Tensor]:
+def _scale(world: World, name: str, facts: Mapping[str, Json], told: Callable[[str], None]) -> Mapping[str, Tensor]:
     """The summed moments of all sites' training features, if features are normalized by them; otherwise empty."""
     images = world.config.images
     if not (isinstance(images, Features) and images.normalize == "pooled"):
         return {}
-    parts = []
-    for position, site in enumerate(world.engine.sites):
-        told(site, position)
-        parts.append(world.ask_all(name, "moments", {site: Message({}, facts)})[site].tensors)
+    sites = world.engine.sites
+    asked = dict.fromkeys(sites, Message({}, facts))
+    replies = world.ask_each(dict.fromkeys(sites, name), "moments", asked, told=told)
+    parts = [replies[site].tensors for site in sites]
     return {moment: torch.stack([tensors[moment] for tensors in parts]).sum(dim=0) for moment in MOMENTS}
 
 

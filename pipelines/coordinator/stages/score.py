@@ -13,7 +13,7 @@ from pipelines.coordinator.artifacts import SCORES
 from pipelines.coordinator.spaces import cohorts_in, common_facts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW
@@ -32,20 +32,25 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     """Request one number from every site and take the lowest as target; request none if the YAML names the target."""
     config, plan = world.config, world.config.harmonized
     cohorts, score = cohorts_in(inputs, RAW), plan.score
-    scores: dict[str, dict[str, Json]] = {}
     smallest = min(int(facts["splits"]["train"]["images"]) for facts in cohorts.values())
+    facts: dict[str, dict[str, Json]] = {
+        site: {
+            "score": to_plain(replace(score, current=None, margin=Score().margin)),  # which hospitals do not need
+            "images": min(smallest, score.images or smallest),
+            "cohort": str(cohorts[site]["cohort"]),
+            "prior": plan.public_prior(config.images),
+            **common_facts(world),
+        }
+        for site in (world.engine.sites if score.release != "public" else ())
+    }
     with shown("score") as step:
-        for position, site in enumerate(world.engine.sites if score.release != "public" else ()):
-            step(position, len(cohorts), site)
-            facts: dict[str, Json] = {
-                "score": to_plain(replace(score, current=None, margin=Score().margin)),  # which hospitals do not need
-                "images": min(smallest, score.images or smallest),
-                "cohort": str(cohorts[site]["cohort"]),
-                "prior": plan.public_prior(config.images),
-                **common_facts(world),
-            }
-            name = world.conversation(f"score-{short(digest({**facts, 'version': VERSION}))}", site)
-            scores[site] = dict(world.ask_all(name, "score", {site: Message({}, facts)})[site].facts)
+        runs = {
+            site: world.conversation(f"score-{short(digest({**one, 'version': VERSION}))}", site)
+            for site, one in facts.items()
+        }
+        asked = {site: Message({}, one) for site, one in facts.items()}
+        replies = world.ask_each(runs, "score", asked, told=counting(step, len(cohorts))) if asked else {}
+    scores = {site: dict(replies[site].facts) for site in facts}
     declared = {site: int(facts["splits"]["train"]["patients"]) for site, facts in cohorts.items()}
     target = score.target or (_lowest(score, scores, declared) if scores else most(declared))
     found: dict[str, Json] = {"release": score.release, "target": target, "scores": dict(scores)}

@@ -13,7 +13,7 @@ from pipelines.coordinator.artifacts import SHARED, target_of
 from pipelines.coordinator.spaces import cohorts_in, common_facts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW, AnySpace
@@ -38,11 +38,18 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     vetoed: dict[str, Json] = {}
     with shown("translate") as step:
         for position, (space, translator) in enumerate(spaces.items()):
-            answers: dict[str, Json] = {}
-            for number, site in enumerate(world.engine.sites):
-                step(position * len(cohorts) + number, len(spaces) * len(cohorts), f"{space}, {site}")
-                asked = question(world, space, translator, site, target)
-                answers[site] = _translated(world, asked, site, str(cohorts[site]["cohort"]), shared)
+            begun, total = position * len(cohorts), len(spaces) * len(cohorts)
+            step(begun, total, space)
+            asked = {
+                site: _question(
+                    world, question(world, space, translator, site, target), cohorts[site]["cohort"], shared
+                )
+                for site in world.engine.sites
+            }
+            runs, told = {site: run for site, (run, _) in asked.items()}, counting(step, total, begun, f"{space}, ")
+            messages = {site: message for site, (_, message) in asked.items()}
+            replies = world.ask_each(runs, "translate", messages, told=told)
+            answers: dict[str, Json] = {site: dict(replies[site].facts) for site in sorted(replies)}
             (out / f"{space}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
             vetoed[space] = {site: said["vetoed"] for site, said in answers.items() if isinstance(said, dict)}
     return {"vetoed": vetoed}
@@ -61,15 +68,15 @@ def question(world: World, space: str, translator: AnySpace, site: str, target: 
     }
 
 
-def _translated(
-    world: World, asked: Mapping[str, Json], site: str, cohort: str, shared: Mapping[str, Tensor]
-) -> dict[str, Json]:
-    """A site's reply: its cohort in this space, and its reasons for a veto."""
-    facts: dict[str, Json] = {**asked, "cohort": cohort}
-    message = Message(shared, facts)
+def _question(
+    world: World, asked: Mapping[str, Json], cohort: object, shared: Mapping[str, Tensor]
+) -> tuple[str, Message]:
+    """The run to which a site's translation belongs, and the request; its reply says the cohort in this space, and the
+    reasons for a veto.
+    """
+    message = Message(shared, {**asked, "cohort": str(cohort)})
     asked_for = hashlib.sha256(to_bytes(message)).hexdigest()
-    name = world.run(f"translate-{short(digest({'asked': asked_for, 'version': VERSION}))}")
-    return dict(world.ask_all(name, "translate", {site: message})[site].facts)
+    return world.run(f"translate-{short(digest({'asked': asked_for, 'version': VERSION}))}"), message
 
 
 def intact(world: World, artifact: Path) -> str | None:
