@@ -22,7 +22,7 @@ from pipelines.settings.privacy import PatientLevel
 from privacy.dp.entropy import Source
 from privacy.message import Call, Json, Message, as_mapping
 
-VERSION = 3
+VERSION = 4
 CLAIM, STEPS, SAMPLING = 1.0, 50, 0.1
 """Private data access is audited at epsilon 1, because the canaries of a few seconds cannot refute much more, and at a
 low sampling rate, where missing sampling shows most: at 1/3 and 200 steps the audit did not always find it."""

@@ -30,7 +30,7 @@ from pipelines.settings.image_spaces import extractor_name, features_in, feature
 from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
 
 VERSION = (
-    9  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 8 tell what is public;
+    10  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 8 tell what is public;
 )
 # 8 asked by the same name when an extractor's package had changed
 

@@ -19,7 +19,7 @@ from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW
 from privacy.message import Json, Message, number_of, numbers_of
 
-VERSION = 3  # 1 trained the default imitation for variant paper too, 2 asked all again when one joined
+VERSION = 4  # 1 trained the default imitation for variant paper too, 2 asked all again when one joined
 
 
 def settings(world: World) -> Json:
