@@ -99,9 +99,10 @@ def _filled(value: Json) -> Json:
     return {key: each for key, each in inner.items() if each is not None and each not in ("", [], {})}
 
 
-def files_of(hospital: Hospital, *, again: bool = False) -> Files:
+def files_of(hospital: Hospital, *, again: bool = False, checked: bool = True) -> Files:
     """The hospital's files; a phantom's are written first, once. again: whether an archive is asked what is new, of
-    which there is a copy already.
+    which there is a copy already. checked: whether a phantom's are as they were written; False where only their
+    settings are asked for, and a cohort was read from them before.
 
     Raises:
         Refused: `no_files`, `no_archive`, `bad_archive`.
@@ -130,6 +131,8 @@ def files_of(hospital: Hospital, *, again: bool = False) -> Files:
         else TableLabels(file=str(folder / "labels.csv"), slice="slice")
     )
     files = Files(source, labels, GlandMask(folder=str(masks / "gland")))
+    if not checked:
+        return files
     written = DiskFolder(hospital.root / "phantom")
     mark = f"{folder.name}.txt"
     known = written.read(mark).decode() if written.has(mark) else None

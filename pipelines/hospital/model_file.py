@@ -54,7 +54,7 @@ def make_ready(
         tensors = {**tensors, **{f"{SCALED}{name}": tensor for name, tensor in scale.tensors.items()}}
     if translator is None and "space" in cohort.recipe:
         return  # a space of simulations, into which no new study can be translated
-    files = files_of(hospital)
+    files = files_of(hospital, checked=False)
     facts: dict[str, Json] = {
         "format": FORMAT,
         "site": hospital.name,
