@@ -1,7 +1,7 @@
 """Read DICOM series, classic or enhanced, as studies; refuse every other kind of DICOM with a reason.
 
 Headers are read once, without pixels, and grouped by SeriesInstanceUID; slices are sorted by position, never by file
-name or instance number. Then each series' files are read once more, whole, one at a time.
+name or instance number. Then the pixels of each series' files are read, one file at a time.
 docs/reference/formats.md lists what is read, and every reason.
 """
 
