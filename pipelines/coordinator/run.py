@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 
 from federation.engine import Engine, InProcess, Worker
+from federation.processes import Processes
 from federation.rounds import QuorumLost
 from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
@@ -180,8 +181,9 @@ def _run(
 ) -> int:
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
-    with RunLock(root), safe_stop() if asked is None else nullcontext(asked) as stop:
-        world = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=command_of(options))
+    with RunLock(root), safe_stop() if asked is None else nullcontext(asked) as stop, ExitStack() as work:
+        made = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=command_of(options))
+        world = work.enter_context(_at_work(made))
         if options.check or options.headers:
             return check(world, console, as_json=options.json, headers=options.headers)
         chosen = {"only": options.only, "first": options.first, "until": options.until, "fresh": options.fresh}
@@ -208,8 +210,7 @@ def run_config(
     """
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
-    with RunLock(root):
-        world = make_world(config, root, stop, engines=engines, command=command)
+    with RunLock(root), _at_work(make_world(config, root, stop, engines=engines, command=command)) as world:
         return run_steps(plan(stages_of(config), world, root, command=command), world, console)
 
 
@@ -260,6 +261,16 @@ def make_world(
         engines = simulated_engines(config, root, stop)
     command = engines.far or command
     return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside, simulation=not engines.far)
+
+
+@contextmanager
+def _at_work(world: World) -> Iterator[World]:
+    """Processes of a simulation end with the run, not when nobody has its engine any more."""
+    try:
+        yield world
+    finally:
+        if isinstance(world.engine, Processes):
+            world.engine.close()
 
 
 def simulated_engines(config: Config, root: Path, stop: Stop) -> Engines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,7 @@ def test_hospitals_in_processes_of_their_own_give_the_same_bits(finished_run, se
     (tmp_path / "tiny.yaml").write_text(settings)
     assert main(["tiny.yaml", "--set", "processes=2"]) == 0
     assert results(tmp_path) == near
+    assert not [one for one in active_children() if one.name == "simulated sites"], "they end with the run"
     for site in "ab":
         lines = list(ledgers.lines(tmp_path / "runs" / "golden" / "sites" / site / "ledger.jsonl"))
         assert {"train", "evaluate", "audit"} <= {line["request"] for line in lines}
