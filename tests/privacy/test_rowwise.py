@@ -68,6 +68,8 @@ CASES = {
     "signals, averages": case(signals(nn.AvgPool1d(2), stride=2), (2, 19)),
     "pictures": case(pictures(nn.ReLU(), nn.MaxPool2d(2), padding=1), P),
     "pictures, stride": case(pictures(nn.AvgPool2d(2), stride=2, bias=False), P),
+    "pictures of few places": case(pictures(nn.Conv2d(4, 3, (2, 1), stride=(2, 1), padding=(1, 0))), (2, 5, 6)),
+    "pictures of few places, dilation": case(pictures(padding=(2, 1), dilation=(2, 1), stride=(1, 2)), (2, 3, 5)),
     "pictures, dilation": case(pictures(nn.AdaptiveAvgPool2d(2), dilation=2), P),
     "pictures, groups": case(pictures(nn.Conv2d(4, 6, 2, groups=2, padding=(1, 0))), P),
     "volumes": case(volumes(nn.MaxPool3d(2), padding=1), V),
