@@ -1,24 +1,37 @@
-"""DP-SGD: clip every patient, add noise once (Abadi et al., CCS 2016, algorithm 1).
+"""DP-SGD: clip every patient, add noise once (Abadi et al., CCS 2016, algorithm 1), by Opacus's optimizer.
 
-This is what Opacus's `DPOptimizer` does, and a test compares them; here small tensors are joined, so that a step asks
-for a norm, a sum and noise once instead of once for each parameter, and nothing is built for each step. The noise comes
-from the operating system (`privacy/dp/entropy.py` says why).
+Opacus clips, sums over chunks that fit into memory, and divides by the expected number of patients. Its noise is
+replaced, because that must come from the operating system (`privacy/dp/entropy.py` says why). Small tensors are joined
+before, so that it is asked for a norm and a sum once instead of once for each parameter.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
+from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from privacy.dp.entropy import Source, gaussians
 from privacy.message import Params
 
 JOINED = 2**12  # numbers of one patient: tensors are joined up to this size
-TINY = 1e-6  # added to a norm before dividing by it, as in Opacus
+
+
+class _Noised(DPOptimizer):  # type: ignore[misc]
+    """Opacus's optimizer with noise from a source of bytes. sizes: of the tensors of which its parameters consist."""
+
+    source: Source = staticmethod(os.urandom)
+    sizes: Sequence[int] = ()
+
+    def add_noise(self) -> None:
+        """In float64, rounded once."""
+        drawn = gaussians(self.sizes, self.noise_multiplier * self.max_grad_norm, self.source)
+        for p, own in zip(self.params, torch.split(drawn, [len(p) for p in self.params]), strict=True):
+            p.grad = (p.summed_grad.double() + own.to(p.device)).to(p.dtype)
 
 
 def private_gradient(
@@ -44,43 +57,60 @@ def private_gradient(
         ValueError: no part at all, or a part without a name.
     """
     blocks = _blocks(params)
-    total: list[Tensor] | None = None
+    rule, waiting = None, list[Tensor]()
     for part in parts:
         if set(part) != set(params):
             raise ValueError(f"gradients of patients for {sorted(part)}, needed are {sorted(params)}")
-        joined = [_joined([part[name].detach() for name in block]) for block in blocks]
-        of_part, wild = clipped_sum(joined, clip)
+        joined, wild = without_strays([_joined([part[name].detach() for name in block]) for block in blocks])
         if wild and strays is not None:
             strays(wild)
-        total = of_part if total is None else [whole + own for whole, own in zip(total, of_part, strict=True)]
-    if total is None:
+        if rule is None:
+            rule = _rule(joined, clip, noise, expected)
+        else:
+            _accumulate(rule, waiting)
+        waiting = joined
+    if rule is None:
         raise ValueError(f"gradients of patients for [], needed are {sorted(params)}")
-    drawn = gaussians([p.numel() for p in params.values()], noise * clip, source)
+    rule.source, rule.sizes = source, [p.numel() for p in params.values()]
+    _set_gradients(rule, waiting)
+    rule.pre_step()
     found: dict[str, Tensor] = {}
-    for block, exact, own in zip(blocks, total, torch.split(drawn, [len(exact) for exact in total]), strict=True):
-        noised = (exact.double() + own.to(exact.device)).to(exact.dtype) / expected  # in float64, rounded once
-        sizes = [params[name].numel() for name in block]
-        for name, value in zip(block, torch.split(noised, sizes), strict=True):
+    for block, p in zip(blocks, rule.params, strict=True):
+        for name, value in zip(block, torch.split(p.grad, [params[name].numel() for name in block]), strict=True):
             found[name] = value.view(params[name].shape).to(params[name].dtype)
     return found
 
 
-def clipped_sum(gradients: Sequence[Tensor], clip: float) -> tuple[list[Tensor], int]:
-    """The sum over patients of their gradients, each cut to an L2 norm of `clip`; and the number of strays.
+def without_strays(gradients: Sequence[Tensor]) -> tuple[list[Tensor], int]:
+    """Gradients of patients without a finite norm are taken out; also returns how many. They count as zero.
 
-    A patient whose gradient has no finite norm counts as zero: clipping does not help against them, because one NaN,
-    times any factor, would make everybody's sum NaN.
+    Clipping does not help against them, because one NaN, times any factor, would make everybody's sum NaN.
 
     Args:
         gradients: blocks (U, n) of patients' gradients; the norm is over all of them.
     """
     each = [torch.linalg.vector_norm(block, dim=1) for block in gradients]
-    norms = each[0] if len(each) == 1 else torch.linalg.vector_norm(torch.stack(each), dim=0)
-    factors = (clip / (norms + TINY)).clamp(max=1.0)
-    if math.isfinite(float(norms.sum())):  # then every number is finite
-        return [block.t().mv(factors.to(block.dtype)) for block in gradients], 0
+    norms = torch.linalg.vector_norm(torch.stack(each), dim=0)
     good = norms.isfinite()
-    return [block[good].t().mv(factors[good].to(block.dtype)) for block in gradients], int((~good).sum())
+    wild = int((~good).sum())
+    return ([block[good] for block in gradients] if wild else list(gradients)), wild
+
+
+def _rule(joined: Sequence[Tensor], clip: float, noise: float, expected: float) -> _Noised:
+    shells = [nn.Parameter(block.new_zeros(block.size(1))) for block in joined]  # Opacus writes into parameters
+    return _Noised(SGD(shells, lr=0.0), noise_multiplier=noise, max_grad_norm=clip, expected_batch_size=expected)
+
+
+def _accumulate(rule: _Noised, part: Sequence[Tensor]) -> None:
+    _set_gradients(rule, part)
+    rule.signal_skip_step()
+    rule.pre_step()
+    rule.zero_grad()
+
+
+def _set_gradients(rule: _Noised, part: Sequence[Tensor]) -> None:
+    for p, block in zip(rule.params, part, strict=True):
+        p.grad_sample = block
 
 
 def _blocks(params: Mapping[str, nn.Parameter]) -> list[list[str]]:
