@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -14,8 +17,9 @@ from harmonized_run import HARMONIZE, settings
 from harmonize.prior import PRIORS, drawn
 from harmonize.randomized import Randomized
 from harmonize.scale import Scale
-from pipelines.hospital.public_networks import PUBLIC
+from pipelines.hospital.public_networks import PUBLIC, learnt_once
 from pipelines.run import main
+from pipelines.runs.store import DiskFolder
 from privacy.message import from_bytes, from_file, unsealed
 from privacy.release import ledger as ledgers
 
@@ -61,7 +65,7 @@ def test_nobody_is_asked_for_images_and_the_prior_is_shared(done):
 
 def test_hospitals_have_the_same_translator_learnt_once_and_it_makes_their_cohorts(done):
     root, scale = done / "runs" / "tiny", Scale(low=0.0, high=3.5)
-    (kept,) = (root.parent / PUBLIC).iterdir()
+    (kept,) = [root.parent / PUBLIC / name for name in DiskFolder(root.parent / PUBLIC).names()]
     params = from_bytes(unsealed(kept.read_bytes())).tensors
     answers = json.loads(next(root.glob("translate/*/nobody.json")).read_text())
     for site in ("a", "b"):
@@ -106,3 +110,19 @@ def test_the_plan_says_so_too_and_a_private_run_may_use_it(tmp_path, capsys, mon
     Path("x.yaml").write_text(yaml.safe_dump(said))
     assert main(["x.yaml", "--check"]) != 0
     assert "prior skin_lesion draws no images of 1 channels" in " ".join(capsys.readouterr().err.split())
+
+
+def test_hospitals_that_work_at_the_same_time_learn_a_public_network_once(tmp_path):
+    learnt = []
+
+    def learn():
+        learnt.append(get_ident())
+        time.sleep(0.3)
+        return {"w": torch.ones(2)}
+
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(learnt_once, DiskFolder(tmp_path / "public"), {"a": 1}, learn) for _ in range(3)]
+    assert len(learnt) == 1 and all(torch.equal(one.result()["w"], torch.ones(2)) for one in found)
+    learnt_once(DiskFolder(tmp_path / "public"), {"a": 2}, learn)
+    assert len(learnt) == 2
+    assert len(DiskFolder(tmp_path / "public").names()) == 2, "locks are no files of anybody"
