@@ -24,7 +24,8 @@ from privacy.message import (
 from privacy.release.gate import Refused
 
 NAMES = st.text(max_size=12)
-CALLS = st.builds(Call, NAMES, st.integers(0, 2**31), NAMES, st.dictionaries(NAMES, st.integers(0, 2**31), max_size=3))
+ROUNDS = st.integers(0, 2**31)
+CALLS = st.builds(Call, NAMES, ROUNDS, NAMES, st.dictionaries(NAMES, ROUNDS, max_size=3), st.just({}))
 FACTS = st.dictionaries(NAMES, st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-1, 1) | NAMES, max_size=4)
 
 

@@ -16,7 +16,7 @@ from privacy.release.policy import REQUESTS
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "pipelines" / "coordinator" / "stages"
 FILES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
-ASKS = {"ask_all": 1, "ask_one": 1, "Call": 2}
+ASKS = {"ask_all": 1, "ask_each": 1, "ask_one": 1, "Call": 2}
 """Function -> at which of its arguments the request's name stands."""
 TABLES = {
     "REQUESTS of privacy/release/policy.py, so that a hospital can refuse it": REQUESTS,

@@ -253,15 +253,15 @@ def test_features_are_asked_for_anew_when_their_package_changed(monkeypatch: pyt
 
     names: list[str] = []
 
-    def ask_all(name: str, request: str, messages: Any) -> dict[str, Message]:
-        names.append(name)
+    def ask_each(runs: Any, request: str, messages: Any, told: Any) -> dict[str, Message]:
+        names.extend(runs.values())
         return {"a": Message()}
 
-    world: Any = SimpleNamespace(run=lambda name: name, ask_all=ask_all)
+    world: Any = SimpleNamespace(run=lambda name: name, ask_each=ask_each)
     model = Features(of=Scattering(), public="prostate_adc")
     for packages in ({}, {}, {"packages": {"theirs 1.0": "a" * 64}}, {"packages": {"theirs 1.0": "b" * 64}}):
         monkeypatch.setattr(features, "identity", lambda *_, said=packages: said)
-        features._asked(world, "a", "cohort", model, {}, {})
+        features._asked(world, {"a": "cohort"}, model, {}, {})
     assert names[0] == names[1] and len(set(names)) == 3
 
 
