@@ -14,7 +14,7 @@ def count_of(run: RunSettings) -> int:
     """The number of processes. `processes: 0` is one for each processor that this process may use, if it can be."""
     if run.processes:
         return run.processes
-    return 1 if reasons_for_one(run) else len(os.sched_getaffinity(0))
+    return 1 if reasons_for_one(run) else _processors()
 
 
 def reasons_for_one(run: RunSettings) -> list[str]:
@@ -26,3 +26,9 @@ def reasons_for_one(run: RunSettings) -> list[str]:
     if own:
         found.append(f"because only this process knows {', '.join(own)}; install it as a package, or leave it away")
     return found
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: those that this process may use
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -140,6 +140,10 @@ def test_processes_are_as_many_as_can_be_used_or_as_asked_for(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 4})
     assert [count_of(run(processes=n)) for n in (0, 1, 5)] == [3, 1, 5]
     assert count_of(run()) == 1
+    with monkeypatch.context() as elsewhere:
+        elsewhere.delattr(os, "sched_getaffinity")
+        elsewhere.setattr(os, "cpu_count", lambda: 6)
+        assert count_of(run(processes=0)) == 6
     with pytest.raises(ConfigError, match="processes"):
         run(processes=-1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
