@@ -48,7 +48,7 @@ class Processes:
 
     hire: see `Hire`. sites: their names. count: of processes, which start with the first question. stopping: whether
     the run was asked to stop; it is passed on while sites work. keep: what becomes of a reply. log: takes a site and
-    why its process ended. told: takes the progress of sites. preload: modules that are imported once for all processes.
+    why its process ended. told: takes a site and its progress. preload: modules that are imported once for all.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Processes:
         stopping: Callable[[], bool] = lambda: False,
         keep: Keep = lambda call, reply: reply,
         log: Callable[[str, str], None] = lambda site, text: logging.getLogger(__name__).error("%s: %s", site, text),
-        told: Tell = lambda progress: None,
+        told: Callable[[str, Any], None] = lambda site, progress: None,
         preload: Sequence[str] = (),
     ) -> None:
         if count < 1:
@@ -152,7 +152,7 @@ class Processes:
             )
             return "failed"
         if seconds is None:
-            self._told(data)
+            self._told(site, data)
             return None
         self._idle.append(one)
         if deadline_s is not None and seconds > deadline_s:

@@ -95,12 +95,15 @@ def sent(send: Callable[[Told], None]) -> None:
     _INSIDE.set(_Display(Console(quiet=True), time.monotonic, None, send=send))
 
 
-def take_over() -> Callable[[Told], None]:
-    """A function that shows what other processes send: their outermost tasks stand below that of this process."""
+def take_over() -> Callable[[str, Told], None]:
+    """A function that shows what other processes send, by whose work it is: their outermost tasks stand below that of
+    this process, with the name of whose they are.
+    """
     begun: dict[tuple[str, ...], tuple[Context, AbstractContextManager[Shown], Shown]] = {}
 
-    def take(told: Told) -> None:
+    def take(who: str, told: Told) -> None:
         titles, at = told
+        titles = titles if titles[0] == who else (who, *titles)
         if titles not in begun and at is not None:
             place = copy_context()  # each has its own, because tasks overlap
             task: AbstractContextManager[Shown] = shown(" > ".join(titles))

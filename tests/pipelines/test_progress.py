@@ -149,18 +149,21 @@ def test_another_processes_work_is_shown_below_ones_own_also_where_tasks_overlap
     clock = Clock()
     with shown("run", console=console, clock=clock):
         take = take_over()
-        for told in [*heard[:2], (("south",), (1, 5, "")), *heard[2:], (("south",), None), (("south",), None)]:
-            take(told)
+        south = [("south", (("vafl",), at)) for at in ((1, 5, ""), None, None)]
+        for who, told in [*(("north", one) for one in heard[:2]), south[0], *(("north", one) for one in heard[2:])]:
+            take(who, told)
+        for who, told in south[1:]:
+            take(who, told)
         with shown("next"):
             pass
     assert lines(text) == [
         "run: begins",
         "run > north: begins",
         "run > north > synthesis: begins",
-        "run > south: begins",
+        "run > south > vafl: begins",
         "run > north > synthesis: done in 0 s",
         "run > north: done in 0 s",
-        "run > south: done in 0 s",
+        "run > south > vafl: done in 0 s",
         "run > next: begins",
         "run > next: done in 0 s",
         "run: done in 0 s",
