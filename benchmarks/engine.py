@@ -349,7 +349,7 @@ def ratios(folder: str, shapes: tuple[tuple[int, int], ...]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    gc.freeze()  # as commands do once they have imported; looking for garbage among imports took 3 ms a site and round
+    gc.freeze()  # as commands do once they have imported; or each look for garbage goes through all of it
     parser = argparse.ArgumentParser()
     parser.add_argument("what", nargs="?", default="ratio", choices=("ratio", "memory", "profile"))
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="on the disk that is measured")

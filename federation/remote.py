@@ -4,10 +4,10 @@ Work at a hospital can take hours, and during a call of hours a working hospital
 So calls are short: the first brings the question, the hospital works in a thread of its own, and the
 coordinator polls for the answer every few seconds. A lost call is repeated; the work is done once.
 
-Memory does not grow with the number of hospitals. Questions and answers of more than `SMALL` bytes are carried by
-`CARRIED` hospitals at a time: a question is written when its turn comes, to a hospital that gave a sign of life just
-before, and an answer stays at the hospital, which says only that it is ready, until it is fetched. What was fetched is
-given to `keep`, which can put it on a disk.
+Few large messages stand in memory at once, however many hospitals there are. Questions and answers of more than `SMALL`
+bytes are carried by `CARRIED` hospitals at a time: a question is written when its turn comes, to a hospital that gave a
+sign of life just before, and an answer stays at the hospital, which says only that it is ready, until it is fetched.
+What was fetched is given to `keep`, which can put it on a disk.
 """
 
 from __future__ import annotations
