@@ -4,9 +4,11 @@
     python benchmarks/faults.py --trials runs/faults.jsonl --report
 
 As SQLite's tests do it: a command (`tests/fault_sweep.py`) runs once to count its operations, then once for each of
-them and each fault that it can meet (`tests/injected.py`), in a copy of the folder and of the process. Trials are in
-an order that spreads them over a command's whole life, are written down one by one, and are not made again: so a part
-of the sweep is a fair sample, and a later call goes on. `--report` writes docs/results/data/faults.json.
+them and each fault that it can meet (`tests/injected.py`), in a copy of the folder and of the process. First comes one
+operation of each place (a sort of file, and the two innermost functions that work on it: a loop over patients is one
+place), for a command's operations are many and alike; then all others, in an order that spreads them over its whole
+life. Trials are written down one by one and are not made again, so a later call goes on. `--report` writes
+docs/results/data/faults.json.
 """
 
 import argparse
@@ -19,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,9 @@ from injected import FAULTS, tensors_can_be_made  # noqa: E402
 SPREAD = 0.6180339887498949
 """Multiples of the golden ratio, without what stands before the point, are spread evenly however many there are."""
 ALLOCATIONS = 100
-"""The most allocations that are tried of a command: there are tens of thousands, and one is like another."""
+"""The most allocations that are tried of a command after one of each place: there are tens of thousands."""
+Places = dict[str, list[str]]
+"""Where a command makes its operations, by kind."""
 
 
 class Trial(NamedTuple):
@@ -44,12 +47,21 @@ class Trial(NamedTuple):
     at: int
 
 
-def trials(case: str, counts: dict[str, int]) -> Iterator[Trial]:
-    """All trials of a command."""
-    for kind, count in sorted(counts.items()):
-        step = max(1, count // ALLOCATIONS) if kind == "allocation" else 1
+def trials(case: str, places: Places, kinds: list[str]) -> tuple[list[Trial], list[Trial]]:
+    """All trials of a command: one of each place and fault, and all others."""
+    first, others = list[Trial](), list[Trial]()
+    for kind in sorted({*kinds} & {*places}):
+        ones = {place: number for number, place in reversed([*enumerate(places[kind])])}.values()
+        step = max(1, len(places[kind]) // ALLOCATIONS) if kind == "allocation" else 1
         for fault in FAULTS[kind]:
-            yield from (Trial(case, kind, fault, at) for at in range(0, count, step))
+            first += [Trial(case, kind, fault, at) for at in sorted(ones)]
+            others += [Trial(case, kind, fault, at) for at in range(0, len(places[kind]), step) if at not in ones]
+    return first, others
+
+
+def spread(asked: list[Trial]) -> list[tuple[float, Trial]]:
+    """Trials with a number between 0 and 1, by which any part of them lies all over a command's life."""
+    return [((number * SPREAD) % 1, one) for number, one in enumerate(asked)]
 
 
 def sweep(path: Path, cases: list[str], kinds: list[str], minutes: float, share: tuple[int, int]) -> None:
@@ -59,21 +71,21 @@ def sweep(path: Path, cases: list[str], kinds: list[str], minutes: float, share:
         folder = Path(name).resolve()
         fault_sweep.warmed(folder / "warm")
         tensors_can_be_made()
-        todo: list[tuple[float, Trial]] = []
+        todo: tuple[list[tuple[float, Trial]], list[tuple[float, Trial]]] = ([], [])
         ready = {}
         for case in (one for one in fault_sweep.CASES if one.name in cases):
             start = fault_sweep.prepared(case, folder / case.name / "start")
             work = folder / case.name / "work"
-            counts = fault_sweep.counted(case, start, work)
+            places = fault_sweep.counted(case, start, work)
             wanted = fault_sweep.result(case, work)
             shutil.rmtree(work)
-            counts["allocation"] = fault_sweep.counted(case, start, work, allocations=True).get("allocation", 0)
+            places["allocation"] = fault_sweep.counted(case, start, work, allocations=True).get("allocation", [])
             shutil.rmtree(work)
             ready[case.name] = (case, start, wanted, work)
-            asked = list(trials(case.name, {kind: counts.get(kind, 0) for kind in kinds}))
-            note(path.with_suffix(".counts"), {case.name: counts})
-            todo += [((number * SPREAD) % 1, one) for number, one in enumerate(asked)]
-        mine = [one for number, (_, one) in enumerate(sorted(todo)) if number % share[1] == share[0]]
+            for some, asked in zip(todo, trials(case.name, places, kinds), strict=True):
+                some += spread(asked)
+            note(path.with_suffix(".counts"), case.name, places)
+        mine = [one for some in todo for number, (_, one) in enumerate(sorted(some)) if number % share[1] == share[0]]
         for one in (one for one in mine if one not in known):
             if time.monotonic() > until:
                 break
@@ -83,10 +95,11 @@ def sweep(path: Path, cases: list[str], kinds: list[str], minutes: float, share:
                 file.write(json.dumps(outcome) + "\n")
 
 
-def note(path: Path, counts: dict[str, dict[str, int]]) -> None:
-    """Add to the counts of operations by command."""
+def note(path: Path, case: str, places: Places) -> None:
+    """Add a command's operations and places to the counts: kind -> (operations, places)."""
     known = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(known | counts, indent=1))
+    known[case] = {kind: [len(found), sorted({*found})] for kind, found in places.items()}
+    path.write_text(json.dumps(known, indent=1))
 
 
 def read(path: Path) -> list[fault_sweep.Outcome]:
@@ -95,24 +108,33 @@ def read(path: Path) -> list[fault_sweep.Outcome]:
 
 
 def report(path: Path) -> None:
-    """Write the tables of docs/results/faults.md: operations and trials by command and by fault."""
+    """Write the tables of docs/results/faults.md: operations, places and trials by command and by fault."""
     made, counts = read(path), json.loads(path.with_suffix(".counts").read_text())
-    by_case = [
-        [name, f"{sum(counts[name].values()) - counts[name].get('allocation', 0):,}", *row(made, "case", name)]
-        for name in counts
-    ]
+    reached = {(one.case, one.kind, one.fault, one.place) for one in made}
+    by_case = []
+    for name, kinds in counts.items():
+        operations = sum(number for kind, (number, _) in kinds.items() if kind != "allocation")
+        asked = {
+            (name, kind, fault, place)
+            for kind, (_, found) in kinds.items()
+            for place in found
+            for fault in FAULTS[kind]
+        }
+        tried = f"{len(asked & reached):,} of {len(asked):,}"
+        by_case.append([name, f"{operations:,}", tried, *row(made, "case", name)])
     pairs = [(kind, fault) for kind in FAULTS for fault in FAULTS[kind]]
     by_fault = [[kind, fault, *row([one for one in made if one.kind == kind], "fault", fault)] for kind, fault in pairs]
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 - ours
+    asked_git = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked_git, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 - ours
     about = {
         "command": "python benchmarks/faults.py --trials runs/faults.jsonl",
         "commit": commit.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
     }
     columns = ["trials", "right at once", "a code, then right", "power cut, then right", "then a named code", "wrong"]
+    of_case = ["command", "operations on files", "places and faults tried"]
     tables = {
-        "commands": {**about, "columns": ["command", "operations on files", *columns], "rows": by_case},
+        "commands": {**about, "columns": [*of_case, *columns], "rows": by_case},
         "faults": {**about, "columns": ["operation", "fault", *columns], "rows": by_fault},
     }
     (ROOT / "docs/results/data/faults.json").write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import harmonized_run
 import yaml
-from injected import CUT, STUDIES, Points, injected
+from injected import CUT, PLACE, STUDIES, Points, injected
 from limited import CRASHED, Ended, in_copy
 from pydantic import TypeAdapter
 from small_run import PRIVATE, SMALL
@@ -106,7 +106,7 @@ def warmed(folder: Path) -> None:
 
 class Outcome(NamedTuple):
     """at: which operation of its kind failed. first: the exit code with the fault. then: that of the same command
-    again. what: `right`, `named`, or what was wrong.
+    again. what: `right`, `named`, or what was wrong. place: `Points.place`; empty if the operation was not reached.
     """
 
     case: str
@@ -116,6 +116,7 @@ class Outcome(NamedTuple):
     first: int
     then: int
     what: str
+    place: str = ""
 
 
 class Result(NamedTuple):
@@ -193,26 +194,26 @@ def _exchange(old: Callable[..., str], new: Callable[..., str]) -> None:
             module.svg = new  # type: ignore[attr-defined]
 
 
-def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -> dict[str, int]:
-    """How many operations of each kind the command of a case makes, without any fault."""
+def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -> dict[str, list[str]]:
+    """Where the command of a case makes its operations, without any fault: `Points.place` of each, by kind."""
     shutil.copytree(start, work)
 
     def look() -> int:
-        points = Points(work, kind="allocation" if allocations else "")
+        points = Points(work, kind="allocation" if allocations else "", places={})
         os.chdir(work)
         if case.over:
             pipelines.hospital.simulated.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
         with plain(), injected(points, allocations=allocations):
             code = answered(list(case.argv))
-        (work / "counts").write_text(json.dumps(points.counts))
+        (work / "places").write_text(json.dumps(points.places))
         return code
 
     ended = in_copy(look)
     if ended.code:
         raise RuntimeError(f"{case.name} ended with {ended}")
-    counts: dict[str, int] = json.loads((work / "counts").read_text())
-    (work / "counts").unlink()
-    return counts
+    places: dict[str, list[str]] = json.loads((work / "places").read_text())
+    (work / "places").unlink()
+    return places
 
 
 def result(case: Case, folder: Path) -> Result:
@@ -253,12 +254,16 @@ def epsilon(ledger: Path) -> float:
 def tried(case: Case, start: Path, wanted: Result, work: Path, kind: str, fault: str, at: int) -> Outcome:
     """Let one operation fail, give the same command again without a fault, and judge where that ends."""
     shutil.copytree(start, work)
+    met = work.with_name(work.name + PLACE)
     try:
         first = called(case, work, points=Points(work, kind, fault, at))
         then = called(case, work)
-        return Outcome(case.name, kind, fault, at, first.code, then.code, verdict(case, work, wanted, first, then))
+        what = verdict(case, work, wanted, first, then)
+        where = met.read_text() if met.exists() else ""
+        return Outcome(case.name, kind, fault, at, first.code, then.code, what, where)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        met.unlink(missing_ok=True)
 
 
 def verdict(case: Case, folder: Path, wanted: Result, first: Ended, then: Ended) -> str:

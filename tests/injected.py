@@ -11,6 +11,8 @@ import builtins
 import errno
 import io
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,14 +46,21 @@ STUDIES = "files"
 TORCH = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"
 REAL = {name: getattr(os, name) for name in ("open", "read", "write", "fsync", "replace", "rename", "mkdir", "unlink")}
 REAL |= {name: getattr(os, name) for name in ("remove", "rmdir", "listdir", "scandir", "close", "truncate")}
+PLACE = ".place"
+"""Ends the name of the file, beside the folder that is looked at, that says where a fault was met."""
+NAMES = re.compile(r"(?<=sites/|files/)[ab](?=/)|[0-9a-f]{8,}|\btmp\w{8}\b|[0-9]+")
+"""What differs between files of the same sort: the hospital, digests, names of temporary files and numbers."""
+TESTS = os.path.dirname(os.path.abspath(__file__))
+PROJECT = os.path.dirname(TESTS) + os.sep
 OPEN, SAVE, SAFE = io.open, safetensors.torch.save_file, safetensors.safe_open
 Inode = tuple[int, int]
 
 
 @dataclass
 class Points:
-    """The operations so far, by kind. at: the number of the one that fails, from 0; None: none does. met: whether it
-    did. dirty: files with what they held when they were last forced to the disk: path and length.
+    """The operations so far, by kind. at: the number of the one that fails, from 0; None: none does. met: which fault
+    it did. places: if not None, what is done where for each operation (`place`). dirty: files with what they held when
+    they were last forced to the disk: path and length.
     """
 
     root: Path
@@ -60,6 +69,7 @@ class Points:
     at: int | None = None
     counts: dict[str, int] = field(default_factory=dict)
     met: str = ""
+    places: dict[str, list[str]] | None = None
     dirty: dict[Inode, tuple[str, int]] = field(default_factory=dict)
     handles: dict[int, str] = field(default_factory=dict)
 
@@ -77,11 +87,15 @@ class Points:
             kind = "study"
         number = self.counts.get(kind, 0)
         self.counts[kind] = number + 1
+        if self.places is not None:
+            self.places.setdefault(kind, []).append(self.place(path))
         if self.met == LIE and kind == "fsync":
             self.lose_power()
         if self.met or (kind, number) != (self.kind, self.at):
             return ""
         self.met = self.fault
+        with OPEN(f"{self.root}{PLACE}", "w") as file:
+            file.write(self.place(path))
         if self.fault == POWER:
             self.lose_power()
         if self.fault == "MemoryError":
@@ -89,6 +103,18 @@ class Points:
         if self.fault != LIE:
             raise OSError(getattr(errno, self.fault), os.strerror(getattr(errno, self.fault)), str(path))
         return LIE
+
+    def place(self, path: object) -> str:
+        """Which sort of file is worked on, and the two innermost functions of the project that do it."""
+        named = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(path)
+        sort = re.sub(NAMES, "#", os.path.relpath(named, self.root) if named else "")
+        frame, found = sys._getframe(1), list[str]()
+        while frame is not None and len(found) < 2:
+            code = frame.f_code
+            if code.co_filename.startswith(PROJECT) and not code.co_filename.startswith(TESTS):
+                found.append(f"{os.path.relpath(code.co_filename, PROJECT)}:{code.co_name}")
+            frame = frame.f_back
+        return " < ".join([sort, *found])
 
     def lose_power(self) -> NoReturn:
         """End the process; of every file only what was forced to the disk is left."""
@@ -200,8 +226,9 @@ def _os(points: Points) -> dict[str, Callable[..., Any]]:
         return int(REAL["write"](handle, data))
 
     def synced(handle: Any) -> None:
-        inode = _inode(handle if isinstance(handle, int) else handle.fileno())
-        if points.meet("fsync") != LIE:
+        number = handle if isinstance(handle, int) else handle.fileno()
+        inode = _inode(number)
+        if points.meet("fsync", number) != LIE:
             REAL["fsync"](handle)
             points.dirty.pop(inode, None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -32,7 +33,7 @@ def simulated(
     Raises:
         ConfigError: the settings say that some hospitals are on other machines.
     """
-    made = _hospitals(sites, root, device, now, pause)
+    made = _Played(sites, root, device, now).hospitals(pause)
     return {name: on_disk(worker(own), root / "federation", partial(logged, own)) for name, own in made.items()}
 
 
@@ -56,12 +57,12 @@ def simulation(
     count = min(processes, len(sites))
     if count <= 1:
         return InProcess(simulated(sites, root, device=device, now=now, pause=stop.check))
-    here = _hospitals(sites, root, device, now, stop.check)  # for their logs; also says who cannot be played
-    hire = partial(_hired, sites, root, device, now, threads)
-    _check_portable(hire)
+    played = _Played(sites, root, device, now, threads)
+    here = played.hospitals(stop.check)  # for their logs; also says who cannot be played
+    _check_portable(played)
     keep = kept_in(root / "federation", lambda text: logging.getLogger(__name__).error("%s", text))
     return Processes(
-        *(hire, tuple(sites), count),
+        *(played.workers, tuple(sites), count),
         stopping=lambda: stop.requested,
         keep=keep,
         log=lambda site, text: logged(here[site], text),
@@ -70,44 +71,48 @@ def simulation(
     )
 
 
-def _hospitals(
-    sites: Mapping[str, SiteSettings], root: Path, device: str, now: Callable[[], str], pause: Callable[[], None]
-) -> dict[str, Hospital]:
-    if far := [name for name, site in sites.items() if isinstance(site.source, Elsewhere)]:
-        text = f"elsewhere: {', '.join(far)} cannot be played here; say --engine flare --kit KIT, or where files are"
-        raise ConfigError([Problem(("sites",), text)])
-    public = root.parent / PUBLIC
-    return {
-        name: Hospital(name, root / "sites" / name, own, now, device=device, pause=pause, public=public)
-        for name, own in sites.items()
-    }
+@dataclass(frozen=True)
+class _Played:
+    """Who is played, with the settings that each process needs: what crosses to a new one."""
+
+    sites: Mapping[str, SiteSettings]
+    root: Path
+    device: str
+    now: Callable[[], str]
+    threads: int = 1
+
+    def hospitals(self, pause: Callable[[], None]) -> dict[str, Hospital]:
+        """Each hospital in a folder of its own. Raises: ConfigError: some are on other machines."""
+        if far := [name for name, site in self.sites.items() if isinstance(site.source, Elsewhere)]:
+            text = (
+                f"elsewhere: {', '.join(far)} cannot be played here; say --engine flare --kit KIT, or where files are"
+            )
+            raise ConfigError([Problem(("sites",), text)])
+        public = self.root.parent / PUBLIC
+        return {
+            name: Hospital(
+                *(name, self.root / "sites" / name, own, self.now), device=self.device, pause=pause, public=public
+            )
+            for name, own in self.sites.items()
+        }
+
+    def workers(self, asked: Callable[[], bool], tell: Callable[[object], None]) -> dict[str, Worker]:
+        """The workers of a new process. asked: whether the run was asked to stop. tell: takes progress."""
+
+        def pause() -> None:
+            if asked():
+                raise Stopped("the run was asked to stop")
+
+        torch.set_num_threads(self.threads)
+        sent(tell)
+        gc.freeze()  # what was imported stays
+        return {name: worker(own) for name, own in self.hospitals(pause).items()}
 
 
-def _hired(
-    sites: Mapping[str, SiteSettings],
-    root: Path,
-    device: str,
-    now: Callable[[], str],
-    threads: int,
-    asked: Callable[[], bool],
-    tell: Callable[[object], None],
-) -> dict[str, Worker]:
-    """The workers of a new process. asked: whether the run was asked to stop. tell: takes progress."""
-
-    def pause() -> None:
-        if asked():
-            raise Stopped("the run was asked to stop")
-
-    torch.set_num_threads(threads)
-    sent(tell)
-    gc.freeze()  # what was imported stays
-    return {name: worker(own) for name, own in _hospitals(sites, root, device, now, pause).items()}
-
-
-def _check_portable(hire: object) -> None:
+def _check_portable(played: _Played) -> None:
     """Raises: ConfigError: another process could not make the same hospitals."""
     try:
-        ForkingPickler.dumps(hire)
+        ForkingPickler.dumps(played)
     except Exception as error:  # it promises no kind of error
         why = f"a hospital's settings cannot be sent to another process ({type(error).__name__}: {error})"
         raise ConfigError([Problem(("processes",), f"must be 1, because {why}")]) from error

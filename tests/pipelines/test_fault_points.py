@@ -27,19 +27,21 @@ POINTS += [("read", "EIO", 0.3), ("open", "EMFILE", 0.6), ("study", "MemoryError
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory) -> tuple[Path, dict[str, int], Result]:
-    """A folder where the private run begins, how many operations it makes, and where it ends."""
+def start(tmp_path_factory) -> tuple[Path, dict[str, list[str]], Result]:
+    """A folder where the private run begins, where it makes its operations, and where it ends."""
     folder = tmp_path_factory.mktemp("faults")
     fault_sweep.warmed(folder / "warm")
     begin = prepared(PRIVATE_RUN, folder / "start")
-    counts = counted(PRIVATE_RUN, begin, folder / "work")
-    return begin, counts, result(PRIVATE_RUN, folder / "work")
+    places = counted(PRIVATE_RUN, begin, folder / "work")
+    return begin, places, result(PRIVATE_RUN, folder / "work")
 
 
-@pytest.mark.parametrize(("kind", "fault", "place"), POINTS)
-def test_a_private_run_goes_on_after_a_fault_and_spends_what_it_would_have(start, tmp_path, kind, fault, place):
-    begin, counts, wanted = start
-    outcome = tried(PRIVATE_RUN, begin, wanted, tmp_path / "work", kind, fault, int(counts[kind] * place))
+@pytest.mark.parametrize(("kind", "fault", "far"), POINTS)
+def test_a_private_run_goes_on_after_a_fault_and_spends_what_it_would_have(start, tmp_path, kind, fault, far):
+    begin, places, wanted = start
+    at = int(len(places[kind]) * far)
+    outcome = tried(PRIVATE_RUN, begin, wanted, tmp_path / "work", kind, fault, at)
+    assert outcome.place in places[kind], outcome
     assert outcome.what == "right", outcome
     assert outcome.first in ({CUT} if fault == POWER else {0, 7, 9}), outcome
 
@@ -48,10 +50,10 @@ def test_a_private_run_goes_on_after_a_fault_and_spends_what_it_would_have(start
 @pytest.mark.parametrize("case", fault_sweep.CASES, ids=lambda case: case.name)
 def test_each_command_goes_on_after_faults_all_over_its_life(case, tmp_path):
     begin = prepared(case, tmp_path / "start")
-    counts = counted(case, begin, tmp_path / "count")
+    places = counted(case, begin, tmp_path / "count")
     wanted = result(case, tmp_path / "count")
-    for kind, fault in [(each, fault) for each in counts for fault in FAULTS[each]]:
-        for at in range(0, counts[kind], max(1, counts[kind] // 3)):
+    for kind, fault in [(each, fault) for each in places for fault in FAULTS[each]]:
+        for at in range(0, len(places[kind]), max(1, len(places[kind]) // 3)):
             what = tried(case, begin, wanted, tmp_path / "work", kind, fault, at).what
             assert what.partition(" ")[0] in ("right", "named"), f"{kind} {fault} {at}: {what}"
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -428,7 +429,11 @@ def progress(folder: Path) -> list[tuple[str, int]]:
     return sorted((str(p), p.stat().st_mtime_ns) for p in files)
 
 
-def killed_often(folder: Path, *, times: int, seed: int) -> None:
+ALL, FIRST = os.killpg, os.kill
+"""Whom a blow hits: the run with the processes in which its hospitals work, or the first process alone."""
+
+
+def killed_often(folder: Path, *, times: int, seed: int, blow: Callable[[int, int], None] = ALL) -> None:
     """Start, kill -9 after a random while of training, start again; then let it finish. `folder` is where we are."""
     chance, killed = random.Random(seed), 0
     for _ in range(times):
@@ -440,17 +445,19 @@ def killed_often(folder: Path, *, times: int, seed: int) -> None:
         time.sleep(chance.uniform(0, 0.6))
         if process.poll() is not None:
             break  # it was done before the blow fell
-        os.killpg(process.pid, signal.SIGKILL)
+        blow(process.pid, signal.SIGKILL)
         process.wait()
         killed += 1
     assert killed
     assert main(["tiny.yaml", *TRAINED]) == Exit.OK
 
 
-def test_kill_9_in_training_and_a_second_run_is_the_uninterrupted_one(run, tmp_path, monkeypatch):
-    changed(tmp_path / "tiny.yaml")
+@pytest.mark.parametrize(("processes", "blow"), [(1, ALL), (2, FIRST)])
+def test_kill_9_in_training_and_a_second_run_is_the_uninterrupted_one(run, tmp_path, monkeypatch, processes, blow):
+    """Hospitals' processes end by themselves once the first one is gone: the second run works in the same folders."""
+    changed(tmp_path / "tiny.yaml", processes=processes)
     monkeypatch.chdir(tmp_path)
-    killed_often(tmp_path, times=1, seed=0)
+    killed_often(tmp_path, times=1, seed=0, blow=blow)
     assert state(tmp_path / "runs" / "tiny") == state(run)
 
 
@@ -479,11 +486,12 @@ def test_models_that_a_kill_left_behind_go_when_the_run_goes_on(run, tmp_path, m
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("processes", "blow"), [(1, ALL), (2, ALL), (2, FIRST)])
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_kill_9_many_times(run, tmp_path, monkeypatch, seed):
-    changed(tmp_path / "tiny.yaml")
+def test_kill_9_many_times(run, tmp_path, monkeypatch, seed, processes, blow):
+    changed(tmp_path / "tiny.yaml", processes=processes)
     monkeypatch.chdir(tmp_path)
-    killed_often(tmp_path, times=4, seed=seed)
+    killed_often(tmp_path, times=4, seed=seed, blow=blow)
     assert state(tmp_path / "runs" / "tiny") == state(run)
 
 
@@ -509,13 +517,15 @@ def test_ctrl_c_stops_at_a_safe_point_and_the_last_line_goes_on(run, tmp_path, m
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_a_process_at_a_safe_point(run, tmp_path, monkeypatch):
-    changed(tmp_path / "tiny.yaml")
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_terminals_signal_to_all_processes_stops_at_a_safe_point(run, tmp_path, monkeypatch, processes, number):
+    changed(tmp_path / "tiny.yaml", processes=processes)
     monkeypatch.chdir(tmp_path)
     process = child(tmp_path)
     while process.poll() is None and not list((tmp_path / "runs").glob("tiny/federation/*/state")):
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, number)
     _, error = process.communicate(timeout=120)
     assert process.returncode == Exit.STOPPED
     assert error.decode().strip().splitlines()[-1] == "python -m pipelines.run tiny.yaml --from train"
