@@ -81,14 +81,7 @@ def held(stage: Stage[World]) -> Stage[World]:
         path = artifact / ASKED
         if complaint is not None or not path.is_file():
             return complaint
-        for site, answers in json.loads(path.read_text()).items():
-            there = world if site in world.engine.sites else world.beyond()
-            if site not in there.engine.sites:
-                continue  # it left, which other stages tell
-            reply = there.ask_one(world.run("holds"), "holds", site, {"answers": answers})
-            if reply.facts.get("complaint"):
-                return f"{site}: {reply.facts['complaint']}"
-        return None
+        return world.complaint({site: {"answers": answers} for site, answers in json.loads(path.read_text()).items()})
 
     return replace(stage, run=run, intact=intact)
 

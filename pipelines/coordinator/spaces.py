@@ -45,6 +45,12 @@ def cohorts_in(inputs: Mapping[str, Path], space: str) -> Cohorts:
     return {site: {**facts, **answers[site]} for site, facts in raw.items()}
 
 
+def complaint_about(world: World, file: Path) -> str | None:
+    """A complaint unless every site still holds the cohort that it told of in this file of an artifact."""
+    told: Cohorts = json.loads(file.read_text())
+    return world.complaint({site: {key: said[key] for key in ("cohort", "sha256")} for site, said in told.items()})
+
+
 def _spaces(inputs: Mapping[str, Path]) -> Iterator[Path]:
     """The answers of all hospitals about each space besides the raw one."""
     for stage in ("translate", "augment"):

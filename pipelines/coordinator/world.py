@@ -99,6 +99,21 @@ class World:
         """Send one site a request, and require its reply. Raises: SitesMissing."""
         return self.ask_all(run, request, {site: Message({}, facts)})[site]
 
+    def complaint(self, held: Mapping[str, Mapping[str, Json]]) -> str | None:
+        """What a site, inside or outside, says against what it should hold (facts of `holds`, by site); None: nothing.
+        A site that has left is not asked: the stages that need it tell.
+
+        Raises:
+            SitesMissing: with the code of each site that did not answer.
+        """
+        for there in (self, self.beyond()):
+            asked = {site: Message({}, facts) for site, facts in held.items() if site in there.engine.sites}
+            replies = there.ask_all(self.run("holds"), "holds", asked) if asked else {}
+            for site, said in replies.items():
+                if said.facts.get("complaint"):
+                    return f"{site}: {said.facts['complaint']}"
+        return None
+
     def conversation(self, base: str, site: str) -> str:
         """The run name for work that one site must not do twice: the last one that the site holds intact; a new one if
         there is none, or with `fresh`.

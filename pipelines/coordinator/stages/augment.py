@@ -13,7 +13,7 @@ import torch
 
 from federation.features.encoder import digest as digest_of
 from federation.features.inception import opened
-from pipelines.coordinator.spaces import cohorts_in
+from pipelines.coordinator.spaces import cohorts_in, complaint_about
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import WEIGHTS
@@ -70,12 +70,7 @@ def _weights(world: World) -> bytes:
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its augmented cohort."""
-    for site, said in json.loads((artifact / f"{world.config.augmented.space}.json").read_text()).items():
-        facts = {"cohort": said["cohort"], "sha256": said["sha256"]}
-        reply = world.ask_one(world.run("holds"), "holds", site, facts)
-        if reply.facts.get("complaint"):
-            return f"{site}: {reply.facts['complaint']}"
-    return None
+    return complaint_about(world, artifact / f"{world.config.augmented.space}.json")
 
 
 STAGE = Stage("augment", VERSION, ("ingest",), settings, run, intact=intact)

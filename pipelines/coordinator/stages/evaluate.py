@@ -163,17 +163,16 @@ def _asked(
 
 
 def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:
-    """A method's models by site, exported so that other sites can score them."""
+    """A method's models by site, exported so that other sites can score them: a release, for the public protocol only."""
     facts = _chosen(trained, checkpoint)
     if trained["name"] == CENTRAL:
         return {CENTRAL: _central(world, facts, homes)}
-    return {site: _export(world, facts, site) for site in world.engine.sites}
-
-
-def _export(world: World, facts: Mapping[str, Json], site: str) -> Params:
-    """A site's exported model, which other sites score: a release, for the public protocol only."""
-    run = world.run(f"export-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
-    return world.ask_one(run, "export", site, facts).tensors
+    runs = {
+        site: world.run(f"export-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
+        for site in world.engine.sites
+    }
+    replies = world.ask_each(runs, "export", {site: Message({}, facts) for site in runs})
+    return {site: replies[site].tensors for site in runs}
 
 
 def _central(world: World, facts: Mapping[str, Json], homes: Cohorts) -> Params:

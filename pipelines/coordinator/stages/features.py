@@ -18,7 +18,7 @@ from federation.models.features import Features
 from federation.origins import identity
 from pipelines.coordinator.public import PublicSet, public_set, public_stamps
 from pipelines.coordinator.public_features import brought, fixed_by
-from pipelines.coordinator.spaces import cohorts_in
+from pipelines.coordinator.spaces import cohorts_in, complaint_about
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import to_tensors
@@ -109,13 +109,8 @@ def _asked(
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its features."""
-    for space, model in features_in(world.config):
-        for site, said in json.loads((artifact / f"{features_name(space, model)}.json").read_text()).items():
-            facts = {"cohort": said["cohort"], "sha256": said["sha256"]}
-            reply = world.ask_one(world.run("holds"), "holds", site, facts)
-            if reply.facts.get("complaint"):
-                return f"{site}: {reply.facts['complaint']}"
-    return None
+    files = (artifact / f"{features_name(space, model)}.json" for space, model in features_in(world.config))
+    return next((said for file in files if (said := complaint_about(world, file))), None)
 
 
 STAGE = Stage("features", VERSION, ("ingest", "translate", "augment"), settings, run, outside=outside, intact=intact)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pipelines.coordinator.permissions import permissions_from, refused_requests
+from pipelines.coordinator.spaces import complaint_about
 from pipelines.coordinator.witness import asked_to_survey
 from pipelines.coordinator.world import World
 from pipelines.data.images import Features
@@ -156,12 +157,7 @@ def _loose(config: Config, site: str, facts: Mapping[str, Any]) -> list[str]:
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its cohort unchanged."""
-    found = json.loads((artifact / "sites.json").read_text())
-    for site, facts in found.items():
-        reply = world.ask_one(world.run("holds"), "holds", site, {"cohort": facts["cohort"], "sha256": facts["sha256"]})
-        if reply.facts.get("complaint"):
-            return f"{site}: {reply.facts['complaint']}"
-    return None
+    return complaint_about(world, artifact / "sites.json")
 
 
 STAGE = Stage("ingest", VERSION, (), settings, run, outside=outside, intact=intact)

@@ -101,11 +101,12 @@ def _handed_out(world: World, trained: Mapping[str, Any]) -> dict[str, Params]:
         "best": trained["best"],
         "recipient": OUTSIDE,
     }
-    found: dict[str, Params] = {}
-    for site in world.engine.sites:
-        run_ = world.run(f"handed-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
-        found[site] = world.ask_one(run_, "export", site, facts).tensors
-    return found
+    runs = {
+        site: world.run(f"handed-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
+        for site in world.engine.sites
+    }
+    replies = world.ask_each(runs, "export", {site: Message({}, facts) for site in runs})
+    return {site: replies[site].tensors for site in runs}
 
 
 def _cohort(

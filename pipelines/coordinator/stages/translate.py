@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pipelines.coordinator.artifacts import SHARED, target_of
-from pipelines.coordinator.spaces import cohorts_in, common_facts
+from pipelines.coordinator.spaces import cohorts_in, common_facts, complaint_about
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import counting, shown
@@ -81,14 +81,8 @@ def _question(
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its translated cohorts."""
-    for space in world.config.harmonized.translate:
-        for site, said in json.loads((artifact / f"{space}.json").read_text()).items():
-            reply = world.ask_one(
-                world.run("holds"), "holds", site, {"cohort": said["cohort"], "sha256": said["sha256"]}
-            )
-            if reply.facts.get("complaint"):
-                return f"{site}: {reply.facts['complaint']}"
-    return None
+    files = (artifact / f"{space}.json" for space in world.config.harmonized.translate)
+    return next((said for file in files if (said := complaint_about(world, file))), None)
 
 
 STAGE = Stage("translate", VERSION, ("ingest", "score", "sample"), settings, run, intact=intact)
