@@ -163,7 +163,7 @@ def _asked(
 
 
 def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:
-    """A method's models by site, exported so that other sites can score them: a release, for the public protocol only."""
+    """A method's models by site, exported so that other sites can score them: a release, for public testing only."""
     facts = _chosen(trained, checkpoint)
     if trained["name"] == CENTRAL:
         return {CENTRAL: _central(world, facts, homes)}
