@@ -25,10 +25,10 @@ def loaded(module: nn.Module, params: Params) -> nn.Module:
     Raises:
         RuntimeError: a name or a shape does not fit (torch's own message names them all).
     """
-    first = next(iter(params.values()), None)
-    if first is not None and any(tensor.device != first.device for tensor in module.state_dict().values()):
+    own, first = module.state_dict(), next(iter(params.values()), None)
+    if first is not None and any(tensor.device != first.device for tensor in own.values()):
         module = module.to(first.device)
-    own = module.state_dict()
+        own = module.state_dict()
     if own.keys() == params.keys() and all(tensor.shape == params[name].shape for name, tensor in own.items()):
         for name, tensor in own.items():
             tensor.copy_(params[name])

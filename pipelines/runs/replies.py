@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+
+import torch
 
 from federation.engine import Worker
 from pipelines.runs.exits import trace
-from pipelines.runs.store import HIDDEN
-from privacy.message import Call, Message, from_file, to_bytes
+from pipelines.runs.store import unfinished
+from privacy.message import Call, Message
 from privacy.release.gate import Refused
 from privacy.system_errors import failure
+
+ALIGNED = 64  # bytes: where each tensor begins, as its numbers must lie
 
 
 def on_disk(worker: Worker, folder: Path, log: Callable[[str], None]) -> Worker:
@@ -33,21 +36,35 @@ def kept_in(folder: Path, log: Callable[[str], None]) -> Callable[[Call, Message
     """What `on_disk` does with a reply; it raises Refused where the reply cannot be kept."""
 
     def keep(call: Call, reply: Message) -> Message:
-        if not reply.tensors:
+        if not any(tensor.nbytes for tensor in reply.tensors.values()):
             return reply
         try:
-            kept = _kept(reply, folder)
+            return _kept(reply, folder)
         except Exception as error:
             log(f"{call.run} round {call.round} {call.request}: the reply cannot wait in {folder}: {trace(error)}")
             raise Refused(failure(error)) from error
-        return Message({name: kept.tensors[name] for name in reply.tensors}, reply.facts)  # in their order
 
     return keep
 
 
 def _kept(reply: Message, folder: Path) -> Message:
+    """The reply with its tensors mapped from a file that has no name any more: one mapping for all of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=folder, prefix=HIDDEN) as file:
-        file.write(to_bytes(reply))
-        file.flush()
-        return from_file(Path(file.name))
+    path, places, end = unfinished(folder), list[int](), 0
+    try:
+        with path.open("xb") as file:
+            for tensor in reply.tensors.values():
+                places.append(end)
+                data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                file.write(memoryview(data.numpy()))
+                end += file.write(bytes(-len(data) % ALIGNED)) + len(data)
+        mapped = torch.from_file(str(path), shared=False, size=end, dtype=torch.uint8)
+    finally:
+        path.unlink(missing_ok=True)
+    return Message(
+        {
+            name: mapped[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            for at, (name, tensor) in zip(places, reply.tensors.items(), strict=True)
+        },
+        reply.facts,
+    )

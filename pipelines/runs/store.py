@@ -75,7 +75,7 @@ def write_artifact(
     """
     place = root / checked_name(name) / checked_name(digest12)
     place.parent.mkdir(parents=True, exist_ok=True)
-    part = _unfinished(place.parent)
+    part = unfinished(place.parent)
     part.mkdir()
     begun = time.monotonic()
     try:
@@ -264,7 +264,7 @@ def _files(folder: Path) -> dict[str, Json]:
 def _put(part: Path, place: Path) -> None:
     flush_folder(part)
     if place.exists():
-        aside = _unfinished(place.parent)
+        aside = unfinished(place.parent)
         place.rename(aside)
         part.rename(place)
         shutil.rmtree(aside, ignore_errors=True)
@@ -274,7 +274,7 @@ def _put(part: Path, place: Path) -> None:
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    part = _unfinished(path.parent)
+    part = unfinished(path.parent)
     try:
         with part.open("xb") as file:
             file.write(data)
@@ -288,7 +288,7 @@ def _write_whole(path: Path, data: bytes) -> None:
     note(path)
 
 
-def _unfinished(folder: Path) -> Path:
+def unfinished(folder: Path) -> Path:
     """A new hidden name. Not from `tempfile`, whose files ignore the umask and are readable by their owner only."""
     return folder / f"{HIDDEN}{secrets.token_hex(8)}"
 

@@ -35,12 +35,14 @@ def test_a_reply_is_the_same_and_leaves_no_file(tmp_path: Path) -> None:
     assert torch.isnan(plain.tensors["model/weight"]).any()
 
 
-def test_facts_alone_touch_no_disk_and_a_refusal_passes(tmp_path: Path) -> None:
+def test_what_holds_no_numbers_touches_no_disk_and_a_refusal_passes(tmp_path: Path) -> None:
     def refusing(call: Call, message: Message) -> Message:
         raise Refused("no")
 
     plain = Message({}, {"n": 1})
     assert on_disk(lambda call, message: plain, tmp_path / "new", str)(CALL, Message()).facts == {"n": 1}
+    empty = Message({"none": torch.zeros(0, 3)}, {"n": 1})
+    assert on_disk(lambda call, message: empty, tmp_path / "new", str)(CALL, Message()).tensors["none"].shape == (0, 3)
     with pytest.raises(Refused, match="no"):
         on_disk(refusing, tmp_path / "new", str)(CALL, Message())
     assert not (tmp_path / "new").exists()

@@ -1,0 +1,140 @@
+"""Where the processor's time of a small round goes, beside its arithmetic: a clock around each part of a site's answer.
+
+    PYTHONPATH=. python benchmarks/round_parts.py --sites 16 --images 24
+
+Milliseconds of the processor a site and round, the median over rounds; each part without the parts that are named
+within it, so that they add up. `arithmetic` is descent and validation, which a bare loop has too
+(`benchmarks/engine.py`).
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import functools
+import gc
+import importlib
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from engine import TASK, cohort, federated
+
+from federation.fedavg import FedAvg
+from federation.outcome import Outcome
+
+ROUNDS, OTHER = 12, "everything else"
+PARTS = {
+    "arithmetic": ["federation.descent:Site.descend", "federation.descent:Site.measure"],
+    "new networks": ["federation.task:Task.network"],
+    "parameters into networks and out": [
+        "federation.parameters:loaded",
+        "federation.parameters:read",
+        "federation.participant:_put_back",
+    ],
+    "the cohort and access to it": [
+        "pipelines.hospital.kept:cohort_of",
+        "pipelines.hospital.training:data_access",
+        "privacy.dp.capability:questions",
+    ],
+    "the run's settings": ["pipelines.hospital.opening:opened"],
+    "messages from and to bytes": ["privacy.message:to_bytes", "privacy.message:from_bytes"],
+    "files of commit and model": ["pipelines.runs.store:DiskFolder.write"],
+    "the memory before": ["federation.conversation:remembered"],
+    "gate and ledger": ["privacy.release.gate:release"],
+    "the reply that waits on the disk": ["pipelines.runs.replies:_kept"],
+    "checks of question and reply": [
+        "pipelines.hospital.worker:_check_request",
+        "pipelines.hospital.rehearsal:check_reply",
+        "pipelines.hospital.training:affordable",
+    ],
+    "what is no longer needed": ["pipelines.hospital.training:tidy"],
+    "the participant": ["federation.participant:participate", "federation.participant:_validate"],
+    "the method": ["federation.fedavg:FedAvg.train", "federation.fedavg:FedAvg.model"],
+    "the worker": ["pipelines.hospital.worker:_answered", "pipelines.hospital.worker:_work"],
+    "training's handler": ["pipelines.hospital.training:_participated", "pipelines.hospital.training:_site"],
+    "the conversation": ["federation.conversation:once"],
+    "the engine": ["federation.engine:_answer"],
+    "the coordinator's part": ["federation.rounds:_round", "federation.outcome:save"],
+}
+
+
+class Clock(threading.local):
+    """Seconds of each thread in each part, without those of the parts within it."""
+
+    def __init__(self, spent: Counter[str]) -> None:
+        self.spent, self.stack, self.since = spent, [OTHER], time.thread_time()
+
+    def turn(self) -> None:
+        now = time.thread_time()
+        self.spent[self.stack[-1]] += now - self.since
+        self.since = now
+
+    def around(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*args: Any, **more: Any) -> Any:
+            self.turn()
+            self.stack.append(part)
+            try:
+                return function(*args, **more)
+            finally:
+                self.turn()
+                self.stack.pop()
+
+        return timed
+
+
+def watch(clock: Clock) -> None:
+    """Put the clock around every part, wherever it was imported."""
+    for part, names in PARTS.items():
+        for name in names:
+            module, _, path = name.partition(":")
+            owner, _, last = path.rpartition(".")
+            home: Any = importlib.import_module(module)
+            home = getattr(home, owner) if owner else home
+            old = getattr(home, last)
+            new = clock.around(part, old)
+            setattr(home, last, new)
+            for other in [] if owner else [*sys.modules.values()]:
+                for key, value in [*vars(other).items()] if hasattr(other, "__dict__") else []:
+                    if value is old:
+                        setattr(other, key, new)
+
+
+def main() -> None:
+    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line.add_argument("--sites", type=int, default=16)
+    line.add_argument("--images", type=int, default=24)
+    line.add_argument("--folder", default=tempfile.gettempdir(), help="on the disk that is measured")
+    options = line.parse_args()
+    torch.set_num_threads(1)
+    gc.freeze()  # as commands do once they have imported
+    clock, rounds = Clock(Counter()), list[dict[str, float]]()
+
+    def between(outcome: Outcome) -> None:
+        clock.turn()
+        rounds.append(dict(clock.spent))
+        clock.spent.clear()
+
+    cohorts = {f"s{number:02d}": cohort(number, options.images) for number in range(options.sites)}
+    watch(clock)
+    with tempfile.TemporaryDirectory(dir=options.folder) as place:
+        federated(FedAvg(), TASK, Path(place), cohorts, ROUNDS, between)
+    counted = rounds[3:-1]
+    parts = (*PARTS, OTHER)
+    found = {part: statistics.median(1000 * one.get(part, 0.0) / options.sites for one in counted) for part in parts}
+    for part in sorted(found, key=lambda part: -found[part]):
+        print(f"| {part} | {found[part]:.2f} |")
+    print(f"| all but arithmetic | {sum(found.values()) - found['arithmetic']:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
