@@ -56,7 +56,7 @@ def _kept(reply: Message, folder: Path) -> Message:
             for tensor in reply.tensors.values():
                 places.append(end)
                 data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-                file.write(memoryview(data.numpy()))
+                file.write(data.numpy().data)
                 end += file.write(bytes(-len(data) % ALIGNED)) + len(data)
         mapped = torch.from_file(str(path), shared=False, size=end, dtype=torch.uint8)
     finally:
