@@ -54,7 +54,7 @@ def by_scipy(y: np.ndarray, p: np.ndarray, who: np.ndarray, copies: int) -> np.n
     done = bootstrap(
         (y, p), ranked, paired=True, vectorized=True, n_resamples=copies, batch=50, method="percentile", rng=SEED
     )
-    return done.bootstrap_distribution
+    return np.asarray(done.bootstrap_distribution)
 
 
 def measured(work: Callable[..., np.ndarray], *args: object) -> tuple[float, np.ndarray]:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ PARTS = {
 class Clock(threading.local):
     """Seconds of each thread in each part, without those of the parts within it."""
 
-    def __init__(self, spent: Counter[str]) -> None:
+    def __init__(self, spent: defaultdict[str, float]) -> None:
         self.spent, self.stack, self.since = spent, [OTHER], time.thread_time()
 
     def turn(self) -> None:
@@ -117,7 +117,7 @@ def main() -> None:
     options = line.parse_args()
     torch.set_num_threads(1)
     gc.freeze()  # as commands do once they have imported
-    clock, rounds = Clock(Counter()), list[dict[str, float]]()
+    clock, rounds = Clock(defaultdict(float)), list[dict[str, float]]()
 
     def between(outcome: Outcome) -> None:
         clock.turn()
