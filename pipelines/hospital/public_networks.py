@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from federation import randomization
 from harmonize import wgan
@@ -21,37 +21,68 @@ from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed
 
 PUBLIC = ".public"
 """Folder beside the runs, for networks trained on public images only; all runs share it."""
+WAITING = "another process learns it, which this one waits for"
+TELL_S = 1.0  # between two signs of life while it waits
 
 
-def learnt_once(folder: Folder, about: Mapping[str, Json], learn: Callable[[], Params]) -> Params:
+def learnt_once(
+    folder: Folder, about: Mapping[str, Json], learn: Callable[[], Params], *, waits: Callable[[], None] = lambda: None
+) -> Params:
     """What `learn` returns; from the folder, if it was learnt there before with this code. about: all that decides it.
 
-    A damaged file is learnt again. Of hospitals that work at the same time one learns, and the others wait for it.
+    A damaged file is learnt again. Of processes that work at the same time one learns; the others wait for it, and call
+    `waits` each second, which may raise. Where nothing can be kept, because a folder is full or is somebody else's,
+    everybody learns by itself: that costs time, and not the run.
     """
     name = f"{short(digest({**about, 'code': _code()}))}.safetensors"
-    with _alone(folder, name):
-        if folder.has(name):
-            try:
-                return from_bytes(unsealed(folder.read(name))).tensors
-            except Malformed:
-                folder.remove(name)
-        params = learn()
-        folder.write(name, sealed(to_bytes(Message(params))))
+    with _alone(folder, name, waits):
+        if (params := _kept(folder, name)) is None:
+            params = learn()
+            with suppress(OSError):
+                folder.write(name, sealed(to_bytes(Message(params))))
         return params
 
 
-def _alone(folder: Folder, name: str) -> AbstractContextManager[object]:
+def _kept(folder: Folder, name: str) -> Params | None:
+    with suppress(Malformed, OSError):
+        return from_bytes(unsealed(folder.read(name))).tensors if folder.has(name) else None
+    return None
+
+
+def _alone(folder: Folder, name: str, waits: Callable[[], None]) -> AbstractContextManager[object]:
     """Held by one process at a time, for a file of a folder on the disk."""
     if not isinstance(folder, DiskFolder):
         return nullcontext()
-    folder.root.mkdir(parents=True, exist_ok=True)
-    return FileLock(folder.root / f"{HIDDEN}{name}.lock", thread_local=False)
+    lock = FileLock(folder.root / f"{HIDDEN}{name}.lock", thread_local=False)
+    while True:
+        try:
+            folder.root.mkdir(parents=True, exist_ok=True)
+            return lock.acquire(timeout=TELL_S)
+        except Timeout:
+            waits()
+        except OSError:
+            return nullcontext()
 
 
-def translation(folder: Path, how: Randomized, inputs: Inputs, *, progress: Progress, device: str) -> Params:
-    """A translator's parameters; hospitals and coordinator learn the same."""
+def translation(
+    folder: Path,
+    how: Randomized,
+    inputs: Inputs,
+    *,
+    progress: Progress,
+    device: str,
+    waits: Callable[[], None] | None = None,
+) -> Params:
+    """A translator's parameters; hospitals and coordinator learn the same. waits: see `learnt_once`; None = `progress`
+    tells that it waits.
+    """
     about: dict[str, Json] = {"translator": to_plain(how), "inputs": list(inputs)}
-    return learnt_once(DiskFolder(folder), about, lambda: how.learnt(inputs, progress=progress, device=device))
+    return learnt_once(
+        DiskFolder(folder),
+        about,
+        lambda: how.learnt(inputs, progress=progress, device=device),
+        waits=waits or (lambda: progress(0, how.steps, WAITING)),
+    )
 
 
 def _code() -> str:

@@ -38,7 +38,7 @@ from pipelines.hospital.harmonization import (
 from pipelines.hospital.hospital import SPLITS, Done, Hospital
 from pipelines.hospital.kept import MAP, REAL_SENT, cut_of
 from pipelines.hospital.private_limits import check_paid
-from pipelines.hospital.public_networks import learnt_once
+from pipelines.hospital.public_networks import WAITING, learnt_once
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
@@ -262,7 +262,12 @@ def _public_start(
     }
     whole = as_mapping(to_plain({**about, "inputs": list(inputs), "seed": seed}))
     folder = DiskFolder(hospital.for_all)
-    return learnt_once(folder, whole, lambda: wgan.pretrained(settings, inputs, seed=seed, progress=told))
+    return learnt_once(
+        folder,
+        whole,
+        lambda: wgan.pretrained(settings, inputs, seed=seed, progress=told),
+        waits=lambda: told(0, settings.prior_steps, WAITING),
+    )
 
 
 def _map(hospital: Hospital, real: Tensor, made: Tensor, settings: Score, seed: int) -> None:

@@ -73,7 +73,7 @@ def _scaled(world: World, model: OnFeatures) -> tuple[PublicSet, Params]:
     if not isinstance(model, Features):
         return PublicSet((), torch.zeros(0), {"pictures": 0}), to_tensors(brought(model))
     public = public_set(world.config, model.public, model.pictures)
-    return public, to_tensors(fixed_by(public, model))
+    return public, to_tensors(fixed_by(world, public, model))
 
 
 def features_outside(world: World, artifact: Path, site: str, cohort: str, model: OnFeatures) -> str:

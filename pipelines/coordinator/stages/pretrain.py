@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from federation.models.features import Features
-from federation.pretraining import Pretrained, Translate, pretrained
-from federation.task import Task
+from federation.pretraining import Pretrained
 from federation.weights import Weights
-from pipelines.coordinator.public import PublicSet, public_set, public_stamps
-from pipelines.coordinator.public_features import public_head
+from pipelines.coordinator.public import public_set, public_stamps
+from pipelines.coordinator.public_kept import waiting
+from pipelines.coordinator.public_starts import start_on
 from pipelines.coordinator.world import World
 from pipelines.data.weights_file import stamp_of, start_from
-from pipelines.hospital.public_networks import PUBLIC, translation
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
-from pipelines.settings.harmonization import default_scale
 from pipelines.settings.image_spaces import Begin, starts_in
-from privacy.message import Json, Message, Params, to_bytes
+from privacy.message import Json, Message, to_bytes
 
 VERSION = 4  # 1 knew no heads on features; 2 no window among the disturbances; 3 no weights of a file
 
@@ -57,7 +53,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             how = begin.how
             where = f"on {how.on}" if isinstance(how, Pretrained) else f"from {Path(how.file).name}"
             step(position, len(starts), f"{begin.model.name} {where}")
-            made = _brought(begin, how) if isinstance(how, Weights) else _learnt(world, begin, how)
+            waits = waiting(world.stop, step, position, len(starts))
+            made = _brought(begin, how) if isinstance(how, Weights) else learnt(world, begin, how, waits)
             (out / f"{name}.safetensors").write_bytes(made.data)
             (out / f"{name}.json").write_text(json.dumps(made.facts, indent=1))
             told[name] = {**made.facts, "refused": list(made.refused)}
@@ -80,44 +77,11 @@ def _brought(begin: Begin, how: Weights) -> Made:
     return Made(to_bytes(Message(found.tensors)), facts)
 
 
-def _learnt(world: World, begin: Begin, how: Pretrained) -> Made:
-    """Weights that are trained here."""
+def learnt(world: World, begin: Begin, how: Pretrained, waits: Callable[[], None]) -> Made:
+    """Weights that are trained here, or were."""
     public = public_set(world.config, how.on, how.pictures)
-    data = to_bytes(Message(start_on(world, begin, how, public)))
+    data = to_bytes(Message(start_on(world, begin, how, public, waits)))
     return Made(data, {"public": public.told, "sha256": hashlib.sha256(data).hexdigest()}, public.refused)
-
-
-def start_on(world: World, begin: Begin, how: Pretrained, public: PublicSet) -> Params:
-    """A network's parameters, trained on public pictures; those of a prior have two classes.
-
-    Raises:
-        ValueError: the labels of declared pictures leave the task's classes.
-    """
-    config, model = world.config, begin.model
-    classes = 2 if "prior" in public.told else len(config.task.names)
-    if int(public.labels.max()) >= classes:
-        raise ValueError(f"{how.on} has labels up to {int(public.labels.max())}, the task has {classes} classes")
-    if isinstance(model, Features):
-        return public_head(config, model, public, classes)
-    scale = default_scale(config.images)
-    task = Task(model, config.images.inputs, classes)
-    x, into = torch.cat(list(public.parts)), _translation(world, begin)
-    return pretrained(task, how, x, public.labels, low=scale.low, high=scale.high, through=into)
-
-
-def _translation(world: World, begin: Begin) -> Translate | None:
-    """The way into the space of a method's images, learnt here as hospitals learn it; None: it has no such space."""
-    if (translator := begin.through) is None:
-        return None
-    plan, (channels, height, width) = world.config.harmonized, world.config.images.inputs
-    scale = plan.scale or default_scale(world.config.images)
-
-    def told(done: int, total: int, what: str) -> None:
-        world.stop.check()
-
-    folder = world.root.parent / PUBLIC
-    params = translation(folder, translator, (channels, height, width), progress=told, device="cpu")
-    return lambda x: scale.back(translator.translate(params, scale.into(x), torch.arange(len(x))))
 
 
 STAGE = Stage("pretrain", VERSION, (), settings, run, outside=outside)
