@@ -1,4 +1,5 @@
-"""An engine that simulates sites in several processes of this machine, so that they use its processor cores.
+"""An engine that simulates sites in several processes of this machine, so that they use its processor cores; and
+`beside`, which does other work meanwhile.
 
 A simulated site is a function of its folder and of the question, and so gives the same reply, bit for bit, in whichever
 process it works. Each process has workers for all sites and takes the next question that waits; questions and replies
@@ -11,11 +12,12 @@ import atexit
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -164,6 +166,37 @@ class Processes:
             return self._keep(call, said)
         except Refused as refused:
             return refused.code
+
+
+@contextmanager
+def beside(work: Callable[[], None]) -> Iterator[None]:
+    """Work in a process of its own meanwhile, which ends with the block, done or not; at once, by `SystemExit`.
+
+    work: must be picklable, defined in a module that can be imported, and such that nobody depends on it: where it
+    fails, or no process can be had for it, nobody is told.
+    """
+    umask = os.umask(0o077)
+    os.umask(umask)
+    process = get_context("forkserver").Process(target=_do, args=(work, umask), name="beside", daemon=True)
+    with suppress(Exception):  # pickling promises no kind of error
+        process.start()
+    try:
+        yield
+    finally:
+        if process.is_alive():
+            process.terminate()
+            process.join(PATIENCE_S)
+            process.kill()
+            process.join()
+
+
+def _do(work: Callable[[], None], umask: int) -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # what is half written is removed
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal signals all processes
+    os.umask(umask)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(Exception):
+        work()
 
 
 def _end_all(idle: list[_Process]) -> None:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from federation.processes import Processes
+from federation import processes
+from federation.processes import Processes, beside
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
@@ -53,6 +55,39 @@ def hired(asked, tell):
 
 
 SITES = ("a", "b", "c", "crash", "until_stopped", "signalled", "umask")
+
+
+def lives_on(path, seconds=60.0):
+    """Writes down its process; and, where it is asked to end, that it could clear up."""
+    try:
+        path.write_text(str(os.getpid()))
+        time.sleep(seconds)
+        path.with_suffix(".done").touch()
+    finally:
+        path.with_suffix(".cleared").touch()
+
+
+def fails(path):
+    path.touch()
+    raise RuntimeError("nobody is told")
+
+
+def killed(path):
+    path.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def deaf(path):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    lives_on(path)
+
+
+def written(path, seconds=30.0):
+    """What stands in a file, once it does."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not (path.exists() and path.read_text()):
+        time.sleep(0.02)
+    return path.read_text()
 
 
 def alive(number: int) -> bool:
@@ -150,6 +185,75 @@ def test_an_engine_that_nobody_has_any_more_ends_its_processes():
 def test_no_processes_at_all_are_refused(count):
     with pytest.raises(ValueError, match=f"at least 1, found {count}"):
         Processes(hired, SITES, count)
+
+
+def test_work_beside_ends_with_the_block_and_can_clear_up(tmp_path):
+    path = tmp_path / "process"
+    with beside(partial(lives_on, path)):
+        number = int(written(path))
+        assert number != os.getpid()
+        os.kill(number, signal.SIGINT)  # as Ctrl-C, which reaches all processes of a terminal
+        time.sleep(0.1)
+        assert alive(number)
+    assert not alive(number)
+    assert path.with_suffix(".cleared").exists() and not path.with_suffix(".done").exists()
+
+
+def test_work_beside_that_will_not_end_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "PATIENCE_S", 0.1)
+    path = tmp_path / "process"
+    with beside(partial(deaf, path)):
+        number = int(written(path))
+    assert not alive(number)
+
+
+def test_work_beside_that_is_done_or_fails_or_dies_or_cannot_begin_is_nobodys_trouble(tmp_path, capfd):
+    for work in (partial(lives_on, seconds=0.0), fails, killed):
+        path = tmp_path / getattr(work, "__name__", "done")
+        with beside(partial(work, path)):
+            until = time.monotonic() + 30
+            while not path.exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            time.sleep(0.2)
+        assert path.exists()
+    with beside(lambda: None):  # it cannot be sent
+        pass
+    with pytest.raises(ValueError, match="of the block"), beside(partial(lives_on, tmp_path / "other")):
+        raise ValueError("of the block")
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("how", ["ends", "killed", "interrupted"])
+def test_with_the_first_process_work_beside_ends(tmp_path, how):
+    script, path = tmp_path / "script.py", tmp_path / "process"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import sys, time
+            from functools import partial
+            from pathlib import Path
+            sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
+            from federation.processes import beside
+            from test_processes import lives_on, written
+
+            if __name__ == "__main__":
+                with beside(partial(lives_on, Path({str(path)!r}))):
+                    written(Path({str(path)!r}))
+                    if {how!r} != "ends":
+                        time.sleep(60)
+            """
+        )
+    )
+    with subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL) as first:
+        number = int(written(path))
+        if how == "killed":
+            first.kill()
+        elif how == "interrupted":
+            time.sleep(0.3)
+            first.send_signal(signal.SIGINT)
+        first.wait(30)
+    assert gone(number)
+    assert path.with_suffix(".cleared").exists() == (how != "killed")
 
 
 @pytest.mark.parametrize("how", ["ends", "killed", "interrupted"])
