@@ -21,6 +21,7 @@ from rich.console import Console
 from federation.engine import Engine, InProcess, Worker
 from federation.processes import Processes
 from federation.rounds import QuorumLost
+from pipelines.coordinator.ahead import ahead
 from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
 from pipelines.coordinator.held import held
@@ -216,7 +217,8 @@ def run_config(
 
 def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> Results:
     """Execute the planned steps with a progress bar, and copy the page to the top of the run's folder."""
-    with shown(world.config.title or world.config.name, console=console) as step, refused_told(world, console):
+    title = world.config.title or world.config.name
+    with ahead(steps, world), shown(title, console=console) as step, refused_told(world, console):
         show = _stage_printer(step, console, world)
         results = execute(steps, world, world.root, stop=world.stop, on_step=show, command=world.command)
     publish(results, world.root)

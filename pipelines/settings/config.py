@@ -70,8 +70,9 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole run. threads: of torch, in each process. processes: in which simulated hospitals work at the same time;
-    0 = one for each processor. device: where sites compute; auto = a GPU if there is one. `pooling: allowed` lets the
-    simulation pool images, only for the central baseline. outside: external sites; `route` says how they get a model.
+    0 = one for each processor; above 1 another learns meanwhile what drawn pictures teach. device: where sites compute;
+    auto = a GPU if there is one. `pooling: allowed` lets the simulation pool images, only for the central baseline.
+    outside: external sites; `route` says how they get a model.
     augment: synthetic images for the training of some methods.
     track: tracking tools to which the coordinator's figures are copied. pages: whether each simulated hospital's page
     has pictures, where they are more than 32, or those that the coordinator's figures show; real ones always have them.
