@@ -91,6 +91,7 @@ def test_whoever_learns_it_is_the_same_bit_for_bit_and_stages_find_it_there(alon
     assert not [one for one in psutil.Process().children(recursive=True) if one.name() == "beside"]
 
 
+@pytest.mark.slow  # a smaller case: work beside that dies, in test_processes
 def test_a_learner_that_is_killed_changes_nothing(alone, here, monkeypatch):
     monkeypatch.setattr(learning, "_learn", killed)
     assert main([*UNTIL]) == Exit.OK
