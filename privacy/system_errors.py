@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import re
 
 from privacy.message import system_error
 
-ALLOCATOR = "DefaultCPUAllocator: "
-"""How torch's RuntimeError begins if there is no memory for a tensor, behind where it happened."""
+NO_MEMORY = re.compile(
+    r"DefaultCPUAllocator: |std::bad_alloc|Cannot allocate memory|can't start new thread|could not create a primitive$"
+)
+"""What a RuntimeError says if there is no memory: torch's for a tensor or a file that is mapped, C++'s, Python's for a
+thread's stack, oneDNN's for what it makes of a layer."""
 OF_MACHINE = frozenset(
     {
         *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS),
@@ -31,9 +35,12 @@ def failure(error: BaseException) -> str:
     Libraries have exceptions of their own for a full disk or memory, so what they were raised from counts as well.
     """
     for one in chained(error):
-        if isinstance(one, OSError) or system_error(one) is not None:
-            return "disk"
-        if isinstance(one, MemoryError) or type(one).__name__ == "OutOfMemoryError" or ALLOCATOR in str(one):
+        said = one if isinstance(one, OSError) else system_error(one)
+        if said is not None:
+            return "memory" if said.errno == errno.ENOMEM else "disk"
+        if isinstance(one, MemoryError) or type(one).__name__ == "OutOfMemoryError":
+            return "memory"
+        if isinstance(one, RuntimeError) and NO_MEMORY.search(str(one)):
             return "memory"
     return "failed"
 

@@ -9,16 +9,17 @@ import math
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import harmonized_run
 import yaml
-from injected import CUT, PLACE, STUDIES, Points, injected
+from injected import CUT, LIE, PLACE, STUDIES, Points, injected
 from limited import CRASHED, Ended, in_copy
 from pydantic import TypeAdapter
 from small_run import PRIVATE, SMALL
@@ -34,6 +35,10 @@ from privacy.dp.accounting import by_split, cost
 from privacy.release import ledger as ledgers
 
 RUN = ("run", "tiny.yaml")
+PATIENCE = 300
+"""Seconds after which a command hangs."""
+ATTEMPT = re.compile(r"(?<=#)-[0-9]+(?=\.)")
+"""What the name of a training has more if it was made again."""
 SOURCE = {"kind": "phantom", "scanner": "P", "patients": 8, "slices": 4, "format": "nifti"}
 
 
@@ -73,12 +78,13 @@ def harmonized() -> dict[str, Any]:
 
 READY = "runs/tiny/sites/a/ready/fedavg.safetensors"
 IMAGES = f"{STUDIES}/a/images"
+HARMONIZED = harmonized()
 CASES: tuple[Case, ...] = (
     Case("run", SMALL),
     Case("run over a wire", SMALL, over=True),
     Case("private run", PRIVATE, exact=False),
     Case("private run over a wire", PRIVATE, over=True, exact=False),
-    Case("harmonized run", harmonized(), exact=False),
+    Case("harmonized run", HARMONIZED, exact=False),
     Case("run that is finished", SMALL, begins=(RUN,)),
     Case("report again", PRIVATE, ("run", "tiny.yaml", "--from", "report", "--fresh"), begins=(RUN,), exact=False),
     Case("predict", SMALL, ("predict", READY, IMAGES, "--no-gland", "--out", "out"), begins=(RUN,), kept=("out",)),
@@ -88,16 +94,19 @@ CASES: tuple[Case, ...] = (
 )
 
 
-def warmed(folder: Path) -> None:
+def warmed(folder: Path, *, harmonized: bool = False) -> None:
     """Import in this process what commands import when they work, so that its copies need not."""
     prepared(Case("warm", SMALL), folder)
-    (folder / "private.yaml").write_text(yaml.safe_dump(on_files(PRIVATE | {"name": "private"})))
+    runs = {"private": PRIVATE} | ({"harmonized": HARMONIZED} if harmonized else {})
+    for name, settings in runs.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(on_files({**settings, "name": name})))
+        shutil.copytree(folder / "runs/tiny", folder / "runs" / name)  # the keys
+    commands = [RUN, *(("run", f"{name}.yaml") for name in runs)]
     here = Path.cwd()
     os.chdir(folder)
-    shutil.copytree("runs/tiny", "runs/private")  # the keys
     try:
         with plain():
-            for argv in (RUN, ("run", "private.yaml"), ("predict", READY, IMAGES, "--no-gland", "--out", "out")):
+            for argv in (*commands, ("predict", READY, IMAGES, "--no-gland", "--out", "out")):
                 if answered(list(argv)):
                     raise RuntimeError(f"{argv} fails without any fault")
     finally:
@@ -106,7 +115,8 @@ def warmed(folder: Path) -> None:
 
 class Outcome(NamedTuple):
     """at: which operation of its kind failed. first: the exit code with the fault. then: that of the same command
-    again. what: `right`, `named`, or what was wrong. place: `Points.place`; empty if the operation was not reached.
+    again. what: `right`, `named`, `again`, or what was wrong. place: `Points.place`; empty if the operation was not
+    reached.
     """
 
     case: str
@@ -145,20 +155,23 @@ def prepared(case: Case, folder: Path) -> Path:
 
 
 def called(case: Case, folder: Path, argv: Sequence[str] | None = None, points: Points | None = None) -> Ended:
-    """The command of a case in a copy of this process, with a fault if there is one."""
+    """The command of a case in a copy of this process, with a fault if there is one. It is ended if it hangs."""
 
     def work() -> int:
-        os.chdir(folder)
-        if case.over:
-            pipelines.hospital.simulated.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
-        line = list(case.argv if argv is None else argv)
-        with plain():
-            if points is None:
-                return answered(line)
-            with injected(points, allocations=points.kind == "allocation"):
-                return answered(line)
+        signal.alarm(PATIENCE)
+        return commanded(case, folder, argv, points)
 
     return in_copy(work)
+
+
+def commanded(case: Case, folder: Path, argv: Sequence[str] | None = None, points: Points | None = None) -> int:
+    """The command of a case in this process, which is a copy; its code. points: operations to count or to let fail."""
+    os.chdir(folder)
+    if case.over:
+        pipelines.hospital.simulated.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
+    line = list(case.argv if argv is None else argv)
+    with plain(), injected(points, allocations=points.kind == "allocation") if points else nullcontext():
+        return answered(line)
 
 
 def answered(argv: list[str]) -> int:
@@ -200,11 +213,7 @@ def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -
 
     def look() -> int:
         points = Points(work, kind="allocation" if allocations else "", places={})
-        os.chdir(work)
-        if case.over:
-            pipelines.hospital.simulated.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
-        with plain(), injected(points, allocations=allocations):
-            code = answered(list(case.argv))
+        code = commanded(case, work, points=points)
         (work / "places").write_text(json.dumps(points.places))
         return code
 
@@ -258,7 +267,7 @@ def tried(case: Case, start: Path, wanted: Result, work: Path, kind: str, fault:
     try:
         first = called(case, work, points=Points(work, kind, fault, at))
         then = called(case, work)
-        what = verdict(case, work, wanted, first, then)
+        what = verdict(case, work, wanted, first, then, lied=fault == LIE)
         where = met.read_text() if met.exists() else ""
         return Outcome(case.name, kind, fault, at, first.code, then.code, what, where)
     finally:
@@ -266,8 +275,12 @@ def tried(case: Case, start: Path, wanted: Result, work: Path, kind: str, fault:
         met.unlink(missing_ok=True)
 
 
-def verdict(case: Case, folder: Path, wanted: Result, first: Ended, then: Ended) -> str:
-    """`right`; `named` if the second command ends with a code of ours that says what is wrong; else what is wrong."""
+def verdict(case: Case, folder: Path, wanted: Result, first: Ended, then: Ended, *, lied: bool = False) -> str:
+    """`right`; `named` if the second command ends with a code of ours that says what is wrong; else what is wrong.
+
+    lied: the disk said that it had what it had not. What it lost may be a training: then `again` is right, too, which
+    is the same files, of a training under another name, for which patients are charged again.
+    """
     codes = {int(code) for code in Exit}
     if first.code == CRASHED or (first.code not in codes and first.code != CUT):
         return f"the command with the fault ended with {first.code}: {first.said[-600:]}"
@@ -276,7 +289,11 @@ def verdict(case: Case, folder: Path, wanted: Result, first: Ended, then: Ended)
     if then.code not in codes:
         return f"the command after it ended with {then.code}: {then.said[-600:]}"
     found = result(case, folder) if then.code == Exit.OK else wanted
-    if any(found.spent[site] > wanted.spent[site] * 1.0001 for site in wanted.spent):
+    more = any(found.spent[site] > wanted.spent[site] * 1.0001 for site in wanted.spent)
+    same = {ATTEMPT.sub("", name) for name in found.files} == {*wanted.files}
+    if lied and same and (more or {*found.files} != {*wanted.files}):
+        return f"again: {found.spent}, and {wanted.spent} without a fault"
+    if more:
         return f"spent twice: {found.spent}, and {wanted.spent} without a fault"
     if found.files != wanted.files:
         lost = sorted({*wanted.files} ^ {*found.files}) or [

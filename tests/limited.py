@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from pipelines.run import main
@@ -66,3 +67,17 @@ def in_files_of(largest: int, argv: Sequence[str]) -> Ended:
         return main(list(argv))
 
     return in_copy(work)
+
+
+def in_no_more_memory(work: Callable[[], int], *, more: int = 0, seconds: int = 60) -> Ended:
+    """Work in a copy of this process that gets no more than `more` bytes beyond what it has, and is ended by SIGALRM if
+    it takes too long. What was freed can be used again.
+    """
+
+    def limited() -> int:
+        signal.alarm(seconds)
+        has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (has + more, UNLIMITED))
+        return work()
+
+    return in_copy(limited)

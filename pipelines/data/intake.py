@@ -10,11 +10,14 @@ import os
 import sys
 import time
 import warnings
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from threading import Semaphore
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,24 +117,72 @@ def in_order(
             yield do(one)
         return
     # Warning filters belong to the process: set them once here, or threads would restore each other's.
-    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(readers) as pool:
-        ahead: deque[Future[T]] = deque()
-
-        def taken(most: int) -> Iterator[T]:
-            while len(ahead) > most:
-                first = ahead.popleft()
-                if not (stopped() and first.cancel()):
-                    yield first.result()
-
+    with warnings.catch_warnings(action="ignore"):
+        hands = _Hands(do, readers)
         try:
             for one in items:
                 if stopped():
                     break
-                ahead.append(pool.submit(do, one))
-                yield from taken(AHEAD * readers - 1)
-            yield from taken(0)
+                hands.give(one)
+                yield from hands.results(AHEAD * readers - 1, stopped)
+            yield from hands.results(0, stopped)
         finally:
-            pool.shutdown(cancel_futures=True)
+            hands.end()
+
+
+class _Hands(Generic[W, T]):
+    """At most so many threads, which work on items in the order in which they are given.
+
+    A `ThreadPoolExecutor` waits for a new thread to say that it began, and where memory is so short that the thread
+    ends before, it waits for ever. Here nobody waits for a thread: a result that no thread has begun is made by whoever
+    asks for it.
+    """
+
+    def __init__(self, do: Callable[[W], T], most: int) -> None:
+        self._do, self._free = do, Semaphore(most)
+        self._ahead: deque[Future[T]] = deque()
+        self._given: deque[tuple[Future[T], W]] = deque()
+
+    def give(self, item: W) -> None:
+        """Let a thread work on an item, now or as soon as one is free."""
+        self._ahead.append(Future())
+        self._given.append((self._ahead[-1], item))
+        if self._free.acquire(blocking=False):
+            with suppress(RuntimeError, MemoryError):  # no thread can be started
+                start_new_thread(self._work, ())
+
+    def results(self, most: int, stopped: Callable[[], bool]) -> Iterator[T]:
+        """Results in the order of their items, until at most so many are not yielded. stopped: see `in_order`."""
+        while len(self._ahead) > most:
+            first = self._ahead[0]
+            cancelled = stopped() and first.cancel()
+            if self._given and self._given[0][0] is first:  # nobody works on it yet
+                self._one()
+            found = [] if cancelled else [first.result()]
+            self._ahead.popleft()
+            yield from found
+
+    def end(self) -> None:
+        """Begin nothing any more, and wait for what was begun."""
+        wait([one for one in self._ahead if not one.cancel()])
+
+    def _work(self) -> None:
+        while self._one():
+            pass
+        self._free.release()
+
+    def _one(self) -> bool:
+        """Work on the next item; False if there is none."""
+        try:
+            future, item = self._given.popleft()
+        except IndexError:
+            return False
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(self._do(item))
+            except BaseException as error:
+                future.set_exception(error)
+        return True
 
 
 def read_ahead(items: Sequence[W], do: Callable[[W], T]) -> Iterator[T]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,8 @@ def survey(source: Files, labels: Labels | None, gland: GlandMask | None = None)
 
     Returns:
         `files`, `bytes`, and `digest`: SHA-256 over each file's role, path below its folder, size and modification time
-        in ns. A missing folder counts as empty.
+        in ns; and which of them this user may not read, for permission that is given changes none of these. A missing
+        folder counts as empty.
     """
     digest, files, size = hashlib.sha256(), 0, 0
     for role, name, path in _inputs(source, labels, gland):
@@ -35,7 +37,9 @@ def survey(source: Files, labels: Labels | None, gland: GlandMask | None = None)
             found = path.stat()
         except OSError:  # removed since the folder was listed
             continue
-        digest.update(f"{role}\0{name}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+        closed = "" if os.access(path, os.R_OK) else "\0closed"
+        line = f"{role}\0{name}\0{found.st_size}\0{found.st_mtime_ns}{closed}\n"
+        digest.update(line.encode("utf-8", "surrogateescape"))
         files, size = files + 1, size + found.st_size
     return {"files": files, "bytes": size, "digest": digest.hexdigest()}
 

@@ -7,6 +7,7 @@ and that the same command resumes it. 130 is reserved for the second Ctrl-C, whi
 from __future__ import annotations
 
 import enum
+import errno
 import json
 import os
 import sys
@@ -58,7 +59,6 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
         Stopped: Exit.STOPPED,
         KeyboardInterrupt: Exit.INTERRUPTED,
         ArtifactError: Exit.DISK,
-        OSError: Exit.DISK,
     }
     told = {"disk": Exit.DISK, "memory": Exit.MEMORY, "failed": Exit.FAILED}[failure(error)]
     return next((code for kind, code in known.items() if isinstance(error, kind)), told)
@@ -85,7 +85,7 @@ def as_process(main: Callable[[], int]) -> NoReturn:
 
 def outside(error: OSError | MemoryError) -> int:
     """The code of an error that reached a command's end; says on stderr what it is, if that can be written."""
-    code = Exit.MEMORY if isinstance(error, MemoryError) else Exit.DISK
+    code = Exit.MEMORY if isinstance(error, MemoryError) or error.errno == errno.ENOMEM else Exit.DISK
     with suppress(OSError):
         sys.stderr.write(f"{str(error) or 'there is not enough memory'}\n")
     return int(code)

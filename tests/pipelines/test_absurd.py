@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import copy
+import errno
+import io
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +98,32 @@ def test_a_hospital_with_a_link_to_itself_takes_part(finished_run, tmp_path, mon
         link = folder / "files/a" / place / "loop.nii.gz"
         link.symlink_to(link)
     assert main(["tiny.yaml", "--until", "ingest"]) == Exit.OK
+
+
+def test_a_file_is_read_by_the_same_command_once_it_may_be_read(tmp_path, monkeypatch):
+    """Permission that is given changes neither a file's size nor its time."""
+    from fault_sweep import Case, prepared
+
+    monkeypatch.chdir(prepared(Case("permission", SMALL), tmp_path / "run"))
+    closed = os.path.realpath(next(iter(sorted(Path("files/a/images").rglob("*.nii.gz")))))
+    opens, may = open, os.access
+
+    def forbidden(path: Any, *args: Any, **more: Any) -> Any:
+        if not isinstance(path, int) and os.path.realpath(path) == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opens(path, *args, **more)
+
+    def studies() -> int:
+        assert main(["tiny.yaml", "--until", "ingest"]) == Exit.OK
+        newest = max(Path("runs/tiny/ingest").glob("*/sites.json"), key=lambda path: path.stat().st_mtime_ns)
+        return int(json.loads(newest.read_text())["a"]["studies"])
+
+    with monkeypatch.context() as without:
+        without.setattr(builtins, "open", forbidden)
+        without.setattr(io, "open", forbidden)
+        without.setattr(os, "access", lambda path, *how, **more: str(path) != closed and may(path, *how, **more))
+        assert studies() == studies() == 7
+    assert studies() == 8
 
 
 def test_a_failure_is_told_to_machines_with_stage_site_and_code(tmp_path, monkeypatch, capsys):

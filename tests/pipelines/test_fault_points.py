@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import signal
+import sys
 from pathlib import Path
 
 import fault_sweep
 import pytest
 import torch
-from fault_sweep import Case, Result, counted, prepared, result, tried, verdict
+from fault_sweep import RUN, Case, Result, called, commanded, counted, prepared, result, tried, verdict
 from injected import CUT, FAULTS, POWER, Points, injected
-from limited import CRASHED, Ended, in_copy
-from small_run import PRIVATE
+from limited import CRASHED, Ended, in_copy, in_no_more_memory
+from small_run import PRIVATE, SMALL
 
+from pipelines.data.intake import in_order
+from pipelines.runs.exits import Exit
 from pipelines.runs.store import DiskFolder
 
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to a limit of memory")
 PRIVATE_RUN = Case("private run", PRIVATE, exact=False)
 POINTS = [("write", "ENOSPC", 0.9), ("fsync", POWER, 0.7), ("fsync", "EIO", 0.95), ("rename", POWER, 0.5)]
 POINTS += [("read", "EIO", 0.3), ("open", "EMFILE", 0.6), ("study", "MemoryError", 0.5)]
@@ -104,3 +110,45 @@ def test_the_judge_sees_what_is_wrong(start, tmp_path):
     assert "other files" in verdict(PRIVATE_RUN, tmp_path, wanted, good, good)
     less = Result(wanted.files, dict.fromkeys(wanted.spent, -1.0))
     assert "spent twice" in verdict(PRIVATE_RUN, tmp_path, less, good, good)
+    run = Case("run", SMALL)
+    scores = tmp_path / "runs/tiny/sites/a/scores/fedavg-0123456789ab.global.1.safetensors"
+    scores.parent.mkdir()
+    scores.write_bytes(b"")
+    once, nothing = result(run, tmp_path), Ended(CUT, "")
+    assert verdict(run, tmp_path, once, nothing, good) == "right"
+    scores.rename(scores.with_name("fedavg-0123456789ab-1.global.1.safetensors"))
+    assert "other files" in verdict(run, tmp_path, once, nothing, good), "only a disk that lied may cost a training"
+    assert verdict(run, tmp_path, once, nothing, good, lied=True).startswith("again")
+    next(scores.parent.iterdir()).unlink()
+    assert "other files" in verdict(run, tmp_path, once, nothing, good, lied=True), "and nothing of the new one is lost"
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("until", "more"),
+    [
+        ("", 0),
+        ("evaluate", 2**16),
+        *(pytest.param(until, 2**size, marks=pytest.mark.slow) for until in ("", "evaluate") for size in range(15, 22)),
+    ],
+)
+def test_a_run_that_gets_no_more_memory_ends_and_goes_on_with_more(start, tmp_path, until, more):
+    """With the code for it, but where a library in another language ends the process; it never hangs."""
+    begin, _, wanted = start
+    work = shutil.copytree(begin, tmp_path / "work")
+    if until:  # what is tried is the stage after it
+        assert called(PRIVATE_RUN, work, [*RUN, "--until", until]).code == 0
+    ended = in_no_more_memory(lambda: commanded(PRIVATE_RUN, work), more=more)
+    assert ended.code in (Exit.OK, Exit.MEMORY, -signal.SIGSEGV, -signal.SIGABRT), ended
+    ended = Ended(CUT, ended.said) if ended.code < 0 else ended
+    assert verdict(PRIVATE_RUN, work, wanted, ended, called(PRIVATE_RUN, work)) == "right"
+
+
+@LINUX
+def test_nobody_waits_for_a_thread_that_ended_before_it_could_say_that_it_began():
+    def read() -> int:
+        return len(list(in_order(range(50), bytes, readers=4)))
+
+    for more in (0, 2**16, 2**24):
+        ended = in_no_more_memory(read, more=more, seconds=20)
+        assert ended.code == 50, ended

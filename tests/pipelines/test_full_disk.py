@@ -7,6 +7,7 @@ same run writes without a limit, so each kind of file is the first that does not
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import signal
 import subprocess
@@ -23,12 +24,12 @@ from small_run import PRIVATE, SMALL
 
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
-from pipelines.runs.exits import Exit, exit_code
+from pipelines.runs.exits import Exit, exit_code, outside
 from pipelines.runs.replies import on_disk
 from pipelines.runs.store import clean
 from privacy.message import Call, Message, to_file
 from privacy.release.gate import Refused
-from privacy.system_errors import failure
+from privacy.system_errors import failure, of_machine
 
 SETTINGS: dict[str, dict[str, Any]] = {"plain": SMALL, "private": PRIVATE, "harmonized": harmonized_run.settings()}
 
@@ -64,6 +65,24 @@ def test_an_error_of_the_system_in_a_librarys_words_is_one_of_the_system(tmp_pat
     with pytest.raises(RuntimeError) as full:
         torch.empty(2**60)
     assert exit_code(full.value) is Exit.MEMORY
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "unable to mmap 50864 bytes from file <cohort.safetensors>: Cannot allocate memory (12)",
+        "std::bad_alloc",
+        "can't start new thread",
+        "could not create a primitive",
+    ],
+)
+def test_too_little_memory_is_told_from_a_full_disk_and_from_a_bug_in_every_librarys_words(words):
+    short = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    for error in (RuntimeError(words), short):
+        assert (failure(error), exit_code(error), of_machine(error)) == ("memory", Exit.MEMORY, True)
+    assert outside(short) == Exit.MEMORY
+    assert failure(ValueError(f"a header says {words}")) == "failed", "a file's own words are not the machine's"
+    assert failure(RuntimeError("could not create a primitive descriptor for a convolution")) == "failed"
 
 
 def test_what_a_library_had_begun_to_write_when_the_process_was_killed_is_removed_at_the_next_start(tmp_path):

@@ -221,7 +221,7 @@ def test_a_disk_that_answers_late_is_asked_for_several_files_at_once() -> None:
         return -number
 
     assert list(read_ahead(range(intake.TRIED + 50), late)) == [-number for number in range(intake.TRIED + 50)]
-    assert 1 < most[0] <= intake.AT_ONCE
+    assert 1 < most[0] <= intake.AT_ONCE + 1, "whoever waits for a result that no thread has begun makes it"
     most[0] = 0
     assert len(list(read_ahead(range(intake.TRIED), late))) == intake.TRIED and most[0] == 1
     with pytest.raises(MemoryError, match="at 70"):
