@@ -47,8 +47,8 @@ class Trial(NamedTuple):
     at: int
 
 
-def trials(case: str, places: Places, kinds: list[str]) -> tuple[list[Trial], list[Trial]]:
-    """All trials of a command: one of each place and fault, and all others."""
+def trials(case: str, places: Places, kinds: list[str]) -> list[Trial]:
+    """All trials of a command, the first of each place and fault before all others."""
     first, others = list[Trial](), list[Trial]()
     for kind in sorted({*kinds} & {*places}):
         ones = {place: number for number, place in reversed([*enumerate(places[kind])])}.values()
@@ -56,23 +56,37 @@ def trials(case: str, places: Places, kinds: list[str]) -> tuple[list[Trial], li
         for fault in FAULTS[kind]:
             first += [Trial(case, kind, fault, at) for at in sorted(ones)]
             others += [Trial(case, kind, fault, at) for at in range(0, len(places[kind]), step) if at not in ones]
-    return first, others
+    return first + others
 
 
-def spread(asked: list[Trial]) -> list[tuple[float, Trial]]:
-    """Trials with a number between 0 and 1, by which any part of them lies all over a command's life."""
-    return [((number * SPREAD) % 1, one) for number, one in enumerate(asked)]
+def ordered(asked: list[Trial], counted: dict[str, Places], made: list[fault_sweep.Outcome]) -> list[Trial]:
+    """First a trial of each place and fault that no command has, then those that its own has not, then all others; in
+    each of these three parts, trials of any beginning lie all over a command's life.
+    """
+    anywhere, here = ({(one.kind, one.fault, one.place) for one in made}, {where(one) for one in made})
+    found: tuple[list[Trial], ...] = ([], [], [])
+    for one in asked:
+        place = counted[one.case][one.kind][one.at]
+        mine = (one.case, one.kind, one.fault, place)
+        found[0 if mine[1:] not in anywhere else 1 if mine not in here else 2].append(one)
+        anywhere.add(mine[1:])
+        here.add(mine)
+    return [one for part in found for _, one in sorted(((i * SPREAD) % 1, one) for i, one in enumerate(part))]
 
 
-def sweep(path: Path, cases: list[str], kinds: list[str], minutes: float, share: tuple[int, int]) -> None:
-    """Make the trials that have not been made, until the time is over. share: (number, of how many processes)."""
-    until, known = time.monotonic() + 60 * minutes, {Trial(*one[:4]) for one in read(path)}
+def where(one: fault_sweep.Outcome) -> tuple[str, str, str, str]:
+    """What a trial covers."""
+    return one.case, one.kind, one.fault, one.place
+
+
+def sweep(path: Path, cases: list[str], kinds: list[str], minutes: float, new: bool) -> None:
+    """Make the trials that have not been made, until the time is over. new: at places only that no command has had."""
+    until, made = time.monotonic() + 60 * minutes, read(path)
     with tempfile.TemporaryDirectory(dir=path.parent) as name, contextlib.redirect_stdout(io.StringIO()):
         folder = Path(name).resolve()
-        fault_sweep.warmed(folder / "warm")
+        fault_sweep.warmed(folder / "warm", harmonized="harmonized run" in cases)
         tensors_can_be_made()
-        todo: tuple[list[tuple[float, Trial]], list[tuple[float, Trial]]] = ([], [])
-        ready = {}
+        asked, counted, ready = list[Trial](), dict[str, Places](), {}
         for case in (one for one in fault_sweep.CASES if one.name in cases):
             start = fault_sweep.prepared(case, folder / case.name / "start")
             work = folder / case.name / "work"
@@ -81,16 +95,18 @@ def sweep(path: Path, cases: list[str], kinds: list[str], minutes: float, share:
             shutil.rmtree(work)
             places["allocation"] = fault_sweep.counted(case, start, work, allocations=True).get("allocation", [])
             shutil.rmtree(work)
-            ready[case.name] = (case, start, wanted, work)
-            for some, asked in zip(todo, trials(case.name, places, kinds), strict=True):
-                some += spread(asked)
+            ready[case.name], counted[case.name] = (case, start, wanted, work), places
+            asked += trials(case.name, places, kinds)
             note(path.with_suffix(".counts"), case.name, places)
-        mine = [one for some in todo for number, (_, one) in enumerate(sorted(some)) if number % share[1] == share[0]]
-        for one in (one for one in mine if one not in known):
+        done, anywhere = {Trial(*one[:4]) for one in made}, {where(one)[1:] for one in made}
+        for one in (one for one in ordered(asked, counted, made) if one not in done):
             if time.monotonic() > until:
                 break
+            if new and (one.kind, one.fault, counted[one.case][one.kind][one.at]) in anywhere:
+                continue
             case, start, wanted, work = ready[one.case]
             outcome = fault_sweep.tried(case, start, wanted, work, *one[1:])
+            anywhere.add(where(outcome)[1:])
             with path.open("a") as file:
                 file.write(json.dumps(outcome) + "\n")
 
@@ -131,7 +147,8 @@ def report(path: Path) -> None:
         "commit": commit.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
     }
-    columns = ["trials", "right at once", "a code, then right", "power cut, then right", "then a named code", "wrong"]
+    columns = ["trials", "right at once", "a code, then right", "power cut, then right", "then a named code"]
+    columns += ["trained again", "wrong"]
     of_case = ["command", "operations on files", "places and faults tried"]
     tables = {
         "commands": {**about, "columns": [*of_case, *columns], "rows": by_case},
@@ -144,13 +161,13 @@ def row(made: list[fault_sweep.Outcome], column: str, name: str) -> list[str]:
     """How the trials ended in which a column has this value."""
     mine = [one for one in made if getattr(one, column) == name]
     ends = Counter(end(one) for one in mine)
-    return [f"{len(mine):,}", *(f"{ends[kind]:,}" for kind in ("at once", "code", "cut", "named", "wrong"))]
+    return [f"{len(mine):,}", *(f"{ends[kind]:,}" for kind in ("at once", "code", "cut", "named", "again", "wrong"))]
 
 
 def end(one: fault_sweep.Outcome) -> str:
     """How a trial ended, in a word."""
     if one.what != "right":
-        return "named" if one.what.startswith("named") else "wrong"
+        return next((word for word in ("named", "again") if one.what.startswith(word)), "wrong")
     return "at once" if one.first == 0 else "cut" if one.first == fault_sweep.CUT else "code"
 
 
@@ -161,14 +178,14 @@ def main() -> None:
     line.add_argument("--minutes", type=float, default=1e9)
     line.add_argument("--case", action="append", choices=[case.name for case in fault_sweep.CASES])
     line.add_argument("--kind", action="append", choices=list(FAULTS))
-    line.add_argument("--share", type=int, nargs=2, default=(0, 1), help="number of this process, and of how many")
+    line.add_argument("--new", action="store_true", help="only at places where no command has been tried")
     line.add_argument("--report", action="store_true", help="write the page's figures, and try nothing")
     options = line.parse_args()
     if options.report:
         return report(options.trials)
     options.trials.parent.mkdir(parents=True, exist_ok=True)
     cases = options.case or [case.name for case in fault_sweep.CASES]
-    sweep(options.trials, cases, options.kind or list(FAULTS), options.minutes, tuple(options.share))
+    sweep(options.trials, cases, options.kind or list(FAULTS), options.minutes, options.new)
     ends = Counter(end(one) for one in read(options.trials))
     print(", ".join(f"{name}: {count}" for name, count in ends.items()))
     return None
