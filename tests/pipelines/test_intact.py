@@ -14,6 +14,7 @@ import yaml
 from small_run import smallest
 
 import route_settings
+from federation.engine import Answers, InProcess
 from federation.outcome import STATE
 from pipelines.coordinator.run import make_world, stages_of
 from pipelines.coordinator.stages.train import MEMBERS
@@ -25,6 +26,7 @@ from pipelines.runs.exits import Exit
 from pipelines.runs.plan import Step, plan
 from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config
+from privacy.message import Call, Message
 
 SEPARABLE = smallest(pooling="refused", audit={"membership": False, "canaries": 0})
 SEPARABLE["train"] |= {"methods": {"moments": {"name": "moments"}}}
@@ -143,3 +145,26 @@ def test_the_settings_are_those_of_runs(tmp_path, monkeypatch):
         "route",
         "report",
     }
+
+
+def test_all_hospitals_are_asked_at_once_what_they_hold_and_one_that_left_is_not_asked(tmp_path):
+    asked: list[list[str]] = []
+
+    class Heard(InProcess):
+        def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
+            asked.append(sorted(messages))
+            return super().ask(call, messages, deadline_s=deadline_s)
+
+    def worker(call: Call, message: Message) -> Message:
+        assert call.request == "holds"
+        return Message({}, {"complaint": message.facts["about"]})
+
+    inside, outside = Heard(dict.fromkeys("abc", worker)), Heard({"z": worker})
+    config = validate(read_yaml(yaml.safe_dump(smallest()), environment={}), Config)
+    world = World(config, inside, tmp_path, Stop(), str, outside=outside)
+    assert world.complaint({site: {"about": None} for site in ("a", "b", "left", "z")}) is None
+    assert asked == [["a", "b"], ["z"]], "one question inside, one outside, and none that nobody answers"
+    assert world.complaint({"a": {"about": None}, "b": {"about": "gone"}, "z": {"about": "gone"}}) == "b: gone"
+    assert world.complaint({"left": {"about": "gone"}}) is None
+    with pytest.raises(SitesMissing, match="b: failed"):
+        world.complaint({"b": {}})

@@ -23,7 +23,7 @@ from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW, default_scale
 from privacy.message import Json, Message
 
-VERSION = 3  # 1 could not tell the FID
+VERSION = 4  # 1 could not tell the FID
 
 
 def settings(world: World) -> Json:

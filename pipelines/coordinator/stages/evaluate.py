@@ -22,7 +22,7 @@ from pipelines.settings.variants import Variant
 from privacy.message import Call, Json, Message, Params, to_bytes
 from privacy.release.gate import BUDGET
 
-VERSION = 10
+VERSION = 11
 Line: TypeAlias = tuple[str, Variant | None]
 """A label in the tables of results, and how its models are calibrated; None: not calibrated."""
 

@@ -29,9 +29,8 @@ from pipelines.settings.harmonization import RAW
 from pipelines.settings.image_spaces import extractor_name, features_in, features_name, headless, portable
 from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
 
-VERSION = (
-    10  # 1 rounded random convolutions of narrow filters by how many images there were; 3 to 8 tell what is public;
-)
+VERSION = 11
+# 1 rounded random convolutions of narrow filters by how many images there were; 3 to 8 tell what is public;
 # 8 asked by the same name when an extractor's package had changed
 
 

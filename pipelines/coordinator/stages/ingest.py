@@ -27,7 +27,7 @@ from privacy.message import Json, Message
 from privacy.release.policy import largest_delta
 from privacy.settings_error import Problem
 
-VERSION = 11
+VERSION = 12
 MOMENTS = ("count", "total", "squares")
 
 

@@ -51,7 +51,7 @@ from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
-VERSION = 22
+VERSION = 23
 
 
 def settings(world: World) -> Json:

@@ -28,7 +28,7 @@ from pipelines.settings.route import PERSONAL, SHARED, Line, Route
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.policy import OUTSIDE
 
-VERSION = 8
+VERSION = 9
 
 
 def settings(world: World) -> Json:

@@ -19,7 +19,7 @@ from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW, AnySpace
 from privacy.message import Json, Message, from_bytes, to_bytes
 
-VERSION = 2
+VERSION = 3
 
 
 def settings(world: World) -> Json:
