@@ -13,9 +13,9 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 import weakref
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
@@ -194,7 +194,7 @@ def _do(work: Callable[[], None], umask: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # what is half written is removed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal signals all processes
     os.umask(umask)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    start_new_thread(_end_with_parent, ())
     with suppress(Exception):
         work()
 
@@ -220,7 +220,7 @@ def _serve(hire: Hire, line: Connection, asked: Event, umask: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the engine tells of a stop; a terminal signals all processes
         signal.signal(number, signal.SIG_IGN)
     os.umask(umask)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    start_new_thread(_end_with_parent, ())
     workers = hire(asked.is_set, lambda progress: line.send((None, progress)))
     with suppress(EOFError, OSError):
         while True:
@@ -231,7 +231,10 @@ def _serve(hire: Hire, line: Connection, asked: Event, umask: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed run's sites must not go on: the same run may begin again at once, on the same folders."""
+    """A killed run's sites must not go on: the same run may begin again at once, on the same folders.
+
+    In a thread that nobody waits for: `Thread.start` waits for ever where memory is too short for the thread to begin.
+    """
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
