@@ -1,14 +1,14 @@
 """Every operation on a file fails once, in turn; then the same command again: what is lost, and what is spent twice?
 
-    python benchmarks/faults.py --trials runs/faults.jsonl --minutes 60
-    python benchmarks/faults.py --trials runs/faults.jsonl --report
+    python benchmarks/faults.py --trials benchmarks/faults.jsonl --minutes 60
+    python benchmarks/faults.py --trials benchmarks/faults.jsonl --report
 
 As SQLite's tests do it: a command (`tests/fault_sweep.py`) runs once to count its operations, then once for each of
-them and each fault that it can meet (`tests/injected.py`), in a copy of the folder and of the process. First comes one
-operation of each place (a sort of file, and the two innermost functions that work on it: a loop over patients is one
-place), for a command's operations are many and alike; then all others, in an order that spreads them over its whole
-life. Trials are written down one by one and are not made again, so a later call goes on. `--report` writes
-docs/results/data/faults.json.
+them and each fault that it can meet (`tests/injected.py`), in a copy of the folder and of the process. Operations are
+many and alike, so they are told apart by place: a sort of file, and the two innermost functions that work on it (a loop
+over patients is one place). First comes one trial of each place that no command has had, then each fault of each place,
+then those of each command, then all others. Trials of each of these parts are spread over a command's whole life,
+written down one by one, and not made again, so a later call goes on. `--report` writes docs/results/data/faults.json.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -60,18 +60,26 @@ def trials(case: str, places: Places, kinds: list[str]) -> list[Trial]:
 
 
 def ordered(asked: list[Trial], counted: dict[str, Places], made: list[fault_sweep.Outcome]) -> list[Trial]:
-    """First a trial of each place and fault that no command has, then those that its own has not, then all others; in
-    each of these three parts, trials of any beginning lie all over a command's life.
+    """First a trial of each place that no command has had, then of each place and fault that none has, then of those
+    that its own has not, then all others; in each part, trials of any beginning lie all over a command's life.
     """
-    anywhere, here = ({(one.kind, one.fault, one.place) for one in made}, {where(one) for one in made})
-    found: tuple[list[Trial], ...] = ([], [], [])
-    for one in asked:
+    here = {where(one) for one in made}
+    anywhere = {one[1:] for one in here}
+    places = {(kind, place) for kind, _, place in anywhere}
+    found: tuple[list[Trial], ...] = ([], [], [], [])
+    for _, one in sorted(((number * SPREAD) % 1, one) for number, one in enumerate(asked)):
         place = counted[one.case][one.kind][one.at]
-        mine = (one.case, one.kind, one.fault, place)
-        found[0 if mine[1:] not in anywhere else 1 if mine not in here else 2].append(one)
-        anywhere.add(mine[1:])
-        here.add(mine)
-    return [one for part in found for _, one in sorted(((i * SPREAD) % 1, one) for i, one in enumerate(part))]
+        new = (
+            (one.kind, place) not in places,
+            (one.kind, one.fault, place) not in anywhere,
+            (*one[:3], place) not in here,
+            True,
+        )
+        found[new.index(True)].append(one)
+        places.add((one.kind, place))
+        anywhere.add((one.kind, one.fault, place))
+        here.add((*one[:3], place))
+    return [one for part in found for one in part]
 
 
 def where(one: fault_sweep.Outcome) -> tuple[str, str, str, str]:
@@ -112,10 +120,27 @@ def sweep(path: Path, cases: list[str], kinds: list[str], minutes: float, new: b
 
 
 def note(path: Path, case: str, places: Places) -> None:
-    """Add a command's operations and places to the counts: kind -> (operations, places)."""
-    known = json.loads(path.read_text()) if path.exists() else {}
-    known[case] = {kind: [len(found), sorted({*found})] for kind, found in places.items()}
-    path.write_text(json.dumps(known, indent=1))
+    """Add a command's operations and places to the counts."""
+    known = counts_of(path) if path.exists() else {}
+    known[case] = {kind: (len(found), sorted({*found})) for kind, found in places.items()}
+    names = sorted({place for kinds in known.values() for _, found in kinds.values() for place in found})
+    number = {place: at for at, place in enumerate(names)}
+    of = {
+        name: {kind: (count, [number[place] for place in found]) for kind, (count, found) in kinds.items()}
+        for name, kinds in known.items()
+    }
+    path.write_text(
+        "\n".join(['{"places": [', ",\n".join(map(json.dumps, names)), f'], "commands": {json.dumps(of)}}}', ""])
+    )
+
+
+def counts_of(path: Path) -> dict[str, dict[str, tuple[int, list[str]]]]:
+    """Of each command and kind, how many operations there are, and their places."""
+    said = json.loads(path.read_text())
+    return {
+        name: {kind: (count, [said["places"][at] for at in found]) for kind, (count, found) in kinds.items()}
+        for name, kinds in said["commands"].items()
+    }
 
 
 def read(path: Path) -> list[fault_sweep.Outcome]:
@@ -125,41 +150,56 @@ def read(path: Path) -> list[fault_sweep.Outcome]:
 
 def report(path: Path) -> None:
     """Write the tables of docs/results/faults.md: operations, places and trials by command and by fault."""
-    made, counts = read(path), json.loads(path.with_suffix(".counts").read_text())
-    reached = {(one.case, one.kind, one.fault, one.place) for one in made}
-    by_case = []
+    made, counts = read(path), counts_of(path.with_suffix(".counts"))
+    asked = {
+        (name, kind, fault, place)
+        for name, kinds in counts.items()
+        for kind, (_, found) in kinds.items()
+        for place in found
+        for fault in FAULTS[kind]
+    }
+    known = {(one.kind, one.fault, one.place) for one in made}
+    rows, sums, tried = [], Counter[str](), {*map(where, made)}
     for name, kinds in counts.items():
-        operations = sum(number for kind, (number, _) in kinds.items() if kind != "allocation")
-        asked = {
-            (name, kind, fault, place)
-            for kind, (_, found) in kinds.items()
-            for place in found
-            for fault in FAULTS[kind]
-        }
-        tried = f"{len(asked & reached):,} of {len(asked):,}"
-        by_case.append([name, f"{operations:,}", tried, *row(made, "case", name)])
-    pairs = [(kind, fault) for kind in FAULTS for fault in FAULTS[kind]]
-    by_fault = [[kind, fault, *row([one for one in made if one.kind == kind], "fault", fault)] for kind, fault in pairs]
+        numbers = {kind: number for kind, (number, _) in kinds.items()}
+        tensors = numbers.pop("allocation", 0)
+        sums += Counter(files=sum(numbers.values()), tensors=tensors)
+        mine = {one for one in asked if one[0] == name}
+        ends = row([one for one in made if one.case == name])
+        some = covered({one[1::2] for one in mine}, {one[1::2] for one in tried if one[0] == name})
+        rows.append([name, f"{sum(numbers.values()):,}", f"{tensors:,}", some, covered(mine, tried), *ends])
+    some = covered({one[1::2] for one in asked}, {one[1::2] for one in tried})
+    every = covered({one[1:] for one in asked}, known)
+    rows.append(["all of them, each place once", f"{sums['files']:,}", f"{sums['tensors']:,}", some, every, *row(made)])
+    by_fault = []
+    for kind, fault in [(each, fault) for each in FAULTS for fault in FAULTS[each]]:
+        mine = {one[1:] for one in asked if one[1:3] == (kind, fault)}
+        ends = row([one for one in made if (one.kind, one.fault) == (kind, fault)])
+        by_fault.append([kind, fault, covered(mine, known), *ends])
     asked_git = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(asked_git, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 - ours
     about = {
-        "command": "python benchmarks/faults.py --trials runs/faults.jsonl",
+        "command": "python benchmarks/faults.py --trials benchmarks/faults.jsonl",
         "commit": commit.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
     }
     columns = ["trials", "right at once", "a code, then right", "power cut, then right", "then a named code"]
     columns += ["trained again", "wrong"]
-    of_case = ["command", "operations on files", "places and faults tried"]
+    of_case = ["command", "operations on files", "tensors made", "places tried", "with each fault"]
     tables = {
-        "commands": {**about, "columns": [*of_case, *columns], "rows": by_case},
-        "faults": {**about, "columns": ["operation", "fault", *columns], "rows": by_fault},
+        "commands": {**about, "columns": [*of_case, *columns], "rows": rows},
+        "faults": {**about, "columns": ["operation", "fault", "places tried", *columns], "rows": by_fault},
     }
     (ROOT / "docs/results/data/faults.json").write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
 
 
-def row(made: list[fault_sweep.Outcome], column: str, name: str) -> list[str]:
-    """How the trials ended in which a column has this value."""
-    mine = [one for one in made if getattr(one, column) == name]
+def covered(asked: set[Any], tried: set[Any]) -> str:
+    """How many of those that were asked for were tried."""
+    return f"{len(asked & tried):,} of {len(asked):,}"
+
+
+def row(mine: list[fault_sweep.Outcome]) -> list[str]:
+    """How trials ended."""
     ends = Counter(end(one) for one in mine)
     return [f"{len(mine):,}", *(f"{ends[kind]:,}" for kind in ("at once", "code", "cut", "named", "again", "wrong"))]
 

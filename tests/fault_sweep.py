@@ -10,9 +10,8 @@ import os
 import re
 import shutil
 import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +20,10 @@ import harmonized_run
 import yaml
 from injected import CUT, LIE, PLACE, STUDIES, Points, injected
 from limited import CRASHED, Ended, in_copy
+from plainly import plain
 from pydantic import TypeAdapter
 from small_run import PRIVATE, SMALL
 
-import evaluation.drawing
 import pipelines.hospital.simulated
 import pipelines.phantom.files
 from consilium.testing import testbed
@@ -182,29 +181,6 @@ def answered(argv: list[str]) -> int:
         return int(ended.code or 0)
     except (OSError, MemoryError) as error:
         return outside(error)
-
-
-def unpainted(size: tuple[float, float], alt: str, draw: object) -> str:
-    """In place of `evaluation.drawing.svg`: figures take most of a small run's time, and touch no file."""
-    return "<svg/>"
-
-
-@contextmanager
-def plain() -> Iterator[None]:
-    """Draw no figure, in no module, however late it is imported; afterwards as before."""
-    real = evaluation.drawing.svg
-    _exchange(real, unpainted)
-    try:
-        yield
-    finally:
-        _exchange(unpainted, real)
-
-
-def _exchange(old: Callable[..., str], new: Callable[..., str]) -> None:
-    """Exchange a function that modules import as `svg`."""
-    for module in [*sys.modules.values()]:
-        if getattr(module, "svg", None) is old:
-            module.svg = new  # type: ignore[attr-defined]
 
 
 def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -> dict[str, list[str]]:

@@ -7,16 +7,19 @@ with `--thorough` some hundreds.
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
+import re
 import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import fault_sweep
 import pytest
 import torch
-from fault_sweep import RUN, Case, Result, called, commanded, counted, prepared, result, tried, verdict
+from fault_sweep import RUN, Case, Outcome, Result, called, commanded, counted, prepared, result, tried, verdict
 from injected import CUT, FAULTS, POWER, Points, injected
 from limited import CRASHED, Ended, in_copy, in_no_more_memory
 from small_run import PRIVATE, SMALL
@@ -25,11 +28,21 @@ from pipelines.data.intake import in_order
 from pipelines.runs.exits import Exit
 from pipelines.runs.store import DiskFolder
 
+ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to a limit of memory")
 PRIVATE_RUN = Case("private run", PRIVATE, exact=False)
 POINTS = [("write", "ENOSPC", 0.9), ("fsync", POWER, 0.7), ("fsync", "EIO", 0.95), ("rename", POWER, 0.5)]
 POINTS += [("read", "EIO", 0.3), ("open", "EMFILE", 0.6), ("study", "MemoryError", 0.5)]
 """Kind, fault, and how far into the command."""
+
+
+def benchmark() -> Any:
+    """benchmarks/faults.py, which is no package."""
+    spec = importlib.util.spec_from_file_location("faults", ROOT / "benchmarks/faults.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +165,34 @@ def test_nobody_waits_for_a_thread_that_ended_before_it_could_say_that_it_began(
     for more in (0, 2**16, 2**24):
         ended = in_no_more_memory(read, more=more, seconds=20)
         assert ended.code == 50, ended
+
+
+def test_the_sweep_begins_with_places_that_nobody_has_tried_and_leaves_none_out(tmp_path):
+    sweep = benchmark()
+    places = {"open": ["x", "y", "x"], "rename": ["x"]}
+    asked = sweep.trials("run", places, ["open", "rename"])
+    assert sorted({one[1:] for one in asked}) == sorted(
+        (kind, fault, at) for kind in places for fault in FAULTS[kind] for at in range(len(places[kind]))
+    )
+    made = [Outcome("clean", "open", "EACCES", 0, 7, 0, "right", "x")]
+    new = [places[one.kind][one.at] for one in sweep.ordered(asked, {"run": places}, [])[:3]]
+    assert sorted(new) == ["x", "x", "y"], "each place of each kind, once"
+    first = sweep.ordered(asked, {"run": places}, made)
+    assert [(one.kind, places[one.kind][one.at]) for one in first[:2]] in (
+        [("open", "y"), ("rename", "x")],
+        [("rename", "x"), ("open", "y")],
+    )
+    assert sorted(first) == sorted(asked)
+    sweep.note(tmp_path / "counts", "run", places)
+    sweep.note(tmp_path / "counts", "clean", {"open": ["z", "x"]})
+    assert sweep.counts_of(tmp_path / "counts") == {
+        "run": {"open": (3, ["x", "y"]), "rename": (1, ["x"])},
+        "clean": {"open": (2, ["x", "z"])},
+    }
+
+
+def test_the_tests_that_the_page_names_are_there():
+    page = (ROOT / "docs/results/faults.md").read_text()
+    named = re.findall(r"`(test_\w+\.py)` ·\s`(test_\w+)`", page)
+    assert len(named) > 12
+    assert not [test for file, test in named if f"def {test}(" not in (ROOT / "tests/pipelines" / file).read_text()]
