@@ -19,6 +19,7 @@ from federation.registry import permitting
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.ledger import FILE
 from pipelines.models.file import READY, Ready, read_ready
+from pipelines.runs.listing import listed
 from pipelines.runs.runner import Results as Ended
 from privacy.message import Json
 from privacy.release import ledger as ledgers
@@ -198,7 +199,7 @@ def read_results(ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: 
     rows = tuple(_score(row) for row in json.loads((report / "scores.json").read_text(encoding="utf-8")))
     use = json.loads((report / ANSWERS).read_text(encoding="utf-8"))["use"]
     losses, starts = {}, dict[str, Mapping[str, Json]]()
-    for path in sorted(train.glob("*.json")):
+    for path in listed(train, "*.json"):
         said = json.loads(path.read_text(encoding="utf-8"))
         if "losses" in said:
             losses[str(said["label"])] = {

@@ -19,6 +19,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,15 +101,13 @@ def cleaned(run: Path, rule: Rule, now: float, *, really: bool) -> Outcome:
 
     now: seconds since 1970. An error in one run is returned, not raised, so that the other runs are still cleaned.
     """
-    if not really:
-        return Outcome(run.name, tuple(verdicts(items_of(run), rule, now)))
-    if any((run / name).is_symlink() for name in (LOCK, HOLDER)):
+    if really and any((run / name).is_symlink() for name in (LOCK, HOLDER)):
         return Outcome(run.name, (), f"{run / LOCK} is a link; a run makes a file. Look who made it.", Exit.DISK)
     decided: list[Verdict] = []
     try:
-        with RunLock(run):
+        with RunLock(run) if really else nullcontext():
             decided = verdicts(items_of(run), rule, now)
-            for verdict in decided:
+            for verdict in decided if really else ():
                 if not verdict.kept:
                     remove(verdict.item)
     except LockedError as error:

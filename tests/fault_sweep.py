@@ -54,7 +54,8 @@ def on_files(said: Mapping[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Case:
     """A command in a folder. begins: what was done there before. over: a wire between coordinator and hospitals.
-    exact: whether models and scores are equal in each run, which noise of the system's entropy prevents.
+    exact: whether models and scores are equal in each run, which noise of the system's entropy prevents. kept: other
+    files that must be as without a fault; neither more nor fewer.
     """
 
     name: str
@@ -87,7 +88,7 @@ CASES: tuple[Case, ...] = (
     Case("run that is finished", SMALL, begins=(RUN,)),
     Case("report again", PRIVATE, ("run", "tiny.yaml", "--from", "report", "--fresh"), begins=(RUN,), exact=False),
     Case("predict", SMALL, ("predict", READY, IMAGES, "--no-gland", "--out", "out"), begins=(RUN,), kept=("out",)),
-    Case("clean", SMALL, ("clean", "runs", "--older-than", "0h", "--yes"), begins=(RUN,)),
+    Case("clean", SMALL, ("clean", "runs", "--older-than", "0h", "--yes"), begins=(RUN,), kept=("runs/tiny/*/*",)),
     Case("ledger verify", PRIVATE, ("ledger", "verify", "runs/tiny/sites/a"), begins=(RUN,), exact=False),
     Case("ledger sum", PRIVATE, ("ledger", "sum", "runs/tiny/sites/a"), begins=(RUN,), exact=False),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import resource
 import signal
@@ -75,6 +76,7 @@ def in_no_more_memory(work: Callable[[], int], *, more: int = 0, seconds: int = 
     """
 
     def limited() -> int:
+        faulthandler.disable()  # a library that crashes is no news here
         signal.alarm(seconds)
         has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (has + more, UNLIMITED))

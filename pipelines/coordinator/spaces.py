@@ -11,6 +11,7 @@ from federation.models import OnFeatures
 from federation.origins import identity
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
+from pipelines.runs.listing import listed
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW, default_scale
 from pipelines.settings.image_spaces import features_name, space_of
@@ -55,7 +56,7 @@ def _spaces(inputs: Mapping[str, Path]) -> Iterator[Path]:
     """The answers of all hospitals about each space besides the raw one."""
     for stage in ("translate", "augment"):
         if stage in inputs:
-            yield from inputs[stage].glob("*.json")
+            yield from listed(inputs[stage], "*.json")
 
 
 def cohorts_for(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:

@@ -25,6 +25,7 @@ from pipelines.data.images import Target
 from pipelines.data.stored import targets
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.listing import listed
 from pipelines.runs.store import HIDDEN, DiskFolder, flush_folder, short
 from pipelines.runs.written import note
 from pipelines.settings.sites import SiteSettings
@@ -126,7 +127,7 @@ class Hospital:
             return hashlib.sha256(f"phantom {self.name}".encode()).digest()
         folder = DiskFolder(self.vault)
         if not folder.has(KEY):
-            if any(self.root.glob("cohorts/*/*")) or (self.root / "linkage.json").exists():
+            if listed(self.root, "cohorts/*/*") or (self.root / "linkage.json").exists():
                 # A new key would give every known patient a new pseudonym.
                 raise Refused("lost_key") from FileNotFoundError(f"{self.vault / KEY}: restore it from its backup")
             self.vault.mkdir(parents=True, exist_ok=True)

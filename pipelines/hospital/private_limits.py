@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipelines.hospital.hospital import Hospital
+from pipelines.runs.listing import listed
 from privacy.message import Json, Message
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, paid
@@ -26,7 +27,7 @@ def check_may_answer(hospital: Hospital) -> None:
     if not policy.promises:
         return
     if not hospital.ledger.exists():
-        if any(hospital.root.glob("conversations/*/*/*")):
+        if listed(hospital.root, "conversations/*/*/*"):
             raise Refused("lost_ledger") from FileNotFoundError(f"{hospital.ledger}: restore it from its backup")
         return
     if told(ledgers.lines(hospital.ledger)) > policy.max_failures:

@@ -42,6 +42,7 @@ from pipelines.hospital.segmentation import compared, patient_scores, reply_tens
 from pipelines.hospital.training import data_access
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.answers import answers
+from pipelines.runs.listing import listed
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.route import FineTuned, How
 from privacy.dp.access import Rows, Split
@@ -113,7 +114,7 @@ def _willing(hospital: Hospital) -> None:
     """Raises: Refused: `policy_inside`: the patients whom it would score trained the models; or with the code of
     `privacy.release.gate.unaffordable`.
     """
-    if any(hospital.root.glob(f"conversations/*/*/{INSIDE}*")):
+    if listed(hospital.root, f"conversations/*/*/{INSIDE}*"):
         raise Refused("policy_inside") from ValueError("this hospital takes part in the federation: it is not outside")
     if code := unaffordable(hospital.policy, ledgers.lines(hospital.ledger), [hospital.counts, NON_PRIVATE]):
         raise Refused(code)

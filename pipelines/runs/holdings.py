@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from pipelines.runs.listing import listed, names_in
 from pipelines.runs.stopping import LOCK
 from pipelines.runs.store import HIDDEN, MANIFEST, NAME
 
@@ -107,7 +108,7 @@ def runs_below(folder: Path) -> list[Path]:
 
 
 def items_of(run: Path) -> list[Item]:
-    """All items of a run, kind by kind."""
+    """All items of a run, kind by kind. Raises: OSError: a folder cannot be listed, so that some may be missing."""
     return [*(item for kind, places in PLACES.items() for item in _items(run, kind, places)), *_leftovers(run)]
 
 
@@ -130,13 +131,8 @@ def folders_in(path: Path) -> list[Path]:
 
 
 def entries(path: Path) -> list[Path]:
-    """The entries of a real folder, sorted; none if it is not one."""
-    if not is_folder(path):
-        return []
-    try:
-        return sorted(Path(entry.path) for entry in os.scandir(path))
-    except OSError:
-        return []
+    """The entries of a real folder, sorted; none if it is not one. Raises: OSError: it cannot be listed."""
+    return [path / name for name in names_in(path)] if is_folder(path) else []
 
 
 def is_folder(path: Path) -> bool:
@@ -159,7 +155,7 @@ def _item(run: Path, kind: Kind, where: str, name: str, parts: Iterable[Path]) -
 def _items(run: Path, kind: Kind, places: Places) -> Iterator[Item]:
     found: dict[tuple[str, str], list[Path]] = {}
     for pattern in dict.fromkeys(each.format(site=site) for each in places.patterns for site in ("sites/*", POOLED)):
-        for path in sorted(filter(_real(run, pattern), run.glob(pattern))):
+        for path in filter(_real(run, pattern), listed(run, pattern)):
             above, name = path.relative_to(run).parts[: -places.named], "/".join(path.parts[-places.named :])
             where = "" if places.shared or not above else above[above[0] == "sites"]
             found.setdefault((where, name), []).append(path)

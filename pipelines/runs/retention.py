@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.runs.holdings import ATTACKED, MAPS, PAGE, POOLED, QUALITIES, TRANSLATORS, Item, Kind, is_file
+from pipelines.runs.listing import listed
 from pipelines.runs.store import MANIFEST, ArtifactError, DiskFolder, read_manifest, short
 from privacy.message import Malformed
 
@@ -64,6 +65,9 @@ def verdicts(items: Sequence[Item], rule: Rule, now: float) -> list[Verdict]:
     """The verdict on every item of one run that matches the rule, in the order of removal.
 
     now: seconds since 1970.
+
+    Raises:
+        OSError: something cannot be read or listed, so that nobody knows what must stay.
     """
     asked = [item for item in items if item.kind in rule.kinds and now - item.newest >= rule.seconds]
     needed = set() if rule.needed else _needed(items)
@@ -135,7 +139,7 @@ def _answers_to_remove(going: set[Item], items: Sequence[Item]) -> set[Item]:
         if item.kind == "conversations"
         for part in item.parts
         for site, request, raw in wrote
-        if request and part.parents[2].name == site and any(part.glob(f"{request}-*"))
+        if request and part.parents[2].name == site and listed(part, f"{request}-*")
         if not raw or (site, raw) in _sources_of(item, (f"{request}-0",))
     }
 
@@ -147,7 +151,7 @@ def _sources_of(conversation: Item, answers: tuple[str, ...]) -> set[tuple[str, 
     found = set()
     for part in conversation.parts:
         if any(is_file(part / answer) for answer in answers):
-            with suppress(Malformed, OSError):
+            with suppress(Malformed):
                 found.add((part.parents[2].name, str(newest(DiskFolder(part)).facts.get("looked_at"))))
     return found
 
@@ -167,8 +171,8 @@ def _writer(item: Item) -> str:
 def _finished(conversation: Item) -> bool:
     """Whether every site has finished a training, or the conversation is not a training."""
     sites = [part for part in conversation.parts if part.parent.name != "federation"]
-    trained = [part for part in sites if any(part.glob("introduce-*"))]
-    return all(any(part.glob("finish-*")) for part in trained)
+    trained = [part for part in sites if listed(part, "introduce-*")]
+    return all(listed(part, "finish-*") for part in trained)
 
 
 def _refers_to_run(artifact: Item, run: str, items: Sequence[Item]) -> bool:
@@ -215,13 +219,15 @@ def _closure(items: Iterable[Item], first: Iterable[Item]) -> list[Item]:
 def _manifest(item: Item) -> dict[str, Any]:
     try:
         return read_manifest(item.parts[0])
-    except ArtifactError:  # a damaged artifact keeps nothing: the next run makes it again
+    except ArtifactError as error:  # a damaged artifact keeps nothing: the next run makes it again
+        if isinstance(error.__cause__, OSError):  # this one may be whole, and what it refers to must stay
+            raise error.__cause__ from error
         return {}
 
 
 def _cohorts_of(artifact: Item) -> list[tuple[str, str]]:
     """(site, cohort) to which an artifact of ingest, of translation or of features refers."""
-    said = [_json(path) for path in sorted(artifact.parts[0].glob("*.json")) if path.name != MANIFEST]
+    said = [_json(path) for path in listed(artifact.parts[0], "*.json") if path.name != MANIFEST]
     if artifact.where not in ("ingest", "translate", "augment", "features"):
         return []
     return [(site, str(home.get("cohort"))) for facts in said for site, home in facts.items() if isinstance(home, dict)]
@@ -232,7 +238,7 @@ def _runs_of(artifact: Item) -> list[str]:
     name = {"train": "train_run", "synthesize": "run"}.get(artifact.where)
     if name is None:
         return []
-    said = [_json(path) for path in sorted(artifact.parts[0].glob("*.json")) if path.name != MANIFEST]
+    said = [_json(path) for path in listed(artifact.parts[0], "*.json") if path.name != MANIFEST]
     return [str(facts[name]).rpartition("/")[2] for facts in said if name in facts]
 
 
@@ -270,11 +276,12 @@ def _labels_of(artifact: Item) -> list[str]:
         return [*settings["evaluate"].get("variants", {})] if isinstance(settings, dict) else []
     if artifact.where != "train":
         return []
-    return [path.stem for path in artifact.parts[0].glob("*.json") if path.name != MANIFEST]
+    return [path.stem for path in listed(artifact.parts[0], "*.json") if path.name != MANIFEST]
 
 
 def _json(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
+    """A file's contents; empty if it is gone or damaged. Raises: OSError: it cannot be read, so nobody knows."""
+    with suppress(FileNotFoundError, ValueError):
         found = json.loads(path.read_bytes())
         return found if isinstance(found, dict) else {}
     return {}

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from pipelines.runs.listing import everything
 from pipelines.runs.written import note
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def _sealed(manifest: dict[str, Any]) -> bytes:
 def _files(folder: Path) -> dict[str, Json]:
     """Size and sha256 of every file; flushes them to disk."""
     found: dict[str, Json] = {}
-    for path in sorted(folder.rglob("*")):
+    for path in everything(folder):
         name = PurePosixPath(path.relative_to(folder)).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise ArtifactError(f"an artifact holds plain files only, found {name}; write a copy")

@@ -65,6 +65,22 @@ def test_a_private_run_goes_on_after_a_fault_and_spends_what_it_would_have(start
     assert outcome.first in ({CUT} if fault == POWER else {0, 7, 9}), outcome
 
 
+def test_cleaning_removes_nothing_more_because_something_could_not_be_listed_or_read(start, tmp_path):
+    """An artifact that is overlooked keeps nothing, so what it refers to would go."""
+    case = next(case for case in fault_sweep.CASES if case.name == "clean")
+    begin = prepared(case, tmp_path / "start")
+    places = counted(case, begin, tmp_path / "count")
+    wanted = result(case, tmp_path / "count")
+    assert len(wanted.files) > 50
+    looked = [(kind, place, at) for kind in ("list", "read") for at, place in enumerate(places[kind])]
+    looked = [one for one in looked if one[1].startswith("runs/tiny/train") and ":_leftovers" not in one[1]]
+    of_training = {(kind, place): at for kind, place, at in looked if kind == "read" or "train " in place}
+    assert {kind for kind, _ in of_training} == {"list", "read"}
+    for (kind, _), at in of_training.items():
+        found = tried(case, begin, wanted, tmp_path / "work", kind, {"list": "EACCES", "read": "EIO"}[kind], at)
+        assert (found.first, found.then, found.what) == (Exit.DISK, Exit.OK, "right"), found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", fault_sweep.CASES, ids=lambda case: case.name)
 def test_each_command_goes_on_after_faults_all_over_its_life(case, tmp_path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.runs.listing import everything as below
+from pipelines.runs.listing import listed
 from pipelines.runs.store import (
     HIDDEN,
     MANIFEST,
@@ -185,6 +188,32 @@ def test_what_is_no_artifact_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match=r"found '\.\./x'"):
         write_artifact(tmp_path, "../x", "0", fill, about={})
     assert everything(tmp_path) <= {"train"}
+
+
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):
+    """Otherwise a stage's files would not be sealed, and what an artifact refers to would be removed."""
+    for name in ("a/b/c.json", "a/.hidden/d.json", "e/b/f.txt", "g.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    for pattern in ("*", "*/", "*/*", "*/*/", "a/*/*.json", "*/b/*", "none/*", "g.json/*", "[ae]/?/*.json"):
+        found = listed(tmp_path, pattern)
+        assert found == sorted(p for p in tmp_path.glob(pattern) if p.is_dir() or not pattern.endswith("/")), pattern
+    assert sorted(below(tmp_path)) == sorted(tmp_path.rglob("*"))
+    real = os.listdir
+
+    def closed(path: Path) -> list[str]:
+        if Path(path).name == "b":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", closed)
+    for look in (lambda: listed(tmp_path, "*/*/*"), lambda: list(below(tmp_path))):
+        with pytest.raises(PermissionError):
+            look()
+    assert listed(tmp_path, "*/*") == sorted(tmp_path.glob("*/*")), "nothing in it was asked for"
+    with pytest.raises(PermissionError):
+        make(tmp_path, lambda out: {"n": [(out / "b").mkdir(), (out / "b" / "model").write_text("x")][1]})
+    assert not list(tmp_path.glob("train/*"))
 
 
 KILLED = """

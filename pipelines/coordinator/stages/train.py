@@ -21,13 +21,14 @@ from pipelines.coordinator.spaces import Cohorts, cohorts_for
 from pipelines.coordinator.world import World
 from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain
+from pipelines.runs.listing import listed
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.image_spaces import space_of, start_name
 from privacy.message import Call, Json, Malformed, Message, Params, as_list, from_bytes
 
-VERSION = 13
+VERSION = 14
 LEARNING = 4  # raise it, and VERSION, when a change alters what is trained: every method is then trained again
 BEGUN = "begun"
 MEMBERS = "members.json"
@@ -265,7 +266,7 @@ def _identity(world: World, label: str, homes: Cohorts, begin: Start | None) -> 
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds the models that this artifact names."""
-    results = [json.loads(path.read_text()) for path in sorted(artifact.glob("*.json")) if path.name != "manifest.json"]
+    results = [json.loads(path.read_text()) for path in listed(artifact, "*.json") if path.name != "manifest.json"]
     runs: dict[str, Json] = {r["train_run"]: r["best"] for r in results if r["name"] != CENTRAL}
     for one in (one for one in results if "last" in one):
         outcome = restored(_folder(world, one["train_run"]), one["train_run"])

@@ -17,6 +17,7 @@ from typing import Any
 
 from evaluation.rows import AT_ONE
 from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
+from pipelines.runs.listing import listed
 from pipelines.runs.store import MANIFEST, digest, read_manifest
 from privacy.message import Json
 
@@ -90,7 +91,7 @@ def allowed(found: Figures, agreed: Collection[str]) -> Figures:
 
 def _curves(train: Path, everybody: frozenset[str]) -> Iterator[Point]:
     """Validation losses by round: of each site, and the mean over all. `loss/METHOD/SITE`."""
-    for path in sorted(train.glob("*.json")):
+    for path in listed(train, "*.json"):
         if path.name == MANIFEST:
             continue
         said = json.loads(path.read_text())
