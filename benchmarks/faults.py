@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,24 +159,16 @@ def report(path: Path) -> None:
         for place in found
         for fault in FAULTS[kind]
     }
-    known = {(one.kind, one.fault, one.place) for one in made}
-    rows, sums, tried = [], Counter[str](), {*map(where, made)}
-    for name, kinds in counts.items():
-        numbers = {kind: number for kind, (number, _) in kinds.items()}
-        tensors = numbers.pop("allocation", 0)
-        sums += Counter(files=sum(numbers.values()), tensors=tensors)
-        mine = {one for one in asked if one[0] == name}
-        ends = row([one for one in made if one.case == name])
-        some = covered({one[1::2] for one in mine}, {one[1::2] for one in tried if one[0] == name})
-        rows.append([name, f"{sum(numbers.values()):,}", f"{tensors:,}", some, covered(mine, tried), *ends])
-    some = covered({one[1::2] for one in asked}, {one[1::2] for one in tried})
-    every = covered({one[1:] for one in asked}, known)
-    rows.append(["all of them, each place once", f"{sums['files']:,}", f"{sums['tensors']:,}", some, every, *row(made)])
+    tried = {*map(where, made)}
+    rows = [summed(name, {name: kinds}, asked, made) for name, kinds in counts.items()]
+    others = {name: kinds for name, kinds in counts.items() if name != "harmonized run"}
+    rows.append(summed("all but the harmonized run, each place once", others, asked, made))
+    rows.append(summed("all, each place once", counts, asked, made))
     by_fault = []
     for kind, fault in [(each, fault) for each in FAULTS for fault in FAULTS[each]]:
         mine = {one[1:] for one in asked if one[1:3] == (kind, fault)}
         ends = row([one for one in made if (one.kind, one.fault) == (kind, fault)])
-        by_fault.append([kind, fault, covered(mine, known), *ends])
+        by_fault.append([kind, fault, covered(mine, {one[1:] for one in tried}), *ends])
     asked_git = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(asked_git, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 - ours
     about = {
@@ -191,6 +184,22 @@ def report(path: Path) -> None:
         "faults": {**about, "columns": ["operation", "fault", "places tried", *columns], "rows": by_fault},
     }
     (ROOT / "docs/results/data/faults.json").write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
+
+
+def summed(
+    name: str,
+    commands: Mapping[str, Mapping[str, tuple[int, list[str]]]],
+    asked: set[tuple[str, str, str, str]],
+    made: list[fault_sweep.Outcome],
+) -> list[str]:
+    """A row of some commands: their operations, which of their places and faults were tried, and how trials ended."""
+    numbers = Counter[str]()
+    for kinds in commands.values():
+        numbers.update({kind: number for kind, (number, _) in kinds.items()})
+    tensors, mine = numbers.pop("allocation", 0), [one for one in made if one.case in commands]
+    here, tried = ({one[1:] for one in some if one[0] in commands} for some in (asked, {*map(where, mine)}))
+    places = covered({one[::2] for one in here}, {one[::2] for one in tried})
+    return [name, f"{sum(numbers.values()):,}", f"{tensors:,}", places, covered(here, tried), *row(mine)]
 
 
 def covered(asked: set[Any], tried: set[Any]) -> str:
