@@ -156,7 +156,7 @@ class _Hands(Generic[W, T]):
         while len(self._ahead) > most:
             first = self._ahead[0]
             cancelled = stopped() and first.cancel()
-            if self._given and self._given[0][0] is first:  # nobody works on it yet
+            if self._waits(first):
                 self._one()
             found = [] if cancelled else [first.result()]
             self._ahead.popleft()
@@ -165,6 +165,13 @@ class _Hands(Generic[W, T]):
     def end(self) -> None:
         """Begin nothing any more, and wait for what was begun."""
         wait([one for one in self._ahead if not one.cancel()])
+
+    def _waits(self, future: Future[T]) -> bool:
+        """Whether nobody works on it yet."""
+        try:
+            return self._given[0][0] is future
+        except IndexError:  # threads took them all, perhaps a moment ago
+            return False
 
     def _work(self) -> None:
         while self._one():
