@@ -2,8 +2,10 @@
 
     cd PLACE && PYTHONPATH=CHECKOUT python CHECKOUT/benchmarks/stage_times.py prostate_adc.yaml
 
-Arguments are those of `pipelines.run`. Processor seconds are of all threads and processes of the run. With one thread
-and one process (`threads: 1`, `processes: 1`) they are what a stage takes on a machine that does nothing else.
+Arguments are those of `pipelines.run`; with `--in-turn`, what drawn pictures alone teach is learnt when a stage needs
+it, and not by one more process from the beginning (`pipelines/coordinator/ahead.py`). Processor seconds are of all
+threads and processes of the run. With one thread and one process (`threads: 1`, `processes: 1`) they are what a stage
+takes on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import psutil
 
+from pipelines.coordinator import run as coordinator
 from pipelines.run import main as run
 from pipelines.runs import runner
 
@@ -42,7 +45,9 @@ def main() -> None:
             spent[step.stage.name] = (time.monotonic() - clock, processor() - used)
 
     runner._run = timed  # type: ignore[assignment]
-    code = run(sys.argv[1:])
+    if "--in-turn" in sys.argv:
+        coordinator.ahead = lambda steps, world: nullcontext()
+    code = run([argument for argument in sys.argv[1:] if argument != "--in-turn"])
     print("| stage | s of CPU | s |\n|---|---|---|")
     for name, (clock, used) in {**spent, "whole": (time.monotonic() - begun, processor())}.items():
         print(f"| {name} | {used:.1f} | {clock:.1f} |")

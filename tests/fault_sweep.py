@@ -10,19 +10,21 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import flare_jobs
 import harmonized_run
 import yaml
 from injected import CUT, LIE, PLACE, STUDIES, Points, injected
 from limited import CRASHED, Ended, in_copy
 from plainly import plain
 from pydantic import TypeAdapter
-from small_run import PRIVATE, SMALL
+from small_run import PRIVATE, SMALL, smallest
 
 import pipelines.hospital.simulated
 import pipelines.phantom.files
@@ -36,6 +38,8 @@ from privacy.release import ledger as ledgers
 RUN = ("run", "tiny.yaml")
 PATIENCE = 300
 """Seconds after which a command hangs."""
+PLACES = ".places"
+"""Ends the name of the file with the places of a command's operations."""
 ATTEMPT = re.compile(r"(?<=#)-[0-9]+(?=\.)")
 """What the name of a training has more if it was made again."""
 SOURCE = {"kind": "phantom", "scanner": "P", "patients": 8, "slices": 4, "format": "nifti"}
@@ -53,16 +57,17 @@ def on_files(said: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """A command in a folder. begins: what was done there before. over: a wire between coordinator and hospitals.
-    exact: whether models and scores are equal in each run, which noise of the system's entropy prevents. kept: other
-    files that must be as without a fault; neither more nor fewer.
+    """A command in a folder. begins: what was done there before. over: what lies between coordinator and hospitals: a
+    `wire`, or FLARE's two sides, where faults meet the process of the operator (`operator`) or that of a `job`. exact:
+    whether models and scores are equal in each run, which noise of the system's entropy prevents. kept: other files
+    that must be as without a fault; neither more nor fewer.
     """
 
     name: str
     settings: Mapping[str, Any]
     argv: tuple[str, ...] = RUN
     begins: tuple[tuple[str, ...], ...] = ()
-    over: bool = False
+    over: Literal["", "wire", "operator", "job"] = ""
     exact: bool = True
     kept: tuple[str, ...] = field(default=())
 
@@ -76,15 +81,19 @@ def harmonized() -> dict[str, Any]:
     return made
 
 
+FLARE = (*RUN, "--engine", "flare", "--kit", "kit")
 READY = "runs/tiny/sites/a/ready/fedavg.safetensors"
 IMAGES = f"{STUDIES}/a/images"
 HARMONIZED = harmonized()
+FAR = smallest(pooling="refused")
 CASES: tuple[Case, ...] = (
     Case("run", SMALL),
-    Case("run over a wire", SMALL, over=True),
+    Case("run over a wire", SMALL, over="wire"),
     Case("private run", PRIVATE, exact=False),
-    Case("private run over a wire", PRIVATE, over=True, exact=False),
+    Case("private run over a wire", PRIVATE, over="wire", exact=False),
     Case("harmonized run", HARMONIZED, exact=False),
+    Case("run over FLARE, operator", FAR, FLARE, over="operator"),
+    Case("run over FLARE, job", FAR, FLARE, over="job"),
     Case("run that is finished", SMALL, begins=(RUN,)),
     Case("report again", PRIVATE, ("run", "tiny.yaml", "--from", "report", "--fresh"), begins=(RUN,), exact=False),
     Case("predict", SMALL, ("predict", READY, IMAGES, "--no-gland", "--out", "out"), begins=(RUN,), kept=("out",)),
@@ -146,7 +155,11 @@ def prepared(case: Case, folder: Path) -> Path:
         key.parent.mkdir(parents=True)
         key.write_bytes(hashlib.sha256(site.encode()).digest())
         key.chmod(0o600)
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(on_files(case.settings)))
+    said = on_files(case.settings)
+    if case.over in ("operator", "job"):
+        flare_jobs.written(folder, said["sites"])
+        said["sites"] = {name: {"source": {"kind": "elsewhere"}} for name in said["sites"]}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(said))
     for argv in case.begins:
         ended = called(case, folder, argv)
         if ended.code:
@@ -167,11 +180,52 @@ def called(case: Case, folder: Path, argv: Sequence[str] | None = None, points: 
 def commanded(case: Case, folder: Path, argv: Sequence[str] | None = None, points: Points | None = None) -> int:
     """The command of a case in this process, which is a copy; its code. points: operations to count or to let fail."""
     os.chdir(folder)
-    if case.over:
+    if case.over == "wire":
         pipelines.hospital.simulated.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
     line = list(case.argv if argv is None else argv)
-    with plain(), injected(points, allocations=points.kind == "allocation") if points else nullcontext():
+    with plain():
+        if case.over in ("operator", "job"):
+            return over_flare(line, points, in_job=case.over == "job")
+        with met_by(points):
+            return answered(line)
+
+
+def met_by(points: Points | None) -> AbstractContextManager[object]:
+    """What meets the operations."""
+    return injected(points, allocations=points.kind == "allocation") if points else nullcontext()
+
+
+def over_flare(line: list[str], points: Points | None, *, in_job: bool) -> int:
+    """The exit code of a command whose hospitals are on other machines. in_job: operations are those of its first job,
+    not those of the operator.
+    """
+    if points is None:
+        with flare_jobs.here():
+            return answered(line)
+    job = partial(met_once if in_job else spared, points)
+    with flare_jobs.here(job), nullcontext() if in_job else met_by(points):
         return answered(line)
+
+
+@contextmanager
+def met_once(points: Points) -> Iterator[None]:
+    """What meets the operations of a job, if no earlier job met it. The places that a job counts are put into a file,
+    because it is another process.
+    """
+    told = Path(f"{points.root}{PLACES}")
+    if Path(f"{points.root}{PLACE}").exists() or told.exists():
+        points.at = None
+    with met_by(points):
+        yield
+    if points.places is not None:
+        told.write_text(json.dumps(points.places))
+
+
+@contextmanager
+def spared(points: Points) -> Iterator[None]:
+    """A job meets no fault."""
+    points.at = None
+    yield
 
 
 def answered(argv: list[str]) -> int:
@@ -187,18 +241,20 @@ def answered(argv: list[str]) -> int:
 def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -> dict[str, list[str]]:
     """Where the command of a case makes its operations, without any fault: `Points.place` of each, by kind."""
     shutil.copytree(start, work)
+    told = Path(f"{work}{PLACES}")
 
     def look() -> int:
         points = Points(work, kind="allocation" if allocations else "", places={})
         code = commanded(case, work, points=points)
-        (work / "places").write_text(json.dumps(points.places))
+        if not told.exists():
+            told.write_text(json.dumps(points.places))
         return code
 
     ended = in_copy(look)
     if ended.code:
         raise RuntimeError(f"{case.name} ended with {ended}")
-    places: dict[str, list[str]] = json.loads((work / "places").read_text())
-    (work / "places").unlink()
+    places: dict[str, list[str]] = json.loads(told.read_text())
+    told.unlink()
     return places
 
 

@@ -32,10 +32,13 @@ PLAIN_RUN: dict[str, Any] = {
 
 @dataclass
 class Federation:
-    """folder: of kits, hospitals' homes and logs. sites: name -> the group `site` of its YAML."""
+    """folder: of kits, hospitals' homes and logs. sites: name -> the group `site` of its YAML. homes: the folder of the
+    hospitals' homes, in `folder`.
+    """
 
     folder: Path
     sites: dict[str, dict[str, Any]]
+    homes: str = "homes"
     kits: Path = field(init=False)
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -43,11 +46,11 @@ class Federation:
         self.kits = provisioned(self.folder, tuple(self.sites))
 
     def home(self, site: str) -> Path:
-        return self.folder / "homes" / site
+        return self.folder / self.homes / site
 
     def settings(self, site: str) -> Path:
         path = self.folder / f"{site}.yaml"
-        said = {"name": site, "kit": f"kits/{site}", "root": f"homes/{site}", "device": "cpu", "threads": 1}
+        said = {"name": site, "kit": f"kits/{site}", "root": f"{self.homes}/{site}", "device": "cpu", "threads": 1}
         path.write_text(yaml.safe_dump({**said, "kit": str(self.kits / site), "site": self.sites[site]}))
         return path
 
@@ -129,9 +132,11 @@ class Federation:
 
 
 @contextmanager
-def federation(folder: Path, sites: dict[str, dict[str, Any]], start: tuple[str, ...] = ()) -> Iterator[Federation]:
-    """start: who is started, where not all are."""
-    made = Federation(folder, sites)
+def federation(
+    folder: Path, sites: dict[str, dict[str, Any]], start: tuple[str, ...] = (), homes: str = "homes"
+) -> Iterator[Federation]:
+    """start: who is started, where not all are. homes: see `Federation`."""
+    made = Federation(folder, sites, homes)
     try:
         made.start(*start)
         yield made

@@ -186,7 +186,7 @@ def _opener(points: Points) -> Callable[..., Any]:
         both = raw.readable() and raw.writable()
         wrapped = io.BufferedRandom if both else io.BufferedWriter if raw.writable() else io.BufferedReader
         buffered: Any = wrapped(raw)
-        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline, buffering == 1)
 
     return opened
 
