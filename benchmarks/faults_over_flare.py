@@ -108,16 +108,15 @@ def main() -> None:
     line.add_argument("--trials", type=Path, required=True, help="a file with a line for each trial that was made")
     line.add_argument("--minutes", type=float, default=1e9)
     options = line.parse_args()
-    until = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         os.environ |= {ARMED: str(folder / "armed.json"), "PYTHONPATH": f"{ROOT}/tests/flare_struck:{ROOT}"}
-        sweep(folder, options.trials, until)
+        sweep(folder, options.trials, options.minutes)
     ends = Counter(end(one) for one in read(options.trials) if one.case in PROCESSES)
     print(", ".join(f"{name}: {count}" for name, count in ends.items()))
 
 
-def sweep(folder: Path, path: Path, until: float) -> None:
+def sweep(folder: Path, path: Path, minutes: float) -> None:
     """Make the trials that have not been made, spread over the life of each process, until the time is over."""
     case = next(case for case in fault_sweep.CASES if case.over == "job")
     start = fault_sweep.prepared(case, folder / "start")
@@ -132,6 +131,7 @@ def sweep(folder: Path, path: Path, until: float) -> None:
             note(path.with_suffix(".counts"), one, found)
         wanted = fault_sweep.result(case, swept.work)
         swept.empty()
+        until = time.monotonic() + 60 * minutes
         for one, kind, fault, at in chosen(counted, {(*one[:3], one.place) for one in read(path)}):
             if time.monotonic() > until:
                 break
