@@ -38,7 +38,7 @@ from federation.engine import InProcess, Worker
 from federation.origins import origins
 from federation.remote import Pending, Reach, Remote
 from pipelines.coordinator.run import Engines, run_config, simulated_workers
-from pipelines.data.tensors.file import write_whole
+from pipelines.data.tensors.file import write_private
 from pipelines.external.settings import is_external
 from pipelines.hospital.hospital import KEY
 from pipelines.loader.document import ConfigError, Document, parsed
@@ -148,8 +148,8 @@ def train(
     config = _checked(parsed(text, environment=os.environ), engine, have.examples)
     with _private_files():
         for site, own_examples in have.examples.items():
-            write_whole(file_of(place, site), own_examples.data(names))
-        write_whole(place / SETTINGS, text.encode())
+            write_private(file_of(place, site), own_examples.data(names))
+        write_private(place / SETTINGS, text.encode())
         if repeats := privacy is None:
             _put_keys(config, have.examples)
     told = (*not_guaranteed(config, common_names(have.examples)), *([DERIVED] if repeats and have.examples else []))
@@ -235,7 +235,7 @@ def _put_keys(config: Config, sites: Iterable[str]) -> None:
     for site in sites:
         path = Path(config.runs) / config.name / "sites" / site / KEY
         if config.sites[site].home is None and not path.exists():
-            write_whole(path, derived_key(config.seed, site))
+            write_private(path, derived_key(config.seed, site))
 
 
 def _register(settings: Iterable[object]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import flare_jobs
+import folder_archive
 import harmonized_run
 import yaml
 from injected import CUT, LIE, PLACE, STUDIES, Points, injected
@@ -27,6 +28,7 @@ from pydantic import TypeAdapter
 from small_run import PRIVATE, SMALL, smallest
 
 import pipelines.hospital.simulated
+import pipelines.nights.night
 import pipelines.phantom.files
 from consilium.testing import testbed
 from pipelines.__main__ import main
@@ -45,11 +47,11 @@ ATTEMPT = re.compile(r"(?<=#)-[0-9]+(?=\.)")
 SOURCE = {"kind": "phantom", "scanner": "P", "patients": 8, "slices": 4, "format": "nifti"}
 
 
-def on_files(said: Mapping[str, Any]) -> dict[str, Any]:
+def on_files(said: Mapping[str, Any], kind: str = "nifti") -> dict[str, Any]:
     """The same settings, with phantoms' files in place of phantoms: nothing is made up while a fault is tried."""
     made = copy.deepcopy(dict(said))
     for name, site in made["sites"].items():
-        site["source"] = {"kind": "nifti", "folder": f"{STUDIES}/{name}/images"}
+        site["source"] = {"kind": kind, "folder": f"{STUDIES}/{name}/images"}
         masks = f"{STUDIES}/{name}/masks"
         site |= {"labels": {"kind": "mask", "folder": f"{masks}/lesion"}, "gland": {"folder": f"{masks}/gland"}}
     return made
@@ -60,7 +62,8 @@ class Case:
     """A command in a folder. begins: what was done there before. over: what lies between coordinator and hospitals: a
     `wire`, or FLARE's two sides, where faults meet the process of the operator (`operator`) or that of a `job`. exact:
     whether models and scores are equal in each run, which noise of the system's entropy prevents. kept: other files
-    that must be as without a fault; neither more nor fewer.
+    that must be as without a fault; neither more nor fewer. counted: folders that must have as many files. of:
+    what hospitals' files are.
     """
 
     name: str
@@ -70,6 +73,8 @@ class Case:
     over: Literal["", "wire", "operator", "job"] = ""
     exact: bool = True
     kept: tuple[str, ...] = field(default=())
+    counted: tuple[str, ...] = field(default=())
+    of: Literal["nifti", "dicom"] = "nifti"
 
 
 def harmonized() -> dict[str, Any]:
@@ -84,6 +89,16 @@ def harmonized() -> dict[str, Any]:
 FLARE = (*RUN, "--engine", "flare", "--kit", "kit")
 READY = "runs/tiny/sites/a/ready/fedavg.safetensors"
 IMAGES = f"{STUDIES}/a/images"
+KEY = "hospital.key"
+DICOM = f"{STUDIES}/dicom"
+DEIDENTIFY = ("deidentify", DICOM, "out", "--key", KEY)
+NIGHT = {
+    "archive": {"kind": "dicomweb", "url": "http://127.0.0.1:1"},
+    "ask": {"modality": "MR", "days": 36_500},
+    "read": {"no_gland": True},
+    "model": READY,
+    "state": "state",
+}
 HARMONIZED = harmonized()
 FAR = smallest(pooling="refused")
 CASES: tuple[Case, ...] = (
@@ -98,6 +113,9 @@ CASES: tuple[Case, ...] = (
     Case("report again", PRIVATE, ("run", "tiny.yaml", "--from", "report", "--fresh"), begins=(RUN,), exact=False),
     Case("predict", SMALL, ("predict", READY, IMAGES, "--no-gland", "--out", "out"), begins=(RUN,), kept=("out",)),
     Case("clean", SMALL, ("clean", "runs", "--older-than", "0h", "--yes"), begins=(RUN,), kept=("runs/tiny/*/*",)),
+    Case("deidentify", SMALL, DEIDENTIFY, kept=("out", f"{KEY}.accounted.csv")),
+    Case("deidentify with a new key", SMALL, (*DEIDENTIFY[:-1], "new.key"), exact=False, counted=("out",)),
+    Case("night", SMALL, ("night", "night.yaml"), begins=(RUN,), exact=False, counted=("archive/taken/*",), of="dicom"),
     Case("ledger verify", PRIVATE, ("ledger", "verify", "runs/tiny/sites/a"), begins=(RUN,), exact=False),
     Case("ledger sum", PRIVATE, ("ledger", "sum", "runs/tiny/sites/a"), begins=(RUN,), exact=False),
 )
@@ -149,17 +167,24 @@ def prepared(case: Case, folder: Path) -> Path:
     """A folder in which the command of a case can begin."""
     folder.mkdir(parents=True)
     for site in "ab":
-        source = TypeAdapter(PhantomSource).validate_python(SOURCE | {"seed": "_ab".index(site)})
+        source = TypeAdapter(PhantomSource).validate_python(SOURCE | {"seed": "_ab".index(site), "format": case.of})
         pipelines.phantom.files.write(source, folder / STUDIES / site)
         key = folder / "runs/tiny/sites" / site / "pseudonym.key"  # the same splits in each run
         key.parent.mkdir(parents=True)
         key.write_bytes(hashlib.sha256(site.encode()).digest())
         key.chmod(0o600)
-    said = on_files(case.settings)
+    said = on_files(case.settings, case.of)
     if case.over in ("operator", "job"):
         flare_jobs.written(folder, said["sites"])
         said["sites"] = {name: {"source": {"kind": "elsewhere"}} for name in said["sites"]}
     (folder / "tiny.yaml").write_text(yaml.safe_dump(said))
+    if case.argv[0] in ("deidentify", "night"):
+        source = TypeAdapter(PhantomSource).validate_python({**SOURCE, "seed": 2, "patients": 3, "format": "dicom"})
+        pipelines.phantom.files.write(source, folder / DICOM)
+        folder_archive.filled(folder / "archive", sorted((folder / DICOM / "images").rglob("*.dcm")))
+        (folder / "night.yaml").write_text(yaml.safe_dump(NIGHT))
+        (folder / KEY).write_bytes(hashlib.sha256(b"hospital").digest())
+        (folder / KEY).chmod(0o600)
     for argv in case.begins:
         ended = called(case, folder, argv)
         if ended.code:
@@ -182,6 +207,8 @@ def commanded(case: Case, folder: Path, argv: Sequence[str] | None = None, point
     os.chdir(folder)
     if case.over == "wire":
         pipelines.hospital.simulated.InProcess = testbed.SerializingEngine  # type: ignore[misc, assignment]
+    archive = folder_archive.FolderArchive(folder / "archive")
+    pipelines.nights.night.open_archive = lambda settings: nullcontext(archive)  # type: ignore[assignment]
     line = list(case.argv if argv is None else argv)
     with plain():
         if case.over in ("operator", "job"):
@@ -258,6 +285,29 @@ def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -
     return places
 
 
+def unforced(case: Case, work: Path) -> list[str]:
+    """Sorts of files that a loss of power would damage just after the command of a case has ended well in a folder."""
+    told = Path(f"{work}{PLACES}")
+
+    def look() -> int:
+        points = Points(work)
+        code = commanded(case, work, points=points)
+        left = {
+            path
+            for (_, inode), (path, length) in points.dirty.items()
+            if os.path.isfile(path) and os.stat(path).st_ino == inode and os.stat(path).st_size > length
+        }
+        told.write_text(json.dumps(sorted({points.sort(path) for path in left})))
+        return code
+
+    ended = in_copy(look)
+    if ended.code:
+        raise RuntimeError(f"{case.name} ended with {ended}")
+    found: list[str] = json.loads(told.read_text())
+    told.unlink()
+    return found
+
+
 def result(case: Case, folder: Path) -> Result:
     """What the command left: of runs that repeat exactly models, states and scores; and what hospitals spent."""
     root = folder / "runs" / "tiny"
@@ -278,6 +328,9 @@ def result(case: Case, folder: Path) -> Result:
         files = {
             path.relative_to(folder).as_posix(): b"" for path in sorted(root.glob("sites/*/ready/fedavg.safetensors"))
         }
+    for one in (one for pattern in case.counted for one in sorted(folder.glob(pattern))):
+        number = sum(path.is_file() for path in one.rglob("*"))
+        files[f"files in {one.relative_to(folder)}"] = str(number).encode()
     for path in sorted(root.glob("ingest/*/sites.json"), key=lambda path: path.stat().st_mtime_ns)[-1:]:
         used = {
             site: [said.get("images"), said.get("rejected")] for site, said in json.loads(path.read_bytes()).items()

@@ -48,7 +48,7 @@ REAL = {name: getattr(os, name) for name in ("open", "read", "write", "fsync", "
 REAL |= {name: getattr(os, name) for name in ("remove", "rmdir", "listdir", "scandir", "close", "truncate")}
 PLACE = ".place"
 """Ends the name of the file, beside the folder that is looked at, that says where a fault was met."""
-NAMES = re.compile(r"(?<=sites/|files/)[ab](?=/)|[0-9a-f]{8,}|\btmp\w{8}\b|[0-9]+")
+NAMES = re.compile(r"(?<=out/)[a-z0-9]{16}(?=/)|(?<=sites/|files/)[ab](?=/)|[0-9a-f]{8,}|\btmp\w{8}\b|[0-9]+")
 """What differs between files of the same sort: the hospital, digests, names of temporary files and numbers."""
 TESTS = os.path.dirname(os.path.abspath(__file__))
 PROJECT = os.path.dirname(TESTS) + os.sep
@@ -107,7 +107,7 @@ class Points:
     def place(self, path: object) -> str:
         """Which sort of file is worked on, and the two innermost functions of the project that do it."""
         named = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(path)
-        sort = re.sub(NAMES, "#", os.path.relpath(named, self.root) if named else "")
+        sort = self.sort(named) if named else ""
         frame, found = sys._getframe(1), list[str]()
         while frame is not None and len(found) < 2:
             code = frame.f_code
@@ -115,6 +115,10 @@ class Points:
                 found.append(f"{os.path.relpath(code.co_filename, PROJECT)}:{code.co_name}")
             frame = frame.f_back
         return " < ".join([sort, *found])
+
+    def sort(self, path: str) -> str:
+        """A path below the root without what differs between files of the same sort."""
+        return re.sub(NAMES, "#", os.path.relpath(path, self.root))
 
     def lose_power(self) -> NoReturn:
         """End the process; of every file only what was forced to the disk is left."""

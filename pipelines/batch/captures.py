@@ -17,7 +17,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from evaluation.tiles import Tile, drawn
 from pipelines.batch.reports import series_name
-from pipelines.batch.tables import write_whole
 from pipelines.data.folder import steady
 from pipelines.data.grids.geometry import spacing_of
 from pipelines.data.index import Candidate, load
@@ -26,6 +25,7 @@ from pipelines.data.writing.dicom_capture import capture_bytes
 from pipelines.data.writing.dicom_report import Finding
 from pipelines.data.writing.dicom_source import NOTICE, PUBLISHER, Pseudonymous, ResultMaker
 from pipelines.loader.command_line import installed_version
+from privacy.durable import write_whole
 
 CAPTURES = "captures"
 SIDE = 448  # pixels of the longer side of a panel

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from evaluation.csv_text import csv_text, read_csv_text
-from pipelines.batch.tables import write_whole
 from privacy.deidentify.keyed import keyed_digest
+from privacy.durable import write_whole
 
 HEADER = ("image", "sheet", "confirmed")
 DIGEST = re.compile(r"[0-9a-f]{64}")

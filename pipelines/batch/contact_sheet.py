@@ -18,9 +18,9 @@ from pydicom.pixels import apply_color_lut
 from evaluation.drawing import png_uri
 from evaluation.rendering import rendered
 from pipelines.batch.layouts_file import entry
-from pipelines.batch.tables import write_whole
 from privacy.deidentify.burned import Blanked, decoded, shown_as
 from privacy.deidentify.layouts import Rectangle
+from privacy.durable import write_whole
 
 Pixels = NDArray[np.generic]
 LARGEST = 100_000_000  # pixels on a sheet, so that a browser can open it; further images come on the next

@@ -15,7 +15,7 @@ from pipelines.batch.confirmations import confirmed_images
 from pipelines.batch.key import profile_of, read_key
 from pipelines.batch.layouts_file import read_layouts
 from pipelines.batch.loop import Results, collect, problems_of_places, run_batch, say
-from pipelines.batch.tables import keep_refusals, write_whole
+from pipelines.batch.tables import keep_refusals
 from pipelines.data.accounts import Account, accounted, accounts_csv, describe_sums
 from pipelines.data.folder import below, walked
 from pipelines.data.index import folder_problems
@@ -24,6 +24,7 @@ from pipelines.data.writing.dicom_header import checked_bytes, file_name
 from pipelines.runs.exits import Exit
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify
 from privacy.deidentify.layouts import Layout
+from privacy.durable import write_whole
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outc
 def _write(path: Path, data: bytes) -> tuple[str, str]:
     """Write the file, never over another one; return kind and detail of the outcome."""
     if not path.exists():
-        write_whole(path, data, flush=False)
+        write_whole(path, data)
         return "written", ""
     if path.read_bytes() == data:
         return "there", ""

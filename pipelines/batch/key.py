@@ -13,6 +13,7 @@ from pipelines.batch.confirmations import confirmed_images
 from pipelines.batch.loop import say
 from privacy.deidentify.dicom_image import Profile
 from privacy.deidentify.layouts import Layout
+from privacy.durable import flush_folder, write_whole
 
 KEY_BYTES = 32
 KEY_VALUES = 16  # different bytes; 32 random bytes have fewer once in 10**16 times
@@ -25,33 +26,36 @@ def read_key(path: Path, console: Console) -> bytes:
         ValueError: it is not 32 random bytes, or others may read it.
         OSError: it cannot be read or made.
     """
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        key = path.read_bytes()
-        if path.stat().st_mode & 0o077:
-            raise ValueError("--key: others may read the file; run chmod 600 on it first") from None
-        if len(key) != KEY_BYTES or len(set(key)) < KEY_VALUES:
-            raise ValueError(
-                f"--key: must be {KEY_BYTES} bytes of chance, with at least {KEY_VALUES} different values, found "
-                f"{len(key)} with {len(set(key))}; give the right file, or a new name, and one is made"
-            ) from None
-        return key
-    key = secrets.token_bytes(KEY_BYTES)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(key)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError:  # disk full: a partial key would be refused as a wrong one next time
-        path.unlink(missing_ok=True)
-        raise
-    say(
-        console,
-        "A new key was made. Back it up where only the hospital can read it: without it new files cannot be joined to "
-        "these, and with it every pseudonym can be traced.",
-    )
+    if not path.exists() and _made(path):
+        say(
+            console,
+            "A new key was made. Back it up where only the hospital can read it: without it new files cannot be joined "
+            "to these, and with it every pseudonym can be traced.",
+        )
+    key = path.read_bytes()
+    if path.stat().st_mode & 0o077:
+        raise ValueError("--key: others may read the file; run chmod 600 on it first")
+    if len(key) != KEY_BYTES or len(set(key)) < KEY_VALUES:
+        raise ValueError(
+            f"--key: must be {KEY_BYTES} bytes of chance, with at least {KEY_VALUES} different values, found "
+            f"{len(key)} with {len(set(key))}; give the right file, or a new name, and one is made"
+        )
     return key
+
+
+def _made(path: Path) -> bool:
+    """Make a new key, which is there whole or not at all; False if another process has just made one."""
+    path.parent.stat()  # a folder whose name is mistyped is not made
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        write_whole(part, secrets.token_bytes(KEY_BYTES), mode=0o600)
+        os.link(part, path)
+    except FileExistsError:
+        return False
+    finally:
+        part.unlink(missing_ok=True)
+    flush_folder(path.parent)
+    return True
 
 
 def profile_of(options: argparse.Namespace, layouts: tuple[Layout, ...]) -> Profile:

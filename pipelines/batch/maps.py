@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from federation.models import OnFeatures
 from federation.models.sensitivity import slopes
 from pipelines.batch.masks import MaskWriter, file_name, grid_of_study
-from pipelines.batch.tables import write_whole
 from pipelines.data.images import Pictures, Slices
 from pipelines.data.restore import map_on_source_grid
 from pipelines.data.study import Array, Volume
 from pipelines.data.writing.nifti_mask import map_bytes
 from pipelines.data.writing.picture_mask import picture_map, png_bytes
 from pipelines.models.file import Ready
+from privacy.durable import write_whole
 
 MAPS = "maps"
 TOGETHER = 16  # images of which gradients are in memory

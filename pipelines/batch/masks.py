@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.batch.reports import series_name
-from pipelines.batch.tables import write_whole
 from pipelines.data.folder import steady
 from pipelines.data.grids.geometry import Grid
 from pipelines.data.images import Pictures, Slices, Volumes
@@ -32,6 +31,7 @@ from pipelines.data.writing.dicom_segmentation import seg_bytes
 from pipelines.data.writing.dicom_source import Pseudonymous, ResultMaker
 from pipelines.data.writing.nifti_mask import mask_bytes
 from pipelines.data.writing.picture_mask import picture_mask, png_bytes
+from privacy.durable import write_whole
 
 MASKS = "masks"
 CUBIC_MM = 1000  # in a millilitre

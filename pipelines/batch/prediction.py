@@ -25,7 +25,7 @@ from pipelines.batch.maps import MAPS, unmapped
 from pipelines.batch.masks import MASKS, forget_masks, lies_in, open_mask_writer, result_maker
 from pipelines.batch.reports import REPORTS, ReportWriter
 from pipelines.batch.scoring import Prediction, Predictor, columns_of, predicted
-from pipelines.batch.tables import forget_parts, read_table, refusals, table_bytes, write_whole
+from pipelines.batch.tables import forget_parts, read_table, refusals, table_bytes
 from pipelines.data.accounts import Account, accounted, accounts_csv
 from pipelines.data.alike import source_of
 from pipelines.data.examples import open_source
@@ -40,6 +40,7 @@ from pipelines.models.file import Ready
 from pipelines.models.likeness import likeness_in_words
 from pipelines.models.recommended import recommended_file
 from privacy.deidentify.profile import Profile
+from privacy.durable import write_whole
 from privacy.message import Json
 
 THRESHOLD = 0.5

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from pydicom.dataset import Dataset
 
-from pipelines.batch.tables import write_whole
 from pipelines.data.folder import steady
 from pipelines.data.headers import Frame
 from pipelines.data.index import Candidate
@@ -22,6 +21,7 @@ from pipelines.data.study import Unusable
 from pipelines.data.writing.dicom_report import Finding, report_bytes
 from pipelines.data.writing.dicom_source import Pseudonymous, ResultMaker
 from privacy.deidentify.keyed import keyed_digest
+from privacy.durable import write_whole
 
 REPORTS = "reports"
 ODD = re.compile(r"[^A-Za-z0-9._-]")

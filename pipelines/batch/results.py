@@ -19,7 +19,6 @@ from pipelines.batch.maps import unmapped
 from pipelines.batch.prediction import THRESHOLD, open_predictor, open_unlabelled
 from pipelines.batch.reports import series_name
 from pipelines.batch.scoring import Prediction, Predictor, columns_of, predicted
-from pipelines.batch.tables import write_whole
 from pipelines.data.accounts import Account, accounted
 from pipelines.data.alike import source_of
 from pipelines.data.contents import read_dataset
@@ -33,6 +32,7 @@ from pipelines.data.study import Item, Rejected, Unusable
 from pipelines.data.writing.dicom_rejection import rejection_bytes
 from pipelines.data.writing.dicom_source import Pseudonymous
 from pipelines.models.file import Ready
+from privacy.durable import write_whole
 
 NOTES = "notes"
 UIDS = ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID")

@@ -18,32 +18,10 @@ from typing import TypeAlias
 from evaluation.csv_text import csv_text, read_csv_text
 from pipelines.data.accounts import Account, unserved
 from pipelines.data.study import Rejected
+from privacy.durable import PART, write_whole
 
-PART = ".part"
-LONGEST = 60  # characters of a name in the name of its unfinished file, which must not grow too long
 Refusal: TypeAlias = tuple[str, str, str]
 """The refused input, the reason's code, and what to do."""
-
-
-def write_whole(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """Write or replace a file, whole or not at all. Its folder is made.
-
-    flush: whether it is on the disk when this returns.
-
-    Raises:
-        OSError: the disk.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name[:LONGEST]}{PART}")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            if flush:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def forget_parts(folder: Path) -> None:

@@ -33,6 +33,7 @@ from pipelines.data.writing.dicom_series import series_files, series_place
 from pipelines.data.writing.nifti_image import nifti_bytes, nifti_place
 from pipelines.models.translator_file import TranslatorFile
 from pipelines.runs.store import HIDDEN
+from privacy.durable import flush, flush_folder
 
 RANKED = 100_000  # most voxels in a rank correlation
 NOTHING = float("nan")
@@ -184,8 +185,9 @@ def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: P
     part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
         steady(candidate.files, lambda: _made(candidate, study, change, job, part))
-        _flush(part)
+        flush(sorted(part.iterdir()) if part.is_dir() else [part])
         os.rename(part, place)
+        flush_folder(place.parent)
     finally:
         if part.is_dir():
             shutil.rmtree(part, ignore_errors=True)
@@ -202,10 +204,3 @@ def _made(candidate: Candidate, study: Study, change: Array, job: Job, part: Pat
     else:
         old = Path(job.source.folder).resolve() / candidate.study
         part.write_bytes(nifti_bytes(old, change, label=job.file.label, adc=job.adc))
-
-
-def _flush(part: Path) -> None:
-    """Flush to disk before the rename."""
-    for path in sorted(part.iterdir()) if part.is_dir() else [part]:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from pipelines.batch.key import profile_of, read_key
 from pipelines.batch.loop import NOTICE, Results, collect, finish, problems_of_places, run_batch
-from pipelines.batch.tables import keep_refusals, read_table, refusals, table_bytes, write_whole
+from pipelines.batch.tables import keep_refusals, read_table, refusals, table_bytes
 from pipelines.batch.translated_study import Done, Job, Waiting, translate
 from pipelines.batch.translated_values import looks_at_study
 from pipelines.data.accounts import Account, accounted, accounts_csv
@@ -31,6 +31,7 @@ from pipelines.data.writing.dicom_header import Maker
 from pipelines.models.translator_file import TranslatorFile, read_translator
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
 from pipelines.runs.store import clean
+from privacy.durable import write_whole
 from privacy.message import Json
 
 MEASURES = ("mean_change", "largest_change", "limited", "order", "gland_order")

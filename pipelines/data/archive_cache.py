@@ -21,6 +21,7 @@ from pipelines.data.archive_sources import ArchiveSource
 from pipelines.pacs.archive import Archive, Entry, Odd
 from pipelines.pacs.opening import open_archive
 from pipelines.pacs.settings import GIB
+from privacy.durable import flush, flush_folder, write_whole
 
 IMAGES, SERIES, ODD, ARRIVING = "images", "series.json", "odd.json", ".arriving"
 OF_ONE_ANSWER = ("bad_uid", "long_text", "not_asked_for")
@@ -107,7 +108,9 @@ def _keep(folder: Path, known: dict[str, int | None], entry: Entry, files: Seque
         with path.open("rb") as file:
             time = int(hashlib.file_digest(file, "sha256").hexdigest()[:15], 16)
         os.utime(path, ns=(time, time))
+    flush(files)
     (folder / ARRIVING).rename(folder / IMAGES / entry.series)
+    flush_folder(folder / IMAGES)
     known[entry.series] = entry.instances
     _write(folder / SERIES, known)
 
@@ -149,6 +152,4 @@ def _known(folder: Path) -> dict[str, int | None]:
 
 
 def _write(path: Path, content: object) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content, indent=1))
-    part.replace(path)
+    write_whole(path, json.dumps(content, indent=1).encode())

@@ -12,7 +12,6 @@ from rich.console import Console
 from torch import Tensor
 
 from pipelines.batch.loop import NOTICE, run_batch, say
-from pipelines.batch.tables import write_whole
 from pipelines.data.study import Rejected
 from pipelines.exports.bundle import bundle_files
 from pipelines.exports.card import card, find_report, read_report
@@ -24,6 +23,7 @@ from pipelines.external.adapted import read_model
 from pipelines.loader.names import named
 from pipelines.models.file import Ready
 from pipelines.runs.exits import Exit
+from privacy.durable import write_whole
 from privacy.message import Json
 from privacy.release.chain import Damaged
 

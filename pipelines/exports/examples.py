@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from pipelines.batch.prediction import open_unlabelled, source_asked
-from pipelines.batch.tables import table_bytes, write_whole
+from pipelines.batch.tables import table_bytes
 from pipelines.data.images import Features
 from pipelines.data.intake import read_studies
 from pipelines.data.study import Rejected
 from pipelines.exports.network import class_names
 from pipelines.models.file import Ready
+from privacy.durable import write_whole
 
 FOLDER, TABLE = "examples", "examples.csv"
 MOST = 100_000
@@ -81,7 +82,7 @@ def write_examples(ready: Ready, studies: list[Prepared], out: Path) -> int:
                 raise ValueError(f"--examples: more than {MOST} examples; give a smaller folder")
             name, buffer = f"{len(rows):05d}.npy", io.BytesIO()
             np.save(buffer, x.numpy().astype(np.float32), allow_pickle=False)
-            write_whole(out / FOLDER / name, buffer.getvalue(), flush=False)
+            write_whole(out / FOLDER / name, buffer.getvalue())
             said = [f"{float(p):.9g}" for p in own] if own.dim() == 1 else ["" for _ in own]
             rows.append((name, one.patient, one.study, f"{one.position[place]:g}", *said))
     columns = ("file", "patient", "study", "position", *(f"p_{name}" for name in class_names(ready)))

@@ -26,11 +26,12 @@ from pipelines.data.stored import targets
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.listing import listed
-from pipelines.runs.store import HIDDEN, DiskFolder, flush_folder, short
+from pipelines.runs.store import HIDDEN, DiskFolder, short
 from pipelines.runs.written import note
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, Declared, Event
+from privacy.durable import flush_folder
 from privacy.message import Json, Message, from_file, to_file
 from privacy.release.gate import Refused
 from privacy.release.policy import Policy

@@ -6,12 +6,11 @@ step. An archive that stops answering ends fetching and storing for tonight; wha
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +22,7 @@ from pipelines.nights.worklist import NO_ANSWER, Result, Task
 from pipelines.pacs.archive import NOT_WHOLE, Archive, Entry, Odd, Query, Unreachable
 from pipelines.runs.exits import trace
 from pipelines.runs.stopping import Stop
+from privacy.durable import flush
 from privacy.message import Json
 
 IMAGES, RESULTS = "images", "results"
@@ -274,18 +274,3 @@ def emptied(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
-
-
-def flush(files: Iterable[Path]) -> None:
-    """Files and their names are on the disk when this returns, and not only in the system's memory.
-
-    Raises:
-        OSError: the disk.
-    """
-    paths = list(files)
-    for path in [*paths, *{path.parent for path in paths}]:
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)

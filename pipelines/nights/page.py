@@ -13,8 +13,8 @@ from typing import NamedTuple
 from scipy import stats
 
 from evaluation.rendering import rendered
-from pipelines.batch.tables import write_whole
 from pipelines.nights import lookup, worklist
+from privacy.durable import write_whole
 from privacy.message import Json, as_mapping
 
 EXPECTED = 0.05

@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 
 from evaluation.csv_text import csv_text
-from pipelines.batch.tables import write_whole
 from pipelines.nights import lookup, worklist
 from pipelines.nights.loop import Tonight
 from pipelines.runs.exits import Exit
+from privacy.durable import write_whole
 from privacy.message import Json, as_mapping
 
 FILES = ("received", "used", "quarantined", "not_selected", "not_imaging")

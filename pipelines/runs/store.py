@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.runs.listing import everything
 from pipelines.runs.written import note
+from privacy.durable import flush_folder
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -292,16 +293,6 @@ def _write_whole(path: Path, data: bytes) -> None:
 def unfinished(folder: Path) -> Path:
     """A new hidden name. Not from `tempfile`, whose files ignore the umask and are readable by their owner only."""
     return folder / f"{HIDDEN}{secrets.token_hex(8)}"
-
-
-def flush_folder(path: Path) -> None:
-    """Make renames in a folder durable, if the system can (Windows cannot open folders)."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _sha256(path: Path) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from privacy.dp.events import Event, known
+from privacy.durable import flush_folder
 from privacy.message import Json
 from privacy.release.chain import (
     Chain,
@@ -217,11 +218,11 @@ def _settle(path: Path, chain: Chain, data: bytes, *, everything: bool) -> None:
         _write(path, closing, os.O_APPEND)
         chain.whole.update(closing)
         chain.size += len(closing)
-    _sync_folder(path.parent)
+    flush_folder(path.parent)
     if everything:
         for folder in path.parent.parents:
             with suppress(OSError):  # no permission to open it, or no fsync on this file system
-                _sync_folder(folder)
+                flush_folder(folder)
     if chain.head is not None and chain.head != chain.end:
         _put_head(path, chain)
     elif chain.head is not None:
@@ -237,7 +238,7 @@ def _add(path: Path, chain: Chain, line: Mapping[str, Json]) -> None:
     new = not path.exists()
     _write(path, data, os.O_APPEND)
     if new:
-        _sync_folder(path.parent)
+        flush_folder(path.parent)
     follow(chain, data)
     chain.stamp = _stamp(path)
     _count(path, chain)
@@ -258,7 +259,7 @@ def _put_head(path: Path, chain: Chain) -> None:
     part = path.with_suffix(NEW_HEAD)
     _write(part, _head_line(chain.end), os.O_TRUNC)
     os.replace(part, path.with_suffix(HEAD))
-    _sync_folder(path.parent)
+    flush_folder(path.parent)
     chain.head = chain.end
 
 
@@ -272,14 +273,6 @@ def _write(path: Path, data: bytes, how: int) -> None:
     try:
         while data:
             data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -93,6 +93,21 @@ def test_each_command_goes_on_after_faults_all_over_its_life(case, tmp_path):
             assert what.partition(" ")[0] in ("right", "named"), f"{kind} {fault} {at}: {what}"
 
 
+UNFORCED = {"run over FLARE, operator": ["runs/tiny/remote/#/order.json"], "night": ["state/nights/#/log.jsonl"]}
+"""What a loss of power may take: an order that a job has read, and the end of a log."""
+QUICK = ("run", "predict", "deidentify with a new key", "night")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(one, id=one.name, marks=[] if one.name in QUICK else pytest.mark.slow) for one in fault_sweep.CASES],
+)
+def test_what_a_command_has_made_when_it_ends_no_loss_of_power_takes(start, case, tmp_path):
+    left = fault_sweep.unforced(case, prepared(case, tmp_path / "work"))
+    left = [re.sub(r"(?<=nights/)[^/]+", "#", name) for name in left]
+    assert left == UNFORCED.get(case.name, [])
+
+
 def test_a_fault_meets_the_operation_that_was_named_and_no_other(tmp_path):
     folder = DiskFolder(tmp_path)
     for kind, number in (("open", errno.EACCES), ("write", errno.ENOSPC), ("fsync", errno.EIO), ("rename", errno.EIO)):

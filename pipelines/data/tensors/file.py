@@ -6,7 +6,6 @@ Safetensors: no byte of it is ever run, and an example is read from its place wi
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from privacy.durable import write_whole
 from privacy.message import Json
 
 PARTS = ("x", "y", "mask")
@@ -61,7 +61,7 @@ def _with_metadata(data: bytes, said: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text + data[8 + length :]
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes) -> None:
     """Write a file that only its owner may read, or leave it where these bytes are in it already.
 
     Raises:
@@ -70,10 +70,7 @@ def write_whole(path: Path, data: bytes) -> None:
     if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = path.with_name(f"{path.name}.part")
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-    part.replace(path)
+    write_whole(path, data, mode=0o600)
 
 
 def open_tensor_file(path: Path) -> TensorFile:

@@ -20,7 +20,7 @@ from pipelines.data.partition import Part
 from pipelines.data.sources import Files, TableSource, TensorSource
 from pipelines.data.split import Fold
 from pipelines.data.stored import targets
-from pipelines.data.tensors.file import open_tensor_file, tensor_bytes, write_whole
+from pipelines.data.tensors.file import open_tensor_file, tensor_bytes, write_private
 from pipelines.models.translator_file import unplaced
 from pipelines.settings.sites import SiteSettings
 from privacy.settings_error import SettingsError
@@ -38,7 +38,7 @@ def arrays(shape: tuple[int, ...] = (3,), seed: int = 0) -> dict[str, Any]:
 
 
 def written(path: Path, parts: dict[str, Any], **lists: Any) -> TensorSource:
-    write_whole(path, tensor_bytes(parts, lists.pop("patient", NAMES), **lists))
+    write_private(path, tensor_bytes(parts, lists.pop("patient", NAMES), **lists))
     return TensorSource(file=str(path))
 
 
