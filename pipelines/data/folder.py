@@ -18,6 +18,8 @@ from privacy.system_errors import of_machine
 
 T = TypeVar("T")
 WAIT = "Let the transfer end, then run again"
+OF_SYSTEM = ("vanished", "no_permission", "disk_error")
+"""Reasons that the system gives, whatever the file holds."""
 
 
 class Stamp(NamedTuple):
@@ -126,7 +128,7 @@ def steady(stamps: Mapping[Path, Stamp], read: Callable[[], T]) -> T:
 
 
 def failed(name: str, error: OSError) -> Unusable:
-    """The reason for a failed system call on a file: `vanished`, `no_permission` or `unreadable`.
+    """The reason for a failed system call on a file: `vanished`, `no_permission` or `disk_error`, one of `OF_SYSTEM`.
 
     Raises:
         OSError: it is the machine's, and says nothing of the file: too many are open, the network is down.
@@ -138,7 +140,7 @@ def failed(name: str, error: OSError) -> Unusable:
     if isinstance(error, PermissionError):
         return Unusable("no_permission", f"{name} may not be read by this user. Give read permission.")
     why = error.strerror or type(error).__name__
-    return Unusable("unreadable", f"{name} cannot be read ({why}). Check the disk or the network, copy it again.")
+    return Unusable("disk_error", f"{name} cannot be read ({why}). Check the disk or the network, copy it again.")
 
 
 def _folder_left(root: Path, path: Path) -> list[Item]:

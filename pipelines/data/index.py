@@ -115,8 +115,8 @@ def load_all(index: Index) -> tuple[list[Study], list[Rejected]]:
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Turn any error while a file is parsed into `Unusable` (`unreadable`; or `vanished` or `no_permission`, if the
-    system cannot open the file), and suppress warnings. Errors of the machine stay what they are: a study must not be
+    """Turn any error while a file is parsed into `Unusable` (`unreadable`; or one of `OF_SYSTEM`, if the system
+    cannot open or read the file), and suppress warnings. Errors of the machine stay what they are: a study must not be
     left out for ever because memory was short once.
 
     On damaged files parsers raise exceptions of many types, and their warnings may quote a patient's header.

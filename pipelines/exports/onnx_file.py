@@ -24,6 +24,7 @@ from pipelines.exports.network import (
 )
 from pipelines.models.file import Ready
 from privacy.message import Json
+from privacy.system_errors import of_machine
 
 INPUT, OUTPUT = "examples", "probabilities"
 PREFIX = "consilium."
@@ -74,6 +75,8 @@ def _converted(network: nn.Module, ready: Ready) -> bytes:
                 dynamic_shapes={INPUT: {0: batch}},
             )
     except Exception as error:
+        if of_machine(error):
+            raise
         raise Unexportable(
             f"{label_of(ready)}: PyTorch cannot write its network ({type(network.network).__name__}) as ONNX: "
             f"{_first_line(error)}; use predict, or a MONAI bundle"

@@ -30,6 +30,7 @@ from privacy.dp.events import describe
 from privacy.message import Call, Json, Message, as_mapping
 from privacy.release.gate import Refused
 from privacy.settings_error import SettingsError
+from privacy.system_errors import of_machine
 
 ARCHIVE_ERRORS = (Unreachable, Denied, Missing, SettingsError, Arbitrary)
 """Why nothing can be had from an archive."""
@@ -176,6 +177,8 @@ def _written(hospital: Hospital, source: Any, *, again: bool) -> Source:
         try:
             source.write(folder)
         except Exception as error:  # its own code
+            if of_machine(error):
+                raise
             raise Refused("bad_source") from error
         for path, (code, changed) in before.items():
             if path.is_file() and _code(path) == code:  # it did not change, whoever wrote it again

@@ -31,6 +31,7 @@ MEANING: Mapping[str, str] = {
     "bad_tag": "a header value has the wrong form; export it again",
     "burned_in": "the header says that text is burned into the pixels; blank it, or leave the study out",
     "colour": "a colour image where a grey one is needed; narrow the selection",
+    "disk_error": "the disk or the network failed while the file was read; check them, and copy the file again",
     "duplicate_picture": "several lines of the table name one picture; leave one",
     "duplicate_slice": "slices are there twice; remove the copies",
     "empty_mask": "the mask shows nothing, and the picture is to be cut about it; draw it, or drop the picture",

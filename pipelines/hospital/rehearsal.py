@@ -25,6 +25,7 @@ from privacy.dp.access_limit import TooLong
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message, as_mapping
 from privacy.release.gate import Refused
+from privacy.system_errors import of_machine
 
 FINISHED = Message({}, {"algorithm": {}})
 """The form of the reply to `finish`, beside its validation loss."""
@@ -46,6 +47,8 @@ def events(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Protecti
     except TooLong as error:
         raise Refused("malformed_opening") from error
     except Exception as error:
+        if of_machine(error):
+            raise
         told = f"{algorithm.name} cannot train this network privately: {type(error).__name__}: {error}"
         raise Refused("malformed_opening") from ValueError(told)
     return found
@@ -76,6 +79,8 @@ def check_trainable(
     except TooLong as error:
         raise Refused("malformed_opening") from error
     except Exception as error:
+        if of_machine(error):
+            raise
         told = f"{algorithm.name} cannot work on these tensors and facts: {type(error).__name__}: {error}"
         raise Refused("malformed_message") from ValueError(told)
 

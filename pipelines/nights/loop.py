@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from pipelines.nights import lookup, worklist
 from pipelines.nights.events import Log, counted
@@ -24,9 +24,14 @@ from pipelines.runs.exits import trace
 from pipelines.runs.stopping import Stop
 from privacy.durable import flush
 from privacy.message import Json
+from privacy.system_errors import failure
 
 IMAGES, RESULTS = "images", "results"
 DOUBTED = 2  # tasks in a row without an answer, after which the archive counts as away
+
+
+class Unread(Exception):
+    """Images that had arrived whole cannot be read back from our own disk, which says nothing of what they hold."""
 
 
 class Made(NamedTuple):
@@ -47,6 +52,7 @@ class Worker(Protocol):
 
     Raises:
         OSError: the disk.
+        Unread: images cannot be read from it.
     """
 
     def __call__(self, task: Task, images: Path, results: Path, earlier: Sequence[Result]) -> Made:
@@ -59,8 +65,9 @@ class Tonight:
     """What happened. seen: answers by what they were to us. ended: tasks by their state or reason. unreachable: what
     the archive said last, if it stopped answering. denied: why it refuses us. cut: why its answer to the query is not
     whole. left: tasks that wait for another night. redo: series to be done again that the archive did not name. bugs:
-    tasks that ended by an error of ours. doubted: tasks to which the archive gave no answer, and what it said; if it
-    answers the next one, they are at fault, and else it has stopped answering.
+    tasks that ended by an error of ours. short: what failed on this machine, if a task could not be done for it.
+    doubted: tasks to which the archive gave no answer, and what it said; if it answers the next one, they are at fault,
+    and else it has stopped answering.
     """
 
     seen: Counter[str] = field(default_factory=Counter)
@@ -74,6 +81,7 @@ class Tonight:
     redo: frozenset[str] = frozenset()
     doubted: list[tuple[Task, str]] = field(default_factory=list)
     bugs: int = 0
+    short: Literal["", "disk", "memory"] = ""
 
 
 @dataclass(frozen=True)
@@ -214,7 +222,15 @@ def _work(desk: Desk, task: Task, tonight: Tonight) -> bool:
     except OSError:
         worklist.tried(desk.db, task, 0)
         raise
+    except Unread as error:
+        tonight.short = "disk"
+        worklist.tried(desk.db, task, 0)
+        worklist.fetch_again(desk.db, task, Odd(task.series, "disk_error", str(error)), desk.now())
+        return False
     except Exception as error:  # one series must not keep the others from being done
+        if failure(error) == "memory":
+            tonight.short = "memory"
+            return _later(desk, task, [Odd(task.series, "no_memory", "too little memory")], tonight, begun)
         tonight.bugs += 1
         return _later(desk, task, [Odd(task.series, "not_foreseen", trace(error))], tonight, begun)
     worklist.tried(desk.db, task, 0)

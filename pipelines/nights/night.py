@@ -142,11 +142,14 @@ def _work(
 
 
 def _code(tonight: Tonight, *, late: bool) -> Exit:
-    """OK if nothing is left to a person; FAILED after an error of ours; SITE if the archive went away, or its answer to
-    the query is not whole; DATA if there were series for the model, and each was refused.
+    """OK if nothing is left to a person; FAILED after an error of ours; DISK or MEMORY if series were left for it;
+    SITE if the archive went away, or its answer to the query is not whole; DATA if there were series for the model, and
+    each was refused.
     """
     if tonight.bugs:
         return Exit.FAILED
+    if tonight.short:
+        return Exit[tonight.short.upper()]
     if tonight.unreachable or tonight.cut:
         return Exit.SITE
     ended = tonight.ended.total() - tonight.ended["later"] - tonight.ended[NOTHING]

@@ -102,6 +102,8 @@ def in_words(tonight: Tonight, seconds: float, out: Path) -> str:
         told += f"! its answer to the query is not whole ({tonight.cut}); there may be series that it did not name.\n"
     if tonight.redo:
         told += f"! {len(tonight.redo)} series of --redo are not among the answers; give --since, or check the UID.\n"
+    if tonight.short:
+        told += f"! series were left because this machine's {tonight.short} failed; the same command goes on.\n"
     if tonight.bugs:
         told += f"! {tonight.bugs} series ended by an error that was not foreseen; please report what odd.csv says.\n"
     return f"{told}{out}"

@@ -13,12 +13,13 @@ from pipelines.batch.key import read_key
 from pipelines.batch.maps import unmapped
 from pipelines.batch.results import ResultFile, Wanted, results_of
 from pipelines.data.accounts import sums
+from pipelines.data.folder import OF_SYSTEM
 from pipelines.data.study import Rejected
 from pipelines.data.writing.dicom_source import Pseudonymous
 from pipelines.external.adapted import read_model
 from pipelines.models.file import Ready
 from pipelines.models.recommended import recommended_file
-from pipelines.nights.loop import Made, Worker
+from pipelines.nights.loop import Made, Unread, Worker
 from pipelines.nights.settings import Night
 from pipelines.nights.worklist import Result, Task
 from pipelines.pacs.archive import Odd
@@ -85,6 +86,8 @@ def worker_of(model: Model, night: Night, folder: Path, console: Console) -> Wor
         when = datetime.fromisoformat(task.made_at).replace(microsecond=0)
         replaced = [_file_of(one, folder) for one in earlier if one.study_uid == _study(task, pseudonymous)]
         found = results_of(model.ready, images, results, wanted, when=when, replaced=replaced)
+        if unread := [f"{one.reason}: {one.detail}" for one in found.refused if one.reason in OF_SYSTEM]:
+            raise Unread(unread[0])
         odd = [Odd(task.series, one.reason, one.detail) for one in found.refused]
         files: Mapping[str, int] = {str(name): number for name, number in sums(found.accounts).items()}
         if not found.files:

@@ -9,6 +9,7 @@ import pydicom
 
 from pipelines.pacs.archive import Odd, is_uid
 from privacy.deidentify.quiet import quiet
+from privacy.system_errors import failure
 
 
 class Outgoing(NamedTuple):
@@ -30,9 +31,9 @@ def outgoing(path: Path) -> Outgoing | Odd:
             dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["SOPClassUID", "SOPInstanceUID"])
         syntax = dataset.file_meta.get("TransferSyntaxUID", "")
         found = Outgoing(*(str(text) for text in (dataset.SOPClassUID, dataset.SOPInstanceUID, syntax)))
-    except OSError:
-        raise
     except Exception as error:  # parsers raise exceptions of many types on damaged files
+        if failure(error) != "failed":
+            raise
         return Odd("", "not_dicom", f"it cannot be read as DICOM ({type(error).__name__}); it was not sent")
     if not all(is_uid(text) for text in found):
         return Odd("", "not_dicom", "SOP class, SOP instance or transfer syntax is no UID; it was not sent")

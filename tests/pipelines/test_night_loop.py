@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pipelines.nights import lookup, loop, worklist
 from pipelines.nights.events import Log
-from pipelines.nights.loop import Desk, Made, Tonight, find, work
+from pipelines.nights.loop import Desk, Made, Tonight, Unread, find, work
 from pipelines.nights.night import _code
 from pipelines.nights.retention import tidy
 from pipelines.nights.settings import Keep
@@ -452,6 +452,38 @@ def test_an_error_of_ours_ends_one_series_and_not_the_night(tmp_path: Path) -> N
         (told,) = lookup.odd_of(desk.db, datetime(2026, 1, 1, tzinfo=UTC))
     assert "RuntimeError" in told[1].detail
     assert "JONES" not in told[1].detail
+
+
+def test_too_little_memory_for_a_series_is_no_error_of_ours_and_keeps_no_other_waiting(tmp_path: Path) -> None:
+    hospital, clock = Hospital(dict(SERIES), Points()), ticking()
+    good = worker(hospital.points, tmp_path)
+
+    def bad(task: Task, *more: Any) -> Made:
+        if task.series == "1.1":
+            raise MemoryError
+        return good(task, *more)
+
+    first = night(tmp_path, hospital, clock, bad)
+    assert (first.ended, first.bugs, _code(first, late=False)) == ({"later": 1, "stored": 2}, 0, Exit.MEMORY)
+    assert [dict(night(tmp_path, hospital, clock, bad).ended) for _ in range(2)] == [{"later": 1}, {"no_memory": 1}]
+
+
+def test_images_that_our_own_disk_does_not_give_back_are_fetched_again_and_nobody_is_refused(tmp_path: Path) -> None:
+    hospital, clock = Hospital(dict(SERIES), Points()), ticking()
+    good = worker(hospital.points, tmp_path)
+
+    def bad(task: Task, *more: Any) -> Made:
+        if task.series == "1.1" and hospital.fetched["1.1"] < 8:
+            raise Unread("disk_error")
+        return good(task, *more)
+
+    first = night(tmp_path, hospital, clock, bad)
+    assert (first.ended, first.bugs, _code(first, late=False)) == ({"stored": 2}, 0, Exit.DISK)
+    for _ in range(6):
+        assert not night(tmp_path, hospital, clock, bad).ended
+    last = night(tmp_path, hospital, clock, bad)
+    assert (last.ended, _code(last, late=False)) == ({"stored": 1}, Exit.OK)
+    assert hospital.fetched["1.1"] == 8 and len(hospital.taken) == 3
 
 
 def test_a_series_that_kills_each_night_is_refused_and_the_others_are_done(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from privacy import durable
 from privacy.dp.events import Gaussian, describe
 from privacy.message import Call
 from privacy.release import ledger as ledgers
@@ -281,6 +282,7 @@ def test_at_1000_kill_points_no_release_is_unrecorded(memory, monkeypatch, thoro
         world = new_world(memory / str(seed), seed)
         with monkeypatch.context() as patched:
             patched.setattr(ledgers, "os", world.disk)
+            patched.setattr(durable, "os", world.disk)
             kills += lived(world, wanted - kills)
         lines = list(ledgers.lines(world.ledger))
         torn += sum(line.get("torn") is True for line in lines)
@@ -297,6 +299,7 @@ def test_at_1000_kill_points_no_release_is_unrecorded(memory, monkeypatch, thoro
 def test_the_simulation_notices_a_ledger_that_does_not_wait_for_the_disk(memory, monkeypatch, lazy):
     world = new_world(memory / "world", 0, lazy)
     monkeypatch.setattr(ledgers, "os", world.disk)
+    monkeypatch.setattr(durable, "os", world.disk)
     with pytest.raises(AssertionError, match="left and is not in the ledger"):
         lived(world, 0)
 

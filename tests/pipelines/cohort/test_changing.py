@@ -191,7 +191,7 @@ def test_folders_that_may_not_be_read_or_went_away_are_in_the_quarantine(
     index = index_dicom(DicomSource(folder=str(tmp_path)))
     counts = sums(accounted(index.items, index.rejected))
     assert counts == {"used": SLICES, "quarantined": 2, "not_selected": 0, "not_imaging": 0}
-    assert failed("x", OSError(5, "Input/output error")).reason == "unreadable"
+    assert failed("x", OSError(5, "Input/output error")).reason == "disk_error"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
