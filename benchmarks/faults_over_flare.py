@@ -2,9 +2,9 @@
 
     python benchmarks/faults_over_flare.py --trials benchmarks/faults.jsonl --minutes 60
 
-A federation stays; each trial empties the folders of coordinator and hospitals, lets one operation of the operator's
-process, of the coordinator's job or of a hospital's job fail (`tests/flare_struck`), and gives the same command again.
-One trial takes half a minute, so each place is tried with one of its faults, in turn; a power cut ends one process.
+A federation stays; each trial empties the folders of coordinator and hospitals, lets one operation of the coordinator's
+job or of a hospital's job fail (`tests/flare_struck`), and gives the same command again. One trial takes a minute or
+more, so each place is tried with one of its faults, in turn; a power cut ends one process.
 """
 
 import argparse
@@ -31,7 +31,6 @@ from limited import Ended  # noqa: E402
 from flare_processes import Federation, federation  # noqa: E402
 
 PROCESSES = {
-    "FLARE, operator": ("pipelines.run", "--engine"),
     "FLARE, coordinator's job": ("runner_process",),
     "FLARE, a hospital's job": ("flare_hooks job", "prod_00/a"),
 }
@@ -65,7 +64,7 @@ class Swept:
 
     def run(self) -> Ended:
         """The operator's command; -9 if it hangs."""
-        operator = self.far.submit(self.far.folder / "tiny.yaml", "--silence", "10")
+        operator = self.far.submit(self.far.folder / "tiny.yaml")
         try:
             said, _ = operator.communicate(timeout=PATIENCE_S)
         except BaseException:
