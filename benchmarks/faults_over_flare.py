@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
 import fault_sweep  # noqa: E402
 from faults import SPREAD, Places, Trial, end, note, read  # noqa: E402
-from injected import FAULTS, LIE, PLACE  # noqa: E402
+from injected import FAULTS, PLACE  # noqa: E402
 from limited import Ended  # noqa: E402
 
 from flare_processes import Federation, federation  # noqa: E402
@@ -95,7 +95,7 @@ class Swept:
         first = self.run()
         self.armed.unlink(missing_ok=True)
         then = self.run()
-        what = fault_sweep.verdict(self.case, self.work, wanted, first, then, lied=fault == LIE)
+        what = fault_sweep.verdict(self.case, self.work, wanted, first, then, fault)
         where = met.read_text() if met.exists() else ""
         self.empty()
         return fault_sweep.Outcome(case, kind, fault, at, first.code, then.code, what, where)

@@ -40,6 +40,10 @@ from privacy.release import ledger as ledgers
 RUN = ("run", "tiny.yaml")
 PATIENCE = 300
 """Seconds after which a command hangs."""
+OF_MACHINE = ("EMFILE", "ENOSPC", "MemoryError")
+"""Faults that say nothing of the file."""
+MORE_CODES = {"job": (int(Exit.SITE),)}
+"""With what they may also end: a hospital whose settings could not be read says that it is `unavailable`."""
 PLACES = ".places"
 """Ends the name of the file with the places of a command's operations."""
 ATTEMPT = re.compile(r"(?<=#)-[0-9]+(?=\.)")
@@ -353,7 +357,7 @@ def tried(case: Case, start: Path, wanted: Result, work: Path, kind: str, fault:
     try:
         first = called(case, work, points=Points(work, kind, fault, at))
         then = called(case, work)
-        what = verdict(case, work, wanted, first, then, lied=fault == LIE)
+        what = verdict(case, work, wanted, first, then, fault)
         where = met.read_text() if met.exists() else ""
         return Outcome(case.name, kind, fault, at, first.code, then.code, what, where)
     finally:
@@ -361,13 +365,23 @@ def tried(case: Case, start: Path, wanted: Result, work: Path, kind: str, fault:
         met.unlink(missing_ok=True)
 
 
-def verdict(case: Case, folder: Path, wanted: Result, first: Ended, then: Ended, *, lied: bool = False) -> str:
+def verdict(case: Case, folder: Path, wanted: Result, first: Ended, then: Ended, fault: str = "") -> str:
     """`right`; `named` if the second command ends with a code of ours that says what is wrong; else what is wrong.
 
-    lied: the disk said that it had what it had not. What it lost may be a training: then `again` is right, too, which
+    fault: one `OF_MACHINE` must not be taken for one of settings or of a patient's file. After a `LIE` the disk said
+    that it had what it had not. What it lost may be a training: then `again` is right, too, which
     is the same files, of a training under another name, for which patients are charged again.
     """
-    codes = {int(code) for code in Exit}
+    codes, lied = {int(code) for code in Exit}, fault == LIE
+    if fault in OF_MACHINE and first.code not in (
+        0,
+        CUT,
+        CRASHED,
+        Exit.DISK,
+        Exit.MEMORY,
+        *MORE_CODES.get(case.over, ()),
+    ):
+        return f"{fault} ended with {first.code}: {first.said[-600:]}"
     if first.code == CRASHED or (first.code not in codes and first.code != CUT):
         return f"the command with the fault ended with {first.code}: {first.said[-600:]}"
     if first.code == Exit.FAILED and "memory" not in first.said and "stage" not in first.said:

@@ -24,6 +24,7 @@ from privacy.deidentify.burned import Blanked
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, blanking, deidentify
 from privacy.deidentify.layouts import kind_of
 from privacy.deidentify.quiet import quiet
+from privacy.system_errors import of_machine
 
 PICTURES = 3  # of one view: before, after, stretched
 KEEPS = ("keep_device", "keep_characteristics", "keep_times")
@@ -144,6 +145,8 @@ def read_original(path: Path) -> Dataset | Item:
     except Unusable as error:  # the file changed while it was read
         raise NotDeidentifiable(error.reason, error.detail.replace(path.name, "The file")) from None
     except Exception as error:
+        if of_machine(error):
+            raise
         if isinstance(error, OSError) and error.errno is not None:
             known = failed("The file", error)
             raise NotDeidentifiable(known.reason, known.detail) from None

@@ -24,19 +24,20 @@ from pipelines.data.writing.dicom_header import checked_bytes, file_name
 from pipelines.runs.exits import Exit
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify
 from privacy.deidentify.layouts import Layout
-from privacy.durable import write_whole
+from privacy.durable import flush_folder, write_whole
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of a file. kind: `written`, `there` (already written), `other` (not DICOM), or a reason. item: of
-    `other`, why it is left out.
+    `other`, why it is left out. folder: of the copy, if there is one.
     """
 
     path: Path
     kind: str
     detail: str = ""
     item: Item | None = None
+    folder: Path | None = None
 
 
 def deidentify_folder(options: argparse.Namespace) -> int:
@@ -75,13 +76,14 @@ def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outc
     except NotDeidentifiable as error:
         return Outcome(path, error.reason, error.detail)
     folder = out / str(cleaned.PatientID) / str(cleaned.StudyInstanceUID) / str(cleaned.SeriesInstanceUID)
-    return Outcome(path, *_write(folder / file_name(cleaned), data))
+    kind, detail = _write(folder / file_name(cleaned), data)
+    return Outcome(path, kind, detail, folder=folder)
 
 
 def _write(path: Path, data: bytes) -> tuple[str, str]:
     """Write the file, never over another one; return kind and detail of the outcome."""
     if not path.exists():
-        write_whole(path, data)
+        write_whole(path, data, flush_name=False)
         return "written", ""
     if path.read_bytes() == data:
         return "there", ""
@@ -109,6 +111,8 @@ def _deidentified(options: argparse.Namespace, key: bytes, layouts: tuple[Layout
     results = Results[Outcome]([], [*found.rejected])
     outcomes = _outcomes(found.files, Path(options.out), key, profile)
     collect("de-identify", outcomes, len(found.files), results, console)
+    for folder in sorted({one.folder for one in results.done if one.folder is not None}):
+        flush_folder(folder)
     accounts = [*accounted(found.left, found.rejected), *(_account(root, one) for one in results.done)]
     refused = [(each.file, each.reason, each.detail) for each in accounts if each.what == "quarantined"]
     keep_refusals(_table(options), "file", refused)

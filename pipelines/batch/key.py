@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from pipelines.batch.confirmations import confirmed_images
 from pipelines.batch.loop import say
 from privacy.deidentify.dicom_image import Profile
 from privacy.deidentify.layouts import Layout
-from privacy.durable import flush_folder, write_whole
+from privacy.durable import write_once
 
 KEY_BYTES = 32
 KEY_VALUES = 16  # different bytes; 32 random bytes have fewer once in 10**16 times
@@ -26,7 +25,11 @@ def read_key(path: Path, console: Console) -> bytes:
         ValueError: it is not 32 random bytes, or others may read it.
         OSError: it cannot be read or made.
     """
-    if not path.exists() and _made(path):
+    try:
+        write_once(path, secrets.token_bytes(KEY_BYTES))
+    except FileExistsError:
+        pass
+    else:
         say(
             console,
             "A new key was made. Back it up where only the hospital can read it: without it new files cannot be joined "
@@ -41,21 +44,6 @@ def read_key(path: Path, console: Console) -> bytes:
             f"{len(key)} with {len(set(key))}; give the right file, or a new name, and one is made"
         )
     return key
-
-
-def _made(path: Path) -> bool:
-    """Make a new key, which is there whole or not at all; False if another process has just made one."""
-    path.parent.stat()  # a folder whose name is mistyped is not made
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        write_whole(part, secrets.token_bytes(KEY_BYTES), mode=0o600)
-        os.link(part, path)
-    except FileExistsError:
-        return False
-    finally:
-        part.unlink(missing_ok=True)
-    flush_folder(path.parent)
-    return True
 
 
 def profile_of(options: argparse.Namespace, layouts: tuple[Layout, ...]) -> Profile:

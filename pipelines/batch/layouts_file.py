@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pydicom.dataset import Dataset
 from pipelines.loader.document import ConfigError, read_yaml, render
 from pipelines.loader.validation import validate
 from privacy.deidentify.layouts import FORBID, Layout, layout_problems
+from privacy.durable import write_once
 from privacy.settings_error import refuse
 
 NUMBERS = re.compile(r"\s*-?\d+(\s*,\s*-?\d+){3}\s*")
@@ -69,8 +69,7 @@ def write_draft(path: Path, entries: Sequence[str]) -> None:
     Raises:
         OSError: the disk, or the file is there.
     """
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-        stream.write(DRAFT + "".join(entries))
+    write_once(path, (DRAFT + "".join(entries)).encode())
 
 
 def entry(image: Dataset) -> str:

@@ -33,7 +33,7 @@ from pipelines.data.writing.dicom_series import series_files, series_place
 from pipelines.data.writing.nifti_image import nifti_bytes, nifti_place
 from pipelines.models.translator_file import TranslatorFile
 from pipelines.runs.store import HIDDEN
-from privacy.durable import flush, flush_folder
+from privacy.durable import flush, flush_folder, make_folder
 
 RANKED = 100_000  # most voxels in a rank correlation
 NOTHING = float("nan")
@@ -181,7 +181,7 @@ def _order(before: Array, after: Array) -> float:
 
 
 def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(place.parent)
     part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
         steady(candidate.files, lambda: _made(candidate, study, change, job, part))

@@ -87,7 +87,7 @@ def stamped(path: Path) -> Stamp:
     """The file's stamp now.
 
     Raises:
-        Unusable: `vanished` (it is gone, or no longer a regular file), or `no_permission`.
+        Unusable: `vanished` (it is gone, or no longer a regular file), `no_permission` or `disk_error`.
     """
     try:
         found = path.stat()
@@ -102,7 +102,7 @@ def check_unchanged(stamps: Mapping[Path, Stamp]) -> None:
     """Refuse files that have changed since they were stamped.
 
     Raises:
-        Unusable: `vanished`, `no_permission` or `still_written`.
+        Unusable: `vanished`, `no_permission`, `disk_error` or `still_written`.
     """
     for path, before in stamps.items():
         now = stamped(path)

@@ -15,6 +15,7 @@ from pipelines.data.adc import to_adc
 from pipelines.data.contents import HEAD, is_dicom
 from pipelines.data.dicom.reader import SUFFIXES, index_dicom
 from pipelines.data.dicom.segmentation import read_seg
+from pipelines.data.folder import OF_SYSTEM
 from pipelines.data.images import Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, tried
@@ -175,6 +176,8 @@ def _mask(masks: Masks, study: Candidate, missing: str, context: ReadingContext)
     try:
         return read_mask(path, masks.segment)
     except Unusable as error:
+        if error.reason in OF_SYSTEM:
+            raise
         raise Unusable("bad_mask", f"the mask {path.name}: {error.detail} ({error.reason})") from error
 
 

@@ -23,7 +23,7 @@ from pipelines.data.intake import read_studies
 from pipelines.data.study import Rejected
 from pipelines.exports.network import class_names
 from pipelines.models.file import Ready
-from privacy.durable import write_whole
+from privacy.durable import flush_folder, write_whole
 
 FOLDER, TABLE = "examples", "examples.csv"
 MOST = 100_000
@@ -82,9 +82,11 @@ def write_examples(ready: Ready, studies: list[Prepared], out: Path) -> int:
                 raise ValueError(f"--examples: more than {MOST} examples; give a smaller folder")
             name, buffer = f"{len(rows):05d}.npy", io.BytesIO()
             np.save(buffer, x.numpy().astype(np.float32), allow_pickle=False)
-            write_whole(out / FOLDER / name, buffer.getvalue())
+            write_whole(out / FOLDER / name, buffer.getvalue(), flush_name=False)
             said = [f"{float(p):.9g}" for p in own] if own.dim() == 1 else ["" for _ in own]
             rows.append((name, one.patient, one.study, f"{one.position[place]:g}", *said))
+    if rows:
+        flush_folder(out / FOLDER)
     columns = ("file", "patient", "study", "position", *(f"p_{name}" for name in class_names(ready)))
     write_whole(out / TABLE, table_bytes(columns, rows))
     return len(rows)

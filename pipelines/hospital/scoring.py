@@ -38,6 +38,7 @@ from privacy.dp.events import NON_PRIVATE, Event, Part, composed, describe
 from privacy.dp.mechanisms import vote_histogram
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping, to_bytes
 from privacy.release.gate import Refused
+from privacy.system_errors import of_machine
 
 VARIANT: TypeAdapter[Variant] = TypeAdapter(Variant)
 
@@ -106,6 +107,8 @@ def _loaded(start: Opening, params: Params, *, promises: bool) -> nn.Module:
         if promises:
             start.task.probabilities(module, torch.zeros(1, *start.task.inputs))
     except (RuntimeError, ValueError) as error:
+        if of_machine(error):
+            raise
         raise Refused("malformed_model") from error
     return module
 

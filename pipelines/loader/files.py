@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipelines.loader.document import ConfigError, Document, parsed
 from privacy.settings_error import Problem
+from privacy.system_errors import of_machine
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -34,6 +35,8 @@ def document_at(path: str | Path) -> Document:
         told = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
         raise ConfigError((Problem((), told),)) from error
     except OSError as error:
+        if of_machine(error):
+            raise
         told = f"cannot be read: {error.strerror or type(error).__name__}; name a file that you may read"
         raise ConfigError((Problem((), told),)) from error
     return parsed(text, environment=os.environ)

@@ -31,7 +31,7 @@ DOUBTED = 2  # tasks in a row without an answer, after which the archive counts 
 
 
 class Unread(Exception):
-    """Images that had arrived whole cannot be read back from our own disk, which says nothing of what they hold."""
+    """Images that had arrived whole, or masks, cannot be read from our own disk: it says nothing of what they hold."""
 
 
 class Made(NamedTuple):
@@ -158,6 +158,12 @@ def _advance(desk: Desk, task: Task, tonight: Tonight) -> None:
                 tonight.unreachable = str(error)
             desk.log("unreachable", task=task.id, doing=task.state)
             return
+        except Exception as error:
+            if failure(error) != "memory":
+                raise
+            tonight.short = "memory"
+            _later(desk, task, [Odd(task.series, "no_memory", "too little memory")], tonight, time.monotonic())
+            return
         if task.state != "retrieved":
             _answered(desk, tonight)
         if not further:
@@ -223,14 +229,14 @@ def _work(desk: Desk, task: Task, tonight: Tonight) -> bool:
         worklist.tried(desk.db, task, 0)
         raise
     except Unread as error:
-        tonight.short = "disk"
-        worklist.tried(desk.db, task, 0)
-        worklist.fetch_again(desk.db, task, Odd(task.series, "disk_error", str(error)), desk.now())
+        tonight.short, odd = "disk", Odd(task.series, "disk_error", str(error))
+        _later(desk, task, [odd], tonight, begun)
+        if worklist.one_task(desk.db, task.id).state == "retrieved":
+            worklist.fetch_again(desk.db, task, odd, desk.now())
         return False
     except Exception as error:  # one series must not keep the others from being done
         if failure(error) == "memory":
-            tonight.short = "memory"
-            return _later(desk, task, [Odd(task.series, "no_memory", "too little memory")], tonight, begun)
+            raise
         tonight.bugs += 1
         return _later(desk, task, [Odd(task.series, "not_foreseen", trace(error))], tonight, begun)
     worklist.tried(desk.db, task, 0)

@@ -103,7 +103,7 @@ def in_words(tonight: Tonight, seconds: float, out: Path) -> str:
     if tonight.redo:
         told += f"! {len(tonight.redo)} series of --redo are not among the answers; give --since, or check the UID.\n"
     if tonight.short:
-        told += f"! series were left because this machine's {tonight.short} failed; the same command goes on.\n"
+        told += f"! this machine's {tonight.short} failed at a series; odd.csv says at which.\n"
     if tonight.bugs:
         told += f"! {tonight.bugs} series ended by an error that was not foreseen; please report what odd.csv says.\n"
     return f"{told}{out}"

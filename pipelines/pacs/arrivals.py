@@ -97,7 +97,7 @@ class Arrivals:
                 if path.parent == inbox.folder and path.exists():
                     inbox.keep(path, str(event.request.AffectedSOPInstanceUID))
                     return SUCCESS
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 watch.fail(error)
             return NO_RESOURCES
 

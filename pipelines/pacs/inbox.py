@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import zlib
@@ -18,7 +19,7 @@ from pipelines.pacs.archive import Entry, Fetched, Odd, is_uid
 from pipelines.pacs.settings import GIB, Limits
 from privacy.deidentify.quiet import quiet
 from privacy.pickled import pickled
-from privacy.system_errors import failure
+from privacy.system_errors import of_machine
 
 HEADERS = ["StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"]
 UNPACKED = 2**29  # bytes of a deflated file, which any reader unpacks as a whole
@@ -159,8 +160,8 @@ def checked(path: Path, entry: Entry, named: str) -> str:
     except Unfit:
         raise
     except Exception as error:  # parsers raise exceptions of many types on damaged files; texts may be a patient's
-        if failure(error) != "failed":  # our own disk or memory, which says nothing of the file
-            raise
+        if of_machine(error) or (isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)):
+            raise  # our own disk or memory, which says nothing of the file; EINVAL is of a place in it
         raise Unfit("unreadable", f"its header cannot be read ({type(error).__name__})") from error
     if not (study and series and instance):
         raise Unfit("unreadable", "its header lacks the UID of its study, series or instance")

@@ -9,7 +9,7 @@ import pydicom
 
 from pipelines.pacs.archive import Odd, is_uid
 from privacy.deidentify.quiet import quiet
-from privacy.system_errors import failure
+from privacy.system_errors import of_machine
 
 
 class Outgoing(NamedTuple):
@@ -32,7 +32,7 @@ def outgoing(path: Path) -> Outgoing | Odd:
         syntax = dataset.file_meta.get("TransferSyntaxUID", "")
         found = Outgoing(*(str(text) for text in (dataset.SOPClassUID, dataset.SOPInstanceUID, syntax)))
     except Exception as error:  # parsers raise exceptions of many types on damaged files
-        if failure(error) != "failed":
+        if isinstance(error, OSError) or of_machine(error):
             raise
         return Odd("", "not_dicom", f"it cannot be read as DICOM ({type(error).__name__}); it was not sent")
     if not all(is_uid(text) for text in found):

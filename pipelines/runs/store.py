@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.runs.listing import everything
 from pipelines.runs.written import note
 from privacy.durable import flush_folder
+from privacy.system_errors import of_machine
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -112,6 +113,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ArtifactError(f"missing: {MANIFEST}") from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        if of_machine(error):  # it may be intact
+            raise
         raise ArtifactError(f"corrupt: {MANIFEST}") from error
     if not intact:
         raise ArtifactError(f"corrupt: {MANIFEST}")

@@ -120,6 +120,8 @@ def decoded(dataset: Dataset) -> NDArray[np.generic]:
             raise ValueError("no colours of a still image")
         samples = int(dataset.SamplesPerPixel)
         return values.reshape(-1, int(dataset.Rows), int(dataset.Columns), samples)
+    except MemoryError:
+        raise
     except Exception as error:
         raise NotDeidentifiable(
             "undecodable", f"The pixels cannot be decoded to be blanked ({type(error).__name__}). Export it again."

@@ -96,6 +96,8 @@ def as_bytes(cleaned: Dataset) -> bytes:
     try:
         with quiet():
             cleaned.save_as(stream, enforce_file_format=True)
+    except MemoryError:
+        raise
     except Exception as error:
         raise NotDeidentifiable("unparsable", f"The result cannot be written ({type(error).__name__}).") from None
     return stream.getvalue()
@@ -188,7 +190,7 @@ def _cleaned(dataset: Dataset, context: _Context, depth: int) -> Dataset:
         try:
             found = dataset[tag]
             kept = _sequence(found, context, depth) if found.VR == "SQ" else element.cleaned(found, context.rules)
-        except (RecursionError, NotDeidentifiable):
+        except (RecursionError, NotDeidentifiable, MemoryError):
             raise
         except Exception:  # a value that cannot be parsed may be any text
             kept = element.replacement_of_unparsable(tag)
@@ -230,7 +232,7 @@ def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
             if element.plain(found, context.known):
                 made.add_new((tag.group, tag.element >> 8), "LO", creator)
                 made.add_new(tag, found.VR, found.value)
-        except NotDeidentifiable:
+        except (NotDeidentifiable, MemoryError):
             raise
         except Exception:  # noqa: S112 - without a creator, or damaged: not kept
             continue

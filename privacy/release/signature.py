@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from privacy.durable import write_once
 from privacy.message import Json
 from privacy.pickled import pickled
 
@@ -141,15 +141,7 @@ def make_key(path: Path) -> str:
         raise ValueError(MISSING) from error
     private = Ed25519PrivateKey.generate()
     text = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError:  # disk full: half a key is none
-        path.unlink(missing_ok=True)
-        raise
+    write_once(path, text)
     return _public(private)
 
 

@@ -20,7 +20,7 @@ import fault_sweep
 import pytest
 import torch
 from fault_sweep import RUN, Case, Outcome, Result, called, commanded, counted, prepared, result, tried, verdict
-from injected import CUT, FAULTS, POWER, Points, injected
+from injected import CUT, FAULTS, LIE, POWER, Points, injected
 from limited import CRASHED, Ended, in_copy, in_no_more_memory
 from small_run import PRIVATE, SMALL
 
@@ -79,6 +79,29 @@ def test_cleaning_removes_nothing_more_because_something_could_not_be_listed_or_
     for (kind, _), at in of_training.items():
         found = tried(case, begin, wanted, tmp_path / "work", kind, {"list": "EACCES", "read": "EIO"}[kind], at)
         assert (found.first, found.then, found.what) == (Exit.DISK, Exit.OK, "right"), found
+
+
+FOUND = [
+    ("deidentify", "rename", POWER, "durable.py:write_whole < pipelines/batch/deidentification.py", {CUT}),
+    ("night", "read", "EIO", "state/images/#/#", {Exit.DISK}),
+    ("night", "open", "EACCES", "inbox.py:checked", {Exit.DISK}),
+    ("night", "list", "EACCES", "folder.py:walked < pipelines/data/dicom/reader.py", {Exit.DISK}),
+    ("night", "read", "MemoryError", "state/images/#/#", {Exit.MEMORY}),
+]
+"""Command, kind, fault, a part of the place, and how the command ends: what the sweep found, each once wrong."""
+
+
+@pytest.mark.parametrize("name", ["deidentify", "night"])
+def test_what_the_sweep_found_at_night_and_in_deidentified_files_stays_mended(start, name, tmp_path):
+    case = next(case for case in fault_sweep.CASES if case.name == name)
+    begin = prepared(case, tmp_path / "start")
+    places = counted(case, begin, tmp_path / "count")
+    wanted = result(case, tmp_path / "count")
+    for _, kind, fault, place, ends in (one for one in FOUND if one[0] == name):
+        at = max(number for number, said in enumerate(places[kind]) if place in said)
+        outcome = tried(case, begin, wanted, tmp_path / "work", kind, fault, at)
+        assert place in outcome.place, outcome
+        assert (outcome.first in ends, outcome.then, outcome.what) == (True, Exit.OK, "right"), outcome
 
 
 @pytest.mark.slow
@@ -150,6 +173,9 @@ def test_the_judge_sees_what_is_wrong(start, tmp_path):
     assert "99" in verdict(PRIVATE_RUN, begin, wanted, Ended(CRASHED, "a traceback"), good)
     assert "-9" in verdict(PRIVATE_RUN, begin, wanted, good, Ended(-9, ""))
     assert verdict(PRIVATE_RUN, begin, wanted, good, Ended(7, "full")).startswith("named 7")
+    assert "MemoryError ended with 3" in verdict(
+        PRIVATE_RUN, begin, wanted, Ended(3, "a bad file"), good, "MemoryError"
+    )
     (tmp_path / "runs/tiny/sites/a").mkdir(parents=True)
     assert "other files" in verdict(PRIVATE_RUN, tmp_path, wanted, good, good)
     less = Result(wanted.files, dict.fromkeys(wanted.spent, -1.0))
@@ -162,9 +188,9 @@ def test_the_judge_sees_what_is_wrong(start, tmp_path):
     assert verdict(run, tmp_path, once, nothing, good) == "right"
     scores.rename(scores.with_name("fedavg-0123456789ab-1.global.1.safetensors"))
     assert "other files" in verdict(run, tmp_path, once, nothing, good), "only a disk that lied may cost a training"
-    assert verdict(run, tmp_path, once, nothing, good, lied=True).startswith("again")
+    assert verdict(run, tmp_path, once, nothing, good, LIE).startswith("again")
     next(scores.parent.iterdir()).unlink()
-    assert "other files" in verdict(run, tmp_path, once, nothing, good, lied=True), "and nothing of the new one is lost"
+    assert "other files" in verdict(run, tmp_path, once, nothing, good, LIE), "and nothing of the new one is lost"
 
 
 @LINUX

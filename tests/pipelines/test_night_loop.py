@@ -468,22 +468,24 @@ def test_too_little_memory_for_a_series_is_no_error_of_ours_and_keeps_no_other_w
     assert [dict(night(tmp_path, hospital, clock, bad).ended) for _ in range(2)] == [{"later": 1}, {"no_memory": 1}]
 
 
-def test_images_that_our_own_disk_does_not_give_back_are_fetched_again_and_nobody_is_refused(tmp_path: Path) -> None:
+def test_images_that_our_own_disk_does_not_give_back_are_fetched_again_before_a_refusal(
+    tmp_path: Path,
+) -> None:
     hospital, clock = Hospital(dict(SERIES), Points()), ticking()
     good = worker(hospital.points, tmp_path)
 
     def bad(task: Task, *more: Any) -> Made:
-        if task.series == "1.1" and hospital.fetched["1.1"] < 8:
+        if task.series == "1.2" or (task.series == "1.1" and hospital.fetched["1.1"] < 3):
             raise Unread("disk_error")
         return good(task, *more)
 
     first = night(tmp_path, hospital, clock, bad)
-    assert (first.ended, first.bugs, _code(first, late=False)) == ({"stored": 2}, 0, Exit.DISK)
-    for _ in range(6):
-        assert not night(tmp_path, hospital, clock, bad).ended
+    assert (first.ended, first.bugs, _code(first, late=False)) == ({"stored": 1, "later": 2}, 0, Exit.DISK)
+    assert night(tmp_path, hospital, clock, bad).ended == {"later": 2}
     last = night(tmp_path, hospital, clock, bad)
-    assert (last.ended, _code(last, late=False)) == ({"stored": 1}, Exit.OK)
-    assert hospital.fetched["1.1"] == 8 and len(hospital.taken) == 3
+    assert (last.ended, _code(last, late=False)) == ({"stored": 1, "disk_error": 1}, Exit.DISK)
+    assert (hospital.fetched["1.1"], hospital.fetched["1.2"], len(hospital.taken)) == (3, 3, 2)
+    assert _code(night(tmp_path, hospital, clock, bad), late=False) is Exit.OK
 
 
 def test_a_series_that_kills_each_night_is_refused_and_the_others_are_done(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
     frames = [frame for one in read.values() if isinstance(one, list) for frame in one]
     asked = {series_of(frame) for frame in frames if selected(frame, source.select)}
     chosen = [frame for frame in frames if series_of(frame) in asked and _wanted(frame, source.select)]
-    if not chosen and not damaged:
+    if not chosen and not damaged and not found.rejected:
         raise ValueError(_nothing(source, len(frames)))
     series: dict[str, list[Frame]] = {}
     for frame in chosen:

@@ -23,7 +23,7 @@ from nibabel.arrayproxy import ArrayProxy
 
 from pipelines.data.adc import factor
 from pipelines.data.contents import left_out
-from pipelines.data.folder import below, resolved, stamped, steady, walk, walked
+from pipelines.data.folder import below, resolved, stamped, steady, walked
 from pipelines.data.grids.geometry import corner_distance, invertible, spacing_of
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.data.intake import read_ahead
@@ -58,10 +58,10 @@ def nifti_problems(source: NiftiSource) -> list[str]:
     """Problems with the settings: the folder is missing, or no file name matches."""
     if problems := folder_problems("source.folder", source.folder):
         return problems
-    files = walk(Path(source.folder))
-    if _matching(source, files):
+    found = walked(Path(source.folder))
+    if _matching(source, found.files) or found.rejected:
         return []
-    others = sum(path.name.lower().endswith(SUFFIXES) for path in files)
+    others = sum(path.name.lower().endswith(SUFFIXES) for path in found.files)
     told = f"; {others} NIfTI files have other names (.nii.gz is not .nii)" if others else ""
     return [f"source.pattern: no file below {source.folder!r} matches {source.pattern!r}{told}; change the pattern"]
 

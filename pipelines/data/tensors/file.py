@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from privacy.durable import write_whole
+from privacy.durable import make_folder, write_whole
 from privacy.message import Json
 
 PARTS = ("x", "y", "mask")
@@ -69,7 +69,7 @@ def write_private(path: Path, data: bytes) -> None:
     """
     if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
         return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(path.parent, mode=0o700)
     write_whole(path, data, mode=0o600)
 
 

@@ -37,6 +37,7 @@ from privacy.deidentify.dicom_image import NotDeidentifiable, deidentify
 from privacy.deidentify.keyed import new_uid, pseudonym
 from privacy.deidentify.layouts import Layout, kind_of, rectangles_of
 from privacy.deidentify.quiet import quiet
+from privacy.system_errors import of_machine
 
 
 def stack_of(candidate: Candidate) -> Stack:
@@ -158,6 +159,8 @@ def _file(
     except NotDeidentifiable as error:
         raise Unusable(error.reason, f"{path.name}: {error.detail}") from error
     except Exception as error:  # malformed headers cause exceptions of many types
+        if of_machine(error):
+            raise
         raise Unusable(
             "unparsable",
             f"{path.name}: the header cannot be rewritten ({type(error).__name__}). Export the image again.",

@@ -23,6 +23,7 @@ from pipelines.data.examples import open_source
 from pipelines.data.folder import Walk, failed, walked
 from pipelines.data.images import AnyImages, Pictures, Slices
 from pipelines.data.intake import read_study
+from pipelines.data.nifti.reader import index_nifti
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey
@@ -192,6 +193,18 @@ def test_folders_that_may_not_be_read_or_went_away_are_in_the_quarantine(
     counts = sums(accounted(index.items, index.rejected))
     assert counts == {"used": SLICES, "quarantined": 2, "not_selected": 0, "not_imaging": 0}
     assert failed("x", OSError(5, "Input/output error")).reason == "disk_error"
+
+
+def test_a_folder_that_may_not_be_listed_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(path: str) -> object:
+        raise PermissionError(13, "Permission denied", os.fspath(path))
+
+    monkeypatch.setattr(os, "scandir", closed)
+    for index in (index_dicom(DicomSource(folder=str(tmp_path))), index_nifti(NiftiSource(folder=str(tmp_path)))):
+        assert not index.candidates
+        assert [(one.study, one.reason) for one in index.rejected] == [("./", "no_permission")]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
