@@ -23,6 +23,7 @@ from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, Tabl
 from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import Line, read_lines
 from privacy.settings_error import refuse
+from privacy.system_errors import of_machine
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
         try:
             names, broken = _read_names(Path(settings.names))
         except (OSError, ValueError, csv.Error) as error:
+            if of_machine(error):
+                raise
             problems.append(f"{where}.names: {settings.names!r} is not a mapping of names ({error})")
     if problems:
         raise ValueError("; ".join(problems))
@@ -122,6 +125,8 @@ def open_table(settings: TableLabels, classes: tuple[str, ...] = ()) -> Table:
     try:
         header, lines = read_lines(Path(settings.file))
     except (OSError, ValueError, csv.Error) as error:
+        if of_machine(error):
+            raise
         raise ValueError(f"labels.file: {settings.file!r} cannot be read ({error})") from error
     missing = [column for column in columns if column not in header]
     if missing:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from pipelines.data.adc import PATTERN, factor
 from pipelines.data.quantity import HEADERS, SILENT, Verdict, named_contrast, of_headers, of_text
 from pipelines.data.study import Unusable
+from privacy.system_errors import of_machine
 
 ENDINGS = (".nii.gz", ".nii")
 SUBJECT = re.compile(r"(sub-[0-9a-z]+)(?:_|$)", re.IGNORECASE)
@@ -65,6 +66,8 @@ def sidecar(path: Path) -> Mapping[str, object]:
         if not isinstance(said, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError, RecursionError) as error:
+        if of_machine(error):
+            raise
         raise Unusable(
             "unreadable", f"the sidecar {beside.name} cannot be read ({error}). Mend or remove it."
         ) from error

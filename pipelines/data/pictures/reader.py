@@ -24,6 +24,7 @@ from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import PictureSource
 from pipelines.data.study import Item, Rejected, Unusable
 from pipelines.data.tables.csv_file import Line, chosen, read_lines, refused
+from privacy.system_errors import of_machine
 
 UNNAMED = "No line of the table names it. Add a line, or take the picture away."
 UNIT = "intensity, -1 to 1"
@@ -122,6 +123,8 @@ def _of_table(source: PictureSource, root: Path, maps: Maps | None, classes: tup
         header, everything = read_lines(Path(source.table or ""))
         lines = chosen(everything, source.where)
     except (OSError, ValueError, csv.Error) as error:
+        if of_machine(error):
+            raise
         raise ValueError(f"source.table: {source.table!r} cannot be read ({error})") from error
     columns = [name for name in (source.image, source.patient, source.label) if name is not None]
     if missing := [name for name in columns if name not in header]:
@@ -172,7 +175,7 @@ def _of_folder(root: Path, maps: Maps | None) -> Listed:
     found = {below(root, path): path for path in walk.files if path.suffix.lower() in SUFFIXES}
     masks = {resolved(maps.folder / map_name(maps.pattern, name)) for name in found} if maps else set()
     pictures = {name: path for name, path in found.items() if resolved(path) not in masks}
-    if not pictures:
+    if not pictures and not walk.rejected:
         raise ValueError(f"folder: no picture ({', '.join(SUFFIXES)}) below {str(root)!r}; give another folder")
     label = None if maps else 0
     entries = [

@@ -29,6 +29,7 @@ from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import chosen, line_items, read_lines, refused
 from privacy.message import Json, number_of
 from privacy.settings_error import refuse
+from privacy.system_errors import of_machine
 
 Floats = NDArray[np.float64]
 UNITS = {
@@ -55,6 +56,8 @@ def open_lines(
         header, everything = read_lines(Path(source.file), source.columns, source.separator)
         lines = chosen(everything, source.where)
     except (OSError, ValueError, csv.Error) as error:
+        if of_machine(error):
+            raise
         raise ValueError(f"source.file: {source.file!r} cannot be read ({error})") from error
     refuse(value_problems(source.values, classes, "source"))
     wanted = (*images.numbers, *images.categories, *([source.label] if labelled else []))

@@ -18,6 +18,7 @@ from safetensors.numpy import save
 
 from privacy.durable import make_folder, write_whole
 from privacy.message import Json
+from privacy.system_errors import of_machine
 
 PARTS = ("x", "y", "mask")
 TYPES = {"x": ("F32", "float32"), "y": ("I64", "int64"), "mask": ("U8", "uint8")}
@@ -84,6 +85,8 @@ def open_tensor_file(path: Path) -> TensorFile:
         found = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
         said = opened.metadata() or {}
     except (OSError, SafetensorError) as error:
+        if of_machine(error):
+            raise
         raise ValueError(f"{str(path)!r} cannot be read as safetensors ({error})") from error
     problems = [f"unknown tensor {name!r}; allowed are {', '.join(PARTS)}" for name in sorted(set(found) - {*PARTS})]
     problems += [f"unknown metadata {name!r}; allowed are {', '.join(LISTS)}" for name in sorted(set(said) - {*KNOWN})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
+from injected import Points, injected
 from PIL import Image
 from small_series import SLICES, Series
 
@@ -24,7 +26,7 @@ from pipelines.data.folder import Walk, failed, walked
 from pipelines.data.images import AnyImages, Pictures, Slices
 from pipelines.data.intake import read_study
 from pipelines.data.nifti.reader import index_nifti
-from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource
+from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource, TableLabels
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey
 from pipelines.data.tables.csv_file import read_lines
@@ -108,6 +110,34 @@ def test_a_file_that_changes_after_the_index_sets_its_study_aside(
     assert "run again" in refused.detail
     counts = sums(accounted(opened.items, [refused]))
     assert counts["used"] == counts["quarantined"] == (SLICES if kind == "dicom" else 1)
+
+
+@pytest.mark.parametrize(("operation", "fault"), [("open", "EMFILE"), ("read", "MemoryError")])
+@pytest.mark.parametrize("kind", ["dicom", "nifti", "picture"])
+def test_what_this_machine_lacks_at_any_opening_or_reading_is_no_fault_of_settings_or_patients(
+    tmp_path: Path, kind: str, operation: str, fault: str
+) -> None:
+    source, images, _ = hospital(tmp_path, kind)
+    (tmp_path / "labels.csv").write_text("patient,label\nP0,0\nP1,1\n0,0\n1,1\n")
+    labels = None if kind == "picture" else TableLabels(file=str(tmp_path / "labels.csv"), patient="patient")
+
+    def refused() -> list[Rejected]:
+        opened = open_source(source, labels, images, None)
+        results = [read_study(waiting) for waiting in opened.waiting]
+        return [*opened.rejected, *(one for one in results if isinstance(one, Rejected))]
+
+    assert not refused()
+    met = at = 0
+    while met == at:
+        points = Points(tmp_path, operation, fault, at)
+        with injected(points):
+            try:
+                assert not refused(), at
+            except (OSError, MemoryError) as error:
+                if isinstance(error, OSError) and error.errno != errno.EMFILE:
+                    raise
+        met, at = met + bool(points.met), at + 1
+    assert met >= 3
 
 
 @pytest.mark.parametrize("change", [gone, grown, shortened, replaced])
