@@ -26,6 +26,7 @@ from pipelines.data.folder import Walk, failed, walked
 from pipelines.data.images import AnyImages, Pictures, Slices
 from pipelines.data.intake import read_study
 from pipelines.data.nifti.reader import index_nifti
+from pipelines.data.pictures.reader import loose_pictures
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource, TableLabels
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey
@@ -235,6 +236,9 @@ def test_a_folder_that_may_not_be_listed_is_not_taken_for_an_empty_one(
     for index in (index_dicom(DicomSource(folder=str(tmp_path))), index_nifti(NiftiSource(folder=str(tmp_path)))):
         assert not index.candidates
         assert [(one.study, one.reason) for one in index.rejected] == [("./", "no_permission")]
+    pictures = loose_pictures(str(tmp_path), Pictures(size=8))
+    assert not pictures.waiting
+    assert [(one.study, one.reason) for one in pictures.rejected] == [("./", "no_permission")]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
