@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -67,7 +68,7 @@ class Swept:
         operator = self.far.submit(self.far.folder / "tiny.yaml")
         try:
             said, _ = operator.communicate(timeout=PATIENCE_S)
-        except BaseException:
+        except subprocess.TimeoutExpired:
             operator.kill()
             said, _ = operator.communicate()
         return Ended(operator.returncode, said)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
@@ -44,7 +45,8 @@ def write_once(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """
     part = path.with_name(f".{path.name[:LONGEST]}{PART}")
     if os.path.lexists(path):
-        part.unlink(missing_ok=True)  # a killed call may have left it, which is one more copy of a key
+        with suppress(OSError):  # as where secrets are mounted read-only
+            part.unlink(missing_ok=True)  # a killed call may have left it, which is one more copy of a key
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     try:
         _write(part, data, mode)

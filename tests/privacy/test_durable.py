@@ -78,6 +78,18 @@ def test_a_key_is_there_whole_or_not_at_all_and_never_replaced(
     assert [one.name for one in tmp_path.iterdir()] == ["key"], "no second copy of a secret stays"
 
 
+def test_a_key_that_is_there_is_said_to_be_also_where_nothing_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    (tmp_path / "key").write_bytes(b"12345678")
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(FileExistsError):
+        write_once(tmp_path / "key", b"abcdefgh")
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), MemoryError()], ids=["disk", "memory"])
 @pytest.mark.parametrize("write", [write_whole, write_once])
 def test_nothing_is_left_of_a_write_that_failed(
