@@ -19,6 +19,7 @@ from federation.registry import permitting
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.ledger import FILE
 from pipelines.models.file import READY, Ready, read_ready
+from pipelines.models.recommended import read_recommended
 from pipelines.runs.listing import listed
 from pipelines.runs.runner import Results as Ended
 from privacy.message import Json
@@ -70,7 +71,8 @@ class Results:
     """A finished run. folder: with all its artifacts. yaml: the settings that it ran by; None of a mapping. ran, kept:
     stages. rows: scores. starts: method -> the digest of the weights with which its networks began, and what is said of
     them; none for random numbers. losses: method -> hospital -> round -> validation loss. statements: by hospital.
-    recommended: hospital -> the method that its page recommends, None for none. not_guaranteed: what this run does not
+    recommended: hospital -> the method that its page recommends; None for none, and where the hospital is on another
+    machine and keeps its decision to itself. not_guaranteed: what this run does not
     promise that a run at real hospitals by reviewed code would; each a sentence.
     """
 
@@ -198,6 +200,7 @@ def read_results(ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: 
     report, train = ended.artifacts["report"], ended.artifacts["train"]
     rows = tuple(_score(row) for row in json.loads((report / "scores.json").read_text(encoding="utf-8")))
     use = json.loads((report / ANSWERS).read_text(encoding="utf-8"))["use"]
+    here = {one["site"]: read_recommended(folder / "sites" / one["site"]) for one in use}
     losses, starts = {}, dict[str, Mapping[str, Json]]()
     for path in listed(train, "*.json"):
         said = json.loads(path.read_text(encoding="utf-8"))
@@ -215,7 +218,7 @@ def read_results(ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: 
         losses,
         starts,
         _statements(report),
-        {one["site"]: one["method"] or None for one in use},
+        {one["site"]: (kept.decision.method if (kept := here[one["site"]]) else one["method"]) or None for one in use},
         not_guaranteed,
     )
 

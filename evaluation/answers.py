@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from evaluation.choice import Choice, OwnScores, choices, own_scores, primary
+from evaluation.choice import Choice, choices, primary
 from evaluation.harmonized import harmonized
 from evaluation.leaving import Departure, departures
-from evaluation.notices import Notice, collapse, run_notices, site_notices
-from evaluation.recommended_words import how_recommended, with_recommendations
+from evaluation.notices import Notice, run_notices, site_notices
+from evaluation.recommended_words import HOW_RECOMMENDED
 from evaluation.records import RunPage, SitePage
-from evaluation.rows import ScoreRow
 from evaluation.wording import listed, number
 from privacy.release.statement import Statement
 
@@ -34,44 +33,29 @@ class Answers:
 
 def run_answers(page: RunPage) -> Answers:
     """The answers of a run, for the coordinator."""
-    chosen = _drop_guessing(_chosen(page), page.scores)
+    use = chosen(page)
     validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
-    sure = _how_chosen(chosen, validated, page.optimism, lines, primary(page.scores))
+    sure = _how_chosen(use, validated, page.optimism, lines, primary(page.scores))
     left = departures(page.left, page.statements, page.words)
     worth = harmonized(page.harmony, page.shares, page.spaces, page.outside, page.untreated)
-    return Answers(chosen, sure, left, _unit(page.statements), run_notices(page), worth)
+    return Answers(use, sure, left, _unit(page.statements), run_notices(page), worth)
 
 
 def site_answers(page: SitePage) -> Answers:
     """The answers of a run, for one hospital."""
-    chosen = _drop_guessing(_chosen(page), page.scores)
+    use = chosen(page)
     validated = dict.fromkeys([page.site], sum(s.patients for s in page.splits if s.split == "validation"))
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
-    sure = _how_chosen(chosen, validated, page.optimism, lines, primary(page.scores))
+    sure = _how_chosen(use, validated, page.optimism, lines, primary(page.scores))
     said = () if page.statement is None else (page.statement,)
     worth = harmonized(page.harmony, page.shares, page.spaces)
-    return Answers(chosen, sure, departures(page.left, said, page.words), _unit(said), site_notices(page), worth)
+    return Answers(use, sure, departures(page.left, said, page.words), _unit(said), site_notices(page), worth)
 
 
-def _chosen(page: RunPage | SitePage) -> tuple[Choice, ...]:
-    found = choices(page.models, page.scores, page.reference, page.words)
-    return with_recommendations(found, page.recommended, page.models, page.scores, page.reference, page.words)
-
-
-def _drop_guessing(chosen: tuple[Choice, ...], rows: Sequence[ScoreRow]) -> tuple[Choice, ...]:
-    """Withdraw recommendations of models that do no better than guessing on enough test patients."""
-    held = own_scores(rows)
-    return tuple(_without_model(one, why) if (why := _reason_guessing(one, held)) else one for one in chosen)
-
-
-def _reason_guessing(one: Choice, held: OwnScores) -> str:
-    return collapse(one.score, held) if one.score is not None and one.score.assessable else ""
-
-
-def _without_model(one: Choice, why: str) -> Choice:
-    said = f"No model can be recommended: {one.method}, chosen by {one.by}, does no better than guessing ({why})."
-    return replace(one, method="", file="", by="", said=(said,))
+def chosen(page: RunPage | SitePage) -> tuple[Choice, ...]:
+    """The decisions of a page in words."""
+    return choices(page.decisions, page.models, page.scores, page.reference, page.words)
 
 
 def _how_chosen(
@@ -80,7 +64,7 @@ def _how_chosen(
     """How the models were chosen. validated: validation patients by hospital. lines: number of methods to choose
     from.
     """
-    said = [text] if (text := how_recommended([one for one in chosen if one.by == "recommended"])) else []
+    said = [HOW_RECOMMENDED] if any(one.by == "recommended" for one in chosen) else []
     held = [one for one in chosen if one.by == "validation"]
     if held:
         whose = "each" if len(chosen) > 1 else "this"

@@ -3,7 +3,8 @@
 `evaluation.recommendation` goes before. Where it says nothing, a model is chosen by its loss on the hospital's
 validation patients, so that its score on test patients is not that of a winner on them. If a run has no validation
 loss, the highest score on the test patients decides, and the page says by how much that score is too high. Only a model
-that is stored as a file in the hospital's folder can be chosen.
+that is stored as a file in the hospital's folder can be chosen. A model that does no better than guessing on enough
+test patients is withdrawn, and the next by the same criteria takes its place.
 """
 
 from __future__ import annotations
@@ -11,35 +12,45 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from evaluation.decision import By, Decision
 from evaluation.histograms import Floats
 from evaluation.metrics import AUC, CALIBRATION, SENSITIVITY, SPECIFICITY, Measure
 from evaluation.overlap import DICE
 from evaluation.protocols import Table, home
+from evaluation.recommendation import Recommendation
+from evaluation.recommended_words import in_words
 from evaluation.records import Model
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
-from evaluation.wording import Words, counted, number, signed
+from evaluation.wording import Words, counted, listed, number, signed
 
+SAME = "the same prediction for every patient"
 PRIMARY = (AUC.name, DICE.name)
 """Measures that compare models in words: the first one that is available."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A hospital's model. method: empty if none can be named. by: the criterion. score: on its test patients, None =
-    not scored. said: how good it is, in sentences. top: the row with the highest score there, if it is another one.
+    """A decision in words. method: empty if none can be named, and where the hospital did not tell (`final` False).
+    file: where the hospital finds it. score: on its test patients, None = not scored. said: how good it is, in
+    sentences. top: the row with the highest score there, if it is another one.
     """
 
     site: str
     method: str
     file: str
-    by: Literal["recommended", "validation", "test", ""]
+    by: By
     score: ScoreRow | None
     said: tuple[str, ...]
     top: ScoreRow | None = None
+    final: bool = True
+
+    @property
+    def named(self) -> str:
+        """The model, or why there is none, in a few words."""
+        return self.method or ("none" if self.final else "see its own page")
 
 
 @dataclass(frozen=True)
@@ -73,12 +84,24 @@ def own_scores(rows: Sequence[ScoreRow]) -> OwnScores:
     return OwnScores(primary(rows), scores, floors)
 
 
-def choices(models: Sequence[Model], rows: Sequence[ScoreRow], reference: str, words: Words) -> tuple[Choice, ...]:
-    """One choice for each hospital that has models, in their order."""
+def decisions(
+    models: Sequence[Model], rows: Sequence[ScoreRow], recommended: Sequence[Recommendation] = ()
+) -> tuple[Decision, ...]:
+    """One decision for each hospital that has models, in their order."""
+    own, told, held = own_scores(rows), {one.site: one for one in recommended}, dict[str, list[Model]]()
+    for model in models:
+        held.setdefault(model.site, []).append(model)
+    return tuple(_decision(site, found, own, told.get(site)) for site, found in held.items())
+
+
+def choices(
+    decided: Sequence[Decision], models: Sequence[Model], rows: Sequence[ScoreRow], reference: str, words: Words
+) -> tuple[Choice, ...]:
+    """Decisions in words, with the scores that are known here."""
     own, held = own_scores(rows), dict[str, list[Model]]()
     for model in models:
         held.setdefault(model.site, []).append(model)
-    return tuple(_choice(site, found, own, reference, words) for site, found in held.items())
+    return tuple(_in_words(one, held.get(one.site, []), own, reference, words) for one in decided)
 
 
 def primary(rows: Sequence[ScoreRow]) -> str:
@@ -113,27 +136,106 @@ def _optimism(values: Floats) -> float:
     return float((drawn[winner, np.arange(drawn.shape[1])] - usable[winner, 0]).mean())
 
 
-def _choice(site: str, models: Sequence[Model], own: OwnScores, reference: str, words: Words) -> Choice:
+def _decision(site: str, models: Sequence[Model], own: OwnScores, recommendation: Recommendation | None) -> Decision:
+    scored, ranked = own.at(site, own.measure), _ranked(site, models, own, recommendation)
+    better = [method for method, _ in ranked if method in scored and is_better(scored[method], own)]
+    withdrawn: list[str] = []
+    for method, by in ranked:
+        if not withdrawn and not (method in scored and _is_ruled_out(scored[method], own, better)):
+            return Decision(site, method, by, (), recommendation)
+        if method in better:
+            return Decision(site, method, by, tuple(withdrawn), recommendation)
+        withdrawn += [method] if method in scored else []
+    return Decision(site, "", "", tuple(withdrawn), recommendation)
+
+
+def _ranked(
+    site: str, models: Sequence[Model], own: OwnScores, recommendation: Recommendation | None
+) -> list[tuple[str, By]]:
+    """The models that a hospital can use, the first to be named first, with what names each."""
+    filed = {model.method: model for model in models if model.file}
+    found: dict[str, By] = {}
+    if recommendation is not None and recommendation.method in filed:
+        found[recommendation.method] = "recommended"
+    validated = sorted((one for one in filed.values() if math.isfinite(one.loss)), key=lambda one: one.loss)
     scored = own.at(site, own.measure)
-    filed = [model for model in models if model.file]
-    validated = [model for model in filed if math.isfinite(model.loss)]
-    tested = [model for model in filed if model.method in scored]
+    tested = sorted((scored[one] for one in filed if one in scored), key=lambda row: row.value, reverse=True)
+    for one in validated:
+        found.setdefault(one.method, "validation")
+    for row in tested:
+        found.setdefault(row.method, "test")
+    return [*found.items()]
+
+
+def _is_ruled_out(row: ScoreRow, own: OwnScores, better: Sequence[str]) -> bool:
+    """Whether test patients withdraw a model. better: that can be used and do better than guessing on them.
+
+    Few patients withdraw none, unless it says the same of each of them and another does not.
+    """
+    why = guess(row, own)
+    return bool(why) and (row.assessable or (bool(better) and why == SAME))
+
+
+def is_better(row: ScoreRow, held: OwnScores) -> bool:
+    """Whether a method is shown to do better than guessing: an area with its interval, an overlap by itself."""
+    return not guess(row, held) and (row.measure != AUC.name or math.isfinite(row.low))
+
+
+def guess(row: ScoreRow, held: OwnScores) -> str:
+    """Why a method does no better at a hospital than a predictor that ignores the patient; empty if it does better."""
+    site = row.sites[0]
+    if row.measure == AUC.name:
+        sees, spares = (held.at(site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
+        if sees is not None and spares is not None and {sees.value, spares.value} == {0.0, 1.0}:
+            return SAME
+        return f"{AUC.name} {number(row.value)}{between(row)}" if row.low <= 0.5 else ""
+    floor = held.floors.get((site, row.measure))
+    if floor is not None and math.isfinite(floor.value) and row.value <= floor.value:
+        return f"{row.measure} {number(row.value)}, and {number(floor.value)} for the {floor.method}"
+    return ""
+
+
+def _in_words(one: Decision, models: Sequence[Model], own: OwnScores, reference: str, words: Words) -> Choice:
+    """A decision in words, with the scores that are known here."""
+    scored = own.at(one.site, own.measure)
     top = max(scored.values(), key=lambda row: row.value, default=None)
-    if validated:
-        best, by = min(validated, key=lambda model: model.loss), "validation"
-    elif tested:
-        best, by = max(tested, key=lambda model: scored[model.method].value), "test"
-    else:
-        why = (
-            "no model of this run is stored as a file in its folder"
-            if models and not filed
-            else "none was scored there"
-        )
-        return Choice(site, "", "", "", None, (f"No model can be named: {why}.",), top)
-    score = scored.get(best.method)
+    gone = listed([f"{m} ({guess(scored[m], own)})" if m in scored else m for m in one.withdrawn])
+    if not one.method:
+        return Choice(one.site, "", "", "", None, (_none(one, models, gone), *_above(one, scored, own)), top, one.final)
+    score = scored.get(one.method)
     other = None if top is None or score is None or top.value <= score.value else top
-    said = tuple(sentences(best.method, own, site, score, reference, words))
-    return Choice(site, best.method, best.file, "validation" if by == "validation" else "test", score, said, other)
+    said = [
+        f"In place of {gone}, which did no better than guessing on the test patients: these had a part in the choice, "
+        "so this score flatters it a little."
+    ] * bool(gone)
+    if one.by == "recommended" and one.recommendation is not None:
+        said += in_words(one.recommendation)
+    said += sentences(one.method, own, one.site, score, reference, words)
+    if score is not None and guess(score, own):
+        said += _above(one, scored, own)
+    if not one.final:
+        before = f"Its own page decides, by exact scores and with models that it keeps to itself. Here: {one.method}."
+        return Choice(one.site, "", "", "", score, (before, *said), other, False)
+    file = next((model.file for model in models if model.method == one.method), "")
+    return Choice(one.site, one.method, file, one.by, score, tuple(said), other)
+
+
+def _none(one: Decision, models: Sequence[Model], gone: str) -> str:
+    if gone:
+        does = "does" if len(one.withdrawn) == 1 else "do"
+        return f"No model can be recommended: {gone} {does} no better than guessing on the test patients."
+    if not one.final:
+        return "Its own page decides, by exact scores and with models that it keeps to itself."
+    filed = any(model.file for model in models)
+    why = "none was scored there" if filed else "no model of this run is stored as a file in its folder"
+    return f"No model can be named: {why}."
+
+
+def _above(one: Decision, scored: Mapping[str, ScoreRow], own: OwnScores) -> list[str]:
+    """The methods that do better than guessing where the decision names none, or one that does not."""
+    found = [f"{method} ({row.measure} {number(row.value)}{between(row)})" for method, row in scored.items()
+             if method != one.method and is_better(row, own)]  # fmt: skip
+    return [f"Better than guessing on the same patients: {listed(found)}."] if found else []
 
 
 def sentences(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,12 +14,11 @@ from evaluation.attacks import (
     pairs,
     strongest,
 )
-from evaluation.choice import OwnScores, between, direction, own_scores
+from evaluation.choice import direction, guess, own_scores
 from evaluation.harmony import Harmony
-from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY
 from evaluation.records import Missing, RunPage, SitePage
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
-from evaluation.wording import READABLE, Words, counted, listed, number
+from evaluation.wording import READABLE, Words, counted, listed
 from privacy.release.statement import Audit, Statement
 
 SHOWN = 3
@@ -164,7 +162,7 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Seq
             rare = "of the rarest class" if classes else "positive"
             poor.append(f"{site} ({counted(row.patients, 'patient', 'patients')}, {row.positive_patients} {rare})")
             continue
-        if collapsed := [f"{m} ({why})" for m, row in own.items() if (why := collapse(row, held))]:
+        if collapsed := [f"{m} ({why})" for m, row in own.items() if (why := guess(row, held))]:
             yield Notice("No better than guessing", f"At {site}: {', '.join(collapsed)}.", "scores")
         worse = [f"{m}{_gain(r)}" for m, r in own.items() if direction(r.gain_low, r.gain_high) < 0]
         if worse and reference:
@@ -180,20 +178,6 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Seq
 
 def _gain(row: ScoreRow) -> str:
     return f" ({row.gain:+.3f})".replace("-", "−")
-
-
-def collapse(row: ScoreRow, held: OwnScores) -> str:
-    """Why a method does no better at a hospital than a predictor that ignores the patient; empty if it does better."""
-    site = row.sites[0]
-    if row.measure == AUC.name:
-        sees, spares = (held.at(site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
-        if sees is not None and spares is not None and {sees.value, spares.value} == {0.0, 1.0}:
-            return "the same prediction for every patient"
-        return f"{AUC.name} {number(row.value)}{between(row)}" if row.low <= 0.5 else ""
-    floor = held.floors.get((site, row.measure))
-    if floor is not None and math.isfinite(floor.value) and row.value <= floor.value:
-        return f"{row.measure} {number(row.value)}, and {number(floor.value)} for the {floor.method}"
-    return ""
 
 
 def _quarantine(rejected: Mapping[str, int], words: Words, where: str, link: str) -> Iterator[Notice]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from evaluation.attacks import InversionRow, MembershipRow
 from evaluation.augmented import AugmentedRow
+from evaluation.decision import Decision
 from evaluation.drawing import Picture
 from evaluation.harmony import Harmony
 from evaluation.leaving import Left
 from evaluation.patients import Characteristic
-from evaluation.recommendation import Recommendation
 from evaluation.rows import GainRow, GapRow, ScoreRow
 from evaluation.wording import Words
 from privacy.release.statement import Audit, Statement
@@ -138,8 +138,8 @@ class RunPage:
     in one split. field: the setting that crops images around their masks; empty = none. inversion: attacks that
     reconstruct training images. models: the models that each hospital can use. optimism: by
     hospital, how much the best row on its test patients looks better than it is. spaces:
-    method -> the space of images in which it learns, as `harmonize.translate` names it. recommended: of the hospitals
-    that told it. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
+    method -> the space of images in which it learns, as `harmonize.translate` names it. decisions: of the hospitals
+    which model to use. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
     each line closes, where there is an oracle. untreated: the external line that the others' gains are over.
     augmented: hospitals' synthetic training images, if any were asked for. others: code that is not ours.
     """
@@ -174,7 +174,7 @@ class RunPage:
     models: tuple[Model, ...] = ()
     optimism: Mapping[str, float] = dataclasses.field(default_factory=dict)
     spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    recommended: tuple[Recommendation, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     classes: tuple[str, ...] = ()
     shares: tuple[GapRow, ...] = ()
     untreated: str = ""
@@ -209,7 +209,7 @@ class SitePage:
     methods noted here during training; warnings: notes that a person should know, in sentences. Neither is on the
     coordinator's page. released: which counts others receive instead of the page's. noised: whether the coordinator
     receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without pictures.
-    models, optimism, spaces, recommended, classes, shares: as in `RunPage`, of
+    models, optimism, spaces, decisions, classes, shares: as in `RunPage`, of
     this hospital.
     """
 
@@ -241,7 +241,7 @@ class SitePage:
     models: tuple[Model, ...] = ()
     optimism: Mapping[str, float] = dataclasses.field(default_factory=dict)
     spaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    recommended: tuple[Recommendation, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     classes: tuple[str, ...] = ()
     shares: tuple[GapRow, ...] = ()
     pictured: bool = True

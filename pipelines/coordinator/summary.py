@@ -81,13 +81,13 @@ def _answers(said: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {text}"
     yield "which model:"
     if len(said["use"]) > READABLE:
-        named = Counter(one["method"] or "none" for one in said["use"]).items()
+        named = Counter(_named(one) for one in said["use"]).items()
         yield "  " + "; ".join(f"{method}: {counted(times, 'hospital', 'hospitals')}" for method, times in named)
     for one in said["use"] if len(said["use"]) <= READABLE else ():
         against = one["said"][1] if len(one["said"]) > 1 else ""
-        yield f"  {one['site']}: {one['method'] or 'none'}. {one['said'][0]} {against}".rstrip()
+        yield f"  {one['site']}: {_named(one)}. {one['said'][0]} {against}".rstrip()
     how = {
-        "recommended": "by validation patients, and only where a gain over the own model is likely",
+        "recommended": "by validation patients, and only where a gain over the model to stay with is likely",
         "validation": "by validation loss",
         "test": "by the test patients: the best of several looks too good",
     }
@@ -99,6 +99,10 @@ def _answers(said: Mapping[str, Any]) -> Iterator[str]:
     yield "to look at:" if said["look"] else "to look at: nothing was found"
     for one in said["look"]:
         yield f"  {one['what']}: {one['text']}"
+
+
+def _named(one: Mapping[str, Any]) -> str:
+    return str(one["method"]) or ("none" if one["final"] else "see its own page")
 
 
 def publish(results: Results, root: Path) -> None:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor
 
+from evaluation.choice import Choice
+from evaluation.decision import Decision, to_facts
 from evaluation.histograms import Floats
 from evaluation.recommendation import Gain, Heard, Measured, Recommendation, Sums, Validated, measured, recommended
 from evaluation.records import Model
 from federation.alone import Alone
 from federation.local import Local
+from federation.models.features import Features
+from federation.models.mlp import Mlp
 from personalize import AnyAlgorithm
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
@@ -28,7 +30,7 @@ from pipelines.hospital.finished_models import noised, usable
 from pipelines.hospital.home_floors import HomeFloor
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.hospital.kept import scores_name
-from pipelines.hospital.opening import opened
+from pipelines.hospital.opening import Opening, opened
 from pipelines.hospital.validation_scores import VALIDATED
 from pipelines.models.recommended import RECOMMENDED, to_bytes
 from pipelines.runs.store import DiskFolder
@@ -60,42 +62,35 @@ def recommendation(
     models: Sequence[Model],
     floors: Sequence[HomeFloor],
     losses: Mapping[str, str],
-) -> Recommendation | None:
-    """This hospital's recommendation, which is also written into its folder; None, and no file, if there is none.
+) -> tuple[Recommendation, ...]:
+    """This hospital's recommendation; empty if there is none.
 
     Args:
         facts: of `report`; `others` are sums of gains that other hospitals measured, as `others_to_facts` has them.
         models: which of the run's models are files here; floors: learnt at home. losses: a method's epsilon here, by
         run of its training.
     """
-    folder, found = DiskFolder(hospital.root), None
+    if facts.get("structures"):
+        return ()
     others = _others(as_mapping(facts.get("others")))
-    if not facts.get("structures"):
-        found = recommended(hospital.name, _measured(hospital, facts, models, floors), others)
-    if found is None:
-        folder.remove(RECOMMENDED)
-        return None
-    runs = {str(one["label"]): str(one["train_run"]) for one in _lines(facts)}
-    run = runs.get(found.method, "")  # a floor of this hospital's own is of no run
-    found = replace(found, epsilon=losses.get(run, ""))
-    files = [model.file for model in (*models, *(floor.model for floor in floors)) if model.method == found.method]
-    folder.write(RECOMMENDED, to_bytes({**to_facts(found), "run": run}, Path(files[0])))
-    return found
+    found = recommended(hospital.name, _measured(hospital, facts, models, floors), others)
+    return () if found is None else (replace(found, epsilon=losses.get(_run_of(facts, found.method), "")),)
 
 
-def told(hospital: Hospital, facts: Mapping[str, Json], found: Recommendation | None) -> Json:
-    """What the coordinator hears of a recommendation; None where anything is promised to patients."""
+def keep_decision(hospital: Hospital, facts: Mapping[str, Json], decision: Decision, choice: Choice) -> None:
+    """Write the decision into this hospital's folder. choice: the same in words. facts: of `report`."""
+    content = to_bytes(decision, choice.said, _run_of(facts, decision.method), choice.file)
+    DiskFolder(hospital.root).write(RECOMMENDED, content)
+
+
+def told(hospital: Hospital, facts: Mapping[str, Json], found: Decision | None) -> Json:
+    """What the coordinator hears of a decision; None where anything is promised to patients."""
     return None if found is None or _promised(hospital, facts) else to_facts(found)
 
 
-def to_facts(found: Recommendation) -> dict[str, Json]:
-    """A recommendation as facts."""
-    return dict(asdict(found))
-
-
-def from_facts(said: Mapping[str, Json]) -> Recommendation:
-    """The recommendation that facts hold. Raises: ValueError: they hold none."""
-    return TypeAdapter(Recommendation).validate_python(said)
+def _run_of(facts: Mapping[str, Json], method: str) -> str:
+    """The run of a method's training; empty for a floor of this hospital's own, which is of no run."""
+    return {str(one["label"]): str(one["train_run"]) for one in _lines(facts)}.get(method, "")
 
 
 def _promised(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
@@ -111,11 +106,14 @@ def _measured(
 ) -> Measured:
     folder, filed = DiskFolder(hospital.root / "scores"), {model.method for model in models if model.file}
     held, own = {floor.model.method: floor.scores for floor in floors}, [floor.model.method for floor in floors]
+    heads = {*own}
     for line in _lines(facts):
         label, name = str(line["label"]), scores_name(line)
         if label in filed and folder.has(name):
             held[label] = from_bytes(folder.read(name)).tensors
-            own += [label] if _learnt_alone(hospital, str(line["train_run"])) else []
+            start = _start(hospital, str(line["train_run"]))
+            own += [label] if start is not None and alone(start.algorithm) else []
+            heads |= {label} if start is not None and is_head(start.algorithm, start.task.model) else set()
     rows, scores = dict[str, Tensor](), dict[str, Floats]()
     for label, kept in held.items():
         here = {part: kept.get(f"{VALIDATED}{part}", torch.zeros(0)) for part in ("y", "patient")}
@@ -126,14 +124,19 @@ def _measured(
     if not rows:
         return Measured("", {})
     found = Validated(rows["y"].numpy(), rows["patient"].numpy(), scores)
-    return measured(found, own, seed=hospital.bootstrap_seed())
+    return measured(found, own, heads, seed=hospital.bootstrap_seed())
 
 
-def _learnt_alone(hospital: Hospital, run: str) -> bool:
+def _start(hospital: Hospital, run: str) -> Opening | None:
     try:
-        return alone(opened(hospital, run).algorithm)
+        return opened(hospital, run)
     except (Refused, Malformed):
-        return False
+        return None  # the central baseline is trained at the pooled site
+
+
+def is_head(algorithm: AnyAlgorithm, model: object) -> bool:
+    """Whether a method learns on features that no patient of the run shaped, by an equation or a linear model."""
+    return isinstance(algorithm, Alone | Moments | DpHead) or (isinstance(model, Features | Mlp) and not model.hidden)
 
 
 def alone(algorithm: AnyAlgorithm) -> bool:

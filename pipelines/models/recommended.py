@@ -1,22 +1,61 @@
-"""Which of its finished models a hospital was recommended, in `recommended.json` of its folder."""
+"""Which of its finished models a hospital should use: its decision, in `recommended.json` of its folder."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from evaluation.decision import Decision, from_facts, to_facts
 from pipelines.models.file import READY, digest_of
 from privacy.message import Json
 
 RECOMMENDED = "recommended.json"
-FORMAT = 1
+FORMAT = 2  # 1 was written before the page could withdraw a model, so it may name one that the page does not
+
+
+class Recommended(NamedTuple):
+    """A decision as the hospital keeps it. why: in words. digest: of the model's file; empty = no model."""
+
+    decision: Decision
+    why: str
+    digest: str
+
+
+def read_recommended(home: Path) -> Recommended | None:
+    """The decision in a hospital's folder; None if there is none.
+
+    Raises:
+        ValueError: it is damaged, or of an earlier version.
+        OSError: the disk.
+    """
+    path = home / RECOMMENDED
+    if not path.is_file():
+        return None
+    try:
+        said = json.loads(path.read_bytes())
+        form = said["format"]
+        if form == FORMAT:
+            return Recommended(from_facts(said["decision"]), str(said["why"]), str(said["digest"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged; run the run's command again, which makes its report anew") from error
+    version = (
+        "a later version, so it needs that one"
+        if isinstance(form, int) and form > FORMAT
+        else (
+            "an earlier version, which did not say whether its page withdrew the model; run the run's command again, "
+            "which makes its report anew and trains nothing"
+        )
+    )
+    raise ValueError(f"{path} has format {form!r}, and {FORMAT} is read here: it was made by {version}")
 
 
 def recommended_file(folder: Path) -> Path:
-    """The file of the model that a run recommended to the hospital with this folder.
+    """The file of the model that the page of the hospital with this folder recommends.
 
     Raises:
-        ValueError: there is no recommendation, or the model is not the one that was recommended.
+        ValueError: none is recommended, or the model is not the one that was.
         OSError: the disk.
     """
     home = folder.parent if folder.name == READY else folder
@@ -25,20 +64,19 @@ def recommended_file(folder: Path) -> Path:
             f"--recommended takes a hospital's folder in place of a model, found {str(folder)!r}; give "
             "runs/<name>/sites/<site>"
         )
-    if not (home / RECOMMENDED).is_file():
+    found = read_recommended(home)
+    if found is None:
         raise ValueError(
-            f"{home} has no {RECOMMENDED}: no run recommended a model to this hospital. A recommendation needs labels, "
-            "validation patients, a model of its own (local, local_ridge or local_svm) and another to compare with; "
-            "finish such a run, or give a file of its ready/ folder without --recommended"
+            f"{home} has no {RECOMMENDED}: no run has finished its report for this hospital; finish one, or give a "
+            "file of its ready/ folder without --recommended"
         )
-    try:
-        said: dict[str, Json] = json.loads((home / RECOMMENDED).read_bytes())
-        if said["format"] != FORMAT:
-            raise ValueError(f"format {said['format']}, and {FORMAT} is read here")
-        path, digest = home / READY / f"{said['method']}.safetensors", said["digest"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{home / RECOMMENDED} is damaged ({error}); make the run's report again") from error
-    if not path.is_file() or digest_of(path.read_bytes()) != digest:
+    if not found.decision.method:
+        raise ValueError(
+            f"no model is recommended to {found.decision.site}, as its page says: {found.why} To use one all the same, "
+            "give its file in the ready/ folder without --recommended"
+        )
+    path = home / READY / f"{found.decision.method}.safetensors"
+    if not path.is_file() or digest_of(path.read_bytes()) != found.digest:
         raise ValueError(
             f"{path} is gone, or not the model that was recommended; make the run's report again, or give a model "
             "without --recommended"
@@ -46,6 +84,16 @@ def recommended_file(folder: Path) -> Path:
     return path
 
 
-def to_bytes(said: dict[str, Json], model: Path) -> bytes:
-    """The content of `recommended.json`, of a recommendation and the file of its model. Raises: OSError."""
-    return json.dumps({"format": FORMAT, **said, "digest": digest_of(model.read_bytes())}, indent=1).encode()
+def to_bytes(decision: Decision, said: Sequence[str], run: str, file: str) -> bytes:
+    """The content of `recommended.json`. said: the decision in words. run: of its model's training; file: the model's,
+    empty = none. Raises: OSError.
+    """
+    digest = digest_of(Path(file).read_bytes()) if decision.method else ""
+    content: dict[str, Json] = {
+        "format": FORMAT,
+        "decision": to_facts(decision),
+        "why": " ".join(said),
+        "run": run,
+        "digest": digest,
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False).encode()

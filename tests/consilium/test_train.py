@@ -27,6 +27,7 @@ from personalize import ALGORITHMS
 from personalize.fenda import Fenda
 from pipelines.hospital.hospital import KEY
 from pipelines.loader.files import document_at
+from pipelines.models.recommended import read_recommended
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from privacy.message import Call, Message
@@ -188,6 +189,9 @@ def test_the_results_are_those_of_the_page(plain: Results) -> None:
     assert (found.value, found.low, found.high) == (row["value"], row["low"], row["high"])
     assert "fenda" in plain.table() and "page:" in str(plain) and str(plain).count("not guaranteed") == 2
     assert set(plain.losses["fenda"]["north"]) == {1, 2} and set(plain.recommended) == {"north", "south"}
+    for site, method in plain.recommended.items():
+        kept = read_recommended(plain.folder / "sites" / site)
+        assert kept is not None and (kept.decision.method or None) == method, "as the hospital's page and `predict` say"
     x = torch.randn(3, 4)
     assert torch.allclose(plain.probabilities("fenda", "north", x).sum(dim=1), torch.ones(3))
     with pytest.raises(ValueError, match=r"x must be \(n, 4\), found \(3, 5\)"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation import answers, choice, figures, notices, reliability
+from evaluation import choice, figures, notices, reliability
 from evaluation.attacks import MembershipRow, membership_verdict
 from evaluation.grid import decided
 from evaluation.histograms import count
@@ -37,14 +37,14 @@ def rows(tables):
 
 
 def named(models, rows):
-    (one,) = choice.choices(models, rows, "local", Words())
+    (one,) = choice.decisions(models, rows)
     return one.method, one.by
 
 
 def test_the_lowest_validation_loss_of_what_has_a_file_decides(rows):
     models = [Model("a", "local", 0.5, "f"), Model("a", "good", 0.6, "g"), Model("a", "blind", 0.1, "")]
     assert named(models, rows) == ("local", "validation")
-    (one,) = choice.choices(models, rows, "local", Words())
+    (one,) = choice.choices(choice.decisions(models, rows), models, rows, "local", Words())
     assert one.top is not None and one.top.method == "good"
     assert named([replace(m, loss=NAN) for m in models], rows) == ("good", "test")
     assert named([replace(m, file="") for m in models], rows) == ("", "")
@@ -83,7 +83,7 @@ def test_the_best_of_equal_methods_looks_better_than_it_is():
 def test_what_does_no_better_than_guessing_is_named(rows):
     held = choice.own_scores(rows)
     own = held.at("a", "AUC")
-    assert notices.collapse(own["blind"], held) and not notices.collapse(own["good"], held)
+    assert choice.guess(own["blind"], held) and not choice.guess(own["good"], held)
     assert decided(rows, "AUC") == {"local": (0, 0, 1), "good": (1, 0, 1), "blind": (0, 1, 1)}
 
 
@@ -132,10 +132,11 @@ def test_images_of_patients_that_left_are_said_in_the_first_words():
 
 
 def test_a_model_that_guesses_is_not_recommended(rows):
-    chosen = choice.choices([Model("a", "blind", 0.1, "f")], rows, "local", Words())
-    (one,) = answers._drop_guessing(chosen, rows)
-    assert (one.method, one.file, one.by) == ("", "", "") and "blind, chosen by validation, does no better" in one.said[
-        0
-    ]
-    fine = choice.choices([Model("a", "good", 0.1, "f")], rows, "local", Words())
-    assert answers._drop_guessing(fine, rows) == fine
+    blind, good = Model("a", "blind", 0.1, "f"), Model("a", "good", 0.2, "g")
+    (one,) = choice.choices(choice.decisions([blind], rows), [blind], rows, "local", Words())
+    assert (one.method, one.file, one.by) == ("", "", "")
+    assert "No model can be recommended: blind (" in one.said[0] and "Better than guessing" in one.said[1]
+    (one,) = choice.choices(choice.decisions([blind, good], rows), [blind, good], rows, "local", Words())
+    assert (one.method, one.by) == ("good", "validation") and one.said[0].startswith("In place of blind")
+    (one,) = choice.decisions([good], rows)
+    assert (one.method, one.withdrawn) == ("good", ())

@@ -12,6 +12,7 @@ import pytest
 
 from evaluation import records, report
 from evaluation.attacks import MembershipRow
+from evaluation.choice import decisions
 from evaluation.drawing import Picture
 from evaluation.floors import with_floor
 from evaluation.harmony import Harmony, SpaceRow
@@ -129,6 +130,7 @@ def shared(private, harmony, masks, near, validated, site=None):
         "title": "T", "run": "r", "date": "today", "simulation": near, "reference": "local",
         "scores": scored(private, masks, site), "words": WORDS, "structures": ("gland",) if masks else (),
         "harmony": harmonized(harmony, site), "models": models(validated, site), "spaces": space,
+        "decisions": decisions(models(validated, site), scored(private, masks, site)),
         "optimism": dict.fromkeys(SITES, 0.0125),
     }  # fmt: skip
 
@@ -237,7 +239,9 @@ def test_what_was_rejected_lost_or_attacked_is_named_on_the_first_screen():
 
 def test_a_page_without_models_names_none():
     for make in (run_page, site_page):
-        text = words(make(False, "none", False, True, True, models=()))
+        text = words(make(False, "none", False, True, True, models=(), decisions=()))
         assert "No model was made for" in text and "Chosen by" not in text
     filed = tuple(replace(one, file="") for one in models(True))
-    assert "No model can be named" in words(run_page(False, "none", False, True, True, models=filed))
+    assert "No model can be named" in words(
+        run_page(False, "none", False, True, True, models=filed, decisions=decisions(filed, ()))
+    )

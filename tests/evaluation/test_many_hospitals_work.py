@@ -8,12 +8,10 @@ from typing import Any, overload
 
 import pytest
 
-from evaluation.answers import _drop_guessing
-from evaluation.choice import choices, own_scores
+from evaluation.choice import choices, decisions, own_scores
 from evaluation.leaving import Left, departures, totals
 from evaluation.notices import _scores
 from evaluation.recommendation import Recommendation
-from evaluation.recommended_words import with_recommendations
 from evaluation.records import Model
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.wording import Words
@@ -63,10 +61,9 @@ def left(hospitals: int) -> Looked:
 
 def chosen(hospitals: int) -> list[Looked]:
     held, scored = models(hospitals), rows(hospitals)
-    found = choices(held, scored, "local", WORDS)
-    heard = [Recommendation(one.site, "fedavg", "local", "fedavg", 0.1, 0.0, 0.2, 0.9) for one in found]
-    said = with_recommendations(found, heard, held, scored, "local", WORDS)
-    assert len(_drop_guessing(said, scored)) == hospitals and own_scores(scored).measure == "AUC"
+    heard = [Recommendation(f"h{n}", "fedavg", "local", "fedavg", 0.1, 0.0, 0.2, 0.9) for n in range(hospitals)]
+    said = choices(decisions(held, scored, heard), held, scored, "local", WORDS)
+    assert len(said) == hospitals and own_scores(scored).measure == "AUC"
     return [held, scored]
 
 

@@ -62,13 +62,12 @@ def test_a_floor_and_a_fine_tuned_model_are_files_that_predict(finished, label, 
 
 
 def test_every_hospital_is_recommended_a_model_or_its_own_and_predict_takes_it(finished, tmp_path, capsys):
-    said = {
-        one["site"]: one for one in json.loads(next(finished.rglob("report/*/report.json")).read_text())["recommended"]
-    }
+    told = json.loads(next(finished.rglob("report/*/report.json")).read_text())["decisions"]
+    said = {one["site"]: one["recommendation"] for one in told}
     assert sorted(said) == ["a", "b"]
-    for site, one in said.items():
+    for decided, (site, one) in zip(told, said.items(), strict=True):
         kept = json.loads((finished / "sites" / site / "recommended.json").read_text())
-        assert kept["method"] == one["method"] and one["own"] in ("local_ridge", "local_svm")
+        assert kept["decision"] == decided and decided["final"] and one["own"] in ("local_ridge", "local_svm")
         assert one["low"] < one["gain"] < one["high"] and 0 < one["sure"] < 1
         assert one["of"] == 3 and one["others"] == 1, (
             "fedavg, its tuned form, and the own; one other hospital was heard"
@@ -104,8 +103,11 @@ def private(tmp_path_factory) -> Path:
 
 def test_in_a_private_run_the_hospital_recommends_at_home_against_floors_without_noise_and_says_nothing(private):
     page = json.loads(next(private.rglob("report/*/report.json")).read_text())
-    assert page["recommended"] == [] and "at_home" not in json.dumps(page)
-    said = json.loads((private / "sites" / "a" / "recommended.json").read_text())
+    assert not any(one["final"] for one in page["decisions"]) and "at_home" not in json.dumps(page)
+    assert "Its own page decides" in (private / "report.html").read_text()
+    decided = json.loads((private / "sites" / "a" / "recommended.json").read_text())["decision"]
+    said = decided["recommendation"]
+    assert decided["final"]
     assert said["others"] == 0 and said["own"], "b has no validation patients"
     for site in ("a", "b"):
         home = private / "sites" / site

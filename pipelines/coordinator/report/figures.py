@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from evaluation.choice import choices
 from evaluation.classes import TWO, Classes
 from evaluation.confusion import confusion_matrices
+from evaluation.decision import Decision
 from evaluation.drawing import Picture
 from evaluation.evidence import evidence_of
 from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_by_class, roc_curves
@@ -25,7 +25,6 @@ from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.overlap import from_tensors as from_overlaps
 from evaluation.panels import parts
 from evaluation.protocols import Evidence, home, matrix
-from evaluation.records import Model
 from evaluation.reliability import calibration_curves
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.wording import Words
@@ -42,7 +41,7 @@ def pictures(
     rows: Sequence[ScoreRow],
     trained: Sequence[Mapping[str, Any]],
     reference: str | None,
-    usable: Sequence[Model] = (),
+    decided: Sequence[Decision] = (),
     words: Words = WORDS,
     classes: Classes = TWO,
 ) -> list[Picture]:
@@ -53,10 +52,10 @@ def pictures(
     if note := beyond_figures(rows):
         some = in_figures(rows)
         few = _drawn(
-            *_of(some, tables, rows, trained), reference, [m for m in usable if m.site in some], words, classes
+            *_of(some, tables, rows, trained), reference, [one for one in decided if one.site in some], words, classes
         )
         return [replace(one, caption=one.caption + note) for one in few]
-    return _drawn(tables, rows, trained, reference, usable, words, classes)
+    return _drawn(tables, rows, trained, reference, decided, words, classes)
 
 
 def _of(
@@ -99,7 +98,7 @@ def _drawn(
     rows: Sequence[ScoreRow],
     trained: Sequence[Mapping[str, Any]],
     reference: str | None,
-    usable: Sequence[Model],
+    decided: Sequence[Decision],
     words: Words,
     classes: Classes,
 ) -> list[Picture]:
@@ -115,8 +114,8 @@ def _drawn(
             drawn.append(replace(gained, title=f"{measure.name}: gain over {reference}") if masks else gained)
     for part, names in [] if masks else parts(methods, reference):
         drawn += _rocs(tables, names, classes, methods, part)
-    drawn += calibrations(tables, rows, usable, reference or "", methods, words)
-    drawn += _confusions(tables, rows, usable, reference or "", words, classes)
+    drawn += calibrations(tables, decided, reference or "", methods, words)
+    drawn += _confusions(tables, decided, reference or "", words, classes)
     drawn += _curves(trained, methods, reference)
     for method in methods:
         measure = DICE if masks else AUC
@@ -145,24 +144,22 @@ def _rocs(tables: Tables, methods: Sequence[str], classes: Classes, order: Seque
 
 
 def _confusions(
-    tables: Tables, rows: Sequence[ScoreRow], models: Sequence[Model], reference: str, words: Words, classes: Classes
+    tables: Tables, decided: Sequence[Decision], reference: str, words: Words, classes: Classes
 ) -> list[Picture]:
     """Confusion matrices of each hospital's recommended model and of the reference, of more than two classes."""
     shown: dict[str, dict[str, Ints]] = {}
     noised = False
-    for site, method, found in _chosen(tables, rows, models, reference, words):
+    for site, method, found in _chosen(tables, decided, reference):
         if classes.several:
             shown.setdefault(site, {})[method] = found.confusion[0]
             noised = noised or found.noise > 0
     return confusion_matrices(shown, classes.names, examples=words.examples, noised=noised)
 
 
-def _chosen(
-    tables: Tables, rows: Sequence[ScoreRow], models: Sequence[Model], reference: str, words: Words
-) -> Iterator[tuple[str, str, Counts]]:
+def _chosen(tables: Tables, decided: Sequence[Decision], reference: str) -> Iterator[tuple[str, str, Counts]]:
     """Site, method and counts of each hospital's recommended model and of the reference."""
     homes = {method: home(table) for method, table in tables.items()}
-    for one in choices(models, rows, reference, words):
+    for one in decided:
         for method in dict.fromkeys(name for name in (reference, one.method) if name in homes):
             found = homes[method].get((one.site, one.site))
             if isinstance(found, Counts):
@@ -171,8 +168,7 @@ def _chosen(
 
 def calibrations(
     tables: Tables,
-    rows: Sequence[ScoreRow],
-    models: Sequence[Model],
+    decided: Sequence[Decision],
     reference: str,
     order: Sequence[str],
     words: Words,
@@ -181,7 +177,7 @@ def calibrations(
     few bins; of more than two classes all their probabilities together.
     """
     shown: dict[str, dict[str, Ints]] = {}
-    for site, method, found in _chosen(tables, rows, models, reference, words):
+    for site, method, found in _chosen(tables, decided, reference):
         if not found.noise and found.classes == 2:
             shown.setdefault(site, {})[method] = found.scores[:, 0]
         elif not found.noise:

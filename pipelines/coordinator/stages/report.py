@@ -32,7 +32,7 @@ from federation.rounds import schedule_of
 from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.augmented import augmented
-from pipelines.coordinator.report.comparing import recommendations
+from pipelines.coordinator.report.comparing import decided
 from pipelines.coordinator.report.external_sites import counts, field, read_homes
 from pipelines.coordinator.report.figures import pictures, read_floor, read_tables
 from pipelines.coordinator.report.gap import compared, untreated
@@ -51,7 +51,7 @@ from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
-VERSION = 23
+VERSION = 24
 
 
 def settings(world: World) -> Json:
@@ -85,6 +85,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     (out / "scores.json").write_text(to_json((*rows, *outside)))
     (out / "scores.csv").write_text(scores_csv((*rows, *outside)))
     usable, words = models(world, trained, said), measured(config.images.kind)
+    use = decided(said, usable, rows)
     statements = tuple(from_json(facts["statement"]) for facts in everybody.values())
     page = RunPage(
         title=config.title or config.name,
@@ -103,7 +104,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_commands(world),
         pooled=any(result["name"] == CENTRAL for result in trained),
-        pictures=tuple(pictures(tables, unfloored(rows), trained, reference, usable, words, classes)),
+        pictures=tuple(pictures(tables, unfloored(rows), trained, reference, use, words, classes)),
         words=words,
         structures=structures,
         outside=outside,
@@ -117,7 +118,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         models=usable,
         optimism=optimism(tables, sorted(cohorts), DICE if structures else AUC),
         spaces=spaces(world, trained),
-        recommended=recommendations(said),
+        decisions=use,
         classes=() if structures else classes.several,
         shares=shares,
         untreated=untouched or "",

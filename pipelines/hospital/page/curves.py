@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.choice import choices, primary
+from evaluation.choice import primary
 from evaluation.classes import TWO, Classes
 from evaluation.confusion import confusion_matrices
+from evaluation.decision import Decision
 from evaluation.drawing import Picture
 from evaluation.figures import Curve, dots, learning_curves, roc_by_class, roc_curves
 from evaluation.floors import unfloored
@@ -18,7 +19,6 @@ from evaluation.histograms import Counts, Ints
 from evaluation.panels import parts
 from evaluation.patients import intensities
 from evaluation.protocols import Table
-from evaluation.records import Model
 from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow
 from evaluation.wording import Words
@@ -29,11 +29,11 @@ from privacy.message import Json, as_list, as_mapping, losses_of
 
 
 class Found(NamedTuple):
-    """Scores at this hospital: evidence by method, table rows, the models that it could use, and the classes."""
+    """Scores at this hospital: evidence by method, table rows, what it decided, and the classes."""
 
     tables: Mapping[str, Table]
     rows: tuple[ScoreRow, ...]
-    models: tuple[Model, ...]
+    decisions: tuple[Decision, ...]
     classes: Classes = TWO
 
 
@@ -57,7 +57,7 @@ def _calibrations(site: str, found: Found, facts: Mapping[str, Json], words: Wor
     then their confusion matrices.
     """
     order, names = _order(facts), found.classes.several
-    chosen = _chosen(site, found, facts, words)
+    chosen = _chosen(site, found, facts)
     shown: dict[str, dict[str, Ints]] = {name: {} for name in names} if names else {site: {}}
     for method, counts in chosen.items():
         for row, panel in enumerate(shown):
@@ -69,11 +69,11 @@ def _calibrations(site: str, found: Found, facts: Mapping[str, Json], words: Wor
     return [calibration_curves(shown, order=order, examples=words.examples), *drawn]
 
 
-def _chosen(site: str, found: Found, facts: Mapping[str, Json], words: Words) -> dict[str, Counts]:
+def _chosen(site: str, found: Found, facts: Mapping[str, Json]) -> dict[str, Counts]:
     """Counts of this hospital's recommended model and of the reference."""
     reference = str(facts["reference"] or "")
     chosen: dict[str, Counts] = {}
-    for one in choices(found.models, found.rows, reference, words):
+    for one in found.decisions or (Decision(site),):
         for method in dict.fromkeys(name for name in (reference, one.method) if name in found.tables):
             counts = found.tables[method][site, site]
             if isinstance(counts, Counts):

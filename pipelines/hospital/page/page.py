@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-from evaluation.choice import optimism
+from evaluation.answers import chosen
+from evaluation.choice import decisions, optimism
 from evaluation.classes import Classes
 from evaluation.drawing import Picture
 from evaluation.histograms import Counts
@@ -45,7 +46,7 @@ from pipelines.hospital.page.notes import noted
 from pipelines.hospital.page.outlines import outline_sheets
 from pipelines.hospital.page.pictures import image_sheets, map_sheets
 from pipelines.hospital.page.table import features_of
-from pipelines.hospital.recommending import recommendation, told
+from pipelines.hospital.recommending import keep_decision, recommendation, told
 from pipelines.hospital.released_counts import ASKED, kinds_of, released_counts
 from pipelines.hospital.segmentation import FLOOR, kind_of, measured, own_sums, read_patient_scores
 from pipelines.hospital.statement import delta_of, left, own_statement
@@ -78,11 +79,9 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     lines = [line for line in ledgers.lines(hospital.ledger) if not line.get("torn")]
     statement, known = own_statement(hospital, lines), knew(hospital)
     floors = () if here.outside else home_floors(hospital, here.methods)
-    page = _page(hospital, here, facts, call.run.partition("/")[0], floors)
-    found = None if here.outside else recommendation(hospital, facts, page.models, floors, _losses(statement))
+    page = _page(hospital, here, facts, call.run.partition("/")[0], floors, _losses(statement))
     page = replace(
         page,
-        recommended=() if found is None else (found,),
         left=tuple(left(hospital, lines, delta=delta_of(hospital))),
         withdrawn=Withdrawn(_own_count(hospital, facts, "excluded"), _own_count(hospital, facts, UNMATCHED), known),
         released=released(hospital),
@@ -91,7 +90,9 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     DiskFolder(hospital.root).write(STATEMENT, markdown(statement).encode())
     text = (_beyond(page, here, facts) if here.outside else site_page(page)).encode()
     DiskFolder(hospital.root).write(PAGE, text)
-    head, heard = ledgers.head(hospital.ledger), told(hospital, facts, found)
+    for one, in_words in zip(page.decisions, chosen(page), strict=True):
+        keep_decision(hospital, facts, one, in_words)
+    head, heard = ledgers.head(hospital.ledger), told(hospital, facts, next(iter(page.decisions), None))
     reply: dict[str, Json] = {
         "left": [_plain(entry) for entry in page.left],
         "sent": _sent(lines),
@@ -99,7 +100,7 @@ def report(hospital: Hospital, call: Call, message: Message, memory: Message) ->
         "knew": [*known_outside(known)] if not hospital.policy.promises else [],  # which split a patient was in
         "ready": [model.method for model in page.models if model.file and model.method not in AT_HOME],
         "statement": to_json(statement),
-        "recommended": heard,
+        "decision": heard,
         "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
     }
     return Done(Message({}, reply), describe(hospital.counts if heard is None else NON_PRIVATE))
@@ -130,8 +131,15 @@ def _here(hospital: Hospital, facts: Mapping[str, Json]) -> Here:
     return Here(whole, EVERYBODY, (), read_lines(hospital, facts), outside)
 
 
-def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, floors: Sequence[HomeFloor]) -> SitePage:
-    """All but what the ledger says. run: as the call names it, within bounds."""
+def _page(
+    hospital: Hospital,
+    here: Here,
+    facts: Mapping[str, Json],
+    run: str,
+    floors: Sequence[HomeFloor],
+    losses: Mapping[str, str],
+) -> SitePage:
+    """All but what the ledger says. run: as the call names it, within bounds. losses: epsilon by conversation."""
     cohort, methods, learnt, name = here.cohort, here.methods, learnt_of(facts), str(facts["cohort"])
     of_lines = evidence(hospital, here.lines, whole_of(facts, "copies"))
     variants = [as_mapping(one) for one in as_list(facts.get("variants", []))]
@@ -145,6 +153,8 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
     reference = str(facts["reference"]) if facts["reference"] in tables else None
     rows = score_rows(tables, reference=reference, measures=scored)
     models = (*usable(hospital, facts), *(floor.model for floor in floors))
+    recommended = () if here.outside else recommendation(hospital, facts, models, floors, losses)
+    decided = () if here.outside else decisions(models, rows, recommended)
     words, features = measured(kind_of(cohort)), features_of(cohort)
     positive = (cohort.labels > 0).numpy()
     notes, pictured = noted(hospital, methods), not hospital.simulation or facts.get("pictures") is not False
@@ -165,7 +175,7 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
         pictured=pictured,
         images=(*by_label, *image_sheets(cohort, seen, here.splits)) if pictured else (),
         maps=_sheets(hospital, cohort, methods, facts) if pictured else (),
-        pictures=drawn(hospital, cohort, here.splits, Found(tables, rows, models, classes), facts, words)
+        pictures=drawn(hospital, cohort, here.splits, Found(tables, rows, decided, classes), facts, words)
         if pictured
         else (),
         words=words,
@@ -179,6 +189,7 @@ def _page(hospital: Hospital, here: Here, facts: Mapping[str, Json], run: str, f
         noised=noised_at(hospital, methods),
         models=models,
         optimism=optimism(tables, [hospital.name], DICE if learnt.structures else AUC),
+        decisions=decided,
         spaces={str(one["label"]): str(one["space"]) for one in (*methods, *variants) if "space" in one},
         classes=() if learnt.structures else classes.several,
         shares=own_shares(facts, tables, DICE if learnt.structures else AUC),
