@@ -28,6 +28,11 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument("--until", metavar="STAGE", help="stop after this stage")
     made.add_argument("--fresh", action="store_true", help="run again what is chosen, whatever is there")
     made.add_argument(
+        "--spend",
+        action="store_true",
+        help="of a private run: make again, and pay again, what an older version of this program made",
+    )
+    made.add_argument(
         "--set",
         dest="values",
         metavar="KEY=VALUE",
@@ -76,7 +81,7 @@ def selection(options: argparse.Namespace) -> Iterator[str]:
     for flag, value in (("--only", options.only), ("--from", options.first), ("--until", options.until)):
         if value is not None:
             yield from (flag, value)
-    for flag, there in (("--fresh", options.fresh), ("--json", options.json)):
+    for flag, there in (("--fresh", options.fresh), ("--spend", options.spend), ("--json", options.json)):
         if there:
             yield flag
 

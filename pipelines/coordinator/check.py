@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from federation.rehearsal import initial_parameters, rehearse
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.cautions import cautions
 from pipelines.coordinator.check_words import counted, harmonizing, privacy_table, public
+from pipelines.coordinator.paying import price_lines, priced
 from pipelines.coordinator.report.methods import work_of
 from pipelines.coordinator.witness import asked_to_survey
 from pipelines.coordinator.world import World
@@ -27,6 +29,7 @@ from pipelines.hospital.released_counts import cost_of_counts
 from pipelines.loader.document import ConfigError
 from pipelines.loader.overrides import overridden
 from pipelines.phantom.patients import PhantomSource
+from pipelines.runs.plan import Stage, plan
 from pipelines.settings.foreign import failure
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
@@ -42,9 +45,12 @@ FEW = 32
 """Hospitals at which every hospital's model may be tested without a word."""
 
 
-def check(world: World, console: Console, *, as_json: bool, headers: bool = False) -> int:
+def check(
+    world: World, console: Console, stages: Sequence[Stage[World]] = (), *, as_json: bool, headers: bool = False
+) -> int:
     """Survey the files of every site, external ones too, rehearse every method on zeros, and print the findings.
 
+    stages: of the run: it is told which would run, and what patients would pay for each, where some ran before.
     headers: also look inside the files that are on this machine.
 
     Raises:
@@ -62,6 +68,8 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
     methods = {label: _rehearsed(world, label) for label in world.config.train.methods}
     private = world.config.privacy != "none"
     costs, told = _costs(world) if private else {}, cautions(world.config)
+    steps = plan(stages, world, world.root, versions=world.versions) if (world.root / "ingest").is_dir() else ()
+    prices = priced(world, steps)
     if as_json:
         answer = {
             "exit": 0,
@@ -69,6 +77,7 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
             "methods": methods,
             **({"inside": inside} if headers else {}),
             **({"privacy": costs} if private else {}),
+            **({"paid": {stage: dict(price) for stage, price in prices.items()}} if prices else {}),
             **({"warnings": [*told]} if told else {}),
         }
         print(json.dumps(answer, indent=1))  # noqa: T201 - the machine's answer
@@ -100,6 +109,8 @@ def check(world: World, console: Console, *, as_json: bool, headers: bool = Fals
         console.print(harmonizing(world.config.harmonize), markup=False, highlight=False, soft_wrap=True)
     for site, cost in costs.items():
         console.print(f"{site}: {cost['words']}", markup=False, highlight=False, soft_wrap=True)
+    for line in price_lines(steps, prices):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     warnings = [*told, *(f"{site}: {w}" for site, one in costs.items() for w in as_list(one["warnings"]))]
     for text in warnings:
         console.print(f"! {text}", markup=False, highlight=False, soft_wrap=True)

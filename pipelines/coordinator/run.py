@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from pipelines.coordinator.ahead import ahead
 from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
 from pipelines.coordinator.held import held
+from pipelines.coordinator.paying import show_plan, versions_of
 from pipelines.coordinator.stages import (
     audit,
     augment,
@@ -51,6 +52,8 @@ from pipelines.loader.document import ConfigError, Document, FilesMissing, rende
 from pipelines.loader.set_values import naming_values
 from pipelines.loader.validation import validate
 from pipelines.runs.exits import Exit, exit_code, print_error, trace
+from pipelines.runs.kept_versions import keep_versions
+from pipelines.runs.plan import selected
 from pipelines.runs.progress import Shown, shown
 from pipelines.runs.runner import (
     Event,
@@ -60,8 +63,6 @@ from pipelines.runs.runner import (
     StageFailed,
     Step,
     execute,
-    explain,
-    explained,
     plan,
 )
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
@@ -183,14 +184,16 @@ def _run(
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
     with RunLock(root), safe_stop() if asked is None else nullcontext(asked) as stop, ExitStack() as work:
-        made = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=command_of(options))
+        chosen = {"only": options.only, "first": options.first, "until": options.until}
+        stages, command = stages_of(config), command_of(options)
+        spend = selected([stage.name for stage in stages], **chosen) if options.spend else ()
+        made = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=command, spend=spend)
         world = work.enter_context(_at_work(made))
         if options.check or options.headers:
-            return check(world, console, as_json=options.json, headers=options.headers)
-        chosen = {"only": options.only, "first": options.first, "until": options.until, "fresh": options.fresh}
-        steps = plan(stages_of(config), world, root, **chosen, command=command_of(options))
+            return check(world, console, stages, as_json=options.json, headers=options.headers)
+        steps = plan(stages, world, root, **chosen, fresh=options.fresh, versions=world.versions, command=command)
         if options.explain:
-            print(json.dumps(explained(steps)) if options.json else explain(steps))  # noqa: T201 - the answer
+            show_plan(steps, world, as_json=options.json)
             return int(Exit.OK)
         results = run_steps(steps, world, console)
     if options.json:
@@ -212,12 +215,15 @@ def run_config(
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
     with RunLock(root), _at_work(make_world(config, root, stop, engines=engines, command=command)) as world:
-        return run_steps(plan(stages_of(config), world, root, command=command), world, console)
+        steps = plan(stages_of(config), world, root, versions=world.versions, command=command)
+        return run_steps(steps, world, console)
 
 
 def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> Results:
     """Execute the planned steps with a progress bar, and copy the page to the top of the run's folder."""
     title = world.config.title or world.config.name
+    if world.versions:
+        keep_versions(world.root, world.versions)
     with ahead(steps, world), shown(title, console=console) as step, refused_told(world, console):
         show = _stage_printer(step, console, world)
         results = execute(steps, world, world.root, stop=world.stop, on_step=show, command=world.command)
@@ -256,13 +262,24 @@ def stages_of(config: Config) -> tuple[Stage[World], ...]:
 
 
 def make_world(
-    config: Config, root: Path, stop: Stop, *, engines: Engines | None = None, fresh: bool = False, command: str = ""
+    config: Config,
+    root: Path,
+    stop: Stop,
+    *,
+    engines: Engines | None = None,
+    fresh: bool = False,
+    command: str = "",
+    spend: Collection[str] = (),
 ) -> World:
-    """The stages' shared state. Without engines all hospitals are simulated here, each with its own folder."""
+    """The stages' shared state. Without engines all hospitals are simulated here, each with its own folder. spend: the
+    stages for which patients shall pay again.
+    """
+    versions = versions_of(config, stages_of(config), root, spend)
     if engines is None:
         engines = simulated_engines(config, root, stop)
     command = engines.far or command
-    return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside, simulation=not engines.far)
+    far = bool(engines.far)
+    return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside, not far, versions)
 
 
 @contextmanager

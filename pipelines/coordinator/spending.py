@@ -85,22 +85,29 @@ def harmonizing(config: Config, site: str) -> tuple[Event, ...]:
 
     Steps without noise are not included, nor is the paper's own noise, which depends on the number of patients.
     """
+    return (*scoring(config), *imitating(config, site))
+
+
+def scoring(config: Config) -> tuple[Event, ...]:
+    """Events of a site's noised scores."""
+    if config.harmonize is None or config.harmonize.score.release != "dp":
+        return ()
+    from harmonize.complexity import noise_of  # slow to import
+
+    return (Part("", "train", Gaussian(noise_of(config.harmonize.score))),)
+
+
+def imitating(config: Config, site: str) -> tuple[Event, ...]:
+    """Events of a site's synthesis, as if it became the target."""
     plan = config.harmonize
-    if plan is None:
+    if plan is None or isinstance(plan.synthesis, Public) or plan.score.target not in (None, site):
+        return ()
+    how = plan.synthesis
+    if not how.private or getattr(how, "variant", "") == "paper":
         return ()
     from harmonize import synthesis  # slow to import
-    from harmonize.complexity import noise_of
 
-    events: list[Event] = []
-    if plan.score.release == "dp":
-        events.append(Part("", "train", Gaussian(noise_of(plan.score))))
-    how = plan.synthesis
-    if isinstance(how, Public):
-        return tuple(events)
-    claimed = getattr(how, "variant", "") == "paper"
-    if how.private and not claimed and plan.score.target in (None, site):
-        events += synthesis.events(how, synthesis.protection(how, patients=1))
-    return tuple(events)
+    return tuple(synthesis.events(how, synthesis.protection(how, patients=1)))
 
 
 def augmenting(config: Config) -> tuple[Event, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from federation.engine import Engine, InProcess, listening
 from pipelines.runs.stopping import Stop
+from pipelines.runs.store import digest, short
 from pipelines.runs.witness import begun_anew
 from pipelines.settings.config import Config
 from privacy.message import Call, Json, Message
@@ -33,7 +34,8 @@ class SitesMissing(RuntimeError):
 @dataclass(frozen=True)
 class World:
     """root: the run's folder at the coordinator. fresh: start finished conversations again. command: the run's command
-    line. outside: the engine for external sites. simulation: all hospitals run on this machine."""
+    line. outside: the engine for external sites. simulation: all hospitals run on this machine. versions: of stages, as
+    a run that pays keeps them (`pipelines.runs.kept_versions`); empty: the program's own."""
 
     config: Config
     engine: Engine
@@ -44,10 +46,19 @@ class World:
     command: str = "python -m pipelines.run CONFIG"
     outside: Engine = field(default_factory=lambda: InProcess({}))
     simulation: bool = True
+    versions: Mapping[str, int] = field(default_factory=dict)
 
     def beyond(self) -> World:
         """The same world with the external sites in place of the federation's."""
         return replace(self, engine=self.outside)
+
+    def version(self, name: str, today: int) -> int:
+        """The version by which a stage's questions are named. today: the program's own."""
+        return self.versions.get(name, today)
+
+    def named(self, prefix: str, stage: str, today: int, about: Mapping[str, Json]) -> str:
+        """The name of a stage's question about something: the same for the same, in the same version."""
+        return f"{prefix}-{short(digest({**about, 'version': self.version(stage, today)}))}"
 
     def run(self, name: str) -> str:
         """The name of a conversation of this run."""

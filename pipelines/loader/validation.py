@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from federation.registry import permitting
 from pipelines.loader.document import ConfigError, Document, FilesMissing, problem_at
+from pipelines.loader.first_fields import FIRST
 from pipelines.loader.keys import keys_at, tags_at
 from pipelines.loader.names import FILL_IN
 from pipelines.loader.numbers import absurd
@@ -60,6 +61,7 @@ ALLOWED = {
     "unexpected_positional_argument": "left out",
 }
 PATIENTS = frozenset(("exclude", "test", "where", "select"))  # keys of a site whose values may name patients
+ROOMS = frozenset(("federation", "harmonize", "personalize", "pipelines", "privacy"))
 PASSES = 6
 """The greatest number of checks, each without the wrong values of the one before."""
 
@@ -120,7 +122,8 @@ def to_plain(settings: object) -> Json:
     """Canonical plain form of settings, for digests and manifests.
 
     Dataclasses and mappings become groups, tuples and lists become lists, an enum becomes its value, an infinite float
-    the text "inf" or "-inf". Equal settings give equal plain forms.
+    the text "inf" or "-inf". Equal settings give equal plain forms. A field that was added later is left out while it
+    has its default (`pipelines.loader.first_fields`), so that settings keep their digest.
 
     Raises:
         TypeError: a set (its order is not fixed), a path (it belongs to one machine) or another type, with its place.
@@ -139,7 +142,9 @@ def _plain(value: object, where: str) -> Json:
             raise ValueError(f"{where} must be a number, found NaN; use null for 'none'")
         return value if math.isfinite(value) else str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name), f"{where}.{f.name}") for f in dataclasses.fields(value)}
+        added = _added(type(value))
+        said = {f.name: _plain(getattr(value, f.name), f"{where}.{f.name}") for f in dataclasses.fields(value)}
+        return {name: each for name, each in said.items() if name not in added or each != added[name]}
     if isinstance(value, Mapping):
         strange = [key for key in value if type(key) is not str]
         if strange:
@@ -151,6 +156,21 @@ def _plain(value: object, where: str) -> Json:
         f"{where} must be made of dataclasses, mappings, tuples, lists, text, numbers, truth values and None, "
         f"found {type(value).__name__}; turn a set into a sorted tuple and a path into text"
     )
+
+
+@lru_cache(maxsize=1024)
+def _added(kind: type) -> Mapping[str, Json]:
+    """Our own fields that are younger than `first_fields`, with their defaults; never a `name` or `kind`."""
+    if kind.__module__.partition(".")[0] not in ROOMS:
+        return {}  # what a package adds changes the package's digest
+    first = FIRST.get(kind.__name__, "").split()
+    found: dict[str, Json] = {}
+    for field in dataclasses.fields(kind):
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        if field.name not in (*first, "name", "kind") and default is not dataclasses.MISSING:
+            found[field.name] = _plain(default, field.name)
+    return found
 
 
 def problems_in(found: ValidationError, document: Document, kind: type) -> list[Problem]:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 W = TypeVar("W")
 State = Literal["keep", "run", "skip"]
 KEPT = "kept: nothing changed"
+KEPT_OLDER = "kept: patients paid for it, and --spend makes it again"
+ADDED: Mapping[str, Json] = {"precision": "float32", "channels_last": False, "structure": 0.0}
+"""Fields that are younger than some programs whose runs are kept, and older than `pipelines.loader.first_fields`."""
 AGAIN = "input made again"
 SHOWN = 3
 ABSENT = object()
@@ -87,22 +90,24 @@ def plan(
     first: str | None = None,
     until: str | None = None,
     fresh: bool = False,
+    versions: Mapping[str, int] | None = None,
     command: str = "python -m pipelines.run CONFIG",
 ) -> tuple[Step[W], ...]:
     """The planned action for every stage, in order. Reads artifacts and their checksums, writes nothing.
 
     only, first (`--from`), until: the selected stages; the others are skipped, and the selected ones' inputs must
-    exist. fresh: run the selected stages even if nothing changed. command: for messages.
+    exist. fresh: run the selected stages even if nothing changed. versions: of stages whose results are kept although
+    the program has newer ones, because patients paid for them (`kept_versions`). command: for messages.
 
     Raises:
         SelectionError: an unknown name, `first` after `until`, or a needed artifact of a skipped stage is missing.
         ValueError: stages named twice or out of order.
     """
     _check_order(stages)
-    chosen = _chosen([stage.name for stage in stages], only, first, until)
+    chosen = selected([stage.name for stage in stages], only, first, until)
     steps: dict[str, Step[W]] = {}
     for stage in stages:
-        identity = _identity(stage, world, steps)
+        identity = _kept_identity(_identity(stage, world, steps, versions or {}), root / stage.name)
         step = Step(stage, digest(dict(identity)), "skip", "not asked for", identity)
         if stage.name in chosen:
             step = _decided(step, world, root, steps, fresh)
@@ -133,7 +138,8 @@ def _check_order(stages: Sequence[Stage[Any]]) -> None:
         before.append(stage.name)
 
 
-def _chosen(names: Sequence[str], only: str | None, first: str | None, until: str | None) -> set[str]:
+def selected(names: Sequence[str], only: str | None, first: str | None, until: str | None) -> set[str]:
+    """The stages that `--only`, or `--from` and `--until`, select; all without them. Raises: SelectionError."""
     asked = {"--only": only, "--from": first, "--until": until}
     wrong = [
         f"{option} {name}: no such stage" for option, name in asked.items() if name is not None and name not in names
@@ -151,14 +157,40 @@ def _chosen(names: Sequence[str], only: str | None, first: str | None, until: st
     return set(names[begin:end])
 
 
-def _identity(stage: Stage[W], world: W, before: Mapping[str, Step[W]]) -> dict[str, Json]:
+def _identity(stage: Stage[W], world: W, before: Mapping[str, Step[W]], versions: Mapping[str, int]) -> dict[str, Json]:
     return {
         "stage": stage.name,
-        "version": stage.version,
+        "version": versions.get(stage.name, stage.version),
         "settings": to_plain(stage.settings(world)),
         "inputs": {need: before[need].digest for need in stage.needs},
         "outside": dict(stage.outside(world)),
     }
+
+
+def _kept_identity(identity: dict[str, Json], folder: Path) -> dict[str, Json]:
+    """The identity of an artifact that differs only by fields which its program did not know and which have their
+    default, where there is one and none of today's; else the same identity.
+    """
+    if (folder / short(digest(dict(identity)))).is_dir():
+        return identity
+    for manifest in manifests_in(folder):
+        known: dict[str, Json] = {key: manifest.get(key) for key in identity}
+        if means_the_same(known.pop("settings"), identity["settings"]) and all(
+            identity[key] == known[key] for key in known
+        ):
+            return {**known, "settings": manifest["settings"]}
+    return identity
+
+
+def means_the_same(old: Json, new: Json) -> bool:
+    """Whether settings differ at most by fields that were added, with their defaults (`ADDED`)."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        added = [name for name in new if name not in old]
+        same = all(name in new and means_the_same(old[name], new[name]) for name in old)
+        return same and all(name in ADDED and ADDED[name] == new[name] for name in added)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(means_the_same, old, new))
+    return type(old) is type(new) and old == new
 
 
 def _decided(step: Step[W], world: W, root: Path, before: Mapping[str, Step[W]], fresh: bool) -> Step[W]:
@@ -174,7 +206,13 @@ def _decided(step: Step[W], world: W, root: Path, before: Mapping[str, Step[W]],
             else other_content(step, root, before)
         )
     state: State = "keep" if reason is None else "run"
-    return Step(step.stage, step.digest, state, reason or KEPT, step.identity)
+    return Step(step.stage, step.digest, state, reason or _kept_words(step), step.identity)
+
+
+def _kept_words(step: Step[Any]) -> str:
+    """Why an artifact stays; one of an older version is said to be one."""
+    made, now = step.identity["version"], step.stage.version
+    return KEPT if made == now else f"{KEPT_OLDER} (made by version {made} of this stage, here {now})"
 
 
 def complaint_of(step: Step[W], world: W, root: Path) -> str | None:
@@ -213,13 +251,18 @@ def _check_needs(steps: Mapping[str, Step[W]], world: W, root: Path, command: st
 
 def earlier(folder: Path) -> Mapping[str, Any] | None:
     """The newest readable manifest of a stage's folder, or None."""
-    manifests = []
+    return next(iter(manifests_in(folder)), None)
+
+
+def manifests_in(folder: Path) -> list[Mapping[str, Any]]:
+    """The readable manifests of a stage's folder, the newest first."""
+    manifests: list[Mapping[str, Any]] = []
     for path in folder.glob("[!.]*"):
         try:
             manifests.append(read_manifest(path))
         except ArtifactError:
             continue
-    return max(manifests, key=lambda manifest: float(manifest["finished"]), default=None)
+    return sorted(manifests, key=lambda manifest: -float(manifest["finished"]))
 
 
 def changed(identity: Mapping[str, Json], before: Mapping[str, Any] | None) -> str:

@@ -17,7 +17,6 @@ from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, short
 from pipelines.settings.privacy import PatientLevel
 from privacy.dp.entropy import Source
 from privacy.message import Call, Json, Message, as_mapping
@@ -84,8 +83,7 @@ def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any
         for site in world.engine.sites
     }
     names = {
-        site: world.run(f"audit-{short(digest({**one, 'site': site, 'version': VERSION}))}")
-        for site, one in facts.items()
+        site: world.run(world.named("audit", "audit", VERSION, {**one, "site": site})) for site, one in facts.items()
     }
     asked = {site: Message({}, one) for site, one in facts.items()}
     answers = world.engine.ask(Call("", 0, "audit", {}, names), asked)

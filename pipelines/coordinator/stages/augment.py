@@ -19,7 +19,6 @@ from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import WEIGHTS
 from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW, default_scale
 from privacy.message import Json, Message
 
@@ -36,7 +35,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     cohorts, answers, data = cohorts_in(inputs, RAW), dict[str, Json](), _weights(world)
     tensors = {WEIGHTS: torch.frombuffer(bytearray(data), dtype=torch.uint8)} if data else {}
     facts = {site: {**_common(world), "cohort": str(cohorts[site]["cohort"])} for site in world.engine.sites}
-    runs = {site: world.run(f"augment-{short(digest({**one, 'version': VERSION}))}") for site, one in facts.items()}
+    runs = {site: world.run(world.named("augment", "augment", VERSION, one)) for site, one in facts.items()}
     with shown("augment") as step:
         step(0, len(facts))
         asked = {site: Message(tensors, one) for site, one in facts.items()}

@@ -17,7 +17,6 @@ from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, short
 from pipelines.settings.variants import Variant
 from privacy.message import Call, Json, Message, Params, to_bytes
 from privacy.release.gate import BUDGET
@@ -155,8 +154,8 @@ def _asked(
         if params:
             facts["opening"] = opening(world, trained["label"], test_site, cohort)
             facts["central"] = model_site == CENTRAL
-        asked = {**facts, "model": model_site, "test": test_site, "version": VERSION}
-        runs[test_site] = world.run(f"score-{short(digest(asked))}")
+        asked = {**facts, "model": model_site, "test": test_site}
+        runs[test_site] = world.run(world.named("score", "evaluate", VERSION, asked))
         messages[test_site] = Message(params.get(test_site, {}), facts)
     replies = world.ask_each(runs, "evaluate", messages, spared={BUDGET})
     return {site: replies.get(site) for site in scored}
@@ -168,7 +167,7 @@ def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint
     if trained["name"] == CENTRAL:
         return {CENTRAL: _central(world, facts, homes)}
     runs = {
-        site: world.run(f"export-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
+        site: world.run(world.named("export", "evaluate", VERSION, {**facts, "site": site}))
         for site in world.engine.sites
     }
     replies = world.ask_each(runs, "export", {site: Message({}, facts) for site in runs})
@@ -177,7 +176,7 @@ def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint
 
 def _central(world: World, facts: Mapping[str, Json], homes: Cohorts) -> Params:
     engine, _ = pooled_engine(world, homes)
-    call = Call(world.run(f"export-{short(digest({**facts, 'site': CENTRAL, 'version': VERSION}))}"), 0, "export", {})
+    call = Call(world.run(world.named("export", "evaluate", VERSION, {**facts, "site": CENTRAL})), 0, "export", {})
     answers = engine.ask(call, {CENTRAL: Message({}, facts)})
     if answers.missing:  # perhaps its models were removed; train --fresh makes them again
         raise SitesMissing("export", answers.missing, where=str(world.root / "pooled" / "log.txt"))

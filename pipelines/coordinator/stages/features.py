@@ -24,7 +24,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import to_tensors
 from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, read_manifest, short
+from pipelines.runs.store import read_manifest
 from pipelines.settings.harmonization import RAW
 from pipelines.settings.image_spaces import extractor_name, features_in, features_name, headless, portable
 from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
@@ -100,8 +100,8 @@ def _asked(
         facts: dict[str, Json] = {"cohort": cohort, "model": to_plain(portable(model)), "public": dict(public)}
         messages[site] = Message(tensors, facts)
         code = hashlib.sha256(to_bytes(messages[site])).hexdigest()
-        asked = {"asked": code, "version": VERSION, **identity(model)}  # a changed package is another question
-        runs[site] = world.run(f"features-{short(digest(asked))}")
+        asked = {"asked": code, **identity(model)}  # a changed package is another question
+        runs[site] = world.run(world.named("features", "features", VERSION, asked))
     replies = world.ask_each(runs, "extract", messages, told=heard)
     return {site: dict(replies[site].facts) for site in cohorts}
 

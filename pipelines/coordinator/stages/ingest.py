@@ -19,7 +19,6 @@ from pipelines.loader.document import ConfigError
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, short
 from pipelines.settings.checks.partition import partition_differences
 from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
@@ -75,7 +74,7 @@ def outside(world: World) -> Mapping[str, str]:
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Request `ingest` from every site; write the replies (counts by split and by reason of rejection)."""
     asked = settings(world)
-    name = world.run(f"ingest-{short(digest({'asked': asked, 'outside': dict(outside(world)), 'version': VERSION}))}")
+    name = world.run(world.named("ingest", "ingest", VERSION, {"asked": asked, "outside": dict(outside(world))}))
     facts = asked if isinstance(asked, dict) else {}
     sites = world.engine.sites
     with shown("ingest") as step:

@@ -22,7 +22,6 @@ from pipelines.external.offer import write_offers
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, short
 from pipelines.settings.checks.partition import partition_differences
 from pipelines.settings.route import PERSONAL, SHARED, Line, Route
 from privacy.message import Json, Message, Params, to_bytes
@@ -102,8 +101,7 @@ def _handed_out(world: World, trained: Mapping[str, Any]) -> dict[str, Params]:
         "recipient": OUTSIDE,
     }
     runs = {
-        site: world.run(f"handed-{short(digest({**facts, 'site': site, 'version': VERSION}))}")
-        for site in world.engine.sites
+        site: world.run(world.named("handed", "route", VERSION, {**facts, "site": site})) for site in world.engine.sites
     }
     replies = world.ask_each(runs, "export", {site: Message({}, facts) for site in runs})
     return {site: replies[site].tensors for site in runs}
@@ -149,7 +147,7 @@ def _routed(
             "seed": world.config.seed,
         }
         made = hashlib.sha256(to_bytes(Message(tensors))).hexdigest()
-        run_ = world.run(f"route-{short(digest({**facts, 'models': made, 'site': site, 'version': VERSION}))}")
+        run_ = world.run(world.named("route", "route", VERSION, {**facts, "models": made, "site": site}))
         yield site, run_, world.beyond().ask_all(run_, "route", {site: Message(tensors, facts)})[site]
 
 

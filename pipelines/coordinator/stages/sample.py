@@ -17,7 +17,6 @@ from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW, Public
 from privacy.message import Json, Message, to_bytes
 
@@ -52,7 +51,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     }
     with shown("sample") as step:
         step(0, 1, target)
-        name = world.run(f"sample-{short(digest({**facts, 'version': VERSION}))}")
+        name = world.run(world.named("sample", "sample", VERSION, facts))
         reply = world.ask_all(name, "sample", {target: Message({}, facts)})[target]
     (out / SHARED).write_bytes(to_bytes(Message(reply.tensors)))
     return {"target": target, "images": len(reply.tensors["labels"]), **dict(reply.facts)}

@@ -15,7 +15,6 @@ from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW
 from privacy.message import Json, Message, number_of, numbers_of
 
@@ -45,8 +44,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     }
     with shown("score") as step:
         runs = {
-            site: world.conversation(f"score-{short(digest({**one, 'version': VERSION}))}", site)
-            for site, one in facts.items()
+            site: world.conversation(world.named("score", "score", VERSION, one), site) for site, one in facts.items()
         }
         asked = {site: Message({}, one) for site, one in facts.items()}
         replies = world.ask_each(runs, "score", asked, told=counting(step, len(cohorts))) if asked else {}

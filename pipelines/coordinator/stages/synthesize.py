@@ -14,7 +14,6 @@ from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW, Public
 from privacy.message import Json, Message
 
@@ -38,7 +37,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     }
     with shown("synthesize") as step:
         step(0, 1, target)
-        name = world.conversation(f"synthesis-{short(digest({**facts, 'version': VERSION}))}", target)
+        name = world.conversation(world.named("synthesis", "synthesize", VERSION, facts), target)
         said = dict(world.ask_all(name, "synthesize", {target: Message({}, facts)})[target].facts)
     return _written(out, {"run": name, "target": target, **said})
 

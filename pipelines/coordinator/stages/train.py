@@ -249,7 +249,7 @@ def _identity(world: World, label: str, homes: Cohorts, begin: Start | None) -> 
         public, homes = len(homes) if public else public, {}
     sites = [site for site in homes if site != CENTRAL]
     return {
-        "version": LEARNING,
+        "version": world.version("learning", LEARNING),
         "method": to_plain(config.train.methods[label]),
         "sites": {site: [to_plain(config.method(label, site)), to_plain(config.work(label, site))] for site in sites},
         "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),

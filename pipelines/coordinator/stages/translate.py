@@ -15,7 +15,6 @@ from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW, AnySpace
 from privacy.message import Json, Message, from_bytes, to_bytes
 
@@ -76,7 +75,7 @@ def _question(
     """
     message = Message(shared, {**asked, "cohort": str(cohort)})
     asked_for = hashlib.sha256(to_bytes(message)).hexdigest()
-    return world.run(f"translate-{short(digest({'asked': asked_for, 'version': VERSION}))}"), message
+    return world.run(world.named("translate", "translate", VERSION, {"asked": asked_for})), message
 
 
 def intact(world: World, artifact: Path) -> str | None:

@@ -1,0 +1,70 @@
+"""With which versions of its stages a run began, so that a newer program pays for nothing a second time unasked.
+
+`versions.json` in the run's folder: stage -> version. A private run names its artifacts, conversations and questions by
+these versions instead of the program's, and so finds what it paid for, whatever a newer program would compute
+instead. A person moves them on with --spend.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from pipelines.runs.plan import earlier
+from pipelines.runs.store import DiskFolder
+from privacy.message import Json, as_mapping
+
+FILE, FORMAT = "versions.json", 1
+BEFORE: Mapping[str, int] = {
+    "ingest": 12,
+    "score": 4,
+    "synthesize": 2,
+    "sample": 2,
+    "translate": 3,
+    "augment": 4,
+    "features": 11,
+    "pretrain": 4,
+    "train": 14,
+    "learning": 4,
+    "evaluate": 11,
+    "audit": 4,
+    "route": 9,
+    "benchmark": 1,
+}
+"""The last versions of programs that wrote no such file, for what they began and did not finish."""
+
+
+def kept_versions(root: Path, today: Mapping[str, int], *, spend: Collection[str] = ()) -> dict[str, int]:
+    """The version with which each stage is known in a run's folder. Writes nothing.
+
+    today: the program's own, which what was never begun here gets. spend: the stages that a person wants paid again.
+    """
+    known, folder = _read(root), DiskFolder(root)
+    if not known and (folder.has("witness.json") or (root / "federation").is_dir()):
+        made = {name: earlier(root / name) for name in today}
+        found = {name: int(manifest["version"]) for name, manifest in made.items() if manifest is not None}
+        known = {name: min(found.get(name, BEFORE.get(name, version)), version) for name, version in today.items()}
+    return {name: version if name in spend else known.get(name, version) for name, version in today.items()}
+
+
+def keep_versions(root: Path, versions: Mapping[str, int]) -> None:
+    """Write them down before anything is paid for. Raises: OSError: the disk."""
+    known = _read(root)
+    if known != (now := {**known, **versions}):
+        said: dict[str, Json] = {"format": FORMAT, "stages": dict(now)}
+        DiskFolder(root).write(FILE, json.dumps(said, indent=1, sort_keys=True).encode())
+
+
+def _read(root: Path) -> dict[str, int]:
+    folder = DiskFolder(root)
+    if not folder.has(FILE):
+        return {}
+    try:
+        stages = as_mapping(json.loads(folder.read(FILE))["stages"])
+        return {str(name): int(str(version)) for name, version in stages.items()}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{root / FILE} cannot be read ({error}), and without it what was paid for could be paid again; restore it "
+            "from a backup, or delete it, and the versions are taken from the finished stages"
+        ) from error
