@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pipelines.coordinator.run import code_of
+from pipelines.coordinator.failures import code_of
 from pipelines.runs.exits import Exit
 from privacy.pickled import pickled
 

@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         return print_error(render(error, options.config), Exit.CONFIG, console, as_json=options.json)
     announce(f"reading {options.config}")
     with importing():
-        from pipelines.coordinator.run import report_failure, run_command  # torch: seconds
+        from pipelines.coordinator.failures import report_failure
+        from pipelines.coordinator.run import run_command  # torch: seconds
 
     if options.engine != "flare":
         return run_command(options, console, said=said)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,10 +20,10 @@ from rich.console import Console
 
 from federation.engine import Engine, InProcess, Worker
 from federation.processes import Processes
-from federation.rounds import QuorumLost
 from pipelines.coordinator.ahead import ahead
 from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
+from pipelines.coordinator.failures import report_failure
 from pipelines.coordinator.held import held
 from pipelines.coordinator.paying import show_plan, versions_of
 from pipelines.coordinator.stages import (
@@ -42,25 +42,21 @@ from pipelines.coordinator.stages import (
     train,
     translate,
 )
-from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.summary import as_json, publish, refused_told, results_table, tell_inside
 from pipelines.coordinator.tracking.sending import follow
-from pipelines.coordinator.world import DATA_CODES, SitesMissing, World
+from pipelines.coordinator.world import World
 from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.simulated import simulated, simulation
-from pipelines.loader.document import ConfigError, Document, FilesMissing, render
-from pipelines.loader.set_values import naming_values
+from pipelines.loader.document import Document
 from pipelines.loader.validation import validate
-from pipelines.runs.exits import Exit, exit_code, print_error, trace
+from pipelines.runs.exits import Exit
 from pipelines.runs.kept_versions import keep_versions
 from pipelines.runs.plan import selected
 from pipelines.runs.progress import Shown, shown
 from pipelines.runs.runner import (
     Event,
     Results,
-    SelectionError,
     Stage,
-    StageFailed,
     Step,
     execute,
     plan,
@@ -87,11 +83,6 @@ BEFORE_REPORT: tuple[Stage[World], ...] = (
 )
 STAGES = (*BEFORE_REPORT, replace(report.STAGE, needs=tuple(stage.name for stage in BEFORE_REPORT)))
 """All stages in their order. The report needs every other one: each has its row on the page."""
-CODES: Mapping[type[BaseException], Exit] = {
-    UnusableCohort: Exit.DATA,
-    SelectionError: Exit.CONFIG,
-    FilesMissing: Exit.DATA,
-}
 
 
 class Engines(NamedTuple):
@@ -136,46 +127,6 @@ def run_command(
         return _run(config, options, console, engines, stop)
     except (Exception, KeyboardInterrupt) as error:
         return report_failure(error, said, options, console, root)
-
-
-def report_failure(
-    error: BaseException, said: Document | None, options: argparse.Namespace, console: Console, root: Path | None = None
-) -> int:
-    """Print why a run failed, and return the exit code. root: the run's folder, for the trace of unexpected errors."""
-    code = code_of(error)
-    if isinstance(error, ConfigError):
-        words = render(error if said is None else naming_values(error, options.values, said.lines), options.config)
-    else:
-        words = str(error) or type(error).__name__
-    if code is Exit.FAILED and root is not None:
-        words = f"trace: {write_trace(root, error)}\n{words}"
-    return print_error(words, code, console, as_json=options.json, error=error)
-
-
-def code_of(error: BaseException) -> Exit:
-    """The exit code of an error; for sites that did not answer it follows from their error codes."""
-    cause = error.cause if isinstance(error, StageFailed) else error
-    if isinstance(cause, SitesMissing | QuorumLost):
-        codes = set(cause.missing.values())
-        for enough, code in ((DATA_CODES, Exit.DATA), ({"disk"}, Exit.DISK), ({"disk", "memory"}, Exit.MEMORY)):
-            if codes <= enough:
-                return code
-        return Exit.SITE
-    return exit_code(error, also=CODES)
-
-
-def keep_trace(config: Config, error: BaseException) -> Path:
-    """Write the error's trace into the run's folder, and return the path."""
-    return write_trace(Path(config.runs) / config.name, error)
-
-
-def write_trace(root: Path, error: BaseException) -> Path:
-    """Write the error's trace to trace.txt in a folder, and return the path."""
-    path = root / "trace.txt"
-    with suppress(OSError, ValueError):  # an error here would hide the real one
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(trace(error))
-    return path
 
 
 def _run(

@@ -16,7 +16,8 @@ from rich.table import Table
 from evaluation.study import ALL, POOLED, StudyPage
 from evaluation.study_numbers import Spread, cells
 from pipelines.coordinator.check import check
-from pipelines.coordinator.run import code_of, keep_trace, make_world, run_config, stages_of
+from pipelines.coordinator.failures import code_of, keep_trace
+from pipelines.coordinator.run import make_world, run_config, stages_of
 from pipelines.coordinator.study_results import PAGE, TABLE, Outcome, page_of, write
 from pipelines.coordinator.study_settings import Planned, Study, load
 from pipelines.coordinator.summary import publish
