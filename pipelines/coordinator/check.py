@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -82,23 +82,7 @@ def check(
         }
         print(json.dumps(answer, indent=1))  # noqa: T201 - the machine's answer
         return 0
-    for site, line in inside.items():
-        console.print(f"{site}: {line}", markup=False, highlight=False, soft_wrap=True)
-    files = Table("site", "files", "MB", title="Files", title_justify="left")
-    for site, facts in sites.items():
-        files.add_row(site, *counted(facts))
-    rounds = Table(
-        *("method", "parameters", "kB per site and round", "tensors sent", "batches or epochs a round"),
-        title="Methods",
-        title_justify="left",
-    )
-    for label, said in methods.items():
-        leaves = f"{number_of(said, 'bytes') / 1e3:.1f}"
-        rounds.add_row(label, f"{said['parameters']:,}", leaves, str(said["tensors"]), str(said["work"] or "–"))
-    for table in (files, rounds, *([privacy_table(costs)] if private else [])):
-        for column in table.columns[1:]:
-            column.justify = "right"
-        console.print(table)
+    _show_tables(console, inside, sites, methods, costs)
     if len({said["work"] for said in methods.values() if said["work"]}) > 1:
         console.print(
             "Methods do unequal work in a round; method_work or their own keys make it equal.", soft_wrap=True
@@ -117,6 +101,33 @@ def check(
     end = "" if private else " privacy: none - every release is non-private (ε = ∞)."
     console.print(f"Settings, files and methods are in order{', but mind the lines with !' if warnings else ''}.{end}")
     return 0
+
+
+def _show_tables(
+    console: Console,
+    inside: Mapping[str, str],
+    sites: Mapping[str, Mapping[str, Json]],
+    methods: Mapping[str, Mapping[str, Json]],
+    costs: Mapping[str, Mapping[str, Json]],
+) -> None:
+    """Print what is in the files, and tables of files, methods and, in a private run, costs."""
+    for site, line in inside.items():
+        console.print(f"{site}: {line}", markup=False, highlight=False, soft_wrap=True)
+    files = Table("site", "files", "MB", title="Files", title_justify="left")
+    for site, facts in sites.items():
+        files.add_row(site, *counted(facts))
+    rounds = Table(
+        *("method", "parameters", "kB per site and round", "tensors sent", "batches or epochs a round"),
+        title="Methods",
+        title_justify="left",
+    )
+    for label, said in methods.items():
+        leaves = f"{number_of(said, 'bytes') / 1e3:.1f}"
+        rounds.add_row(label, f"{said['parameters']:,}", leaves, str(said["tensors"]), str(said["work"] or "–"))
+    for table in (files, rounds, *([privacy_table(costs)] if costs else [])):
+        for column in table.columns[1:]:
+            column.justify = "right"
+        console.print(table)
 
 
 def _simulated(world: World) -> dict[str, dict[str, Json]]:
