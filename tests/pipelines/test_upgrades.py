@@ -56,8 +56,10 @@ def charged(root: Path) -> dict[str, list[str]]:
 
 
 def costs(line: Any) -> bool:
-    """Comparing models, where nothing is promised, is asked anew each time."""
-    return line["event"]["kind"] not in ("nothing", "declared") and line["request"] != "compare"
+    """Where nothing is promised, comparisons and pages are asked for anew each time, and no ε is counted."""
+    kind = line["event"]["kind"]
+    asked_anew = kind == "non_private" and line["request"] in ("compare", "report")
+    return kind not in ("nothing", "declared") and not asked_anew
 
 
 def again(after: list[str], before: list[str]) -> list[str]:
