@@ -40,6 +40,7 @@ class Frame:
     index, frames: the frame's number in the file, and the file's number of frames. values: keyword -> value, for the
     keywords that are present and not empty. b_value: s/mm², None = missing or not asked for. slices: the number of
     slice positions according to the vendor's header. pixels: None if the whole file must be parsed for them.
+    vendor_slope: the vendor's scale slope, None = missing.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class Frame:
     b_value: float | None = None
     slices: int | None = None
     pixels: Pixels | None = None
+    vendor_slope: float | None = None
 
 
 def text_of(value: object) -> str:
@@ -60,16 +62,25 @@ def text_of(value: object) -> str:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How stored values become values. vendor: by the vendor's scale, too. turned: what is dark becomes bright."""
+
+    vendor: bool = False
+    turned: bool = False
+
+
+@dataclass(frozen=True)
 class Stack:
     """Volumes on one grid.
 
     volumes: (V, K) images, each volume in order along the normal. affine: (4, 4) RAS, of (column, row, slice).
-    b_values: (V,) s/mm², None where not asked for.
+    b_values: (V,) s/mm², None where not asked for. reading: how all their values are read.
     """
 
     volumes: tuple[tuple[Frame, ...], ...]
     affine: Affine
     b_values: tuple[float, ...] | None = None
+    reading: Reading = Reading()
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dicomanonymizer.dicom_anonymization_databases import dicomfields_2026c as edition
 from pydicom.datadict import tag_for_keyword
 
+from privacy.deidentify.stored_values import KEPT_PRIVATE, NUMBERS
+
 COLUMNS: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "D": edition.D_TAGS,
     "Z": edition.Z_TAGS,
@@ -97,12 +99,10 @@ ESSENTIAL = tags(
     "Rows Columns NumberOfFrames BitsAllocated BitsStored HighBit PixelRepresentation SamplesPerPixel "
     "PlanarConfiguration ImagePositionPatient ImageOrientationPatient PixelSpacing ImagerPixelSpacing "
     "NominalScannedPixelSpacing PixelAspectRatio SliceThickness SpacingBetweenSlices SliceLocation "
-    "GridFrameOffsetVector RescaleSlope RescaleIntercept RealWorldValueSlope "
-    "RealWorldValueIntercept RealWorldValueFirstValueMapped RealWorldValueLastValueMapped PixelPaddingValue "
-    "PixelPaddingRangeLimit DiffusionBValue DiffusionGradientOrientation DiffusionBValueXX DiffusionBValueXY "
+    "GridFrameOffsetVector DiffusionBValue DiffusionGradientOrientation DiffusionBValueXX DiffusionBValueXY "
     "DiffusionBValueXZ DiffusionBValueYY DiffusionBValueYZ DiffusionBValueZZ InStackPositionNumber "
     "DimensionIndexValues"
-)
+) | tags(" ".join(NUMBERS))
 
 # Coded words of closed lists: they stay even if a patient is called Se, like the code of a spin echo.
 CLOSED = tags(
@@ -151,5 +151,7 @@ B_VALUES = frozenset(
     | {("GEMS_PARM_01", 0x0043, 0x39)}
     | {("GEMS_ACQU_01", 0x0019, element) for element in (0xBB, 0xBC, 0xBD)}
     | {("Philips Imaging DD 001", 0x2001, element) for element in (0x03, 0x04)}
-    | {("Philips MR Imaging DD 001", 0x2005, element) for element in (0x0D, 0x0E, 0xB0, 0xB1, 0xB2)}
+    | {("Philips MR Imaging DD 001", 0x2005, element) for element in (0xB0, 0xB1, 0xB2)}
 )
+SAFE_PRIVATE: frozenset[tuple[str, int, int]] = B_VALUES | frozenset[tuple[str, int, int]](KEPT_PRIVATE)
+"""All private attributes that a reader of images needs."""

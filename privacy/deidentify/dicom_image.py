@@ -4,7 +4,7 @@ The action for each attribute is that of table E.1-1, at any depth; of two allow
 valid in every IOD is taken (X/Z empties, X/D and Z/D replace). Decisions beyond the table, each on the safe side:
 
 * Private attributes, curves, overlays, group lengths, unknown attributes, UN and padding are removed; a few private
-  ones with b-values are kept, if they are numbers.
+  ones with b-values, a scale of the values or a number of slices are kept, if they are numbers.
 * UIDs are replaced by keyed ones, unless PS3.6 registers them. Dates are shifted by a number of days computed from key
   and patient; birth dates and times of day are removed. Patient ID and name become the pseudonym of a cohort of that
   key.
@@ -37,7 +37,7 @@ from pydicom.uid import (
 )
 
 from privacy.deidentify import burned, element
-from privacy.deidentify.actions import B_VALUES, CHARACTERISTICS, DEVICE, MAY_BE_EMPTY, NEEDED, PER_FRAME, PIXELS, TABLE
+from privacy.deidentify.actions import CHARACTERISTICS, DEVICE, MAY_BE_EMPTY, NEEDED, PER_FRAME, PIXELS, TABLE
 from privacy.deidentify.codes import make_public, unknown_code
 from privacy.deidentify.identifiers import DEEPEST, Identifiers, identifiers, present, texts
 from privacy.deidentify.keyed import checked_key, days, new_uid, normalized, pseudonym
@@ -47,7 +47,7 @@ from privacy.deidentify.shift import middle
 from privacy.deidentify.spelling import days_of
 from privacy.deidentify.streams import cleaned_streams
 
-__all__ = ["B_VALUES", "NotDeidentifiable", "Profile", "as_bytes", "blanking", "deidentify"]
+__all__ = ["NotDeidentifiable", "Profile", "as_bytes", "blanking", "deidentify"]
 
 METHOD = "PS3.15 2026c Basic Profile; Consilium"
 GREY = ("MONOCHROME1", "MONOCHROME2")
@@ -229,13 +229,23 @@ def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
             if (creator, tag.group, tag.element & 0xFF) not in context.keep or context.known.within(creator):
                 continue
             found = dataset[tag]
-            if element.plain(found, context.known):
+            if (value := _private_value(found, context)) is not None:
                 made.add_new((tag.group, tag.element >> 8), "LO", creator)
-                made.add_new(tag, found.VR, found.value)
+                made.add_new(tag, found.VR, value)
         except (NotDeidentifiable, MemoryError):
             raise
         except Exception:  # noqa: S112 - without a creator, or damaged: not kept
             continue
+
+
+def _private_value(found: DataElement, context: _Context) -> object:
+    """The value of an allowed private element as it may leave: of a sequence, the allowed ones of its items."""
+    if found.VR != "SQ":
+        return found.value if element.plain(found, context.known) else None
+    items = [Dataset() for _ in found.value or ()]
+    for item, new in zip(found.value or (), items, strict=True):
+        _private(item, new, context)
+    return Sequence(items) if any(items) else None
 
 
 def _pixels(dataset: Dataset, cleaned: Dataset, blank: burned.Blanked | None) -> UID:

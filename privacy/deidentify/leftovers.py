@@ -18,7 +18,7 @@ from pydicom.dataelem import DataElement, RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.uid import UID_dictionary
 
-from privacy.deidentify.actions import B_VALUES, TABLE
+from privacy.deidentify.actions import SAFE_PRIVATE, TABLE
 from privacy.deidentify.identifiers import COMMON
 from privacy.deidentify.quiet import quiet
 
@@ -39,7 +39,7 @@ class Leaf(NamedTuple):
 
 
 def leftovers(
-    original: Dataset, written: bytes, *, private: frozenset[tuple[str, int, int]] = B_VALUES, kept: bool = False
+    original: Dataset, written: bytes, *, private: frozenset[tuple[str, int, int]] = SAFE_PRIVATE, kept: bool = False
 ) -> list[str]:
     """Sentences about what is left of `original` in the file `written`; empty = nothing was found.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from privacy.deidentify.actions import B_VALUES
+from privacy.deidentify.actions import SAFE_PRIVATE
 from privacy.deidentify.layouts import Layout, layout_problems
 from privacy.pickled import pickled
 from privacy.settings_error import Problem, refuse
@@ -36,7 +36,7 @@ class Profile:
         ValueError: a field is out of its range; one message names all of them.
     """
 
-    keep_private: frozenset[tuple[str, int, int]] = B_VALUES
+    keep_private: frozenset[tuple[str, int, int]] = SAFE_PRIVATE
     shift_days: tuple[int, int] = (-3650, -365)
     keep_times: bool = False
     blank: tuple[Layout, ...] = ()

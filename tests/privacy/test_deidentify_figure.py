@@ -21,7 +21,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import UID, UID_dictionary
 
 from dicom_with_identifiers import KEY, confirmed, images_with_identifiers
-from privacy.deidentify.actions import B_VALUES
+from privacy.deidentify.actions import SAFE_PRIVATE
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
 from privacy.deidentify.leftovers import leftovers
 from privacy.deidentify.quiet import quiet
@@ -86,7 +86,7 @@ def actions(original: Dataset, cleaned: Dataset | None) -> Iterator[tuple[str, b
             creator = str(original[tag >> 16, (tag & 0xFFFF) >> 8].value).strip()
             yield (
                 "private",
-                right(action, element.value, after, element.VR) and ((creator, tag >> 16, tag & 0xFF) in B_VALUES),
+                right(action, element.value, after, element.VR) and ((creator, tag >> 16, tag & 0xFF) in SAFE_PRIVATE),
                 str(tag),
             )
         elif action:

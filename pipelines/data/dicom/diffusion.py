@@ -39,6 +39,7 @@ MAPS = frozenset({"ADC", "EADC", "ADC_UNSPECIFIED", "EXP", "FA", "RA", "TENSOR",
 GE_OFFSET = 1e9  # GE marks some images by adding it to b
 HIGHEST_B = 20_000.0  # s/mm²; human scanners have no higher b-values
 SMALLEST_SPREAD = 200.0  # s/mm²
+LOWEST, HIGHEST = 45.0, 1050.0  # s/mm², of the images in a fit
 SAME_B = 20.0  # s/mm²; with imaging gradients included, b-values differ slightly between directions
 
 
@@ -115,8 +116,8 @@ def fit_adc(
     signals: Array,
     b_values: Sequence[float] | NDArray[np.floating],
     *,
-    lowest: float = 45.0,
-    highest: float = 1050.0,
+    lowest: float = LOWEST,
+    highest: float = HIGHEST,
     weighted: bool = False,
 ) -> Array:
     """Fit log S = log S0 - b ADC by least squares in every voxel: the monoexponential model, in closed form.
@@ -158,6 +159,12 @@ def fit_adc(
     slope = (weights * distance * logs).sum(axis=0) / (weights * distance**2).sum(axis=0)
     adc: Array = np.where(valid, np.maximum(-1e6 * slope, 0), 0).astype(np.float32)
     return adc
+
+
+def fitted_b_values(b_values: Sequence[float]) -> tuple[float, ...]:
+    """Those b-values that `fit_adc` uses, ascending, each once. Raises: Unusable: as `fit_adc`."""
+    b = np.unique(np.asarray(b_values, np.float64))
+    return tuple(float(b[k]) for shell in _shells(b, LOWEST, HIGHEST) for k in shell)
 
 
 def _shells(b_values: Floats, lowest: float, highest: float) -> list[list[int]]:

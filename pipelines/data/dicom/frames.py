@@ -26,19 +26,19 @@ from pydicom.valuerep import AMBIGUOUS_VR
 from pipelines.data.contents import parsed
 from pipelines.data.dicom.codestream import check_unpacked
 from pipelines.data.dicom.diffusion import B_VALUE_TAGS, b_value
+from pipelines.data.dicom.stored_values import VENDOR_TAGS, vendor_slope
 from pipelines.data.dicom.uncompressed import NEEDED, find_pixels
 from pipelines.data.headers import Frame
 from pipelines.data.study import Unusable
+from privacy.deidentify.stored_values import KEYWORDS, SLICE_COUNTS
 
 SHARED, OWN = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 SHARED_TAG, OWN_TAG = 0x52009229, 0x52009230
 UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrameConvertedAttributesSequence")
 CLASSIC_NAMES = {"FrameType": "ImageType", "EffectiveEchoTime": "EchoTime"}  # name in groups -> classic name
 STACK = ("StackID", "InStackPositionNumber")
-SLICE_COUNTS = {  # private elements that count slice positions: creator, group, last byte of the element
-    "GE": ("GEMS_RELA_01", 0x0021, 0x4F),
-    "Philips": ("Philips Imaging DD 001", 0x2001, 0x18),
-}
+OF_FILE = ("PixelRepresentation", "BitsStored")
+OF_FRAME = ("RescaleSlope", "RescaleIntercept", "RescaleType")  # of an enhanced file, only its frames say them
 
 
 def read_frames(
@@ -68,19 +68,20 @@ def read_frames(
         raise Unusable("missing_tag", "there is no SeriesInstanceUID; the file may be cut short. Export it again.")
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
     groups = dataset[OWN_TAG].value or [] if OWN_TAG in raw else []
-    slices = _slices(dataset, raw)
+    slices, slope = _slices(dataset, raw), vendor_slope(dataset) if VENDOR_TAGS & raw.keys() else None
     if not groups or len(groups) != int(dataset.get("NumberOfFrames") or 1):
         if SHARED_TAG in raw:
             common[SHARED] = True
         b = b_value(dataset) if diffusion else None
-        return [Frame(path, syntax, common, b_value=b, slices=slices, pixels=pixels)]
+        return [Frame(path, syntax, common, b_value=b, slices=slices, pixels=pixels, vendor_slope=slope)]
     shared = next(iter(dataset.get(SHARED) or []), Dataset())
     wanted = frozenset((*keywords, *STACK))
     known: ChainMap[str, Any] = ChainMap(_flat(shared, wanted), common)
     frames: list[Frame] = []
     for index, own in enumerate(groups):
         b = _frame_b(dataset, shared, own) if diffusion else None
-        frames.append(Frame(path, syntax, known.new_child(_flat(own, wanted)), index, len(groups), b, slices))
+        values, scale = known.new_child(_flat(own, wanted)), vendor_slope(own) or vendor_slope(shared) or slope
+        frames.append(Frame(path, syntax, values, index, len(groups), b, slices, vendor_slope=scale))
     return frames
 
 
@@ -95,6 +96,25 @@ def functional_groups(dataset: Dataset, index: int, name: str) -> list[Dataset]:
     return [item for group in (*shared[:1], *own[index : index + 1]) for item in group.get(name) or []]
 
 
+def transform_of(dataset: Dataset, index: int) -> Dataset:
+    """The header elements that give a frame's stored values their meaning, as in a classic file."""
+    if not dataset.get(OWN):
+        return dataset
+    transform = Dataset()
+    transform.set_original_encoding(*dataset.original_encoding)
+    for keyword in (*OF_FILE, *KEYWORDS):
+        if keyword in dataset and keyword not in OF_FRAME:
+            transform[keyword] = dataset[keyword]
+    for group in (*(dataset.get(SHARED) or [])[:1], *dataset[OWN].value[index : index + 1]):
+        for item in macros(group):
+            for keyword in KEYWORDS:
+                if keyword in item and keyword != "MeasurementUnitsCodeSequence":
+                    transform[keyword] = item[keyword]
+    if maps := functional_groups(dataset, index, "RealWorldValueMappingSequence"):
+        transform.RealWorldValueMappingSequence = maps
+    return transform
+
+
 @cache
 def _tags(keywords: tuple[str, ...]) -> Mapping[str, int]:
     """Tags of those keywords that DICOM knows."""
@@ -105,9 +125,9 @@ def _tags(keywords: tuple[str, ...]) -> Mapping[str, int]:
 @cache
 def _asked(keywords: tuple[str, ...], diffusion: bool) -> tuple[int, ...]:
     """Tags of all elements that are read."""
-    counts = [Tag(group, tag) for _, group, low in SLICE_COUNTS.values() for tag in (0x10, 0x1000 + low)]
+    counts = [Tag(group, tag) for _, group, low in SLICE_COUNTS for tag in (0x10, 0x1000 + low)]
     tags = [*_tags(keywords).values(), *_tags((SHARED, OWN, *NEEDED)).values(), *counts]
-    return (*tags, *(B_VALUE_TAGS if diffusion else ()))
+    return (*tags, *map(Tag, VENDOR_TAGS), *(B_VALUE_TAGS if diffusion else ()))
 
 
 @cache
@@ -158,7 +178,7 @@ def _empty(value: object) -> bool:
 def _flat(group: Dataset, wanted: frozenset[str]) -> dict[str, Any]:
     """The wanted values of one item of functional groups, with the names of classic files."""
     found: dict[str, Any] = {}
-    for item in _macros(group):
+    for item in macros(group):
         for element in item:
             name = CLASSIC_NAMES.get(element.keyword, element.keyword)
             for keyword in {name, element.keyword} & wanted:
@@ -167,7 +187,7 @@ def _flat(group: Dataset, wanted: frozenset[str]) -> dict[str, Any]:
     return found
 
 
-def _macros(group: Dataset) -> Iterator[Dataset]:
+def macros(group: Dataset) -> Iterator[Dataset]:
     """The first item of each public macro; those with unassigned converted attributes come first.
 
     Private macros are not read: vendors keep a copy of their classic header in them, with other positions.
@@ -191,7 +211,7 @@ def _frame_b(dataset: Dataset, shared: Dataset, own: Dataset) -> float | None:
 
 
 def _slices(dataset: Dataset, raw: Mapping[int, object]) -> int | None:
-    for creator, group, low in SLICE_COUNTS.values():
+    for creator, group, low in SLICE_COUNTS:
         if (group << 16) + 0x10 not in raw:
             continue
         try:

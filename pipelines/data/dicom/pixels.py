@@ -26,9 +26,10 @@ from pydicom.uid import (
 
 from pipelines.data.adc import UNSAID, factor
 from pipelines.data.dicom.codestream import check_codestream
-from pipelines.data.dicom.frames import OWN, functional_groups
+from pipelines.data.dicom.frames import OWN, SHARED, transform_of
+from pipelines.data.dicom.stored_values import padded, vendor_slope
 from pipelines.data.dicom.uncompressed import header_of
-from pipelines.data.headers import Meaning
+from pipelines.data.headers import Meaning, Reading
 from pipelines.data.study import Array
 from privacy.deidentify.layouts import Layout, Rectangle, kind_of, rectangles_of
 
@@ -38,21 +39,24 @@ DECODERS: dict[UID, str] = {
     **dict.fromkeys(JPEGTransferSyntaxes, "gdcm"),
     **dict.fromkeys(RLETransferSyntaxes, "pydicom"),
 }
+PLAIN = Reading()
 RANGE_KEYWORDS = ("RealWorldValue{}ValueMapped", "DoubleFloatRealWorldValue{}ValueMapped")
 
 
 def real_values(
-    dataset: Dataset, indices: Sequence[int] = (0,), blank: Sequence[Layout] = ()
+    dataset: Dataset, indices: Sequence[int] = (0,), blank: Sequence[Layout] = (), reading: Reading = PLAIN
 ) -> Iterator[tuple[Array, str | None]]:
     """Decode images of one file, one after the other.
 
     indices: of the frames, from 0. blank: layouts of images; the stored values within the rectangles of this image's
-    layout are first set to its smallest value.
+    layout are first set to its smallest value. reading: how the values of their set are read.
 
     Yields:
-        (rows, columns) float32 values, and the unit that the header gives them, None if it gives none.
+        (rows, columns) float32 values, 0 where padded (NaN if they will be turned round), and the unit that the header
+        gives them, None if it gives none.
 
     Raises:
+        Unusable: as `padded`.
         Exception: whatever the decoder raises for damaged pixels; the caller turns it into `Unusable`.
     """
     check_codestream(dataset)
@@ -60,10 +64,13 @@ def real_values(
     decoded = iter_pixels(dataset, indices=list(indices), raw=True, decoding_plugin=plugin)
     rectangles = rectangles_of(blank, kind_of(dataset))
     for index, stored in zip(indices, decoded, strict=True):
-        yield _scale_of(_transform(dataset, index))(blanked(stored, rectangles))
+        scale = _scale_of(transform_of(dataset, index), _vendor_step(dataset, index, reading), reading)
+        yield scale(blanked(stored, rectangles))
 
 
-def decoder_of(meaning: Meaning, blank: Sequence[Layout] = ()) -> Callable[[bytes], tuple[Array, str | None]]:
+def decoder_of(
+    meaning: Meaning, blank: Sequence[Layout] = (), reading: Reading = PLAIN
+) -> Callable[[bytes], tuple[Array, str | None]]:
     """A function from the bytes of one uncompressed image to its values and unit, as `real_values` gives them.
 
     What the header says is worked out once for all files that agree in it. Raises: as `real_values`.
@@ -71,7 +78,8 @@ def decoder_of(meaning: Meaning, blank: Sequence[Layout] = ()) -> Callable[[byte
     header = header_of(meaning)
     decoder = get_decoder(UID(meaning.syntax))
     options: dict[str, Any] = as_pixel_options(header, pixel_keyword="PixelData", pixel_vr=meaning.vr or "OW")
-    rectangles, scale = rectangles_of(blank, kind_of(header)), _scale_of(header)
+    rectangles = rectangles_of(blank, kind_of(header))
+    scale = _scale_of(header, _vendor_step(header, 0, reading), reading)
 
     def decoded(data: bytes) -> tuple[Array, str | None]:
         stored, _ = next(decoder.iter_array(data, indices=[0], raw=True, **options))
@@ -90,34 +98,39 @@ def blanked(stored: NDArray[Any], rectangles: Sequence[Rectangle]) -> NDArray[An
     return result
 
 
-def _transform(dataset: Dataset, index: int) -> Dataset:
-    """The header elements that give a frame's stored values their meaning, as in a classic file."""
-    if not dataset.get(OWN):
-        return dataset
-    found = Dataset()
-    found.set_original_encoding(*dataset.original_encoding)
-    for keyword in ("PixelRepresentation", "ModalityLUTSequence", "RealWorldValueMappingSequence"):
-        if keyword in dataset:
-            found[keyword] = dataset[keyword]
-    for item in functional_groups(dataset, index, "PixelValueTransformationSequence"):
-        for keyword in ("RescaleSlope", "RescaleIntercept", "RescaleType"):
-            if keyword in item:
-                found[keyword] = item[keyword]
-    if maps := functional_groups(dataset, index, "RealWorldValueMappingSequence"):
-        found.RealWorldValueMappingSequence = maps
-    return found
+def _vendor_step(dataset: Dataset, index: int, reading: Reading) -> float | None:
+    """A rescaled value of 1 in the vendor's scale, as a divisor; None where that scale is not asked for.
+
+    Of Philips: value = (stored RS + RI) / (RS SS), RS = RescaleSlope, RI = RescaleIntercept, SS = scale slope.
+    """
+    if not reading.vendor:
+        return None
+    groups = [*(dataset.get(OWN) or [])[index : index + 1], *(dataset.get(SHARED) or [])[:1], dataset]
+    slope = next((found for group in groups if (found := vendor_slope(group)) is not None), 1.0)
+    return slope * float(transform_of(dataset, index).get("RescaleSlope", 1))
 
 
-def _scale_of(transform: Dataset) -> Callable[[NDArray[np.generic]], tuple[Array, str | None]]:
-    """The function from stored to real values, with their unit."""
+def _scale_of(
+    transform: Dataset, step: float | None, reading: Reading
+) -> Callable[[NDArray[np.generic]], tuple[Array, str | None]]:
+    """The function from stored to real values, with their unit. step: as of `_vendor_step`."""
+    padding = np.float32(np.nan if reading.turned else 0)
     item = _diffusivity_map(transform)
     unit = cache(partial(_modality_unit, transform, item))
-    mapped = item is not None and factor(_code(item)) is not None
+    code = None if item is None else _code(item)
+    mapped = code is not None and factor(code) is not None
 
     def scaled(stored: NDArray[np.generic]) -> tuple[Array, str | None]:
-        if item is not None and mapped and _covers(item, stored):
-            return _mapped(stored, item), _code(item)
-        return np.asarray(apply_modality_lut(stored, transform), np.float32), unit()
+        outside = padded(stored, transform)
+        inside = stored if outside is None else stored[~outside]
+        if item is not None and mapped and _covers(item, inside):
+            values, said = _mapped(stored, item), code
+        else:
+            values, said = np.asarray(apply_modality_lut(stored, transform), np.float32), unit()
+            values = values if step is None else values / np.float32(step)
+        if reading.turned:  # NaN stands for padding there; others are refused later, as infinite values are
+            values = np.nan_to_num(values, nan=np.inf, posinf=np.inf, neginf=-np.inf)
+        return (values if outside is None else np.where(outside, padding, values)), said
 
     return scaled
 
@@ -135,8 +148,11 @@ def _code(item: Dataset) -> str:
 
 
 def _covers(item: Dataset, stored: NDArray[np.generic]) -> bool:
+    """stored: those that are no padding, any shape."""
     if "RealWorldValueSlope" not in item:
         return False
+    if not stored.size:
+        return True
     first, last = (_range_limit(item, end) for end in ("First", "Last"))
     return first is None or last is None or (first <= float(np.min(stored)) and float(np.max(stored)) <= last)
 

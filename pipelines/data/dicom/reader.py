@@ -8,6 +8,7 @@ docs/reference/formats.md lists what is read, and every reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,12 +19,13 @@ from pydicom.errors import InvalidDicomError
 from pipelines.data.contents import kind_of, left_out, read_dataset
 from pipelines.data.dicom.diffusion import fit_adc
 from pipelines.data.dicom.frames import read_frames, series_of
-from pipelines.data.dicom.pixels import decoder_of, real_values
+from pipelines.data.dicom.pixels import PLAIN, decoder_of, real_values
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series, selected
 from pipelines.data.dicom.stacks import diffusion_stack, plain_stack, separated
+from pipelines.data.dicom.stored_values import as_shown, reading_of
 from pipelines.data.dicom.uncompressed import read_pixels
 from pipelines.data.folder import Stamp, below, check_unchanged, resolved, stamped, steady, walked
-from pipelines.data.headers import Frame, Meaning, Pixels, Stack, text_of
+from pipelines.data.headers import Frame, Meaning, Pixels, Reading, Stack, text_of
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.data.intake import read_ahead
 from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
@@ -31,6 +33,7 @@ from pipelines.data.quantity import HEADERS, Verdict, check_adc, of_headers, of_
 from pipelines.data.sources import FITTED_UNIT, DicomSource
 from pipelines.data.study import Array, Item, Rejected, Study, Unusable, Volume
 from privacy.deidentify.layouts import Layout
+from privacy.deidentify.stored_values import KEYWORDS
 
 SUFFIXES = (".dcm", ".dicom", ".ima")
 Decoders: TypeAlias = dict[Meaning, Callable[[bytes], tuple[Array, str | None]]]
@@ -98,7 +101,7 @@ def _frames(
     try:
         with readable(path.name):
             stamps[path] = stamped(path)
-            keywords = (*IDENTITY, *PLACE, *SHAPE, *HEADERS, *ALLOWED_HEADERS, *source.select)
+            keywords = (*IDENTITY, *PLACE, *SHAPE, *HEADERS, *KEYWORDS, *ALLOWED_HEADERS, *source.select)
             frames = read_frames(path, keywords, diffusion=source.derive == "adc", seen=seen)
             detail = "A DICOMDIR: a table of contents, without an image."
             return frames or Item(below(root, path), "not_imaging", reason="dicomdir", detail=detail)
@@ -193,6 +196,8 @@ def _candidate(
             placed = (diffusion_stack if source.derive == "adc" else plain_stack)(group, whole=alone)
             if asked:
                 check_adc(of_series(verdicts), declared=source.unit != "auto", seen=shown(values))
+            compared = [frame for volume in placed.volumes for frame in volume]
+            placed = replace(placed, reading=reading_of(compared, adc=asked, fitted=source.derive == "adc"))
             patient = normalized(str(values["PatientID"]))
             load = partial(_load, study, patient, placed, source.blank, of_series(verdicts))
             session = str(values["StudyInstanceUID"])
@@ -210,12 +215,12 @@ def _candidate(
 def _load(study: str, patient: str, placed: Stack, blank: Sequence[Layout], verdict: Verdict) -> Study:
     values, units = _volumes(placed, blank)
     facts = allowed_facts(_plain(placed.volumes[0][0]))
+    if len(units) > 1:
+        raise Unusable("mixed_unit", f"images say different units: {sorted(map(str, units))}. Export the series again.")
     if placed.b_values is not None:
         adc = fit_adc(values, placed.b_values)
         fitted = f"fitted here to b-values {', '.join(f'{b:g}' for b in sorted(set(placed.b_values)))} s/mm2"
         return Study(patient, study, Volume(adc, placed.affine), FITTED_UNIT, facts, fitted)
-    if len(units) > 1:
-        raise Unusable("mixed_unit", f"slices say different units: {sorted(map(str, units))}. Export the series again.")
     return Study(patient, study, Volume(values[0], placed.affine), units.pop(), facts, verdict.said)
 
 
@@ -234,27 +239,34 @@ def _volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | N
     decoders: Decoders = {}
     for path, wanted in places.items():
         with readable(path.name):
-            planes = planes_of(path, plain[path], list(wanted), blank, decoders)
+            planes = planes_of(path, plain[path], list(wanted), blank, decoders, placed.reading)
             for place, (plane, unit) in zip(wanted.values(), planes, strict=True):
                 if plane.shape != (rows, columns):
                     raise Unusable("mixed_size", f"{path.name} holds pixels of shape {plane.shape}, unlike its header.")
                 values[place] = plane
                 units.add(unit)
+    if placed.reading.turned:
+        values = as_shown(values, turned=units == {None})
     return values.transpose(0, 3, 2, 1), units
 
 
 def planes_of(
-    path: Path, pixels: Pixels | None, indices: Sequence[int], blank: Sequence[Layout], decoders: Decoders
+    path: Path,
+    pixels: Pixels | None,
+    indices: Sequence[int],
+    blank: Sequence[Layout],
+    decoders: Decoders,
+    reading: Reading = PLAIN,
 ) -> Iterable[tuple[Array, str | None]]:
     """A file's images, as `real_values` gives them; the file is parsed as a whole only where it must be.
 
-    decoders: those of earlier files; one is added where there is none for these pixels.
+    reading: of their set. decoders: those of earlier files of it; one is added where there is none for these pixels.
     """
     if pixels is None:
-        return real_values(read_dataset(path), indices, blank)
+        return real_values(read_dataset(path), indices, blank, reading)
     data = read_pixels(path, pixels)
     if (decode := decoders.get(pixels.meaning)) is None:
-        decode = decoders[pixels.meaning] = decoder_of(pixels.meaning, blank)
+        decode = decoders[pixels.meaning] = decoder_of(pixels.meaning, blank, reading)
     return [decode(data)]
 
 

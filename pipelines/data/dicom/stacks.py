@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.data.dicom.diffusion import fitted_b_values
 from pipelines.data.dicom.series import check_thinning
 from pipelines.data.grids.geometry import (
     COSINE_TOLERANCE,
@@ -63,7 +64,8 @@ def plain_stack(group: Sequence[Frame], *, whole: bool) -> Stack:
 def diffusion_stack(group: Sequence[Frame], *, whole: bool) -> Stack:
     """The stack of diffusion-weighted images: one volume for each b-value, or several for several directions.
 
-    Images without a b-value (maps that the scanner computed) are ignored.
+    Images that take no part in the fit are left out: those without a b-value (maps that the scanner computed), and
+    those with one that `fit_adc` does not use.
 
     Raises:
         Unusable: as `plain_stack`; and `b_values` if there are fewer than two, or a position lacks one.
@@ -76,13 +78,14 @@ def diffusion_stack(group: Sequence[Frame], *, whole: bool) -> Stack:
             f"the headers of {len(group)} images say these b-values: {found}; at least two are needed for "
             "derive: adc. Narrow `select` down to diffusion-weighted images, or use derive: none for ADC maps.",
         )
+    used = fitted_b_values(found)
     place = _places(weighted)
-    parts = {b: _volumes(weighted, place, b) for b in found}
+    parts = {b: _volumes(weighted, place, b) for b in used}
     stacks = {b: [plain_stack(volume, whole=whole) for volume in volumes] for b, volumes in parts.items()}
-    first = stacks[found[0]][0]
+    first = stacks[used[0]][0]
     for b, others in stacks.items():
         if not all(same_grid((first.affine, first.shape), (other.affine, other.shape)) for other in others):
-            raise Unusable("b_values", f"the volumes of b = {found[0]:g} and {b:g} are not on one grid. Export again.")
+            raise Unusable("b_values", f"the volumes of b = {used[0]:g} and {b:g} are not on one grid. Export again.")
     volumes = [(b, other.volumes[0]) for b, others in stacks.items() for other in others]
     return Stack(tuple(volume for _, volume in volumes), first.affine, tuple(b for b, _ in volumes))
 

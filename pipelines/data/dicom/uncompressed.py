@@ -17,13 +17,15 @@ from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 from pydicom.valuerep import EXPLICIT_VR_LENGTH_32
 
+from pipelines.data.dicom.stored_values import VENDOR_TAGS
 from pipelines.data.headers import Meaning, Pixels
+from privacy.deidentify.stored_values import KEYWORDS
 
 NEEDED = (
     *("SOPClassUID", "Manufacturer", "ManufacturerModelName"),
     *("SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames", "Rows", "Columns"),
     *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
-    *("RescaleSlope", "RescaleIntercept", "RescaleType", "ModalityLUTSequence", "RealWorldValueMappingSequence"),
+    *KEYWORDS,
 )
 """All that decoding and the meaning of values ask for."""
 
@@ -96,4 +98,4 @@ def header_of(meaning: Meaning) -> Dataset:
 
 @cache
 def _tags() -> tuple[int, ...]:
-    return tuple(int(Tag(keyword)) for keyword in NEEDED)
+    return (*dict.fromkeys(int(Tag(keyword)) for keyword in NEEDED), *sorted(VENDOR_TAGS))

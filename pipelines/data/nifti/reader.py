@@ -24,7 +24,7 @@ from nibabel.arrayproxy import ArrayProxy
 from pipelines.data.adc import factor
 from pipelines.data.contents import left_out
 from pipelines.data.folder import below, resolved, stamped, steady, walked
-from pipelines.data.grids.geometry import corner_distance, invertible, spacing_of
+from pipelines.data.grids.geometry import COSINE_TOLERANCE, corner_distance, invertible, spacing_of
 from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
 from pipelines.data.intake import read_ahead
 from pipelines.data.nifti.bids import ENDINGS, of_file, sidecar, stem, whose
@@ -108,7 +108,7 @@ def read_volume(path: Path) -> Volume:
 
     Raises:
         Unusable: `unreadable`, `too_large`, `four_d`, `single_slice`, `value_type`, `length_unit`, `no_geometry`,
-            `bad_affine` or `form_disagreement`.
+            `bad_affine`, `form_disagreement` or `non_orthogonal`.
     """
     with readable(path.name):
         header = _header(_unpacked(path, LONGEST_HEADER, whole=False))
@@ -275,4 +275,18 @@ def _affine(header: nibabel.Nifti1Header) -> Affine:
             "form_disagreement",
             f"sform and qform place a corner {apart:.2f} mm apart; {allowed:.2f} mm is allowed. Make them equal.",
         )
+    _check_right_angle(forms[0])
     return forms[0]
+
+
+def _check_right_angle(affine: Affine) -> None:
+    """Refuse rows and columns that are not at a right angle, as of DICOM files; a stack may lean, as there."""
+    nearest = nibabel.orientations.io_orientation(affine)[:, 0]
+    row, column = (affine[:3, axis] / np.linalg.norm(affine[:3, axis]) for axis in range(3) if nearest[axis] != 2)
+    if abs(float(row @ column)) > COSINE_TOLERANCE:
+        raise Unusable(
+            "non_orthogonal",
+            f"rows and columns of the affine {np.round(affine[:3], 3).tolist()} are not at a right angle: the dot "
+            f"product of their directions is {float(row @ column):.4f}, {COSINE_TOLERANCE:g} is allowed. Resample the "
+            "image to a grid without shear.",
+        )

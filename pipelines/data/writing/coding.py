@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,20 @@ BITS = 16
 MOST = 2**BITS - 1
 
 
+class Padding(NamedTuple):
+    """Padded pixels of a slice. pixels: (rows, columns). span: the smallest and the largest value that is padding."""
+
+    pixels: NDArray[np.bool_]
+    span: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Coding:
     """The coding of the new stored values.
 
     bits, signed: of a stored value. slope, intercept: from new stored values to the old stored ones (`relative`), or to
-    the file's real values (not `relative`), if a lookup table converted the old ones to those.
+    the file's real values (not `relative`), if a lookup table converted the old ones to those. padding: the new stored
+    value of padded pixels, None = as the files say it, or no pixel is padded.
     """
 
     bits: int
@@ -30,6 +38,7 @@ class Coding:
     relative: bool = True
     slope: float = 1.0
     intercept: float = 0.0
+    padding: int | None = None
 
     @property
     def same(self) -> bool:
@@ -39,6 +48,8 @@ class Coding:
 
 def line(stored: Stored, real: Array) -> float | None:
     """The slope from stored to real values if their relation is linear; 0 if all are equal, None if it is not."""
+    if not stored.size:
+        return 0.0
     flat, values = stored.ravel().astype(np.float64), real.ravel().astype(np.float64)
     low, high = int(flat.argmin()), int(flat.argmax())
     if flat[low] == flat[high]:
@@ -57,17 +68,24 @@ def coded(
     allocated: int,
     *,
     table: bool = False,
+    padding: Sequence[Padding | None] = (),
 ) -> tuple[list[Whole], Coding]:
     """New stored values of the slices of a series, and their coding.
 
     stored, real, change: for each slice (rows, columns) the stored values, their real values, and the change of the
     real values. coding: the file's. allocated: bits per stored value in the file.
-    table: whether a lookup table converts stored to real values, which is undefined beyond its ends.
+    table: whether a lookup table converts stored to real values, which is undefined beyond its ends. padding: of each
+    slice, where the file says that pixels are padded; they keep their stored value, or get one of their own.
     """
-    slopes = [line(*pair) for pair in zip(stored, real, strict=True)]
+    padding = padding or [None] * len(stored)
+    outside = [
+        np.zeros(plane.shape, bool) if one is None else one.pixels for plane, one in zip(stored, padding, strict=True)
+    ]
+    change = [np.where(out, np.float32(0), moved) for moved, out in zip(change, outside, strict=True)]
+    slopes = [line(a[~out], b[~out]) for a, b, out in zip(stored, real, outside, strict=True)]
     if table or any(slope is None for slope in slopes):
         wanted = [plane.astype(np.float64) + moved for plane, moved in zip(real, change, strict=True)]
-        return _anew(wanted, relative=False)
+        return _anew(wanted, outside, relative=False)
     # A constant slice has no slope, and nothing to translate.
     wanted = [
         plane.astype(np.float64) + (moved.astype(np.float64) / slope if slope else 0.0)
@@ -76,8 +94,18 @@ def coded(
     for bits in (coding.bits, allocated):
         low, high = span(bits, coding.signed)
         if all(low <= np.rint(plane.min()) and np.rint(plane.max()) <= high for plane in wanted):
-            return [np.rint(plane).astype(np.int64) for plane in wanted], Coding(bits, coding.signed)
-    return _anew(wanted, relative=True)
+            new = [np.rint(plane).astype(np.int64) for plane in wanted]
+            if not any(_is_hidden(*each) for each in zip(new, padding, strict=True)):
+                return new, Coding(bits, coding.signed)
+    return _anew(wanted, outside, relative=True)
+
+
+def _is_hidden(new: Whole, padding: Padding | None) -> bool:
+    """Whether a value that is no padding would be read as such."""
+    if padding is None:
+        return False
+    low, high = padding.span
+    return bool(((new >= low) & (new <= high) & ~padding.pixels).any())
 
 
 def span(bits: int, signed: bool) -> tuple[int, int]:
@@ -85,11 +113,21 @@ def span(bits: int, signed: bool) -> tuple[int, int]:
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
 
 
-def _anew(wanted: Sequence[NDArray[np.float64]], *, relative: bool) -> tuple[list[Whole], Coding]:
-    """Unsigned 16 bits over the range of the values; 0 stays exactly 0 if no value is negative."""
-    low = min(0.0, *(float(plane.min()) for plane in wanted))
-    high = max(float(plane.max()) for plane in wanted)
-    slope = float(f"{max(high - low, 1e-12) / MOST:.9e}")  # rounded to fit DICOM's decimal string
+def _anew(
+    wanted: Sequence[NDArray[np.float64]], outside: Sequence[NDArray[np.bool_]], *, relative: bool
+) -> tuple[list[Whole], Coding]:
+    """Unsigned 16 bits over the range of the values; 0 stays exactly 0 if no value is negative.
+
+    outside: where pixels are padded: they get the largest value, which is then no other pixel's.
+    """
+    inside = [plane[~out] for plane, out in zip(wanted, outside, strict=True)]
+    padding = MOST if any(out.any() for out in outside) else None
+    most = MOST if padding is None else MOST - 1
+    low = min(0.0, *(float(part.min(initial=0)) for part in inside))
+    high = max(float(part.max(initial=low)) for part in inside)
+    slope = float(f"{max(high - low, 1e-12) / most:.9e}")  # rounded to fit DICOM's decimal string
     intercept = float(f"{low:.8e}")
-    new = [np.rint((plane - intercept) / slope).clip(0, MOST).astype(np.int64) for plane in wanted]
-    return new, Coding(BITS, signed=False, relative=relative, slope=slope, intercept=intercept)
+    new = [np.rint((plane - intercept) / slope).clip(0, most).astype(np.int64) for plane in wanted]
+    if padding is not None:
+        new = [np.where(out, padding, plane) for plane, out in zip(new, outside, strict=True)]
+    return new, Coding(BITS, signed=False, relative=relative, slope=slope, intercept=intercept, padding=padding)

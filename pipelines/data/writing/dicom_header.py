@@ -10,7 +10,8 @@ from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRLittleEndian
 
 from pipelines.data.adc import PATTERN
-from pipelines.data.dicom.frames import OWN, SHARED
+from pipelines.data.dicom.frames import OWN, SHARED, macros
+from pipelines.data.dicom.stored_values import scale_vendor_slopes
 from pipelines.data.quantity import HEADERS, of_headers
 from pipelines.data.writing.coding import Coding, Whole
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes
@@ -18,6 +19,7 @@ from privacy.deidentify.identifiers import identifiers
 from privacy.deidentify.keyed import new_uid
 from privacy.deidentify.layouts import Layout
 from privacy.deidentify.leftovers import leftovers
+from privacy.deidentify.stored_values import PADDING_ENDS
 
 LONGEST_NUMBER = 99999
 NOTICE = "For research use only, not for diagnosis."
@@ -38,7 +40,7 @@ ACQUIRED = (  # MR Pulse Sequence module (PS3.3 C.8.13.4): of enhanced images th
     *("RectilinearPhaseEncodeReordering", "SegmentedKSpaceTraversal"),
 )
 CONCATENATION = ("ConcatenationUID", "SOPInstanceUIDOfConcatenationSource")
-PADDING = ("PixelPaddingValue", "PixelPaddingRangeLimit")
+PADDING = PADDING_ENDS[0]
 MAPPED = ("RealWorldValueFirstValueMapped", "RealWorldValueLastValueMapped")
 MAPPED_DOUBLE = ("DoubleFloatRealWorldValueFirstValueMapped", "DoubleFloatRealWorldValueLastValueMapped")
 
@@ -90,7 +92,10 @@ def put_pixels(made: Dataset, planes: list[Whole], coding: Coding) -> None:
     made.add_new("PixelData", "OB" if allocated == 8 else "OW", data + b"\0" * (len(data) % 2))
     made.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     for keyword in UNTRUE if coding.same else (*UNTRUE, *PADDING):
-        made.pop(keyword, None)
+        for holder in (made, *(item for group in _groups(made)[1:] for item in macros(group))):
+            holder.pop(keyword, None)
+    if coding.padding is not None:
+        made.add_new("PixelPaddingValue", "US", coding.padding)
 
 
 def _groups(made: Dataset) -> list[Dataset]:
@@ -100,11 +105,16 @@ def _groups(made: Dataset) -> list[Dataset]:
 
 def put_meaning(made: Dataset, coding: Coding, span: tuple[int, int]) -> None:
     """Adapt the header's conversion of stored values to the new ones. span: their smallest and largest value."""
-    if not coding.relative:
+    if not coding.relative:  # the new values are the reader's: turned round, and in the vendor's scale, where need be
+        made.PhotometricInterpretation = "MONOCHROME2"
+        if "PresentationLUTShape" in made:
+            made.PresentationLUTShape = "IDENTITY"
         _put_line(made, coding)
+        scale_vendor_slopes(_groups(made), None)
         return
     for holder in _holders(made):
         _recode(holder, coding)
+    scale_vendor_slopes(_groups(made), 1 / coding.slope)
     for group in _groups(made):
         kept = [item for item in group.get("RealWorldValueMappingSequence") or [] if _remapped(item, coding, span)]
         if kept:

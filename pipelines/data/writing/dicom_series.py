@@ -18,13 +18,14 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import iter_pixels
 
 from pipelines.data.contents import read_dataset
+from pipelines.data.dicom.frames import transform_of
 from pipelines.data.dicom.pixels import DECODERS, blanked
+from pipelines.data.dicom.stored_values import padded, padding_range
 from pipelines.data.headers import Frame, Stack
 from pipelines.data.index import Candidate, readable
 from pipelines.data.study import Array, Study, Unusable
-from pipelines.data.writing.coding import Coding, Stored, Whole, coded
+from pipelines.data.writing.coding import Coding, Padding, Stored, Whole, coded
 from pipelines.data.writing.dicom_header import (
-    PADDING,
     Maker,
     checked_bytes,
     file_name,
@@ -71,12 +72,11 @@ def series_files(candidate: Candidate, study: Study, change: Array, maker: Maker
     for position, frame in enumerate(frames):
         places.setdefault(frame.path, []).append((frame, position))
     _check_whole(places)
-    new, coding = _new_values(places, study, change, maker)
-    least, most = min(int(plane.min()) for plane in new.values()), max(int(plane.max()) for plane in new.values())
+    new, coding, ends = _new_values(places, study, change, maker)
     series = _series_uid(frames, maker)
     for path, members in places.items():
         members.sort(key=lambda member: member[0].index)
-        yield _file(path, [new[position] for _, position in members], coding, (least, most), series, maker)
+        yield _file(path, [new[position] for _, position in members], coding, ends, series, maker)
 
 
 def _check_whole(places: dict[Path, list[tuple[Frame, int]]]) -> None:
@@ -98,18 +98,19 @@ def _series_uid(frames: tuple[Frame, ...], maker: Maker) -> str:
 
 def _new_values(
     places: dict[Path, list[tuple[Frame, int]]], study: Study, change: Array, maker: Maker
-) -> tuple[dict[int, Whole], Coding]:
-    """New stored values (rows, columns) by position."""
+) -> tuple[dict[int, Whole], Coding, tuple[int, int]]:
+    """New stored values (rows, columns) by position, and the smallest and the largest that is no padding."""
     stored: dict[int, Stored] = {}
+    padding: dict[int, Padding | None] = {}
     bits: set[tuple[int, int, bool]] = set()
     table = False
     for path, members in places.items():
         with readable(path.name):
             dataset = read_dataset(path)
             planes = _stored(dataset, [frame.index for frame, _ in members], maker.blank)
-            for (_, position), plane in zip(members, planes, strict=True):
+            for (frame, position), plane in zip(members, planes, strict=True):
                 stored[position] = plane
-                _still(change[:, :, position], plane.T, dataset)
+                padding[position] = _padding(plane, transform_of(dataset, frame.index))
             table = table or "ModalityLUTSequence" in dataset
             bits.add((int(dataset.BitsStored), int(dataset.BitsAllocated), bool(dataset.PixelRepresentation)))
     order = sorted(stored)
@@ -124,8 +125,13 @@ def _new_values(
         Coding(kept, signed),
         allocated,
         table=table,
+        padding=[padding[place] for place in order],
     )
-    return dict(zip(order, made, strict=True)), coding
+    seen = [
+        plane if one is None else plane[~one.pixels] for plane, one in zip(made, map(padding.get, order), strict=True)
+    ]
+    ends = [int(end) for plane in seen if plane.size for end in (plane.min(), plane.max())] or [0]
+    return dict(zip(order, made, strict=True)), coding, (min(ends), max(ends))
 
 
 def _stored(dataset: Dataset, indices: list[int], blank: tuple[Layout, ...]) -> Iterator[Stored]:
@@ -136,11 +142,10 @@ def _stored(dataset: Dataset, indices: list[int], blank: tuple[Layout, ...]) -> 
         yield blanked(plane, rectangles_of(blank, kind_of(dataset)))  # as the reader does
 
 
-def _still(change: Array, stored: Stored, dataset: Dataset) -> None:
-    """Set the change to 0 in pixels that the file marks as padding."""
-    ends = [int(dataset[keyword].value) for keyword in PADDING if keyword in dataset]
-    if ends:
-        change[(stored >= min(ends)) & (stored <= max(ends))] = 0
+def _padding(stored: Stored, dataset: Dataset) -> Padding | None:
+    """Pixels that the file marks as padding, as the reader knows them."""
+    pixels, ends = padded(stored, dataset), padding_range(dataset)
+    return None if pixels is None or ends is None else Padding(pixels, ends)
 
 
 def _file(

@@ -13,8 +13,9 @@ import nibabel
 import numpy as np
 import pydicom
 import pytest
+from enhanced_file import enhanced, put
 from pydicom.dataset import Dataset, FileDataset
-from pydicom.uid import EnhancedMRImageStorage, ExplicitVRBigEndian, JPEGLSLossless, RLELossless, generate_uid
+from pydicom.uid import ExplicitVRBigEndian, JPEGLSLossless, RLELossless, generate_uid
 
 from pipelines.data.dicom.reader import index_dicom, read_dicom
 from pipelines.data.sources import DicomSource
@@ -23,49 +24,7 @@ from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 
 Change = Callable[[Dataset], None]
-MOVED = {  # keyword of classic files -> functional group macro, and its name there
-    "ImagePositionPatient": ("PlanePositionSequence", "ImagePositionPatient"),
-    "ImageOrientationPatient": ("PlaneOrientationSequence", "ImageOrientationPatient"),
-    "PixelSpacing": ("PixelMeasuresSequence", "PixelSpacing"),
-    "SliceThickness": ("PixelMeasuresSequence", "SliceThickness"),
-    "SpacingBetweenSlices": ("PixelMeasuresSequence", "SpacingBetweenSlices"),
-    "RescaleSlope": ("PixelValueTransformationSequence", "RescaleSlope"),
-    "RescaleIntercept": ("PixelValueTransformationSequence", "RescaleIntercept"),
-    "RescaleType": ("PixelValueTransformationSequence", "RescaleType"),
-    "EchoTime": ("MREchoSequence", "EffectiveEchoTime"),
-    "ImageType": ("MRImageFrameTypeSequence", "FrameType"),
-    "DiffusionBValue": ("MRDiffusionSequence", "DiffusionBValue"),
-}
 B_VALUES = (50.0, 400.0, 800.0)
-
-
-def put(group: Dataset, macro: str, keyword: str, value: Any) -> None:
-    if macro not in group:
-        setattr(group, macro, [Dataset()])
-    setattr(group[macro].value[0], keyword, float(value) if keyword == "EffectiveEchoTime" else value)
-
-
-def enhanced(classic: Sequence[FileDataset], *, shared: Sequence[str] = ()) -> FileDataset:
-    """One enhanced file of many classic ones. shared: keywords that go into the shared functional groups."""
-    result = copy.deepcopy(classic[0])
-    result.SOPClassUID = result.file_meta.MediaStorageSOPClassUID = EnhancedMRImageStorage
-    result.NumberOfFrames = len(classic)
-    common, own = Dataset(), [Dataset() for _ in classic]
-    for keyword, (macro, name) in MOVED.items():
-        for dataset, group in zip(classic, own, strict=True):
-            if keyword in dataset:
-                put(common if keyword in shared else group, macro, name, dataset[keyword].value)
-        if keyword in result:
-            del result[keyword]
-    for dataset, group in zip(classic, own, strict=True):
-        if "RealWorldValueMappingSequence" in dataset:
-            group.RealWorldValueMappingSequence = dataset.RealWorldValueMappingSequence
-    if "RealWorldValueMappingSequence" in result:
-        del result["RealWorldValueMappingSequence"]
-    result.SharedFunctionalGroupsSequence = [common]
-    result.PerFrameFunctionalGroupsSequence = own
-    result.PixelData = b"".join(dataset.PixelData for dataset in classic)
-    return result
 
 
 def phantom(folder: Path, scanner: str) -> list[FileDataset]:

@@ -90,6 +90,23 @@ def test_header_extensions_do_not_disturb(tmp_path: Path) -> None:
     assert np.array_equal(studies[0].image.values, VALUES)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+@pytest.mark.parametrize(("one", "other", "refused"), [(0, 1, True), (1, 0, True), (0, 2, False), (2, 1, False)])
+def test_shear_in_the_plane_is_refused_as_in_dicom_and_a_leaning_stack_is_not(
+    tmp_path: Path, one: int, other: int, refused: bool, order: tuple[int, int, int]
+) -> None:
+    affine = np.diag([2.0, 2.0, 3.0, 1.0])
+    affine[one, other] = 0.4
+    affine[:, :3] = affine[:, list(order)]
+    made = nibabel.Nifti1Image(VALUES, affine)
+    made.set_qform(None, code=0)
+    saved(tmp_path, made)
+    if refused:
+        assert reason(tmp_path) == "non_orthogonal"
+    else:
+        assert np.allclose(read_volume(tmp_path / "Miller.nii.gz").affine, affine)
+
+
 def set_forms(sform: np.ndarray | None, qform: np.ndarray | None) -> nibabel.Nifti1Image:
     made = nibabel.Nifti1Image(VALUES, np.diag([2.0, 2, 3, 1]))
     made.set_sform(sform, code=0 if sform is None else 1)
