@@ -153,7 +153,7 @@ def _ranked(
     site: str, models: Sequence[Model], own: OwnScores, recommendation: Recommendation | None
 ) -> list[tuple[str, By]]:
     """The models that a hospital can use, the first to be named first, with what names each."""
-    filed = {model.method: model for model in models if model.file}
+    filed = {model.method: model for model in models if model.file and not model.ended}
     found: dict[str, By] = {}
     if recommendation is not None and recommendation.method in filed:
         found[recommendation.method] = "recommended"
@@ -198,10 +198,11 @@ def guess(row: ScoreRow, held: OwnScores) -> str:
 def _in_words(one: Decision, models: Sequence[Model], own: OwnScores, reference: str, words: Words) -> Choice:
     """A decision in words, with the scores that are known here."""
     scored = own.at(one.site, own.measure)
-    top = max(scored.values(), key=lambda row: row.value, default=None)
+    whole = {method: row for method, row in scored.items() if method not in {m.method for m in models if m.ended}}
+    top = max(whole.values(), key=lambda row: row.value, default=None)
     gone = listed([f"{m} ({guess(scored[m], own)})" if m in scored else m for m in one.withdrawn])
     if not one.method:
-        return Choice(one.site, "", "", "", None, (_none(one, models, gone), *_above(one, scored, own)), top, one.final)
+        return Choice(one.site, "", "", "", None, (_none(one, models, gone), *_above(one, whole, own)), top, one.final)
     score = scored.get(one.method)
     other = None if top is None or score is None or top.value <= score.value else top
     said = [
@@ -212,7 +213,7 @@ def _in_words(one: Decision, models: Sequence[Model], own: OwnScores, reference:
         said += in_words(one.recommendation)
     said += sentences(one.method, own, one.site, score, reference, words)
     if score is not None and guess(score, own):
-        said += _above(one, scored, own)
+        said += _above(one, whole, own)
     if not one.final:
         before = f"Its own page decides, by exact scores and with models that it keeps to itself. Here: {one.method}."
         return Choice(one.site, "", "", "", score, (before, *said), other, False)
@@ -226,6 +227,8 @@ def _none(one: Decision, models: Sequence[Model], gone: str) -> str:
         return f"No model can be recommended: {gone} {does} no better than guessing on the test patients."
     if not one.final:
         return "Its own page decides, by exact scores and with models that it keeps to itself."
+    if any(model.ended for model in models):
+        return "No model can be named: of none was the training whole."
     filed = any(model.file for model in models)
     why = "none was scored there" if filed else "no model of this run is stored as a file in its folder"
     return f"No model can be named: {why}."

@@ -16,7 +16,7 @@ from evaluation.attacks import (
 )
 from evaluation.choice import direction, guess, own_scores
 from evaluation.harmony import Harmony
-from evaluation.records import Missing, RunPage, SitePage
+from evaluation.records import Missing, Model, RunPage, SitePage
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import READABLE, Words, counted, listed
 from privacy.release.statement import Audit, Statement
@@ -42,6 +42,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
     rejected = {site.site: sum(site.rejected.values()) for site in held}
     found = (
         *_missing(page.missing),
+        *_cut_off(page.models),
         *_audits([*page.audits, *(s.audit for s in page.statements if s.audit is not None)]),
         *_membership(page.membership),
         *_inversion(page.inversion),
@@ -70,6 +71,7 @@ def site_notices(page: SitePage) -> tuple[Notice, ...]:
     said = () if page.statement is None else (page.statement,)
     return (
         *(Notice("Warning", warning, "noted") for warning in page.warnings),
+        *_cut_off(page.models),
         *_audits([s.audit for s in said if s.audit is not None]),
         *_membership(page.membership),
         *_budgets(said),
@@ -92,6 +94,18 @@ def _missing(missing: Sequence[Missing]) -> Iterator[Notice]:
     for (number_of, codes), sites in alike.items():
         times = counted(number_of, "reply of", "replies of") + " each of" * (len(sites) > 1)
         yield Notice("Missing", f"{times} {listed(sites)} did not come ({codes}). Results are without them.", "left")
+
+
+def _cut_off(models: Iterable[Model]) -> Iterator[Notice]:
+    """One notice for each method whose training ended early: its scores are shown, and it is not ranked."""
+    ended: dict[tuple[str, str], list[str]] = {}
+    for one in models:
+        if one.ended:
+            ended.setdefault((one.method, one.ended), []).append(one.site)
+    for (method, why), sites in ended.items():
+        yield Notice(
+            "Cut off", f"{method} at {listed(sites)}: {why}. Its scores are shown, and it is not ranked.", "scores"
+        )
 
 
 def _audits(audits: Iterable[Audit]) -> Iterator[Notice]:

@@ -250,10 +250,12 @@ class SitePage:
 @dataclass(frozen=True)
 class Model:
     """A row of the tables at one hospital. loss: on its validation patients, of the model that is used; NaN = not
-    scored there. file: where the hospital finds it; empty = there is none.
+    scored there. file: where the hospital finds it; empty = there is none. ended: in words, why its training ended
+    before its last round, and after how many; empty = it did not. Such a model is not ranked.
     """
 
     site: str
     method: str
     loss: float = math.nan
     file: str = ""
+    ended: str = ""

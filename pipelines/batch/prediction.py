@@ -36,7 +36,7 @@ from pipelines.data.sources import Files, GlandMask, PictureSource, TableSource,
 from pipelines.data.study import Rejected, Unusable
 from pipelines.data.tables.features import open_lines
 from pipelines.data.writing.dicom_source import Pseudonymous
-from pipelines.models.file import Ready
+from pipelines.models.file import Ready, ended_in
 from pipelines.models.likeness import likeness_in_words
 from pipelines.models.recommended import recommended_file
 from privacy.deidentify.profile import Profile
@@ -74,7 +74,9 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
         unlike = sum(bool(one.unlike) for one in results.done)
         facts = facts_of(results, options.out)
         facts["unlike_training"] = None if isinstance(ready.likeness, str) else unlike
-        words = likeness_in_words(ready.likeness, unlike, len(results.done))
+        facts["cut_off"] = ended_in(ready.facts) or None
+        words = f"! This model was {facts['cut_off']}.\n" if facts["cut_off"] else ""
+        words += likeness_in_words(ready.likeness, unlike, len(results.done))
         words += f"\n{summary_of(ready.task.kind, threshold, results, options.out)}"
         return finish(
             console, results.code, as_json=options.json, facts=facts, words=words, accounts=accounts, of=opened.of

@@ -102,6 +102,8 @@ def card(ready: Ready, report: Report | None, *, licence: str, leaves: str) -> d
             "site": site,
             "run": facts.get("run"),
             "round": facts.get("round"),
+            "training": {name: facts.get(name) for name in ("rounds_trained", "rounds", "ended")},
+            "program": facts.get("program"),
             "checkpoint": facts.get("checkpoint"),
             "parameters": count(read(ready.module)),
             "network": to_plain(ready.task.model),

@@ -10,18 +10,36 @@ from federation.conversation import newest
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import opened
 from pipelines.loader.names import named
-from pipelines.models.file import READY
+from pipelines.models.file import READY, WHOLE, ended_in
 from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, losses_of, unsealed, whole_of
-from privacy.release.gate import Refused
+from privacy.release import ledger as ledgers
+from privacy.release.gate import BUDGET, Refused
 
 
 def usable(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[Model, ...]:
     """The models that a `report` request names. Variants have no validation loss."""
     methods, variants = (_each(facts, name) for name in ("methods", "variants"))
     return (
-        *(Model(hospital.name, str(one["label"]), _loss(hospital, one), _file(hospital, one)) for one in methods),
-        *(Model(hospital.name, str(one["label"]), math.nan, _file(hospital, one)) for one in variants),
+        *(_model(hospital, one, _loss(hospital, one)) for one in methods),
+        *(_model(hospital, one, math.nan) for one in variants),
     )
+
+
+def _model(hospital: Hospital, one: Mapping[str, Json], loss: float) -> Model:
+    ended = ended_in(history(hospital, str(one["train_run"]), one.get("rounds")))
+    return Model(hospital.name, str(one["label"]), loss, _file(hospital, one), ended)
+
+
+def history(hospital: Hospital, run: str, rounds: Json) -> dict[str, Json]:
+    """How a training went here, by the ledger: `rounds_trained`, of how many `rounds` (None = nobody said), and how it
+    `ended`: `whole`, or with the code with which this hospital left.
+    """
+    lines = [
+        line for line in ledgers.lines(hospital.ledger) if (line.get("run"), line.get("request")) == (run, "train")
+    ]
+    trained = {str(line["round"]) for line in lines if line.get("refused") is None}
+    spent = any(line.get("refused") == BUDGET for line in lines)
+    return {"rounds_trained": len(trained), "rounds": rounds, "ended": BUDGET if spent else WHOLE}
 
 
 def noised(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> bool:

@@ -19,10 +19,10 @@ from pipelines.hospital.frozen import SCALE as FEATURES
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import Opening
 from pipelines.loader.validation import to_plain
-from pipelines.models.file import CENTRING, FORMAT, PREFIX, READY, SCALED, digest_of, window_in
+from pipelines.models.file import CENTRING, FORMAT, PREFIX, READY, SCALED, digest_of, ended_in, window_in
 from pipelines.models.likeness import ENDING, likeness_of, to_file
 from pipelines.models.translator_file import BESIDE, read_translator, unplaced
-from pipelines.runs.store import DiskFolder
+from pipelines.runs.store import DiskFolder, versions
 from privacy.message import (
     Json,
     Message,
@@ -31,6 +31,7 @@ from privacy.message import (
     from_bytes,
     sealed,
     to_bytes,
+    unsealed,
 )
 
 
@@ -44,7 +45,8 @@ def make_ready(
     hospital: Hospital, label: str, start: Opening, served: Calibrated, cohort: Cohort, origin: Mapping[str, Json]
 ) -> None:
     """Write `ready/<label>.safetensors`, and beside it statistics of the training patients
-    (`pipelines.models.likeness`).
+    (`pipelines.models.likeness`). A private model of an earlier training, for which patients paid, stays as
+    `ready/<label>.<digest>.safetensors`; one that a budget cut off takes that place itself, and no other's.
 
     served: the network that was scored, so that the file predicts as the evaluation did.
     """
@@ -57,6 +59,7 @@ def make_ready(
     files = files_of(hospital, checked=False)
     facts: dict[str, Json] = {
         "format": FORMAT,
+        "program": versions().get("consilium"),
         "site": hospital.name,
         "label": label,
         "algorithm": to_plain(start.algorithm),
@@ -80,11 +83,30 @@ def make_ready(
     whole = Message({**params, **tensors, **fitted}, facts)
     data = sealed(to_bytes(whole))
     folder = DiskFolder(hospital.root / READY)
-    folder.remove(f"{label}{ENDING}")  # left by another model
-    folder.write(f"{label}.safetensors", data)
+    name = _place(folder, label, data, facts)
+    folder.remove(f"{name}{ENDING}")  # left by another model
+    folder.write(f"{name}.safetensors", data)
     likeness = likeness_of(served.module, of_patients(cohort), window_in(origin), hospital.device)
     if likeness is not None:
-        folder.write(f"{label}{ENDING}", to_file(likeness, digest_of(data)))
+        folder.write(f"{name}{ENDING}", to_file(likeness, digest_of(data)))
+
+
+def _place(folder: DiskFolder, label: str, data: bytes, facts: Mapping[str, Json]) -> str:
+    """The name under which a model is written, after the one there moved aside if patients paid for it."""
+    try:
+        before = folder.read(f"{label}.safetensors")
+        known = from_bytes(unsealed(before)).facts
+    except (OSError, ValueError):
+        return label  # there is none, or it is damaged
+    if known.get("privacy") is None or known.get("run") == facts.get("run"):
+        return label
+    if ended_in(facts) and not ended_in(known):
+        return f"{label}.{digest_of(data)}"
+    aside = f"{label}.{digest_of(before)}"
+    if folder.has(f"{label}{ENDING}"):
+        folder.write(f"{aside}{ENDING}", folder.read(f"{label}{ENDING}"))
+    folder.write(f"{aside}.safetensors", before)
+    return label
 
 
 def _names(start: Opening, cohort: Cohort) -> tuple[str, ...]:

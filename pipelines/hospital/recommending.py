@@ -104,7 +104,7 @@ def _lines(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
 def _measured(
     hospital: Hospital, facts: Mapping[str, Json], models: Sequence[Model], floors: Sequence[HomeFloor]
 ) -> Measured:
-    folder, filed = DiskFolder(hospital.root / "scores"), {model.method for model in models if model.file}
+    folder, filed = DiskFolder(hospital.root / "scores"), {one.method for one in models if one.file and not one.ended}
     held, own = {floor.model.method: floor.scores for floor in floors}, [floor.model.method for floor in floors]
     heads = {*own}
     for line in _lines(facts):

@@ -20,6 +20,7 @@ from federation.parameters import loaded
 from federation.randomness import derived, seeded
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients
+from pipelines.hospital.finished_models import history
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.kept import central_name, cut_of, scores_name
 from pipelines.hospital.model_file import make_ready
@@ -37,7 +38,8 @@ from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, Event, Part, composed, describe
 from privacy.dp.mechanisms import vote_histogram
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping, to_bytes
-from privacy.release.gate import Refused
+from privacy.release import ledger as ledgers
+from privacy.release.gate import Refused, unaffordable
 from privacy.system_errors import of_machine
 
 VARIANT: TypeAdapter[Variant] = TypeAdapter(Variant)
@@ -89,7 +91,10 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         DiskFolder(hospital.root / "scores").write(scores_name(facts), to_bytes(Message({**home, **chosen_by})))
         origin: dict[str, Json] = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"]}
         origin |= {"round": round_, "window": facts.get("window"), "calibration": facts.get("calibration")}
-        make_ready(hospital, str(facts["label" if variant is None else "variant"]), start, served, cohort, origin)
+        origin |= history(hospital, str(facts["train_run"]), facts.get("rounds"))
+        label = str(facts["label" if variant is None else "variant"])
+        if unaffordable(hospital.policy, ledgers.lines(hospital.ledger), [event]) is None:
+            make_ready(hospital, label, start, served, cohort, origin)  # else this evaluation will be refused
     elif facts.get("central") is True and variant is None:  # shown on the hospital's page beside its own models
         visiting = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})
         DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(visiting))

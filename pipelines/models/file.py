@@ -48,6 +48,8 @@ from privacy.message import (
 )
 
 READY = "ready"
+WHOLE = "whole"
+"""Why training ended, in a model's facts, where no budget cut it off."""
 FORMAT = 1
 KIND: TypeAdapter[Kind] = TypeAdapter(Kind)
 PREFIX = "translator:"
@@ -116,6 +118,14 @@ class Ready:
 def digest_of(data: bytes) -> str:
     """The digest that identifies a model's file: 16 letters of its SHA-256."""
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def ended_in(facts: Mapping[str, Json]) -> str:
+    """Why a model's training ended before its last round, in words; empty: it did not, or nobody said."""
+    if facts.get("ended") in (None, WHOLE):
+        return ""
+    of = f" of {facts['rounds']}" if facts.get("rounds") else ""
+    return f"cut off by the hospital's privacy {facts['ended']} after {facts.get('rounds_trained')}{of} rounds"
 
 
 def window_in(facts: Mapping[str, Json]) -> tuple[int, ...] | None:

@@ -37,6 +37,7 @@ def ask_sites(
                 "train_run": result["train_run"],
                 "checkpoint": config.evaluate.checkpoint,
                 "best": result["best"],
+                "rounds": result["rounds"],
                 "cohort": spaces[result["label"]][site]["cohort"],
                 "space": result["space"],
             }

@@ -16,9 +16,10 @@ from pipelines.coordinator.world import World
 from pipelines.hospital.attacks import from_plain
 from pipelines.hospital.inversion import ATTACKS, MEAN, figure
 from pipelines.loader.overrides import overridden
-from pipelines.models.file import READY
+from pipelines.models.file import READY, ended_in
 from pipelines.settings.config import Config
 from privacy.message import Json, as_list, as_mapping
+from privacy.release.gate import BUDGET
 
 KEPT = "computed, and kept on the hospital's own page: it has no noise"
 DRAWN = "tried; figures and pictures are kept on the hospital's own page, report.html in its folder: they have no noise"
@@ -73,15 +74,23 @@ def models(
     world: World, trained: Sequence[Mapping[str, Any]], said: Mapping[str, Mapping[str, Json]]
 ) -> tuple[Model, ...]:
     """Every method and variant of every hospital. said: each hospital's reply to `report`."""
-    found = []
+    found, of = [], {label: one.of for label, one in world.config.evaluate.variants.items()}
     for site in sorted(said):
         ready = set(map(str, as_list(said[site].get("ready", []))))
         folder = str(world.root / "sites" / site / READY) if world.simulation else READY
         losses = {str(result["label"]): loss_at(result, site, world.config.evaluate.checkpoint) for result in trained}
         for label in (*losses, *world.config.evaluate.variants):
             file = f"{folder}/{label}.safetensors" if label in ready else ""
-            found.append(Model(site, label, losses.get(label, math.nan), file))
+            result = next((one for one in trained if one["label"] == of.get(label, label)), {})
+            found.append(Model(site, label, losses.get(label, math.nan), file, ended(result, site)))
     return tuple(found)
+
+
+def ended(result: Mapping[str, Any], site: str) -> str:
+    """Why a site's training of a method ended before its last round, in words; empty: it did not."""
+    rounds = [number for number, who, code in result.get("missing", []) if (who, code) == (site, BUDGET)]
+    trained = {"rounds_trained": min(rounds, default=1) - 1, "rounds": result.get("rounds"), "ended": BUDGET}
+    return ended_in(trained) if rounds else ""
 
 
 def loss_at(result: Mapping[str, Any], site: str, checkpoint: str) -> float:

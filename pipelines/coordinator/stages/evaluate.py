@@ -156,7 +156,8 @@ def _asked(
             facts["central"] = model_site == CENTRAL
         asked = {**facts, "model": model_site, "test": test_site}
         runs[test_site] = world.run(world.named("score", "evaluate", VERSION, asked))
-        messages[test_site] = Message(params.get(test_site, {}), facts)
+        told: dict[str, Json] = {"rounds": trained["rounds"]}  # for the model's file: no part of the question's name
+        messages[test_site] = Message(params.get(test_site, {}), facts | told)
     replies = world.ask_each(runs, "evaluate", messages, spared={BUDGET})
     return {site: replies.get(site) for site in scored}
 
