@@ -26,6 +26,9 @@ from pipelines.data.studies import standardized
 from pipelines.data.study import Rejected, Study
 from pipelines.data.writing.dicom_header import Maker
 from pipelines.data.writing.dicom_series import series_files
+from pipelines.phantom.files import write
+from pipelines.phantom.patients import PhantomSource
+from pipelines.phantom.scanner import SCANNERS
 from privacy.deidentify.actions import SAFE_PRIVATE
 from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify
 from privacy.deidentify.profile import Profile
@@ -449,6 +452,21 @@ def test_a_changed_value_does_not_become_padding(tmp_path: Path) -> None:
     out, expected = written(folder, tmp_path / "out", -100.0)
     assert (expected == 520).any()
     assert np.abs(only(out).image.values - expected).max() < 0.1
+
+
+@pytest.mark.parametrize("by", [0.0, 40.0])
+@pytest.mark.parametrize("contrast", ["adc", "t2w"])
+@pytest.mark.parametrize("scanner", sorted(SCANNERS))
+def test_what_a_scanner_writes_is_read_the_same_without_identity_and_translated(
+    scanner: Any, contrast: Any, by: float, tmp_path: Path
+) -> None:
+    write(PhantomSource(scanner=scanner, patients=1, slices=4, format="dicom", contrast=contrast), tmp_path / "files")
+    folder = tmp_path / "files" / "images"
+    study, safe = only(folder), only(deidentified(folder, tmp_path / "safe"))
+    assert np.array_equal(safe.image.values, study.image.values) and safe.unit == study.unit
+    change = by * float(np.median(study.image.values[study.image.values > 0])) / 1000
+    out, expected = written(folder, tmp_path / "out", change)
+    assert np.abs(only(out).image.values - expected).max() <= 2e-3 * expected.max()
 
 
 # -- real files -------------------------------------------------------------------------------------------------------
