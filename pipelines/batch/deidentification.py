@@ -20,7 +20,7 @@ from pipelines.data.accounts import Account, accounted, accounts_csv, describe_s
 from pipelines.data.folder import below, walked
 from pipelines.data.index import folder_problems
 from pipelines.data.study import Item
-from pipelines.data.writing.dicom_header import checked_bytes, file_name
+from pipelines.data.writing.dicom_header import checked_bytes, file_name, put_evidence
 from pipelines.runs.exits import Exit
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify
 from privacy.deidentify.layouts import Layout
@@ -72,6 +72,7 @@ def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outc
         if isinstance(original, Item):
             return Outcome(path, "other", item=original)
         cleaned = deidentify(original, key=key, profile=profile)
+        put_evidence(cleaned, original)
         data = checked_bytes(original, cleaned, profile)
     except NotDeidentifiable as error:
         return Outcome(path, error.reason, error.detail)

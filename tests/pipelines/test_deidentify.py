@@ -16,12 +16,13 @@ import pydicom
 import pytest
 from PIL import Image
 from rich.console import Console
+from small_series import Series, everywhere
 
 from dicom_with_identifiers import HOMER, KEY, confirmed, file_of, image
 from pipelines.batch.contact_sheet import shown_image
 from pipelines.batch.key import read_key
 from pipelines.batch.tables import keep_refusals
-from pipelines.data.dicom.reader import read_dicom
+from pipelines.data.dicom.reader import index_dicom, read_dicom
 from pipelines.data.pseudonym import pseudonym
 from pipelines.data.sources import DicomSource
 from pipelines.deidentify import main
@@ -385,3 +386,25 @@ def test_a_full_disk_leaves_no_half_key(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         read_key(tmp_path / "key", Console(quiet=True))
     assert not (tmp_path / "key").exists()
+
+
+SAID = {  # description -> whether an image of it is an ADC map
+    "Apparent Diffusion Coefficient (mm2/s)": True,
+    "ADC of Homer": True,
+    "Exponential Apparent Diffusion Coefficient": None,
+    "b1000 of Homer": None,
+    "": None,
+}
+
+
+@pytest.mark.parametrize("description", SAID)
+def test_a_map_that_only_its_description_named_is_known_without_it(description, tmp_path):
+    folder = tmp_path / "files"
+    change = everywhere(SeriesDescription=description, ImageType=["DERIVED", "SECONDARY", "COMBINED"])
+    Series(change=change).write(folder)
+    assert main([str(folder), str(tmp_path / "out"), "--key", str(tmp_path / "site.key")]) == Exit.OK
+    before, after = (index_dicom(DicomSource(folder=str(tmp_path / name)), adc=True) for name in ("files", "out"))
+    assert len(after.candidates) == len(before.candidates) == (1 if SAID[description] else 0)
+    assert {one.reason for one in after.rejected} == {one.reason for one in before.rejected}
+    headers = [pydicom.dcmread(path, stop_before_pixels=True) for path in (tmp_path / "out").rglob("*.dcm")]
+    assert headers and not any("SeriesDescription" in header or "Homer" in str(header) for header in headers)

@@ -19,6 +19,7 @@ from privacy.deidentify.identifiers import identifiers
 from privacy.deidentify.keyed import new_uid
 from privacy.deidentify.layouts import Layout
 from privacy.deidentify.leftovers import leftovers
+from privacy.deidentify.quiet import quiet
 from privacy.deidentify.stored_values import PADDING_ENDS
 
 LONGEST_NUMBER = 99999
@@ -212,9 +213,27 @@ def put_words(made: Dataset, original: Dataset, maker: Maker) -> None:
     by = " ".join(part for part in (f"by {label}" if label else "", f"of site {site}" if site else "") if part)
     vetoes = f" Quality control vetoed it: {', '.join(maker.vetoed)}." if maker.vetoed else ""
     made.DerivationDescription = f"Intensities translated {by} (translator {maker.digest}).{vetoes} {NOTICE}"
-    says_adc = of_headers({keyword: original.get(keyword) for keyword in HEADERS}).adc
-    kind = "ADC" if says_adc else str(made.ImageType[2]) if len(made.ImageType) > 2 else ""
+    kind = "ADC" if _says_adc(original) else str(made.ImageType[2]) if len(made.ImageType) > 2 else ""
     made.SeriesDescription = " ".join(part for part in (kind, "translated", by) if part)[:64]
+
+
+def put_evidence(made: Dataset, original: Dataset) -> None:
+    """Say by a code that a classic image is an ADC map, if the words that said it were removed (PS3.16 CID 7203).
+
+    The frames of an enhanced file say it themselves, by coded words, which stay.
+    """
+    if OWN in original or not _says_adc(original) or _says_adc(made) is not None:
+        return
+    kept = list(made.get("DerivationCodeSequence") or [])
+    made.DerivationCodeSequence = [*kept, _code("113041", "Apparent Diffusion Coefficient")]
+
+
+def _says_adc(header: Dataset) -> bool | None:
+    try:
+        with quiet():
+            return of_headers({keyword: header.get(keyword) for keyword in HEADERS}).adc
+    except Exception:  # a value that cannot be read says nothing
+        return None
 
 
 def _code(value: str, meaning: str) -> Dataset:
