@@ -17,14 +17,16 @@ from pipelines.coordinator.cautions import cautions
 from pipelines.coordinator.check_words import counted, harmonizing, privacy_table, public
 from pipelines.coordinator.paying import price_lines, priced
 from pipelines.coordinator.report.methods import work_of
+from pipelines.coordinator.stages import ingest
+from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.witness import asked_to_survey
 from pipelines.coordinator.world import World
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
 from pipelines.data.pseudonym import normalized
 from pipelines.data.split import SPLITS, division_code
 from pipelines.hospital.files import ARCHIVE_ERRORS, files_of, in_archive, is_unwritten
+from pipelines.hospital.foreseen import WHOLE, Foreseen, foreseen, table_problems
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.overview import looked_into
 from pipelines.hospital.released_counts import cost_of_counts
 from pipelines.loader.document import ConfigError
 from pipelines.loader.overrides import overridden
@@ -33,7 +35,7 @@ from pipelines.runs.plan import Stage, plan
 from pipelines.settings.foreign import failure
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
-from privacy.message import Json, as_list, number_of, to_bytes
+from privacy.message import Json, as_list, as_mapping, number_of, to_bytes
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
@@ -55,6 +57,7 @@ def check(
 
     Raises:
         SitesMissing: a site cannot find its files.
+        UnusableCohort: ingest would fail.
         ValueError: a method fails its rehearsal.
     """
     sites: dict[str, dict[str, Json]] = {}
@@ -64,7 +67,7 @@ def check(
         replies = part.ask_all(part.run("survey"), "survey", asked)
         sites |= {site: dict(reply.facts) for site, reply in replies.items()}
     sites = {site: sites[site] if site in sites else simulated[site] for site in world.config.sites}
-    inside = _inside(world) if headers else {}
+    inside = _inside(world, headers=headers)
     methods = {label: _rehearsed(world, label) for label in world.config.train.methods}
     private = world.config.privacy != "none"
     costs, told = _costs(world) if private else {}, cautions(world.config)
@@ -152,11 +155,15 @@ def _archived(world: World) -> dict[str, dict[str, Json]]:
     return found
 
 
-def _inside(world: World) -> dict[str, str]:
-    """One line for each hospital about its files; for a hospital on another machine, how to see it there."""
-    found, config = {}, world.config
-    asked = (config.task.target, config.task.classes)
-    for site, settings in config.sites.items():
+def _inside(world: World, *, headers: bool) -> dict[str, str]:
+    """One line for each hospital about its files; for a hospital on another machine, how to see it there. headers:
+    else only tables are read, and no lines are given.
+
+    Raises:
+        UnusableCohort: ingest would fail, with all that is wrong.
+    """
+    found, problems, asked = dict[str, str](), list[str](), as_mapping(ingest.settings(world))
+    for site, settings in world.config.sites.items():
         if isinstance(settings.source, Elsewhere):
             found[site] = "its files are at the hospital; python -m pipelines.site SITE.yaml --check shows them there"
             continue
@@ -164,11 +171,17 @@ def _inside(world: World) -> dict[str, str]:
             found[site] = "its images are copied from the archive when a run begins, and read then"
             continue
         hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
-        try:
-            found[site] = looked_into(files_of(hospital), config.images, settings.readers, *asked)
-        except ValueError as error:
-            found[site] = f"! {error}"
-    return found
+        if not headers and is_unwritten(hospital):
+            continue
+        files = files_of(hospital)
+        seen = Foreseen("", table_problems(files, asked))
+        if not seen.problems and (headers or files.source.kind in WHOLE):
+            seen = foreseen(hospital, asked)
+        found[site] = seen.line
+        problems += [f"{site}: {text}" for text in seen.problems]
+    if problems:
+        raise UnusableCohort("; ".join(problems))
+    return found if headers else {}
 
 
 def _costs(world: World) -> dict[str, dict[str, Json]]:

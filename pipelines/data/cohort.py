@@ -93,7 +93,7 @@ def read_cohort(
     """
     opened = open_source(source, labels, images, gland, target, classes)
     names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
-    out = _named_by(exclude, called := _called(opened.waiting, key))
+    out = _named_by(exclude, called := names_of(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
     held = {*map(normalized, test), *_named_by(test, called)}
     ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), natural(found.study)))
@@ -113,8 +113,8 @@ def read_cohort(
     facts: dict[str, Json] = {
         **_found(opened, taken, rejected, accounts),
         "excluded": len(opened.waiting) - len(waiting),
-        "unmatched_exclusions": len(exclude) - _matched(exclude, called),
-        "unmatched_tests": len(test) - _matched(test, called),
+        "unmatched_exclusions": len(exclude) - matched(exclude, called),
+        "unmatched_tests": len(test) - matched(test, called),
         **of_source,
         **_counts(cohort),
     }
@@ -199,7 +199,7 @@ def _of_source(part: Part | None, done: Divided, studies: int, independent: bool
     return {"source_studies": studies} | ({} if independent else {"dealing": dealing_code(part, done)})
 
 
-def _called(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]:
+def names_of(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]:
     """Each patient's identifier and pseudonym; for NIfTI files also the file names and their pseudonyms.
 
     A list of withdrawn patients may still use the whole file name, which was the identifier before BIDS names were
@@ -220,7 +220,8 @@ def _named_by(wanted: tuple[str, ...], called: Mapping[str, set[str]]) -> frozen
     return frozenset(patient for patient, names in called.items() if names & asked)
 
 
-def _matched(wanted: tuple[str, ...], called: Mapping[str, set[str]]) -> int:
+def matched(wanted: tuple[str, ...], called: Mapping[str, set[str]]) -> int:
+    """How many of the wanted names are names of patients."""
     known = set().union(*called.values())
     return sum(normalized(name) in known for name in wanted)
 

@@ -51,7 +51,7 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     if hospital.policy.promises and message.tensors:  # sums of all hospitals' training patients
         raise Refused("dependent_patients")
     check_same_cohort(hospital, dict(message.facts))
-    read = _read(hospital, message)
+    read = read_as_asked(hospital, message)
     cohort, facts = read.cohort, read.facts
     rejected = (*read.rejected, *unserved(read.accounts))
     remember(hospital, rejected, read.names)
@@ -100,12 +100,12 @@ def pooled_moments(hospital: Hospital, call: Call, message: Message, memory: Mes
 
     Facts as for `ingest`. Returns: tensors `count`, `total`, `squares`.
     """
-    own = training_moments(_read(hospital, message).cohort)
+    own = training_moments(read_as_asked(hospital, message).cohort)
     tensors = {"count": torch.tensor([own.count], dtype=torch.float64), "total": own.total, "squares": own.squares}
     return Done(Message(tensors), describe(NON_PRIVATE))
 
 
-def _read(hospital: Hospital, message: Message) -> Reading:
+def read_as_asked(hospital: Hospital, message: Message) -> Reading:
     """Read the cohort as requested. Raises: Refused: `bad_source`."""
     settings, files, sums = settings_of(hospital), files_of(hospital), message.tensors
     shares = TypeAdapter(Split).validate_json(json.dumps(message.facts["split"]), strict=True)

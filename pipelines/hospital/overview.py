@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from pipelines.data.accounts import Account, accounted, describe_sums
 from pipelines.data.examples import open_source
 from pipelines.data.images import AnyImages, Slices, Target, Tensors
-from pipelines.data.intake import ReadStudy, read_studies
+from pipelines.data.intake import Intake, ReadStudy, read_studies
 from pipelines.data.study import Rejected
 from pipelines.discovery.safe import known_words
 from pipelines.hospital.files import Files
@@ -69,20 +70,38 @@ def looked_into(
         images = replace(images, slices="all")
     asked = (target, classes) if isinstance(images, Tensors) else (None, ())
     opened = open_source(files.source, None, images, None, *asked)
+    return in_a_line(opened, read_some(opened, readers))
+
+
+class Some(NamedTuple):
+    """A few studies of a source, read whole, and those of them that cannot be used."""
+
+    read: tuple[ReadStudy, ...]
+    rejected: tuple[Rejected, ...]
+
+
+def read_some(opened: Intake, readers: int) -> Some:
+    """Read a few studies, from the first to the last."""
     waiting = opened.waiting
     places = {*np.linspace(0, len(waiting) - 1, SAMPLE, dtype=int).tolist()} if waiting else set()
     results = list(read_studies([waiting[place] for place in sorted(places)], readers=readers))
-    rejected = [*opened.rejected, *(one for one in results if isinstance(one, Rejected))]
-    read = [one for one in results if isinstance(one, ReadStudy)]
+    rejected = tuple(one for one in results if isinstance(one, Rejected))
+    return Some(tuple(one for one in results if isinstance(one, ReadStudy)), rejected)
+
+
+def in_a_line(opened: Intake, some: Some) -> str:
+    """The summary line of a source of which a few studies were read."""
+    waiting, read, of_them = opened.waiting, some.read, len(some.read) + len(some.rejected)
+    rejected = [*opened.rejected, *some.rejected]
     counts = {
         "patients": len({one.patient for one in waiting}),
         "studies": len(waiting),
-        "of them read": len(results),
+        "of them read": of_them,
         "images in these": sum(len(one.labels) for one in read),
     }
     told = [(one.evidence, one.percentiles) for one in read]
     line = described(counts, accounted(opened.items, rejected), rejected, told, unit=opened.unit, of=opened.of)
-    unread = len(waiting) - len(results)
+    unread = len(waiting) - of_them
     return f"{line} Of {unread:,} studies only the headers were read; their files count as used." if unread else line
 
 

@@ -1,0 +1,127 @@
+"""What ingest would say of a hospital's files, found before any run: by the functions that ingest itself uses."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from pipelines.data.cohort import matched, names_of
+from pipelines.data.examples import open_source
+from pipelines.data.images import IMAGES
+from pipelines.data.intake import Intake
+from pipelines.data.labels import open_table
+from pipelines.data.pseudonym import normalized
+from pipelines.data.sources import TableLabels
+from pipelines.hospital.files import Files, files_of, settings_of
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.intake import read_as_asked
+from pipelines.hospital.opening import TARGET
+from pipelines.hospital.overview import in_a_line, read_some
+from pipelines.settings.learning import Split
+from privacy.message import Json, Message, as_list, as_mapping
+from privacy.release.gate import Refused
+
+WHOLE = ("table", "tensors")
+"""Kinds of sources that are read whole here, as ingest does: they are small."""
+
+
+class Foreseen(NamedTuple):
+    """line: what is there, for the hospital's staff. problems: why ingest would fail."""
+
+    line: str
+    problems: tuple[str, ...] = ()
+
+
+def foreseen(hospital: Hospital, facts: Mapping[str, Json]) -> Foreseen:
+    """What ingest would find: of volumes and pictures from all headers and names, and the pixels of a few studies.
+
+    facts: of the question `ingest`.
+
+    Raises:
+        Refused: as `files_of`.
+    """
+    files = files_of(hospital)
+    try:
+        if files.source.kind in WHOLE:
+            return _read_whole(hospital, facts)
+        return _looked_into(hospital, files, facts)
+    except ValueError as error:
+        return Foreseen("", (str(error),))
+
+
+def table_problems(files: Files, facts: Mapping[str, Json]) -> tuple[str, ...]:
+    """What is wrong with a hospital's table of labels. facts: of the question `ingest`."""
+    try:
+        if isinstance(files.labels, TableLabels):
+            open_table(files.labels, _classes(facts))
+    except ValueError as error:
+        return (str(error),)
+    return ()
+
+
+def _read_whole(hospital: Hospital, facts: Mapping[str, Json]) -> Foreseen:
+    try:
+        read = read_as_asked(hospital, Message({}, facts))
+    except Refused as refused:
+        raise ValueError(str(refused.__cause__ or refused.code)) from refused
+    counts = {name: int(str(read.facts[name])) for name in ("patients", "studies", "images")}
+    line = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+    used = int(str(read.facts.get("source_studies", counts["studies"])))
+    problems = _rejections(hospital, Counter(one.reason for one in read.rejected), used)
+    splits = as_mapping(read.facts["splits"])
+    told = {split: as_mapping(splits[split])["patients"] for split in ("train", "test")}
+    problems += [f"no patient in the {split} split" for split, number in told.items() if not number]
+    return Foreseen(line, tuple(problems))
+
+
+def _looked_into(hospital: Hospital, files: Files, facts: Mapping[str, Json]) -> Foreseen:
+    settings, classes = settings_of(hospital), _classes(facts)
+    images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
+    target = TARGET.validate_python(facts.get("target"))
+    opened = open_source(files.source, files.labels, images, files.gland, target, classes)
+    some = read_some(opened, settings.readers)
+    called = names_of(opened.waiting, hospital.key())
+    unlabelled = 0
+    if isinstance(files.labels, TableLabels):
+        rows = open_table(files.labels, classes).rows
+        unlabelled = sum(normalized(one.patient) not in rows and one.patient not in rows for one in opened.waiting)
+    reasons = Counter(one.reason for one in opened.rejected) + Counter({"no_label": unlabelled})
+    problems = _rejections(hospital, reasons, len(opened.waiting) - unlabelled)
+    if some.rejected and not some.read:
+        told = ", ".join(sorted({f"{one.reason}: {one.detail}" for one in some.rejected}))
+        problems.append(f"each of the {len(some.rejected)} studies that were read was rejected ({told})")
+    problems += _too_few(facts, opened, settings.test)
+    asked = {"test": settings.test, "exclude": settings.exclude}
+    misspelt = {key: len(names) - matched(names, called) for key, names in asked.items()}
+    if settings.test and misspelt["test"] == len(settings.test):
+        problems.append(f"none of the {len(settings.test)} names in test matches a patient, so nobody would be tested")
+    line = in_a_line(opened, some) + "".join(
+        f" ! {number} of the names in {key} match no patient." for key, number in misspelt.items() if number
+    )
+    return Foreseen(line, tuple(problems))
+
+
+def _classes(facts: Mapping[str, Json]) -> tuple[str, ...]:
+    return tuple(str(name) for name in as_list(facts.get("classes", [])))
+
+
+def _rejections(hospital: Hospital, reasons: Mapping[str, int], used: int) -> list[str]:
+    """A problem if more studies are rejected than the hospital's `max_rejected` allows, or none is left."""
+    rejected, most = sum(reasons.values()), settings_of(hospital).max_rejected
+    told = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()) if count)
+    if rejected > most * max(1, rejected + used):
+        of = f"{rejected} of {rejected + used} studies would be rejected"
+        return [f"{of}, and max_rejected allows {most:.0%}: {told}"]
+    return [] if used else [f"no study can be used ({told or 'none was found'})"]
+
+
+def _too_few(facts: Mapping[str, Json], opened: Intake, test: Sequence[str]) -> list[str]:
+    """A problem if there are fewer patients than splits that need one; a partitioned source is dealt out later."""
+    shares = TypeAdapter(Split).validate_json(json.dumps(facts["split"]), strict=True)
+    needed = sum(share > 0 for share in (shares.train, shares.validation, shares.test)) if not test else 2
+    patients = len({one.patient for one in opened.waiting})
+    return [] if patients >= needed else [f"{patients} patients are too few for {needed} splits"]
