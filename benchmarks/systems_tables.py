@@ -1,12 +1,16 @@
 """Write docs/results/data/systems.json from benchmarks/systems.yaml: every system of the papers, one row each.
 
-python benchmarks/systems_tables.py COMMIT && python benchmarks/results_tables.py
+    python benchmarks/systems_tables.py COMMIT && python benchmarks/results_tables.py
+
+A figure of ours is the address of its cell (`benchmarks/pointers.py`) in braces: `{page.table[row; column]}` with its
+interval, `{=page.table[row; column]}` alone. `claims` are what the words of a row say of cells.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,10 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from pointers import cell  # noqa: E402
+
 PAGE = ROOT / "docs/results/data/systems.json"
 COLUMNS = ["row", "system", "key in YAML", "law", "ours", "the paper's", "why they differ"]
 
@@ -24,10 +32,20 @@ def systems() -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: one["row"])
 
 
+def filled(text: str) -> str:
+    """A text with each address replaced by its figure. Raises: ValueError: as `pointers.cell`."""
+
+    def figure(found: re.Match[str]) -> str:
+        text = cell(found[2], "systems")
+        return re.split(" ± | \\(", text)[0] if found[1] else text
+
+    return re.sub(r"\{(=?)([^{}]+\](?:#\d+)?)\}", figure, text)
+
+
 def cells(one: dict[str, Any]) -> list[str]:
     """A row of the table."""
     law = one["law"].replace("::", " · ")
-    ours = f"{one['ours']} ([{one['page']}]({one['page']}.md))" if one["page"] else one["ours"]
+    ours = filled(one["ours"]) + (f" ([{one['page']}]({one['page']}.md))" if one["page"] else "")
     return [f"{one['row']}", one["system"], f"`{one['key']}`", f"`{law}`", ours, one["paper"], one["why"]]
 
 

@@ -101,6 +101,19 @@ def scores(book: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
+def differences(book: Mapping[str, Any]) -> list[list[str]]:
+    """Overall AUC of each cell's lines less FL's, in the order of the seeds."""
+    rows = []
+    for case in dict.fromkeys(key.partition("|")[0] for key in sorted(book)):
+        cells = [said["scores"] for key, said in sorted(book.items()) if key.startswith(f"{case}|")]
+        found = [
+            " ".join(f"{one[line]['AUC overall'] - one['fedavg']['AUC overall']:+.3f}" for one in cells)
+            for line in ("vafl", "fedavg_adabn")
+        ]
+        rows.append([case, *(text.replace("-", "−") for text in found)])
+    return rows
+
+
 def printed(theirs: Published | None) -> list[str]:
     if theirs is None:
         return ["–", "–", "–"]
@@ -144,6 +157,10 @@ def written(commit: str) -> None:
     tables = {
         "scores": {
             "command": run, **about, "columns": ["case", "line", *theirs, *ours, "seeds"], "rows": scores(book),
+        },
+        "differences": {
+            "command": run, **about, "columns": ["case", "VAFL − FL, by seed", "AdaBN on FL − FL, by seed"],
+            "rows": differences(book),
         },
         "targets": {
             "command": run, **about,

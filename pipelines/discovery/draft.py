@@ -10,6 +10,18 @@ from jinja2 import Environment
 from pipelines.discovery.found import Found, Group, Site
 from pipelines.loader.names import FILL_IN
 
+WITH_FEATURES: Mapping[str, tuple[Group, Group]] = {
+    "pictures": (
+        {"name": "moments", "others_gram": 1.0, "others_classes": 0.3, "ridge": 0.1},
+        {"name": "features", "of": {"name": "colour"}, "public": "skin_lesion", "components": 60, "fourier": 300},
+    ),
+    "slices": (
+        {"name": "moments", "others_gram": 1.0, "others_classes": 0.5},
+        {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "components": 48, "softness": 0.1},
+    ),
+}
+"""Moments and what they are of, by kind of image, with the settings of docs/results/recommendation.md (pictures:
+moments, Fourier) and docs/results/one-message-phantom.md (radiomics, together)."""
 FEW = 12  # patients of the smallest site: with fewer, there is no validation split
 TEMPLATE = """\
 # Written by python -m pipelines.init from what lies in {{ folder | scalar }}. Read it once; every line may be changed.
@@ -54,22 +66,30 @@ task: {{ found.task | flow }}   # add ordered: true, if these are grades, the lo
 
 split: {train: {{ split[0] }}, validation: {{ split[1] }}, test: {{ split[2] }}}     # shares of each site's patients
 
-model: {name: cam}   # a small classifier with class activation maps
+model: {name: cam}   # of the networks: a small classifier with class activation maps
 
 train:
   schedule: {rounds: 20}
   work: {optimizer: adam, lr: 1e-3, batch: 24, epochs: 2, augment: affine, balance: true}
-  methods:
-    local: {name: local}          # each hospital alone: what the others are compared with
+  methods:          # heads on fixed features first: no network of ours was shown to beat them with few patients
+    local_svm: {name: local_svm}       # each hospital alone: what the others are compared with
+    local_ridge: {name: local_ridge}   # the same, linear
 {% if found.sites | length > 1 %}
-    fedavg: {name: fedavg}        # one model for all
-    fedper: {name: fedper}        # a shared body, and a head for each hospital
+    moments: {{ moments | flow }}   # one message, and a head for each hospital
 {% endif %}
+    local: {name: local}          # a network at each hospital
+{% if found.sites | length > 1 %}
+    fedavg: {name: fedavg}        # one network for all
+    fedper: {name: fedper}        # a shared body, and a head for each hospital
+  method_model:
+    moments: {{ features | flow }}
+{% endif %}
+  # with privacy: {epsilon: ...}: `moments` alone and together, and `dp_head`, as in skin_lesion_private.yaml
 
 evaluate:
   checkpoint: {{ "latest" if split[1] == "0" else "global" }}{{ checkpoint_note }}
   copies: 200          # bootstrap copies over patients, for the intervals
-  reference: local     # gains are over this method
+  reference: local_svm     # gains are over this method
 """
 
 
@@ -82,7 +102,8 @@ def drafted(found: Found, *, folder: str, file: str, name: str) -> str:
     gland = all(site.gland for site in found.sites)
     volumes = found.sort != "pictures"
     note = "        # only slices that show the gland" if volumes and gland else ""
-    validated = split[1] != "0"
+    validated, images = split[1] != "0", images_of(found)
+    moments, features = WITH_FEATURES[str(images["kind"])]
     return environment.from_string(TEMPLATE).render(
         found=found,
         folder=folder,
@@ -91,7 +112,9 @@ def drafted(found: Found, *, folder: str, file: str, name: str) -> str:
         mark=FILL_IN,
         split=split,
         volumes=volumes,
-        images=images_of(found),
+        images=images,
+        moments=moments,
+        features=features,
         images_note=note,
         checkpoint_note="   # the round with the lowest validation loss" if validated else "   # the last round",
         counts=counts,

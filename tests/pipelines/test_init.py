@@ -16,7 +16,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from pydantic import TypeAdapter
 
+from federation.models.features import Features
+from pipelines.discovery import draft as drafts
+from pipelines.discovery.found import Found, Site
 from pipelines.discovery.places import site_names
 from pipelines.discovery.safe import known_words, secrets_of
 from pipelines.init import main
@@ -79,11 +83,32 @@ def test_what_was_written_also_runs(tmp_path, monkeypatch, capsys, thorough):
         phantom(tmp_path / "studies" / name, "nifti", seed=seed, patients=4)
     assert drafted(Path("studies"), capsys, "--out", "my.yaml")[0] == Exit.OK
     settings = yaml.safe_load(Path("my.yaml").read_text())
-    assert set(settings["sites"]) == {"st_mary", "north"} and set(settings["train"]["methods"]) > {"local", "fedavg"}
+    assert set(settings["sites"]) == {"st_mary", "north"}
+    assert set(settings["train"]["methods"]) > {"local_svm", "local_ridge", "moments", "local", "fedavg"}
     settings["train"]["schedule"]["rounds"] = 1
     settings["evaluate"]["copies"] = 5
     Path("short.yaml").write_text(yaml.safe_dump(settings))
     assert run_main(["short.yaml", *([] if thorough else ["--until", "evaluate"])]) == Exit.OK
+
+
+@given(
+    st.sampled_from(["pictures", "dicom", "nifti"]), st.integers(1, 4), st.integers(3, 40), st.booleans(), st.booleans()
+)
+def test_every_draft_begins_with_heads_on_features_and_compares_networks_with_them(sort, sites, patients, gland, many):
+    """As the project's results do: no draft is of networks alone, and moments stand where hospitals can send them."""
+    each = tuple(
+        Site(f"s{n}", Path("x"), {"kind": sort}, None, {"folder": "g"} if gland else None, patients=patients)
+        for n in range(sites)
+    )
+    found = Found(sort, each, task={"names": ["a", "b", "c"]} if many else None)
+    told = yaml.safe_load(drafts.drafted(found, folder="x", file="x.yaml", name="x"))
+    methods, training = list(told["train"]["methods"]), told["train"]
+    assert methods[:2] == ["local_svm", "local_ridge"] and told["evaluate"]["reference"] == "local_svm"
+    assert ("moments" in methods) == (sites > 1) == ("moments" in training.get("method_model", {}))
+    if sites > 1:
+        of = TypeAdapter(Features).validate_python(training["method_model"]["moments"])
+        side = told["images"]["size"]
+        assert not of.of.complaints((3 if sort == "pictures" else 1, side, side))
 
 
 def test_no_name_or_identifier_is_printed_or_written(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,168 @@
+"""Figures in the prose of results are cells of committed tables, and words of claims hold of their intervals.
+
+A page that is not wholly pointed to is in `LEFT`, with its figures that point nowhere. No number there may grow.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import pointers  # noqa: E402
+
+LEFT: dict[str, int] = {
+    "results": 88,
+    "augmentation": 29,
+    "customized": 80,
+    "default-run": 34,
+    "deidentification": 2,
+    "elsewhere": 8,
+    "flare": 2,
+    "harmonization": 62,
+    "harmonized-pictures": 54,
+    "heart-disease": 35,
+    "many-classes": 30,
+    "many-hospitals": 9,
+    "maps": 15,
+    "masks": 178,
+    "night": 1,
+    "one-message": 110,
+    "one-message-phantom": 34,
+    "partitions": 24,
+    "peers": 13,
+    "privacy": 113,
+    "prompts": 29,
+    "public-start": 33,
+    "pythons": 18,
+    "reading-files": 11,
+    "recommendation": 27,
+    "routing": 47,
+    "skin-lesions": 30,
+    "speed": 67,
+    "structure": 2,
+    "t2w": 37,
+    "translation-quality": 58,
+    "unlike-studies": 4,
+    "vafl-as-published": 24,
+    "veto-calibration": 24,
+    "without-a-patient": 46,
+}
+NAMES = ["results", *sorted(path.stem for path in pointers.PAGES.glob("*.md"))]
+POINTED = [name for name in NAMES if (pointers.POINTERS / f"{name}.yaml").exists()]
+
+
+def wrong(name: str, known: Any = pointers.tables) -> list[str]:
+    """What a page says otherwise than its cells."""
+    said, text = pointers.pointers(name), pointers.prose(name)
+    return [
+        *(f"{one} is not {address}" for one, addresses in said.figures.items() for address in addresses
+          if not pointers.agrees(one, address, name, known)),
+        *(f"{claim}, so not {words!r}" for words, claims in said.claims.items() for claim in claims
+          if not pointers.holds(claim, name, known)),
+        *(f"{one!r} is not on the page" for one in (*said.figures, *said.claims, *said.elsewhere) if one not in text),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_more_figures_point_nowhere(name: str) -> None:
+    """Of a figure that is new: its address into benchmarks/pointers/PAGE.yaml. Fewer: the lower number into `LEFT`."""
+    nowhere = pointers.unpointed(name)
+    assert len(nowhere) == LEFT.get(name, 0), nowhere[:10]
+
+
+@pytest.mark.parametrize("name", POINTED)
+def test_figures_are_their_cells_and_words_hold_of_them(name: str) -> None:
+    assert not wrong(name)
+
+
+def test_every_file_of_pointers_has_its_page() -> None:
+    assert {path.stem for path in pointers.POINTERS.glob("*.yaml")} <= {*NAMES}
+    assert all(count > 0 for count in LEFT.values()) and {*LEFT} <= {*NAMES}
+
+
+@pytest.mark.parametrize("name", POINTED)
+def test_a_cell_that_changes_is_told(name: str) -> None:
+    """Each table that a page points to, with every figure in it moved far."""
+    for page, key in {
+        (found[0] or name, found[1])
+        for addresses in pointers.pointers(name).figures.values()
+        for address in addresses
+        for found in pointers.ADDRESS.findall(address)
+    }:
+        changed = copy.deepcopy(pointers.tables(page))
+        for row in changed[key]["rows"]:
+            row[1:] = [
+                re.sub(r"(?<![\w.])(\d*\.\d+)", lambda one: f"{float(one[0]) + 7.3:.3f}", text) for text in row[1:]
+            ]
+        if changed[key] != pointers.tables(page)[key]:
+            assert wrong(
+                name, lambda other, page=page, changed=changed: changed if other == page else pointers.tables(other)
+            )
+
+
+TABLE = {"t": {"columns": ["line", "kind", "AUC"], "rows": [
+    ["`a`", "x", "**.8 ± .1**"], ["`a`", "y", ".5 (.4 .6), 3 of 4"], ["b", "x", "−.2 ± .1 / +.3 (.1)"]]}}  # fmt: skip
+
+
+def held(claim: str) -> bool:
+    return pointers.holds(claim, "p", lambda _: TABLE)
+
+
+def test_addresses_and_relations_by_hand() -> None:
+    found = lambda address: pointers.cell(address, "p", lambda _: TABLE)  # noqa: E731
+    assert [found("t[a; x; AUC]"), found("t[a; y; AUC]"), found("p.t[b; AUC]#2")] == [
+        ".8 ± .1",
+        ".5 (.4 .6)",
+        "+.3 (.1)",
+    ]
+    for wrong_one in ("t[a; AUC]", "t[c; AUC]", "t[b; F1]", "u[b; AUC]", "t[b; AUC]#3", "b"):
+        with pytest.raises(ValueError, match=re.escape(wrong_one)):
+            found(wrong_one)
+    assert held("t[a; x; AUC] above t[a; y; AUC]") and held("t[b; AUC] below 0") and held("t[a; x; AUC] holds .75")
+    assert held("t[a; x; AUC] level .9") and held("t[a; x; AUC] excludes .95") and held("t[b; AUC]#2 more .2")
+    assert not held("t[a; y; AUC] above t[a; x; AUC]") and not held("t[b; AUC] less t[b; AUC]")
+    assert held("t[a; x; AUC] - t[a; y; AUC] more .29") and not held("t[a; x; AUC] - t[a; y; AUC] more .31")
+    for vague in ("t[b; AUC]#2 above .1", "t[a; x; AUC] level t[b; AUC]#2", "t[b; AUC] better 0"):
+        with pytest.raises(ValueError, match=r"say more or less|is no claim"):
+            held(vague)
+
+
+@given(st.integers(-999, 999), st.integers(0, 99), st.integers(-20, 20))
+def test_a_figure_agrees_with_a_cell_exactly_if_it_is_its_rounding(value: int, half: int, off: int) -> None:
+    table = {"t": {"columns": ["line", "AUC"], "rows": [["a", f"{value / 1000:.3f} ± {half / 1000:.3f}"]]}}
+    said = f"{(value + off) / 1000:.3f}"
+    for text in (said, said.replace("0.", "."), said.replace("-", "−"), f"{said} ± {half / 1000:.3f}"):
+        assert pointers.agrees(text, "t[a; AUC]", "p", lambda _: table) == (off == 0)
+    assert not pointers.agrees(f"{value / 1000:.3f} ± {(half + 1) / 1000:.3f}", "t[a; AUC]", "p", lambda _: table)
+
+
+def test_every_commit_that_is_named_exists() -> None:
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("no history here, as in a source archive")
+    asked = [git, "-C", str(ROOT)]
+    shallow = subprocess.run([*asked, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+    if shallow.returncode or shallow.stdout.strip() != "false":
+        pytest.skip("this history is cut off, or not to be read")
+    files = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    named = {one for path in files for one in re.findall(r"commits? `([0-9a-f]{7,40})`", path.read_text())}
+    for path in (pointers.PAGES / "data").glob("*.json"):
+        named |= {table["commit"] for table in json.loads(path.read_text()).values()}
+    lines = "".join(f"{one}^{{commit}}\n" for one in sorted(named))
+    told = subprocess.run(
+        [*asked, "cat-file", "--batch-check"], input=lines, capture_output=True, text=True, check=True
+    )
+    assert named and not [line for line in told.stdout.splitlines() if line.endswith(("missing", "ambiguous"))]
