@@ -56,7 +56,6 @@ LEFT: dict[str, int] = {
     "t2w": 37,
     "translation-quality": 58,
     "unlike-studies": 4,
-    "upgrades": 10,
     "vafl-as-published": 24,
     "veto-calibration": 24,
     "without-a-patient": 46,
