@@ -28,7 +28,9 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +42,7 @@ NUMBER = r"[+−-]?\d*\.?\d+(?:e[−-]?\d+)?"
 IN_CELL = re.compile(rf"(?<![\w.]){NUMBER}(?: ± \d*\.?\d+| \({NUMBER}(?: {NUMBER})*\))?")
 IN_PROSE = re.compile(r"(?<![\w.§])[+−-]?\d*\.\d+(?:e[−-]?\d+)?(?: ± \d*\.?\d+| \(\d*\.?\d+\))?(?!\d)")
 ADDRESS = re.compile(r"(?:([\w-]+)\.)?([\w-]+)\[([^\]]+)\](?:#(\d+))?")
+DIFFERENCE = re.compile(r"(.*?\](?:#\d+)?) - (.+)")
 CLAIM = re.compile(r"(.*\](?:#\d+)?) (above|below|level|holds|excludes|more|less) (.+)")
 HIDDEN = re.compile(r"<!-- table .*?<!-- end -->|```.*?```|`[^`]*`|\]\([^)]*\)|<!--.*?-->", re.DOTALL)
 
@@ -96,8 +99,8 @@ def cell(address: str, page: str, known: Callable[[str], Mapping[str, Any]] = ta
     table = known(found[1] or page).get(found[2])
     if table is None:
         raise ValueError(f"{address}: there is no such table")
-    *first, column = (part.strip() for part in found[3].split(";"))
-    rows = [row for row in table["rows"] if [bare(one) for one in row[: len(first)]] == first]
+    first, _, column = (part.strip() for part in found[3].rpartition(";"))
+    rows = [row for row in table["rows"] if first in accumulate(map(bare, row), "{}; {}".format)]
     if len(rows) != 1 or table["columns"].count(column) != 1:
         raise ValueError(f"{address}: {len(rows)} rows begin so, and columns are {table['columns']}")
     figures = IN_CELL.findall(rows[0][table["columns"].index(column)].replace("*", ""))
@@ -117,18 +120,18 @@ def at(address: str, page: str, known: Callable[[str], Mapping[str, Any]] = tabl
     if re.fullmatch(NUMBER, address.strip()):
         (value,) = numbers(address)
         return Figure(value, value, value)
-    one, minus, other = address.partition("] - ")
-    if minus:
-        return Figure(at(f"{one}]", page, known).value - at(other, page, known).value)
+    if found := DIFFERENCE.fullmatch(address):
+        return Figure(at(found[1], page, known).value - at(found[2], page, known).value)
     return figure(cell(address, page, known))
 
 
 def agrees(said: str, address: str, page: str, known: Callable[[str], Mapping[str, Any]] = tables) -> bool:
     """Whether a figure on a page is the one at its address, rounded as it is written."""
     texts = re.findall(NUMBER, said)
-    there = [at(address, page, known).value] if "] - " in address else numbers(cell(address, page, known))
+    whole = DIFFERENCE.fullmatch(address) is None
+    there = numbers(cell(address, page, known)) if whole else [at(address, page, known).value]
     return len(texts) <= len(there) and all(
-        abs(value - own) <= 0.5000001 * 10.0 ** -len(text.partition(".")[2])
+        abs(value - own) <= 0.5000001 * 10.0 ** int(Decimal(text.replace("−", "-")).as_tuple().exponent)
         for text, value, own in zip(texts, numbers(said), there, strict=False)
     )
 
