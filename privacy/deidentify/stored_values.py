@@ -1,7 +1,7 @@
 """What modifies the value of a stored pixel, declared once.
 
 The reader applies each row, a writer restores it, and de-identification keeps its elements: who adds a row here has
-added it to all three (DICOM PS3.3 C.7.5.1.1.2, C.7.6.3.1.2, C.7.6.16.2.9, C.7.6.16.2.11, C.11.1 and C.11.6).
+added it to all three (DICOM PS3.3 C.7.5.1.1.2, C.7.6.3, C.7.6.16.2.9, C.7.6.16.2.11, C.11.1 and C.11.6).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ VENDOR_HEADER = Private("Philips MR Imaging DD 005", 0x2005, 0x0F)
 """The sequence in which Philips' enhanced frames keep the elements of a classic header."""
 
 MODIFIERS = (
+    Modifier("bits", ("BitsStored", "HighBit", "PixelRepresentation"), "each"),
     Modifier("padding", tuple(keyword for ends in PADDING_ENDS for keyword in ends), "each"),
     Modifier("rescale", ("RescaleSlope", "RescaleIntercept"), "presence"),
     Modifier("unit", ("RescaleType",), "meaning"),

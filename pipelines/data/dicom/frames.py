@@ -37,7 +37,6 @@ SHARED_TAG, OWN_TAG = 0x52009229, 0x52009230
 UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrameConvertedAttributesSequence")
 CLASSIC_NAMES = {"FrameType": "ImageType", "EffectiveEchoTime": "EchoTime"}  # name in groups -> classic name
 STACK = ("StackID", "InStackPositionNumber")
-OF_FILE = ("PixelRepresentation", "BitsStored")
 OF_FRAME = ("RescaleSlope", "RescaleIntercept", "RescaleType")  # of an enhanced file, only its frames say them
 
 
@@ -102,7 +101,7 @@ def transform_of(dataset: Dataset, index: int) -> Dataset:
         return dataset
     transform = Dataset()
     transform.set_original_encoding(*dataset.original_encoding)
-    for keyword in (*OF_FILE, *KEYWORDS):
+    for keyword in KEYWORDS:
         if keyword in dataset and keyword not in OF_FRAME:
             transform[keyword] = dataset[keyword]
     for group in (*(dataset.get(SHARED) or [])[:1], *dataset[OWN].value[index : index + 1]):

@@ -154,14 +154,15 @@ def check_image(frame: Frame, *, allow_lossy: bool, blank: Sequence[Layout]) -> 
     allow_lossy, blank: as in `DicomSource`.
 
     Raises:
-        Unusable: `not_an_image`, `multi_frame`, `mosaic`, `colour`, `transfer_syntax`, `lossy`, `burned_in` or
-            `unreadable` (the file is shorter than its pixels).
+        Unusable: `not_an_image`, `multi_frame`, `mosaic`, `colour`, `transfer_syntax`, `lossy`, `burned_in`, `bad_tag`
+            (HighBit leaves open which bits are the value) or `unreadable` (the file is shorter than its pixels).
     """
     _check_kind(frame)
     _check_syntax(frame)
     if not allow_lossy:
         _check_lossless(frame)
     _check_annotation(frame, blank)
+    _check_bits(frame)
     _check_length(frame)
 
 
@@ -231,6 +232,19 @@ def _check_annotation(frame: Frame, blank: Sequence[Layout]) -> None:
             f"{frame.path.name} says that text is burned into its pixels, and it may name the patient. Give `blank` "
             f"rectangles for its layout (manufacturer: {maker!r}, model: {model!r}, rows: {rows}, columns: {columns}), "
             "or leave the series out.",
+        )
+
+
+def _check_bits(frame: Frame) -> None:
+    """Refuse uncompressed values that are not in the lowest bits: programs read them in several ways."""
+    stored, high = (frame.values.get(keyword) for keyword in ("BitsStored", "HighBit"))
+    if UID(frame.transfer_syntax).is_encapsulated or stored is None or high is None:
+        return
+    if int(high) != int(stored) - 1:
+        raise Unusable(
+            "bad_tag",
+            f"{frame.path.name} stores {stored} bits and says that the highest is number {high}; {int(stored) - 1} is "
+            "needed, which puts the value into the lowest bits. Export it again.",
         )
 
 

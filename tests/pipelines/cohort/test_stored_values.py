@@ -194,6 +194,15 @@ def test_padding_that_the_bits_cannot_hold_is_no_guess(tmp_path: Path) -> None:
     assert np.array_equal(only(outside).image.values, only(series(tmp_path / "c")).image.values)
 
 
+def test_values_that_are_not_in_the_lowest_bits_are_no_guess(tmp_path: Path) -> None:
+    def high(k: int, d: Dataset) -> None:
+        d.PixelData = (np.frombuffer(d.PixelData, "<u2") << 4).astype("<u2").tobytes()
+        d.BitsStored, d.HighBit = 12, 15
+
+    found = refused(series(tmp_path, high))
+    assert found.reason == "bad_tag" and "11 is needed" in found.detail
+
+
 @pytest.mark.parametrize("padding", [-1.0, float("nan")])
 def test_float_padding_is_background_too(padding: float, tmp_path: Path) -> None:
     def change(k: int, d: Dataset) -> None:
