@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -29,12 +30,20 @@ from evaluation.recommendation import (
 from evaluation.records import Model, RunPage, SitePage
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.wording import Words
+from federation.features.colour import Colour
+from federation.fedavg import FedAvg
+from federation.models.cnn import Cnn
+from federation.models.features import Features
+from federation.models.mlp import Mlp
+from personalize import AnyAlgorithm
 from pipelines.coordinator.report.comparing import decided
+from pipelines.hospital.recommending import is_head
 from pipelines.models.file import digest_of
 from pipelines.models.recommended import FORMAT, RECOMMENDED, read_recommended, recommended_file, to_bytes
 from pipelines.predict import main as predict
 from pipelines.runs.exits import Exit
 
+KINDS = get_args(get_args(AnyAlgorithm)[0]) or get_args(AnyAlgorithm)
 METHODS = ("local", "local_svm", "fedavg", "moments")
 
 
@@ -209,3 +218,13 @@ def test_where_only_others_have_heads_one_of_them_goes_before_the_own_network():
 def test_enough_patients_let_a_better_network_through():
     sure = Measured("svm", {"cnn": Gain(0.06, 2e-4 + (FLIP / 200) ** 2)}, 900, 200, False, True)
     assert recommended("a", sure, Heard()).method == "cnn"
+
+
+def test_heads_are_what_learns_on_features_by_an_equation_or_a_linear_model():
+    linear = {"local_ridge", "local_svm", "moments", "dp_head"}
+    for kind in KINDS:
+        names = get_args(get_type_hints(kind)["name"])
+        assert is_head(kind(name=names[0]) if len(names) > 1 else kind(), Cnn()) == bool(linear & {*names}), names
+    features = Features(of=Colour(), public="skin_lesion")
+    assert is_head(FedAvg(), features) and is_head(FedAvg(), Mlp(hidden=()))
+    assert not is_head(FedAvg(), replace(features, hidden=(4,))) and not is_head(FedAvg(), Mlp(hidden=(10,)))

@@ -132,6 +132,8 @@ def test_addresses_and_relations_by_hand() -> None:
             found(wrong_one)
     assert held("t[a; x; AUC] above t[a; y; AUC]") and held("t[b; AUC] below 0") and held("t[a; x; AUC] holds .75")
     assert held("t[a; x; AUC] level .9") and held("t[a; x; AUC] excludes .95") and held("t[b; AUC]#2 more .2")
+    for overlapping in ("t[a; x; AUC] above .75", "t[b; AUC] below −.15", "t[a; y; AUC] above t[a; y; AUC]"):
+        assert not held(overlapping), "the intervals touch, whatever the figures say"
     assert not held("t[a; y; AUC] above t[a; x; AUC]") and not held("t[b; AUC] less t[b; AUC]")
     assert held("t[a; x; AUC] - t[a; y; AUC] more .29") and not held("t[a; x; AUC] - t[a; y; AUC] more .31")
     for vague in ("t[b; AUC]#2 above .1", "t[a; x; AUC] level t[b; AUC]#2", "t[b; AUC] better 0"):
@@ -146,6 +148,12 @@ def test_a_figure_agrees_with_a_cell_exactly_if_it_is_its_rounding(value: int, h
     for text in (said, said.replace("0.", "."), said.replace("-", "−"), f"{said} ± {half / 1000:.3f}"):
         assert pointers.agrees(text, "t[a; AUC]", "p", lambda _: table) == (off == 0)
     assert not pointers.agrees(f"{value / 1000:.3f} ± {(half + 1) / 1000:.3f}", "t[a; AUC]", "p", lambda _: table)
+
+
+def test_an_interval_that_the_cell_does_not_hold_is_not_agreed_to() -> None:
+    table = {"t": {"columns": ["line", "AUC"], "rows": [["a", ".5"]]}}
+    assert pointers.agrees(".5", "t[a; AUC]", "p", lambda _: table)
+    assert not pointers.agrees(".5 ± .1", "t[a; AUC]", "p", lambda _: table)
 
 
 def test_a_small_figure_agrees_with_its_own_rounding_only() -> None:
