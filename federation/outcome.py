@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 from federation.algorithm import State
 from privacy.folder import Folder
+from privacy.formats import check_format
 from privacy.message import Json, Malformed, Message, as_list, as_mapping, from_bytes, sealed, to_bytes, unsealed
 from privacy.release.gate import BUDGET
 
+FORMAT = 1
 STATE = "state"  # the file that a run resumes from
 CHUNK = 32  # rounds whose records lie in one file
 
@@ -53,6 +55,7 @@ def save(folder: Folder, run: str, outcome: Outcome, *, anew: bool = False) -> N
         if anew or last or not folder.has(_chunk(run, first)):
             folder.write(_chunk(run, first), sealed(to_bytes(Message({}, _records(outcome, first, first + CHUNK)))))
     facts: dict[str, Json] = {
+        "format": FORMAT,
         "run": run,
         "round": outcome.round,
         "chunks": final // CHUNK,
@@ -76,6 +79,7 @@ def restored(folder: Folder, run: str) -> Outcome | None:
         return None
     saved = from_bytes(unsealed(folder.read(STATE)))
     facts = saved.facts
+    check_format(facts.get("format"), FORMAT, f"the state of {run}")
     if facts["run"] != run:
         return None
     names = [_chunk(run, CHUNK * number) for number in range(int(str(facts.get("chunks", 0))))]

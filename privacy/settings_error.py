@@ -55,6 +55,14 @@ def refuse(problems: Sequence[Problem]) -> None:
         raise SettingsError(problems)
 
 
+def words_of(error: BaseException) -> str:
+    """An error in words. Of an error of pydantic's each problem with its place, on one line and without a link."""
+    if type(error).__name__ != "ValidationError" or not hasattr(error, "errors"):
+        return str(error)
+    found = [(notation(tuple(one["loc"])), one["msg"]) for one in error.errors(include_url=False)]
+    return "; ".join(f"{where}: {said}" if where else said for where, said in found)
+
+
 def problems_of(error: Exception) -> tuple[Problem, ...]:
     """The problems in an error; an error other than `SettingsError` gives one, for the whole group."""
     return error.problems if isinstance(error, SettingsError) else (Problem((), str(error)),)

@@ -17,6 +17,7 @@ from pipelines.loader.set_values import naming_values
 from pipelines.runs.exits import Exit, exit_code, print_error, trace
 from pipelines.runs.runner import SelectionError, StageFailed
 from pipelines.settings.config import Config
+from privacy.settings_error import words_of
 
 CODES: Mapping[type[BaseException], Exit] = {
     UnusableCohort: Exit.DATA,
@@ -33,7 +34,7 @@ def report_failure(
     if isinstance(error, ConfigError):
         words = render(error if said is None else naming_values(error, options.values, said.lines), options.config)
     else:
-        words = str(error) or type(error).__name__
+        words = words_of(error) or type(error).__name__
     if code is Exit.FAILED and root is not None:
         words = f"trace: {write_trace(root, error)}\n{words}"
     return print_error(words, code, console, as_json=options.json, error=error)

@@ -45,6 +45,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.models.file import Ready, read_ready
 from pipelines.models.translator_file import unplaced
 from pipelines.settings.route import NEEDS, PERSONAL, SHARED
+from privacy.formats import LaterVersion
 from privacy.message import Malformed, Message, Params, as_mapping, sealed, to_bytes
 from privacy.system_errors import of_path
 
@@ -177,6 +178,8 @@ def read_adapted(path: Path) -> Ready:
         models = Models(kept.models, checked_experts(kept.models, others), digest)
         module = _restored(networks(models, kept.how), kept.how, state)
         return ready_of(kept, module, digest)
+    except LaterVersion as error:
+        raise LaterVersion(f"{path}: {error}") from error
     except (Malformed, KeyError, RuntimeError, ValueError) as error:
         raise ValueError(
             f"{path} is not an adapted model ({error}); give routed.safetensors, which `pipelines.run` writes for an "

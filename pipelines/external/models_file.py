@@ -32,6 +32,7 @@ from pipelines.loader.validation import to_plain, validate
 from pipelines.models.size_limits import size_problems
 from pipelines.settings.route import PERSONAL, SHARED
 from pipelines.settings.task import MOST, MOST_LABELS
+from privacy.formats import LaterVersion, check_format
 from privacy.message import FACTS, Json, Malformed, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
 from privacy.settings_error import Problem, refuse
 
@@ -163,6 +164,8 @@ def read_models(path: Path) -> Models:
         message, digest = read_sealed(path)
         described = parse_facts(message.facts, ModelsDescription)
         return Models(described, checked_experts(described, message.tensors), digest)
+    except LaterVersion as error:
+        raise LaterVersion(f"{path}: {error}") from error
     except (Malformed, NotPermitted, ValueError) as error:
         raise ValueError(
             f"{path} is not a file of models ({_one_line(error)}); give models.safetensors, which the stage route of a "
@@ -185,7 +188,12 @@ def read_sealed(path: Path) -> tuple[Message, str]:
 
 
 def parse_facts(facts: Mapping[str, Json], kind: type[T]) -> T:
-    """Parse facts into settings; no key may be missing or unknown. Raises: ConfigError: with every problem."""
+    """Parse facts into settings; no key may be missing or unknown.
+
+    Raises:
+        LaterVersion: a newer program wrote them. ConfigError: with every problem.
+    """
+    check_format(facts.get("format"), 1, "this file")
     return validate(Document(dict(facts), {}), kind)
 
 

@@ -29,10 +29,12 @@ from pipelines.runs.store import DiskFolder, digest
 from privacy.dp.access import Split
 from privacy.dp.events import NOTHING, Declared, Event, Gaussian
 from privacy.dp.mechanisms import vote_histogram
+from privacy.formats import check_format
 from privacy.message import Call, Json
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, unaffordable
 from privacy.release.policy import FLOOR, Budget, largest_delta
+from privacy.settings_error import words_of
 
 ASKED = "asked.json"
 SHARE = 0.05
@@ -246,10 +248,11 @@ def _read(hospital: Hospital) -> Mapping[str, Json]:
         said = json.loads(folder.read(ASKED))
         if not isinstance(said, dict):
             raise ValueError("it holds no mapping")
+        check_format(said.get("format"), 1, "it")
         if said.get("counted") is not None:
             COUNTED.validate_python(said["counted"])
     except ValueError as error:
         raise Refused("damaged_counts") from ValueError(
-            f"{hospital.vault / ASKED} cannot be read: {error}; restore it from its backup"
+            f"{hospital.vault / ASKED} cannot be read: {words_of(error)}; restore it from its backup"
         )
     return said

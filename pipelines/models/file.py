@@ -36,6 +36,7 @@ from pipelines.models.fixed_features import Fixed, featured, from_tensors
 from pipelines.models.likeness import ENDING, Likeness, Verdict, read_likeness
 from pipelines.models.size_limits import size_problems
 from pipelines.models.translator_file import SCALE, SETTINGS
+from privacy.formats import LaterVersion, check_format
 from privacy.message import (
     Json,
     Malformed,
@@ -46,6 +47,7 @@ from privacy.message import (
     whole_of,
     wholes_of,
 )
+from privacy.settings_error import words_of
 
 READY = "ready"
 WHOLE = "whole"
@@ -143,6 +145,8 @@ def read_ready(path: Path) -> Ready:
     data = path.read_bytes()
     try:
         ready = parsed_ready(data)
+    except LaterVersion as error:
+        raise LaterVersion(f"{path}: {error}") from error
     except ValueError as error:
         raise ValueError(
             f"{path} is not a model to predict with ({error}); give a file of a site's {READY}/ folder, "
@@ -160,8 +164,7 @@ def parsed_ready(data: bytes) -> Ready:
     try:
         message = from_bytes(unsealed(data))
         facts = message.facts
-        if facts["format"] != FORMAT:
-            raise ValueError(f"format {facts['format']}, and {FORMAT} is read here")
+        check_format(facts["format"], FORMAT, "this model")
         with permitting(permitted_in(facts), unless_set=True):
             model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
             kind = KIND.validate_python(facts.get("kind", "classification"))
@@ -188,8 +191,10 @@ def parsed_ready(data: bytes) -> Ready:
             centring=_read_centring(message.tensors.get(CENTRING)),
             features=features,
         )
+    except LaterVersion:
+        raise
     except (Malformed, NotPermitted, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(words_of(error)) from error
 
 
 def _read_centring(found: Tensor | None) -> Centring | None:

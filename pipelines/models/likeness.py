@@ -24,6 +24,7 @@ from federation.task import Output
 from pipelines.data.cohort import Cohort
 from pipelines.data.split import SPLITS
 from privacy.dp.chunks import at_once
+from privacy.formats import LaterVersion, check_format
 from privacy.message import (
     Json,
     Malformed,
@@ -158,11 +159,14 @@ def read_likeness(path: Path, model: str) -> Likeness | str:
         return f"no {path.name} lies beside it, which needs {FEWEST} training patients"
     try:
         message = from_bytes(unsealed(path.read_bytes()))
-        if message.facts.get("what") != "statistics" or message.facts.get("format") != FORMAT:
-            raise ValueError(f"it holds no statistics of format {FORMAT}")
+        if message.facts.get("what") != "statistics":
+            raise ValueError("it holds no statistics")
+        check_format(message.facts.get("format"), FORMAT, path.name)
         if message.facts.get("model") != model:
             return f"{path.name} is of another model; copy both files, or evaluate again"
         found = {name: _reference(message, name) for name in ("inputs", "features") if name in message.facts}
+    except LaterVersion as error:
+        return str(error)
     except (Malformed, KeyError, TypeError, ValueError) as error:
         return f"{path.name} is damaged ({error}); take it from a backup, or evaluate again"
     return Likeness(found) if found else f"{path.name} holds nothing; evaluate again"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from evaluation.decision import Decision, from_facts, to_facts
 from pipelines.models.file import READY, digest_of
+from privacy.formats import LaterVersion, check_format
 from privacy.message import Json
 
 RECOMMENDED = "recommended.json"
@@ -35,20 +36,18 @@ def read_recommended(home: Path) -> Recommended | None:
         return None
     try:
         said = json.loads(path.read_bytes())
-        form = said["format"]
+        check_format(form := said["format"], FORMAT, str(path))
         if form == FORMAT:
             return Recommended(from_facts(said["decision"]), str(said["why"]), str(said["digest"]))
+    except LaterVersion:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged; run the run's command again, which makes its report anew") from error
-    version = (
-        "a later version, so it needs that one"
-        if isinstance(form, int) and form > FORMAT
-        else (
-            "an earlier version, which did not say whether its page withdrew the model; run the run's command again, "
-            "which makes its report anew and trains nothing"
-        )
+    raise ValueError(
+        f"{path} has format {form!r}, and {FORMAT} is read here: it was made by an earlier version, which did not say "
+        "whether its page withdrew the model; run the run's command again, which makes its report anew and trains "
+        "nothing"
     )
-    raise ValueError(f"{path} has format {form!r}, and {FORMAT} is read here: it was made by {version}")
 
 
 def recommended_file(folder: Path) -> Path:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from pipelines.data.images import IMAGES, AnyImages, Features
 from pipelines.models.file import Ready, parsed_ready
 from privacy.message import Json, as_list
 from privacy.release.signature import ENDING, LARGEST, Signature
+from privacy.settings_error import words_of
 
 SIGNATURE: TypeAdapter[Signature] = TypeAdapter(Signature)
 TENSOR = "model"
@@ -52,9 +53,8 @@ def read_signed(path: Path) -> Signed:
         if (size := beside.stat().st_size) > LARGEST:
             raise ValueError(f"it has {size} bytes")
         said = SIGNATURE.validate_json(beside.read_bytes(), strict=True)
-    except (ValidationError, ValueError) as error:
-        words = "; ".join(one["msg"] for one in error.errors()) if isinstance(error, ValidationError) else str(error)
-        raise ValueError(f"{beside} is no signature ({words}); sign the model again") from error
+    except ValueError as error:
+        raise ValueError(f"{beside} is no signature ({words_of(error)}); sign the model again") from error
     data = path.read_bytes()
     try:
         return Signed(data, said, parsed_ready(data))

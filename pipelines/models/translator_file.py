@@ -23,7 +23,9 @@ from pipelines.data.images import IMAGES, AnyImages
 from pipelines.data.sources import SOURCE, Files
 from pipelines.loader.validation import to_plain
 from privacy.folder import Folder
+from privacy.formats import LaterVersion, check_format
 from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
+from privacy.settings_error import words_of
 
 TECHNICAL = (
     *("Modality", "ImageType", "FrameType", "SeriesDescription", "ProtocolName", "SequenceName", "ScanningSequence"),
@@ -121,8 +123,7 @@ def read_translator(path: Path) -> TranslatorFile:
     try:
         message = from_bytes(unsealed(data))
         facts = message.facts
-        if facts["format"] != FORMAT:
-            raise ValueError(f"format {facts['format']}, and {FORMAT} is read here")
+        check_format(facts["format"], FORMAT, f"{path}, a translator,")
         with permitting(permitted_in(facts), unless_set=True):
             settings = SETTINGS.validate_json(json.dumps(facts["translator"]), strict=True)
         return TranslatorFile(
@@ -138,8 +139,10 @@ def read_translator(path: Path) -> TranslatorFile:
             digest=_digest(data),
             facts=facts,
         )
+    except LaterVersion:
+        raise
     except (Malformed, NotPermitted, KeyError, TypeError, ValueError) as error:
-        what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        what = f"there is no {error}" if isinstance(error, KeyError) else words_of(error)
         raise ValueError(
             f"{path} is not a translator ({what}); give a file of a site's {TRANSLATORS}/ folder, "
             f"runs/<name>/sites/<site>/{TRANSLATORS}/<method>.safetensors"

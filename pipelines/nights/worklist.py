@@ -25,6 +25,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from pipelines.nights.schema import SCHEMA, VERSION
 from pipelines.pacs.archive import Entry, Odd
+from privacy.formats import later
 from privacy.message import Json
 
 State: TypeAlias = Literal["waiting", "retrieved", "done", "stored", "refused"]
@@ -91,6 +92,8 @@ def open_worklist(path: Path) -> sqlite3.Connection:
         if version == 0 and tables == 0:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        elif version > VERSION:
+            raise Damaged(f"{path}: a worklist that was made by {later(version, VERSION)}")
         elif version != VERSION:
             raise Damaged(f"{path}: a worklist of version {version}, and {VERSION} is read here; {remedy}")
         (told,) = db.execute("PRAGMA quick_check(1)").fetchone()

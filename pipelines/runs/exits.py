@@ -47,6 +47,7 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
     from pipelines.runs.runner import SelectionError, StageFailed
     from pipelines.runs.stopping import LockedError, Stopped
     from pipelines.runs.store import ArtifactError
+    from privacy.formats import LaterVersion
     from privacy.system_errors import failure
 
     if isinstance(error, StageFailed):
@@ -59,6 +60,7 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
         Stopped: Exit.STOPPED,
         KeyboardInterrupt: Exit.INTERRUPTED,
         ArtifactError: Exit.DISK,
+        LaterVersion: Exit.CONFIG,
     }
     told = {"disk": Exit.DISK, "memory": Exit.MEMORY, "failed": Exit.FAILED}[failure(error)]
     return next((code for kind, code in known.items() if isinstance(error, kind)), told)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pipelines.runs.plan import earlier
 from pipelines.runs.store import DiskFolder
+from privacy.formats import LaterVersion, check_format
 from privacy.message import Json, as_mapping
 
 FILE, FORMAT = "versions.json", 1
@@ -61,9 +62,13 @@ def _read(root: Path) -> dict[str, int]:
     if not folder.has(FILE):
         return {}
     try:
-        stages = as_mapping(json.loads(folder.read(FILE))["stages"])
+        said = json.loads(folder.read(FILE))
+        check_format(said.get("format"), FORMAT, str(root / FILE))
+        stages = as_mapping(said["stages"])
         return {str(name): int(str(version)) for name, version in stages.items()}
-    except (ValueError, KeyError, TypeError) as error:
+    except LaterVersion:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{root / FILE} cannot be read ({error}), and without it what was paid for could be paid again; restore it "
             "from a backup, or delete it, and the versions are taken from the finished stages"

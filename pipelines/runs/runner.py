@@ -22,6 +22,7 @@ from pipelines.runs.plan import (
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.runs.store import clean, content, read_manifest, short, write_artifact
 from privacy.pickled import pickled
+from privacy.settings_error import words_of
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -68,7 +69,7 @@ class StageFailed(RuntimeError):
 
     def __init__(self, stage: str, cause: Exception, command: str) -> None:
         self.stage, self.cause, self.command = stage, cause, command
-        told = f"stage {stage} failed: {type(cause).__name__}: {cause}"
+        told = f"stage {stage} failed: {type(cause).__name__}: {words_of(cause)}"
         super().__init__(f"{told}\nfinished stages are kept; to go on:\n{command}")
 
     __reduce__ = pickled

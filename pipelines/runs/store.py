@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 from pipelines.runs.listing import everything
 from pipelines.runs.written import note
 from privacy.durable import flush_folder
+from privacy.formats import check_format
 from privacy.system_errors import of_machine
 
 if TYPE_CHECKING:
     from privacy.message import Json
 
-MANIFEST = "manifest.json"
+MANIFEST, FORMAT = "manifest.json", 1
 HIDDEN = ".part-"  # prefix of the names of unfinished files and folders
 FOREIGN = re.compile(r"\.tmp[A-Za-z0-9]{6}")  # names of the unfinished files of safetensors
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,199}")
@@ -85,6 +86,7 @@ def write_artifact(
         summary = dict(write(part))
         manifest = {
             **about,
+            "format": FORMAT,
             "stage": name,
             "digest": digest12,
             "files": _files(part),
@@ -105,6 +107,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Raises:
         ArtifactError: it is missing, is not JSON, or was changed after it was sealed.
+        LaterVersion: a newer program made it.
     """
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
@@ -118,6 +121,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise ArtifactError(f"corrupt: {MANIFEST}") from error
     if not intact:
         raise ArtifactError(f"corrupt: {MANIFEST}")
+    check_format(manifest.get("format"), FORMAT, str(path))
     found: dict[str, Any] = manifest
     return found
 

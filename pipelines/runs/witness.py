@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pipelines.runs.store import DiskFolder
+from privacy.formats import check_format
 from privacy.message import Json, Message, to_bytes
 
-FILE = "witness.json"
+FILE, FORMAT = "witness.json", 1
 
 
 def asked_to_survey(root: Path, sites: Iterable[str]) -> dict[str, Message]:
@@ -28,7 +29,7 @@ def remember(root: Path, last: Mapping[str, Message]) -> None:
     known = _known(root)
     now = known | {site: hashlib.sha256(to_bytes(reply)).hexdigest() for site, reply in last.items()}
     if now != known:
-        DiskFolder(root).write(FILE, json.dumps(now, indent=0, sort_keys=True).encode())
+        DiskFolder(root).write(FILE, json.dumps({**now, "format": FORMAT}, indent=0, sort_keys=True).encode())
 
 
 def begun_anew(root: Path) -> str:
@@ -46,4 +47,7 @@ def _known(root: Path) -> dict[str, str]:
         said = json.loads(folder.read(FILE)) if folder.has(FILE) else {}
     except ValueError:
         return {}
-    return {str(site): str(code) for site, code in said.items()} if isinstance(said, dict) else {}
+    if not isinstance(said, dict):
+        return {}
+    check_format(said.pop("format", None), FORMAT, str(root / FILE))
+    return {str(site): str(code) for site, code in said.items()}

@@ -13,9 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from privacy.formats import later
 from privacy.message import Json
 
 ZEROS = "0" * 64
+FORMAT = 1
+"""Of a ledger: the newest lines and heads that are read here. Those that say none have 1."""
 
 
 class Damaged(ValueError):
@@ -95,6 +98,8 @@ def follow(chain: Chain, data: bytes) -> list[str]:
     for raw in split(data):
         number, before = len(chain.links) + 1, chain.end.sha256
         said = parsed(raw, number)
+        if type(form := said.get("format")) is int and form > FORMAT:
+            complaints.append(f"line {number}: made by {later(form, FORMAT)}")
         if "previous" in said:
             chain.since, chain.first = hashlib.sha256(raw), chain.first or number
             if said["previous"] != before:

@@ -23,8 +23,10 @@ from filelock import FileLock
 
 from privacy.dp.events import Event, known
 from privacy.durable import flush_folder
+from privacy.formats import LaterVersion, check_format
 from privacy.message import Json
 from privacy.release.chain import (
+    FORMAT,
     Chain,
     Damaged,
     Head,
@@ -174,12 +176,15 @@ def _head(path: Path) -> Head | None:
     try:
         whole, _, rest = file.read_bytes().rpartition(b"\n")  # a crash tears the last line
         said = json.loads((whole.strip().rpartition(b"\n")[2] or rest).decode())
+        check_format(said.get("format"), FORMAT, str(file))
         found = Head(said["lines"], said["sha256"])
         if type(found.lines) is not int or found.lines < 0 or not isinstance(found.sha256, str):
             raise TypeError("lines must be a whole number, sha256 a text")
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except LaterVersion as error:
+        raise Damaged(f"{error}; nothing leaves until then") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{file} is no head of a ledger: restore it, with {path.name}, from the backup") from error
     return found
 
@@ -201,6 +206,8 @@ def _checked(path: Path) -> Chain:
 
 
 def _damage_message(path: Path, complaints: list[str]) -> str:
+    if newer := [one for one in complaints if "made by a later version" in one]:
+        return f"the ledger {path}, {newer[0]}. It is not damaged; nothing leaves until then"
     more = f"; and {len(complaints) - SHOWN} more" if len(complaints) > SHOWN else ""
     return (
         f"the ledger {path} is damaged: {'; '.join(complaints[:SHOWN])}{more}. Nothing is added to it, so nothing "
@@ -264,7 +271,7 @@ def _put_head(path: Path, chain: Chain) -> None:
 
 
 def _head_line(head: Head) -> bytes:
-    return json.dumps(head._asdict()).encode() + b"\n"
+    return json.dumps({**head._asdict(), "format": FORMAT}).encode() + b"\n"
 
 
 def _write(path: Path, data: bytes, how: int) -> None:

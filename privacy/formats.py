@@ -1,0 +1,25 @@
+"""Whether a file is of this program's time: every file that is kept has a format, a number that only grows.
+
+A file without one has format 1. A program that writes what older ones cannot read raises the number.
+"""
+
+from __future__ import annotations
+
+
+class LaterVersion(ValueError):
+    """A file of a program that is newer than this one. It is not damaged, and nothing may be made in its place."""
+
+
+def check_format(found: object, newest: int, what: str) -> None:
+    """Check that this program reads a format. found: as the file says it. what: the file, in words.
+
+    Raises:
+        LaterVersion: it is newer than `newest`.
+    """
+    if type(found) is int and found > newest:
+        raise LaterVersion(f"{what} was made by {later(found, newest)}")
+
+
+def later(found: int, newest: int) -> str:
+    """What is said of a newer format."""
+    return f"a later version (format {found}; this program reads up to {newest}): upgrade this program"
