@@ -9,6 +9,7 @@ cross as the bytes of `federation.wire`. A process that dies takes only its site
 from __future__ import annotations
 
 import atexit
+import fcntl
 import logging
 import os
 import signal
@@ -230,12 +231,26 @@ def _serve(hire: Hire, line: Connection, asked: Event, umask: int) -> None:
             line.send((time.monotonic() - begun, said))
 
 
+def _die_with_parent(sentinel: int) -> None:
+    """Have the kernel kill this process when the run's own ends, which closes its end of this pipe.
+
+    The signal that Linux sends to children of a process (PR_SET_PDEATHSIG) would not do: the parent is the fork server,
+    and it lives as long as its children.
+    """
+    if sys.platform == "linux":
+        fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+
+
 def _end_with_parent() -> None:
     """A killed run's sites must not go on: the same run may begin again at once, on the same folders.
 
     In a thread that nobody waits for: `Thread.start` waits for ever where memory is too short for the thread to begin.
+    On Linux the kernel kills besides, since a thread waits for Python's lock, which other work may hold for long.
     """
     parent = parent_process()
     if parent is not None:
+        _die_with_parent(parent.sentinel)
         wait([parent.sentinel])
         os._exit(1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from federation.rounds import QuorumLost
+from pipelines.coordinator.arguments import command_of
 from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.world import DATA_CODES, SitesMissing
 from pipelines.loader.document import ConfigError, Document, FilesMissing, render
@@ -19,6 +20,10 @@ from pipelines.runs.runner import SelectionError, StageFailed
 from pipelines.settings.config import Config
 from privacy.settings_error import words_of
 
+REMEDIES: Mapping[Exit, str] = {
+    Exit.DISK: "what was finished is kept; free space on the disk, or make it writable",
+    Exit.MEMORY: "what was finished is kept; free memory",
+}
 CODES: Mapping[type[BaseException], Exit] = {
     UnusableCohort: Exit.DATA,
     SelectionError: Exit.CONFIG,
@@ -27,14 +32,27 @@ CODES: Mapping[type[BaseException], Exit] = {
 
 
 def report_failure(
-    error: BaseException, said: Document | None, options: argparse.Namespace, console: Console, root: Path | None = None
+    error: BaseException,
+    said: Document | None,
+    options: argparse.Namespace,
+    console: Console,
+    root: Path | None = None,
+    resumes: Callable[[Exit], bool] = lambda code: False,
 ) -> int:
-    """Print why a run failed, and return the exit code. root: the run's folder, for the trace of unexpected errors."""
+    """Print why a run failed, and return the exit code. root: the run's folder, for the trace of unexpected errors.
+    resumes: whether somebody else goes on with a run that ended with this code, so that nobody is told to.
+    """
     code = code_of(error)
     if isinstance(error, ConfigError):
         words = render(error if said is None else naming_values(error, options.values, said.lines), options.config)
     else:
         words = words_of(error) or type(error).__name__
+    command = getattr(error, "command", None)
+    if resumes(code) and isinstance(error, StageFailed):
+        kept, _, _ = words.partition("; to go on:")
+        words = f"{kept}; the run goes on by itself"
+    elif code in REMEDIES and command is None:
+        words = f"{words}\n{REMEDIES[code]}; to go on:\n{command_of(options)}"
     if code is Exit.FAILED and root is not None:
         words = f"trace: {write_trace(root, error)}\n{words}"
     return print_error(words, code, console, as_json=options.json, error=error)

@@ -87,12 +87,14 @@ STAGES = (*BEFORE_REPORT, replace(report.STAGE, needs=tuple(stage.name for stage
 
 class Engines(NamedTuple):
     """The engines that send requests to the federation's hospitals and to external sites. far: the command that began
-    the run, where hospitals are on other machines; empty in a simulation.
+    the run, where hospitals are on other machines; empty in a simulation. resumes: whether whoever gave this run goes
+    on with it after it ended with a code.
     """
 
     inside: Engine
     outside: Engine
     far: str = ""
+    resumes: Callable[[Exit], bool] = lambda code: False
 
 
 def run_command(
@@ -126,7 +128,8 @@ def run_command(
         root = Path(config.runs) / config.name
         return _run(config, options, console, engines, stop)
     except (Exception, KeyboardInterrupt) as error:
-        return report_failure(error, said, options, console, root)
+        resumes = (lambda code: False) if engines is None else engines.resumes
+        return report_failure(error, said, options, console, root, resumes)
 
 
 def _run(

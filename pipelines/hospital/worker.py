@@ -256,11 +256,16 @@ def cause(error: BaseException) -> str:
 
 
 def logged(hospital: Hospital, text: str) -> None:
-    """Add a line to the hospital's log; where it cannot be written, to the log of the process, which goes to stderr."""
+    """Add a line to the hospital's log; where it cannot be written, one line to the log of the process, which goes to
+    stderr: what was asked, and the end of a trace.
+    """
     line = f"{hospital.now()} {text}"
     try:
         hospital.root.mkdir(parents=True, exist_ok=True)
         with (hospital.root / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
     except OSError as error:
-        logging.getLogger(__name__).error("%s: log.txt cannot be written (%s): %s", hospital.name, error, line)
+        first, *others = line.strip().splitlines()
+        told = " ".join([first, *others[-1:]])
+        why = error.strerror or type(error).__name__
+        logging.getLogger(__name__).error("%s: log.txt cannot be written (%s): %s", hospital.name, why, told)

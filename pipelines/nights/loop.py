@@ -162,7 +162,7 @@ def _advance(desk: Desk, task: Task, tonight: Tonight) -> None:
             if failure(error) != "memory":
                 raise
             tonight.short = "memory"
-            _later(desk, task, [Odd(task.series, "no_memory", "too little memory")], tonight, time.monotonic())
+            _later(desk, task, [Odd(task.series, "short_memory", "too little memory")], tonight, time.monotonic())
             return
         if task.state != "retrieved":
             _answered(desk, tonight)

@@ -27,7 +27,7 @@ from federation.flare import Jobs
 from pipelines.coordinator.arguments import PROG, selection
 from pipelines.loader.document import DATA_ROOT, ConfigError, Document, problem_at
 from pipelines.loader.validation import validate
-from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, Ended, Order, write_order
+from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, Ended, Order, is_resumable, write_order
 from pipelines.remote.startup_kit import write_job
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
@@ -164,7 +164,7 @@ def _run_jobs(operation: Operation, order: Order) -> Ended:
         job = _submit(operation, path, order)
         _follow(operation, job)
         done = _read(operation.place / DONE)
-        if isinstance(done, dict) and not _is_resumable(operation, int(done["exit"])):
+        if isinstance(done, dict) and not is_resumable(operation.place, int(done["exit"])):
             return Ended(int(done["exit"]), str(done["said"]))
         if operation.stop.requested:
             raise Stopped("asked for", order.command)
@@ -200,11 +200,6 @@ def _job_is_alive(place: Path, since: float) -> bool:
     with suppress(OSError):
         since = (place / ALIVE).stat().st_mtime
     return time.time() - since < ALIVE_S
-
-
-def _is_resumable(operation: Operation, code: int) -> bool:
-    """Whether the run ended only because hospitals were lost, or to let one rejoin."""
-    return code in (Exit.STOPPED, Exit.LOCKED) or (code == Exit.SITE and bool(_read(operation.place / GONE)))
 
 
 def _command(options: argparse.Namespace) -> str:

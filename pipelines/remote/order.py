@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from pipelines.runs.exits import Exit
+
 MESSAGES, ALIVE, GONE, DONE, STOP = "told.txt", "alive", "gone.json", "done.json", "stop"
 
 
@@ -43,3 +45,8 @@ def read_order(path: Path) -> Order:
     said = json.loads(path.read_text())
     lists = {key: tuple(said[key]) for key in ("arguments", "inside", "outside")}
     return Order(**{**said, **lists})
+
+
+def is_resumable(place: Path, code: int) -> bool:
+    """Whether a run ended only because hospitals were lost, or to let one rejoin: another job then goes on with it."""
+    return code in (Exit.STOPPED, Exit.LOCKED) or (code == Exit.SITE and (place / GONE).exists())

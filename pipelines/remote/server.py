@@ -21,7 +21,7 @@ from rich.console import Console
 
 from federation.flare import ServerApp
 from federation.remote import Reach, Remote
-from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, read_order
+from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, is_resumable, read_order
 from pipelines.runs.replies import kept_in
 from pipelines.runs.stopping import Stop
 
@@ -51,7 +51,7 @@ def execute_order(path: Path, reached: Mapping[str, Reach]) -> None:
             for sites in (order.inside, order.outside)
         )
         with redirect_stdout(said):
-            engines = Engines(inside, outside, order.command)
+            engines = Engines(inside, outside, order.command, lambda code: is_resumable(place, code))
             code = run_command(parse(order.arguments), console, engines=engines, stop=stop)
     (place / DONE).write_text(json.dumps({"exit": code, "said": said.getvalue()}))
 

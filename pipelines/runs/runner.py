@@ -65,12 +65,17 @@ class Results:
 
 
 class StageFailed(RuntimeError):
-    """A stage raised `cause`. The last line of the text is the command that resumes the run."""
+    """A stage raised `cause`. The last line of the text is the command that resumes the run. gone: the run's folder, if
+    it was removed at work.
+    """
 
-    def __init__(self, stage: str, cause: Exception, command: str) -> None:
-        self.stage, self.cause, self.command = stage, cause, command
+    def __init__(self, stage: str, cause: Exception, command: str, gone: Path | None = None) -> None:
+        self.stage, self.cause, self.command, self.gone = stage, cause, command, gone
         told = f"stage {stage} failed: {type(cause).__name__}: {words_of(cause)}"
-        super().__init__(f"{told}\nfinished stages are kept; to go on:\n{command}")
+        what = "finished stages are kept; to go on:"
+        if gone is not None:
+            what = f"{gone} is gone, with the stages that were finished: somebody removed it meanwhile; to begin anew:"
+        super().__init__(f"{told}\n{what}\n{command}")
 
     __reduce__ = pickled
 
@@ -108,7 +113,12 @@ def execute(
             on_step(Event("kept", step, index, len(steps)))
         else:
             on_step(Event("begun", step, index, len(steps)))
-            ran[name] = _run(step, world, root, steps, stop, _command_from(step, steps, command))
+            try:
+                ran[name] = _run(step, world, root, steps, stop, _command_from(step, steps, command))
+            except StageFailed as error:
+                if all(one.folder(root).is_dir() for one in steps[:index] if one.state != "skip") and root.is_dir():
+                    raise
+                raise StageFailed(name, error.cause, command, root) from error.cause
             on_step(Event("done", step, index, len(steps), ran[name]))
     artifacts = {step.stage.name: step.folder(root) for step in steps if step.state != "skip"}
     return Results(artifacts, tuple(ran), tuple(kept), ran)

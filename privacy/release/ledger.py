@@ -271,7 +271,7 @@ def _put_head(path: Path, chain: Chain) -> None:
 
 
 def _head_line(head: Head) -> bytes:
-    return json.dumps({**head._asdict(), "format": FORMAT}).encode() + b"\n"
+    return json.dumps(head._asdict()).encode() + b"\n"
 
 
 def _write(path: Path, data: bytes, how: int) -> None:

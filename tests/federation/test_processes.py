@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,8 @@ def hired(asked, tell):
 
     def process(call, message):
         time.sleep(float(message.facts.get("seconds", 0.0)))
+        if message.facts.get("holds"):  # Python's lock, for minutes
+            re.match("(a+)+$", "a" * 40 + "b")
         return Message({}, {"process": os.getpid()})
 
     def crash(call, message):
@@ -256,7 +259,7 @@ def test_with_the_first_process_work_beside_ends(tmp_path, how):
     assert path.with_suffix(".cleared").exists() == (how != "killed")
 
 
-@pytest.mark.parametrize("how", ["ends", "killed", "interrupted"])
+@pytest.mark.parametrize("how", ["ends", "killed", "interrupted", "killed at work that holds Python's lock"])
 def test_with_the_first_process_all_others_end(tmp_path, how):
     """However it ends: a killed run begins again on the same folders."""
     script = tmp_path / "script.py"
@@ -274,14 +277,15 @@ def test_with_the_first_process_all_others_end(tmp_path, how):
                 call = Call("run", 1, "train", {{}})
                 print(engine.ask(call, {{"a": Message()}}).replies["a"].facts["process"], flush=True)
                 if {how!r} != "ends":
-                    engine.ask(call, {{"a": Message({{}}, {{"seconds": 60.0}})}})
+                    facts = {{"holds": True}} if "lock" in {how!r} else {{"seconds": 60.0}}
+                    engine.ask(call, {{"a": Message({{}}, facts)}})
             """
         )
     )
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as first:
         number = int(first.stdout.readline())
         time.sleep(0.3)
-        if how == "killed":
+        if how.startswith("killed"):
             first.kill()
         elif how == "interrupted":
             first.send_signal(signal.SIGINT)

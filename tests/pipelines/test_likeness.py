@@ -128,7 +128,7 @@ def damaged(good: Message) -> dict[str, bytes]:
     return {
         "is of another model": whole(tensors, {**facts, "model": "0" * 16}),
         "is damaged": b"PK\x03\x04 a zip file",
-        "is damaged (it holds no statistics of format 1)": whole(tensors, {**facts, "format": 2}),
+        "was made by a later version (format 2; this program reads up to 1)": whole(tensors, {**facts, "format": 2}),
         "is damaged ('inputs/mean')": whole({}, facts),
         "is damaged (inputs: numbers that": whole({**tensors, "inputs/scale": torch.zeros(3)}, facts),
         "is damaged (features: 2 patients": whole(tensors, {**facts, "features": {**facts["features"], "patients": 2}}),

@@ -465,7 +465,7 @@ def test_too_little_memory_for_a_series_is_no_error_of_ours_and_keeps_no_other_w
 
     first = night(tmp_path, hospital, clock, bad)
     assert (first.ended, first.bugs, _code(first, late=False)) == ({"later": 1, "stored": 2}, 0, Exit.MEMORY)
-    assert [dict(night(tmp_path, hospital, clock, bad).ended) for _ in range(2)] == [{"later": 1}, {"no_memory": 1}]
+    assert [dict(night(tmp_path, hospital, clock, bad).ended) for _ in range(2)] == [{"later": 1}, {"short_memory": 1}]
 
 
 def test_images_that_our_own_disk_does_not_give_back_are_fetched_again_before_a_refusal(
