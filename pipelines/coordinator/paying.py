@@ -10,6 +10,7 @@ from pipelines.coordinator.stages import train
 from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.released_counts import cost_of_counts
+from pipelines.loader.document import ConfigError
 from pipelines.runs.kept_versions import kept_versions
 from pipelines.runs.plan import KEPT_OLDER, Stage, Step, explain, explained
 from pipelines.settings.config import Config
@@ -17,6 +18,7 @@ from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
 from privacy.dp.events import Event
 from privacy.message import Json, as_mapping
+from privacy.settings_error import Problem
 
 FREE = ("track", "report")
 """Stages that are made again whenever the program changed: hospitals repeat what they told, and nobody pays."""
@@ -56,6 +58,19 @@ def priced(world: World, steps: Sequence[Step[World]]) -> dict[str, dict[str, fl
             if stage in asked and events:
                 found.setdefault(stage, {})[site] = cost(events, _delta(world.config, site)).epsilon
     return {stage: found[stage] for stage in asked if stage in found}
+
+
+def check_may_spend(config: Config, steps: Sequence[Step[World]]) -> None:
+    """Check that the hospitals whose policies are known here may pay again, before any work.
+
+    Raises:
+        ConfigError: some may not, and something would be paid again.
+    """
+    again = any(step.state == "run" and step.stage.name not in FREE for step in steps)
+    closed = [site for site, said in config.sites.items() if not said.policy.spend_again]
+    if again and closed:
+        text = "false: patients of this hospital pay for nothing twice; leave out --spend, or say true"
+        raise ConfigError([Problem(("sites", site, "policy", "spend_again"), text) for site in closed])
 
 
 def price_lines(steps: Sequence[Step[World]], prices: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -25,7 +25,7 @@ from pipelines.coordinator.arguments import command_of, read_settings
 from pipelines.coordinator.check import check
 from pipelines.coordinator.failures import report_failure
 from pipelines.coordinator.held import held
-from pipelines.coordinator.paying import show_plan, versions_of
+from pipelines.coordinator.paying import check_may_spend, show_plan, versions_of
 from pipelines.coordinator.stages import (
     audit,
     augment,
@@ -146,6 +146,8 @@ def _run(
         if options.check or options.headers:
             return check(world, console, stages, as_json=options.json, headers=options.headers)
         steps = plan(stages, world, root, **chosen, fresh=options.fresh, versions=world.versions, command=command)
+        if options.spend:
+            check_may_spend(config, steps)
         if options.explain:
             show_plan(steps, world, as_json=options.json)
             return int(Exit.OK)

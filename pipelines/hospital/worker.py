@@ -29,6 +29,7 @@ from pipelines.hospital.benchmark import benchmark
 from pipelines.hospital.features import extract
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.hospital.page import page
+from pipelines.hospital.paid_once import LATER, MEANING, check_paid_once, meaning_of
 from pipelines.hospital.private_limits import check_may_answer, check_paid
 from pipelines.hospital.recommending import compare
 from pipelines.hospital.request_checks import check_question
@@ -226,6 +227,7 @@ def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission)
 
     def work(memory: Message) -> tuple[Message, Message]:
         check_paid(hospital, memory)
+        check_paid_once(hospital, call, message)
         with noting() as written:
             done = handler(hospital, call, message, memory)
         if call.request not in UNLISTED:
@@ -233,6 +235,7 @@ def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission)
         said: dict[str, Json] = {"best": message.facts.get("best")} if call.request in ("train", "finish") else {}
         used = allowed.used | _reading(hospital, call)
         said |= {PACKAGES: [list(one) for one in sorted(used)]} if used else {}
+        said |= {} if call.request in LATER else {MEANING: meaning_of(call, message)}
         facts = {**done.memory.facts, **said, "event": done.event, "commit": secrets.token_hex(16)}
         return done.reply, Message(done.memory.tensors, facts)
 

@@ -124,7 +124,8 @@ class Policy:
     unit: what a patient is called in the statement.
     plugins: installed packages whose methods, networks, translators, extractors and readers may run here: name ->
     digest, as `consilium plugins` prints both; none by default.
-    delta: at which every ε is computed if there is no budget.
+    delta: at which every ε is computed if there is no budget. spend_again: False = what patients paid for once is never
+    answered anew under another name, even if the coordinator says `--spend` or `--fresh`.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -144,6 +145,7 @@ class Policy:
     plugins: Mapping[str, str] = field(default_factory=dict)
     trusted_models: Mapping[str, str] = field(default_factory=dict)
     max_model_bytes: int = 2**28
+    spend_again: bool = True
 
     def __post_init__(self) -> None:
         problems = [

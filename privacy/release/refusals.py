@@ -43,6 +43,7 @@ UNDECIDED: Mapping[str, str] = {
     "policy_public": POLICY,
     "policy_pooling": POLICY,
     "policy_privacy": POLICY,
+    "policy_again": LEDGER,
     "policy_inside": POLICY,
     "policy_plugin": "follows from what was asked, from the policy, and from the packages that are installed",
     "policy_model": POLICY,

@@ -139,6 +139,24 @@ def test_a_person_may_spend_again_and_is_told_the_price_before(place, monkeypatc
     assert charged(root) == after, "once asked is once paid"
 
 
+def test_a_policy_may_forbid_to_pay_twice_whatever_the_coordinator_says(place, monkeypatch, capsys):
+    root = place("private")
+    before = charged(root)
+    made = {**RUNS["private"], "sites": {name: dict(site) for name, site in dict(RUNS["private"]["sites"]).items()}}
+    for site in made["sites"].values():
+        site["policy"] = {**site["policy"], "spend_again": False}
+    Path("tiny.yaml").write_text(json.dumps(made))
+    raised(monkeypatch, "train", "evaluate")
+    assert main(["tiny.yaml"]) == Exit.OK, "what is kept needs no permission"
+    assert main(["tiny.yaml", "--spend"]) == Exit.CONFIG
+    assert "spend_again" in capsys.readouterr().err
+    monkeypatch.setattr(coordinator, "check_may_spend", lambda *_: None)  # as a coordinator elsewhere might
+    for option in ("--spend", "--fresh"):
+        assert main(["tiny.yaml", option]) == Exit.SITE
+        assert "policy_again" in capsys.readouterr().err
+    assert charged(root) == before
+
+
 def test_spend_moves_only_what_is_selected(place, monkeypatch):
     root = place("private")
     raised(monkeypatch, "train", "evaluate")

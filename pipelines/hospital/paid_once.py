@@ -1,0 +1,61 @@
+"""Whether patients already paid for what is asked: a hospital whose policy says `spend_again: false` pays only once."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from federation.conversation import newest, remembered
+from pipelines.hospital.hospital import Hospital
+from pipelines.runs.listing import listed
+from pipelines.runs.store import DiskFolder
+from privacy.message import Call, Json, Malformed, Message, as_mapping, to_bytes
+from privacy.release import ledger as ledgers
+from privacy.release.gate import Refused
+
+MEANING = "meaning"
+"""The fact of a memory with the digest of the question that it answers, without the question's name."""
+LATER = ("train", "finish")
+"""Requests that go on with what `introduce` began: they are checked there."""
+FREE = ("ingest", "moments")
+"""Reading files again costs nothing: counts leave once, and are repeated."""
+
+
+def meaning_of(call: Call, message: Message) -> str:
+    """A digest of what is asked, whatever the conversation is called."""
+    return hashlib.sha256(call.request.encode() + b"\0" + to_bytes(message)).hexdigest()
+
+
+def check_paid_once(hospital: Hospital, call: Call, message: Message) -> None:
+    """Check that no other conversation asked the same and was paid for.
+
+    Raises:
+        Refused: `policy_again`; its cause names the other conversation.
+    """
+    if hospital.policy.spend_again or call.request in (*LATER, *FREE):
+        return
+    lines = ledgers.lines(hospital.ledger) if hospital.ledger.exists() else iter(())
+    paid = {str(line.get("run")) for line, _ in ledgers.charged(lines) if _costs(line.get("event"))}
+    asked = meaning_of(call, message)
+    for path in listed(hospital.root, "conversations/*/*/"):
+        run = f"{path.parent.name}/{path.name}"
+        if run != call.run and run in paid and asked in _answered(path, call, message):
+            raise Refused("policy_again") from ValueError(
+                f"{run} asked the same, patients paid for it, and the policy says spend_again: false"
+            )
+
+
+def _answered(path: Path, call: Call, message: Message) -> set[str]:
+    """Digests of the questions that a conversation answered; of a training, of its introduction."""
+    folder = DiskFolder(path)
+    try:
+        facts = (remembered(folder, 0) if call.request == "introduce" else newest(folder)).facts
+    except Malformed:
+        return set()
+    opening = as_mapping(facts.get("opening"))
+    begun = meaning_of(call, Message(message.tensors, opening)) if opening and call.request == "introduce" else ""
+    return {str(facts.get(MEANING, "")), begun} - {""}
+
+
+def _costs(event: Json) -> bool:
+    return as_mapping(event).get("kind") not in ("nothing", "declared")
