@@ -87,7 +87,7 @@ PIXELS = Line(
     Cnn(widths=(8, 16), norm="group"),
     Work(lr=3e-3, augment="flip"),
     Work(lr=1e-2, augment="flip"),
-    Protection(clip=5.0, sampling=0.25, views=1, chunk=64),
+    Protection(clip=5.0, sampling=0.25, views=1),
     True,
     private_rounds=10,
 )
@@ -95,7 +95,7 @@ FEATURES = Line(
     Mlp(hidden=()),
     Work(optimizer="sgd", lr=2.0, batch=256),
     Work(optimizer="sgd", lr=2.0),
-    Protection(clip=1.0, sampling=0.25, views=1, chunk=4096),
+    Protection(clip=1.0, sampling=0.25, views=1),
     False,
 )
 LINES = {"CNN on pixels": PIXELS, "linear head on the features": FEATURES}

@@ -2,7 +2,7 @@
 
 One step of the WGAN-GP critic, gradient penalty and all, on U patients with K images each, on one thread, without the
 fakes and the generator (the same for both). Plain: the same U K images in one batch. Private: a gradient for
-each patient (vmap), clipped, summed, with noise from the operating system; in chunks as by default, and all at once.
+each patient alone, clipped, summed, with noise from the operating system.
 The ways take turns, so that a busy machine slows all of them: only ratios within a run count. Memory: how far each way
 lifts the resident size, at most, above what was there before its first step.
 """
@@ -29,7 +29,7 @@ from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 
 TURNS = 7
-WAYS = ("plain", "private", "all at once")
+WAYS = ("plain", "private")
 LATENT = 32
 
 
@@ -42,7 +42,7 @@ def step(way: str, side: int, width: int, patients: int, views: int) -> Callable
     if way == "plain":
         plain = open_access(data, batch=n, seed=0)
         return lambda: plain.gradient(own.critic, objective, plain.draw(), aux)
-    how = Protection(sampling=1.0, views=views, noise=1.0, chunk=patients if way == "all at once" else None)
+    how = Protection(sampling=1.0, views=views, noise=1.0)
     private = open_private(data, how, counts=NOTHING)
     return lambda: private.gradient(own.critic, objective, private.draw(), aux)
 

@@ -1,10 +1,11 @@
 """Cost of a private step against a plain one: python benchmarks/private_step.py
 
 One step of descent on U patients with K images each, forwards, backwards and update, on one thread. The plain step has
-the same U K images in one batch. Private: a gradient for each patient, clipped, summed, with noise from the operating
-system; `under vmap` is the way that a network takes of which it is not known that it keeps rows apart. Beside it stands
-Opacus's own way (hooks, every image a unit: a weaker promise that does less work). The ways take turns, and the least
-CPU time of each counts, so that a busy machine slows all of them alike: only ratios within a run say anything.
+the same U K images in one batch. Private: a gradient for each patient, who passes alone, clipped, summed, with noise
+from the operating system. Beside it stands Opacus's own way (hooks, every image a unit, rows of all patients in one
+pass: a weaker promise that does less work). The ways take turns, and the least CPU time of each counts, so that a busy
+machine slows all of them alike: only ratios within a run say anything. Then scores of 256 images, one by one as they
+are released privately, against chunks.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from federation.models.mlp import Mlp
 from federation.task import Task
 from privacy.dp.access import Batch, Rows, open_access
 from privacy.dp.events import NOTHING
-from privacy.dp.persample import Way
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 
@@ -53,13 +53,9 @@ def plain(task: Task, data: Rows) -> Callable[[], object]:
     return lambda: site.descend(module, task.objective, steps=1)
 
 
-def private(
-    task: Task, data: Rows, views: int, *, chunk: int | None = None, way: Way = "together"
-) -> Callable[[], object]:
+def private(task: Task, data: Rows, views: int) -> Callable[[], object]:
     module = task.network()
-    how = Protection(sampling=1.0, views=views, noise=1.0, chunk=chunk)
-    access = open_private({"train": data}, how, counts=NOTHING)
-    access.ways.module, access.ways.objective, access.ways.way = module, task.objective, way
+    access = open_private({"train": data}, Protection(sampling=1.0, views=views, noise=1.0), counts=NOTHING)
     site = Site("private", task, Work(), access)
     return lambda: site.descend(module, task.objective, steps=1)
 
@@ -98,17 +94,15 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     patients = int(sys.argv[1]) if len(sys.argv) > 1 else 32
     print(f"{patients} patients a step, least CPU time of {TURNS} turns; times the plain step of the same images\n")
-    print("| network | K | plain, ms | private | private, all at once | private, under vmap | Opacus, unit = image |")
-    print("|---|---|---|---|---|---|---|")
+    print("| network | K | plain, ms | private | Opacus, unit = image |")
+    print("|---|---|---|---|---|")
     for name, task in TASKS.items():
         for views in (1, 4):
             data = rows(task, patients, views)
             found = timed(
                 {
                     "plain": plain(task, data),
-                    "default": private(task, data, views),
-                    "all": private(task, data, views, chunk=patients),
-                    "vmap": private(task, data, views, way="alone"),
+                    "private": private(task, data, views),
                     "opacus": opacus(task, data),
                 },
                 TURNS[views],
@@ -119,3 +113,15 @@ if __name__ == "__main__":
                 + " | ".join(f"{s / base:.2f}" for s in found.values())
                 + " |"
             )
+    print("\n| network | 256 images in chunks, ms | one by one |")
+    print("|---|---|---|")
+    for name, task in TASKS.items():
+        module, x = task.network(), torch.randn(256, *task.inputs)
+        scored = timed(
+            {
+                "chunks": lambda: task.probabilities(module, x),  # noqa: B023
+                "alone": lambda: task.probabilities(module, x, alone=True),  # noqa: B023
+            },
+            TURNS[4],
+        )
+        print(f"| {name} | {1000 * scored['chunks']:.1f} | {scored['alone'] / scored['chunks']:.2f} |")

@@ -232,7 +232,7 @@ def trained(line: Line, division: Cut, epsilon: float | None, seed: int) -> Trai
         if noise is None:
             access = open_access(rows, batch=line.work.batch, seed=1000 * seed + k)
         else:
-            access = open_private(rows, Protection(clip=CLIP, sampling=SAMPLING, views=1, noise=noise, chunk=64))
+            access = open_private(rows, Protection(clip=CLIP, sampling=SAMPLING, views=1, noise=noise))
         sites[name], memories[name] = Site(name, task, line.work, access), Message()
     state = method.start(initial_parameters(method, task, seed=seed), {name: Message() for name in sites})
     merged: dict[str, int] = {}

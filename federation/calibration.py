@@ -49,10 +49,13 @@ class Calibrated(NamedTuple):
     module: nn.Module
     centring: Centring | None = None
 
-    def probabilities(self, task: Task, x: Tensor) -> Tensor:
-        """Predicted probabilities (n, classes, *spatial) of examples x; for two classes and float64 if centred."""
+    def probabilities(self, task: Task, x: Tensor, *, alone: bool = False) -> Tensor:
+        """Predicted probabilities (n, classes, *spatial) of examples x; for two classes and float64 if centred.
+
+        alone: as in `federation.task.Task.probabilities`. A model that is centred is never released with noise.
+        """
         if self.centring is None:
-            return task.probabilities(self.module, x)
+            return task.probabilities(self.module, x, alone=alone)
         positive = recentred(log_odds(self.module, x), self.centring)
         return torch.stack([1 - positive, positive], dim=1)
 

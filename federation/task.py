@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from federation.parameters import loaded
 from privacy.dp.access import Batch, Forward
-from privacy.dp.chunks import at_once
+from privacy.dp.chunks import at_once, one_by_one
 from privacy.message import Params
 
 Kind: TypeAlias = Literal["classification", "segmentation"]
@@ -112,13 +112,25 @@ class Task:
         """The loss of each example (b,) that depends on no model's settings and needs no maps."""
         return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
 
-    def probabilities(self, module: nn.Module, x: Tensor, *, chunk: int | None = None) -> Tensor:
-        """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode."""
+    def probabilities(self, module: nn.Module, x: Tensor, *, alone: bool = False) -> Tensor:
+        """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode.
+
+        alone: each example passes by itself, so that its probabilities do not hang on the others, not even by rounding.
+        What is released with noise must be computed so: `privacy.dp.persample` says why.
+        """
+
+        def predicted(part: Tensor) -> Tensor:
+            probability: Tensor = module(part).logits.softmax(dim=1)
+            return probability
+
         module.eval()
-        chunk = chunk or at_once(x, dense=self.kind == "segmentation")
         with torch.no_grad():
-            parts = [module(part).logits.softmax(dim=1) for part in torch.split(x, chunk)]
-        return torch.cat(parts) if parts else x.new_zeros(0, self.classes, *self.spatial)
+            if not len(x):
+                return x.new_zeros(0, self.classes, *self.spatial)
+            if alone:
+                return one_by_one(predicted, x)
+            chunk = at_once(x, dense=self.kind == "segmentation")
+            return torch.cat([predicted(part) for part in torch.split(x, chunk)])
 
 
 def segments(module: nn.Module) -> bool:

@@ -71,7 +71,7 @@ def an_example_is_scored_alone_as_among_others(task: Task) -> None:
     """In evaluation no example's probabilities depend on who else is there, and they sum to 1."""
     network = task.network()
     x, _ = _pair(task)
-    together, alone = task.probabilities(network, x), task.probabilities(network, x, chunk=1)
+    together, alone = task.probabilities(network, x), task.probabilities(network, x, alone=True)
     hold(bool(torch.allclose(together.sum(dim=1), torch.ones(()), atol=1e-5)), "probabilities do not sum to 1")
     hold(bool(torch.allclose(together, alone, atol=1e-5)), "probabilities depend on the other examples of a batch")
 

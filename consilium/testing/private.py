@@ -28,7 +28,7 @@ ADAM = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
 SGD = Work(optimizer="sgd", lr=0.05, batch=24, epochs=2)
 SCHEDULE = Schedule(rounds=2)
 NOISED = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, validation_noise=3.0, cut="c")
-QUIET = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, counts_noise=0.0)
+QUIET = Protection(clip=1e2, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, counts_noise=0.0)
 """Everybody is drawn at every step, nothing is clipped, and there is no noise."""
 
 

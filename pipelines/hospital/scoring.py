@@ -133,7 +133,8 @@ def _labels(
     facts: Mapping[str, Json],
 ) -> tuple[Told, Home]:
     """Released scores of a classifier, and those that stay."""
-    rows, probabilities = splits["test"], served.probabilities(start.task, splits["test"].x).cpu()
+    rows, private = splits["test"], start.protection is not None
+    probabilities = served.probabilities(start.task, rows.x, alone=private).cpu()
     # NaN counts as no decision; failing here instead would reveal one bit about a patient.
     probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
     tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())

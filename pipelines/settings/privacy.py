@@ -18,8 +18,8 @@ class PatientLevel:
     the noise. The report states the sum over methods. noise: instead of epsilon, the noise multiplier of gradients,
     which determines epsilon. clip: C, the clipping norm of a patient's gradient. sampling: q, the probability with
     which a patient is in a step; an epoch is 1 / q steps, and `work.batch` is not used. views: K, images of a patient
-    in a step. loss_bound: clipping bound of a patient's validation loss. chunk: patients in memory at a time. unit:
-    what `patient` stands for in these data, for the statement.
+    in a step. loss_bound: clipping bound of a patient's validation loss. chunk: without effect (`Protection`).
+    unit: what `patient` stands for in these data, for the statement.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

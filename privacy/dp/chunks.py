@@ -1,8 +1,10 @@
-"""Chunk sizes of forward passes, and auxiliary inputs per row."""
+"""Chunk sizes of forward passes, passes of single rows, and auxiliary inputs per row."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -12,11 +14,45 @@ DENSE = 2**20  # numbers in the images of one pass, if features are as large as 
 
 
 def at_once(x: Tensor, *, dense: bool) -> int:
-    """Number of rows of x (n, ...) per forward pass, if rows do not influence each other.
+    """Number of rows of x (n, ...) per forward pass, if rows do not influence each other but by rounding.
 
     dense: the network predicts a class per pixel.
     """
     return max(1, min(ROWS, DENSE // max(1, math.prod(x.shape[1:])))) if dense else ROWS
+
+
+def apart(x: Tensor, rows: Tensor) -> Tensor:
+    """Some rows of x (n, ...), by their numbers (m,), in memory of their own: (m, ...).
+
+    A copy begins at an address that torch's allocator aligns. A slice begins somewhere in the middle of all rows, and
+    libraries of linear algebra may round by the address of what they multiply.
+    """
+    return x.index_select(0, rows.to(x.device)).contiguous()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: with several, how work is shared out changes from one call to the next, and so do last
+    bits (seen in one of some hundred gradients of a ResNet-18 on two threads).
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def one_by_one(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """function(x) for rows x (n, ...), computed for one row (1, ...) at a time: (n, ...).
+
+    What is computed of a row is then the same, bit for bit, whatever the other rows are and however many (on a CPU;
+    `docs/explanation/privacy.md`).
+    """
+    if not len(x):
+        return function(x)
+    with one_thread():
+        return torch.cat([function(apart(x, torch.tensor([row]))) for row in range(len(x))])
 
 
 def in_turn(aux: Tensor, rows: int) -> Tensor:

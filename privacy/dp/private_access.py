@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from privacy.dp.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, ballots
 from privacy.dp.access_limit import AccessLimit
-from privacy.dp.chunks import at_once
+from privacy.dp.chunks import apart, one_thread
 from privacy.dp.dpsgd import private_gradient
 from privacy.dp.entropy import Source, choices, chosen, state, unrepeatable
 from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
 from privacy.dp.mechanisms import bounded_mean, vote_histogram
 from privacy.dp.modules import unfit
 from privacy.dp.moments import Embed, Moments, Patients, noised_moments
-from privacy.dp.persample import CHUNK, Ways, patient_gradients
+from privacy.dp.persample import patient_gradients
 from privacy.dp.protection import Protection
 from privacy.dp.units import Units, Views, all_views, some_views, units_of
 
@@ -68,7 +68,6 @@ class PrivateAccess:
     fit: list[nn.Module] = field(default_factory=list)
     strays: list[int] = field(default_factory=list)
     limit: AccessLimit = field(default_factory=AccessLimit)
-    ways: Ways = field(default_factory=Ways)
 
     @property
     def events(self) -> list[Event]:
@@ -149,11 +148,11 @@ class PrivateAccess:
         if self.dry:
             return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, math.nan)
         expected = (1.0 if use.full else p.sampling) * max(1, self.sizes.get("train", 0))
-        parts = self._parts(module, objective, use, aux)
-        with unrepeatable(self.source):
+        patients = patient_gradients(module, objective, self._patients(use, aux))
+        with unrepeatable(self.source), one_thread():
             gradient = private_gradient(
                 named,
-                parts,
+                (patient.gradient for patient in patients),
                 clip=p.clip,
                 noise=p.noise,
                 expected=expected,
@@ -200,9 +199,10 @@ class PrivateAccess:
         patients = Patients(rows.x, rows.y, whose)
         count = self.sizes.get("train", 0)
         self.booked.extend((self.counts, Part(p.cut, "train", Gaussian(p.noise))))  # the count divides the centre
-        return noised_moments(
-            patients, embed, classes, width=width, radius=radius, count=count, noise=p.noise, source=self.source
-        )
+        with one_thread():
+            return noised_moments(
+                patients, embed, classes, width=width, radius=radius, count=count, noise=p.noise, source=self.source
+            )
 
     def votes(self, assign: Assign, bins: int) -> Tensor:
         """The sum of training patients' vote shares, with noise: (bins,) float64. A patient's shares sum to 1.
@@ -218,31 +218,26 @@ class PrivateAccess:
         noise = self.protection.votes_noise
         if noise is None:
             raise ValueError("votes were not paid for: votes_noise is null; give the noise multiplier that was planned")
-        cast = torch.zeros(0, bins) if self.dry else ballots(self.splits["train"], assign, bins)
+        with one_thread():
+            cast = torch.zeros(0, bins) if self.dry else ballots(self.splits["train"], assign, bins)
         noised = vote_histogram(cast, noise_multiplier=noise, source=self.source)
         self.booked.append(Part(self.protection.cut, "train", noised.event))
         return noised.value
 
-    def _parts(
-        self, module: nn.Module, objective: Objective, use: _Use, aux: Tensor | None
-    ) -> Iterator[dict[str, Tensor]]:
-        """Gradients of the drawn patients, `chunk` of them at a time; at least one part."""
-        index, weight, rows = use.views.rows, use.views.weight, self.splits["train"]
-        if aux is not None and aux.shape[1] != index.shape[1]:
-            raise ValueError(f"aux must be (A, {index.shape[1]}, ...): one for each view, found {tuple(aux.shape)}")
+    def _patients(self, use: _Use, aux: Tensor | None) -> Iterator[Batch]:
+        """The views of each drawn patient, augmented, in memory of their own: one patient at a time."""
+        rows, p = self.splits["train"], self.protection
+        if aux is not None and not use.full and aux.shape[1] != p.views:
+            raise ValueError(f"aux must be (A, {p.views}, ...): one for each view, found {tuple(aux.shape)}")
         random = torch.Generator()
         if self.augment is not None:
             random.set_state(use.state)
-        given = torch.zeros(0) if aux is None else self._given(len(index), len(aux))
-        least = CHUNK if rows.y.dim() == 1 else 1
-        chunk = self.protection.chunk or _chunk(math.prod(rows.x.shape[1:]) * index.shape[1], least)
-        for own in (slice(begin, begin + chunk) for begin in range(0, max(1, len(index)), chunk)):
-            x, y = rows.x[index[own]], rows.y[index[own]]
-            if self.augment is not None and not use.full and len(x):
-                moved, along = self.augment(x.flatten(0, 1), y.flatten(0, 1), random)
-                x, y = moved.reshape(x.shape), along.reshape(y.shape)
-            extra = None if aux is None else aux[given[own].to(aux.device)]
-            yield patient_gradients(module, objective, x, y, weight[own].to(x), extra, chunk=chunk, ways=self.ways)[0]
+        given = torch.zeros(len(use.views)) if aux is None else self._given(len(use.views), len(aux))
+        for index, number in zip(use.views, given, strict=True):
+            x, y = apart(rows.x, index), apart(rows.y, index)
+            if self.augment is not None and not use.full:
+                x, y = self.augment(x, y, random)
+            yield Batch(x, y, None if aux is None else apart(aux[int(number)], torch.arange(len(y)) % aux.shape[1]))
 
     def _given(self, patients: int, sets: int) -> Tensor:
         """Which set of aux each patient of a sample gets: (patients,), drawn independently for each.
@@ -298,17 +293,10 @@ def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Uni
     """Each patient's mean of a statistic over their rows, in evaluation mode: (N,)."""
     training = module.training
     module.eval()
-    with torch.no_grad():
-        parts = [
-            statistic(module, Batch(rows.x[index], rows.y[index])).double().cpu()
-            for index in torch.split(units.order, at_once(rows.x, dense=rows.y.dim() > 1))
+    with torch.no_grad(), one_thread():
+        means = [
+            float(statistic(module, Batch(apart(rows.x, index), apart(rows.y, index))).double().mean())
+            for index in all_views(units, torch.arange(len(units.sizes)))
         ]
     module.train(training)
-    whose = torch.repeat_interleave(torch.arange(len(units.sizes)), units.sizes)
-    sums = torch.zeros(len(units.sizes), dtype=torch.float64).index_add_(0, whose, torch.cat(parts))
-    return sums / units.sizes
-
-
-def _chunk(size: int, least: int) -> int:
-    """How many patients of `size` numbers to process at a time: the fastest that fits (benchmarks/private_step.py)."""
-    return max(least, min(256, 2**18 // max(1, size)))
+    return torch.tensor(means, dtype=torch.float64)

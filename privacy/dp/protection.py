@@ -17,8 +17,8 @@ class Protection:
 
     clip: C. sampling: q. views: K. noise: of gradients. validation_noise: of `measure`. counts_noise: of `shares`.
     votes_noise: of `votes`. With None the value is not released (NaN, uniform, an error). loss_bound: a patient's
-    statistic is clipped to [0, bound]. chunk: number of patients whose gradients are in memory at a time; None: chosen
-    by image size. cut: name of the division into splits.
+    statistic is clipped to [0, bound]. chunk: without effect, because patients pass one at a time; read so that older
+    settings stay valid. cut: name of the division into splits.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,11 +22,8 @@ class Units(NamedTuple):
     sizes: Tensor
 
 
-class Views(NamedTuple):
-    """Rows of U patients: (U, K). weight: (U, K), each patient's sum to 1: a patient's rows weigh the same."""
-
-    rows: Tensor
-    weight: Tensor
+Views: TypeAlias = Sequence[Tensor]
+"""For each patient of a sample the numbers of the rows that are used, (K,); K is at least 1 and may differ."""
 
 
 def units_of(rows: Rows) -> Units:
@@ -38,14 +36,10 @@ def units_of(rows: Rows) -> Units:
 def some_views(units: Units, patients: Tensor, views: int, source: Source = os.urandom) -> Views:
     """K rows of each patient (indices (U,)), drawn with replacement and independently of all other patients."""
     start, size = units.start[patients].unsqueeze(1), units.sizes[patients].unsqueeze(1)
-    shape = (len(patients), views)
-    return Views(units.order[start + choices(shape, size, source)], torch.full(shape, 1.0 / views, dtype=torch.float64))
+    return list(units.order[start + choices((len(patients), views), size, source)])
 
 
 def all_views(units: Units, patients: Tensor) -> Views:
-    """Every row of each patient once; shorter lists are filled up with rows of weight 0."""
-    start, size = units.start[patients, None], units.sizes[patients, None]
-    longest = int(size.max()) if len(size) else 1
-    position = torch.arange(longest)[None, :]
-    inside = position < size
-    return Views(units.order[start + torch.where(inside, position, 0)], inside.double() / size)
+    """Every row of each patient once."""
+    whose = torch.split(units.order, units.sizes.tolist())
+    return [whose[patient] for patient in patients.tolist()]

@@ -36,7 +36,7 @@ from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 
 MOVES = [(name, augment) for name, augment in AUGMENTATIONS.items() if augment is not None]
-QUIET = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, counts_noise=0.0)
+QUIET = Protection(clip=1e2, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, counts_noise=0.0)
 
 
 def scattered(*shape: int, classes: int = 3, seed: int = 0) -> torch.Tensor:
@@ -207,14 +207,13 @@ def test_a_patients_gradient_is_that_of_the_patient_alone(inputs):
     task = Task(UNet(width=4, levels=2, norm="group"), inputs, 3, "segmentation")
     module = task.network().double()
     x, y = torch.rand(5, 2, *inputs, dtype=torch.float64), scattered(5, 2, *inputs[1:])
-    weight = torch.full((5, 2), 0.5, dtype=torch.float64)
-    found, losses = patient_gradients(module, task.objective, x, y, weight, chunk=2)
-    for patient in range(5):
-        loss = task.objective(module, Batch(x[patient], y[patient])).mean()
+    views = [Batch(x[patient], y[patient]) for patient in range(5)]
+    for patient, batch in zip(patient_gradients(module, task.objective, views), views, strict=True):
+        loss = task.objective(module, batch).mean()
         expected = torch.autograd.grad(loss, list(module.parameters()))
-        assert float(losses[patient]) == pytest.approx(float(loss.detach()), abs=1e-12)
+        assert patient.loss == pytest.approx(float(loss.detach()), abs=1e-12)
         for (name, _), gradient in zip(module.named_parameters(), expected, strict=True):
-            assert torch.allclose(found[name][patient], gradient, atol=1e-12)
+            assert torch.allclose(patient.gradient[name], gradient, atol=1e-12)
 
 
 def test_private_access_moves_masks_with_the_views_of_a_patient():
@@ -228,8 +227,8 @@ def test_private_access_moves_masks_with_the_views_of_a_patient():
     access = open_private({"train": rows}, replace(QUIET, views=3), augment=noted, source=random.Random(0).randbytes)
     task = testbed.dense_task(norm="group")
     access.gradient(task.network().double(), task.objective, access.draw())
-    (x, y), patients = seen[0], len(rows.patient.unique())
-    assert y.shape == (3 * patients, 8, 8) and torch.equal(x[:, 0].long(), y)
+    assert len(seen) == len(rows.patient.unique()), "each patient by itself"
+    assert all(y.shape == (3, 8, 8) and torch.equal(x[:, 0].long(), y) for x, y in seen)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +245,8 @@ def test_private_training_on_masks_without_noise_is_plain_training(algorithm, do
     if algorithm.name == "cusfl":  # by patient its balance is another method, unless the cap binds
         algorithm = replace(algorithm, cap=0.01)
     task, work, schedule = testbed.mask_task(norm="group"), Work(lr=0.02), Schedule(rounds=2)
+    if algorithm.name == "cusfl":
+        work = Work(optimizer="sgd", lr=0.05)  # Adam would show the rounding of tiny gradients
     sites = {name: alone(testbed.scenes(k)) for k, name in enumerate("ab")}
     plain, bare = (testbed.federation(algorithm, sites, task=task, work=work) for _ in range(2))
     private = {name: replace(hospital, protection=QUIET) for name, hospital in bare.items()}

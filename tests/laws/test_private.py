@@ -47,6 +47,8 @@ def doubles():
 def test_without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_training(algorithm, work):
     if algorithm.name == "cusfl":  # by patient its balance is another method, unless the cap binds
         algorithm = replace(algorithm, cap=0.01)
+    if algorithm.name in ("cusfl", "moe"):
+        work = SGD  # some gradients are as small as their rounding to 2^-40 of the clip, which Adam would show
     near = 1e-7 if algorithm.name == "moments" else 1e-9  # it sums whole multiples of 2^-40
     laws.without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_training(algorithm, work, near)
 

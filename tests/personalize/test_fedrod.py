@@ -149,7 +149,7 @@ def test_privately_without_noise_it_is_plain_training_and_every_round_asks_for_s
     """Same draws (all patients), huge clip, no noise, also of shares; the accesses are the same in every round."""
     sites = {"a": reference.alone(1), "b": reference.alone(2)}
     work = Work(optimizer="sgd", lr=0.05, batch=24)
-    quiet = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, counts_noise=0.0)
+    quiet = Protection(clip=1e2, sampling=1.0, views=1, noise=0.0, counts_noise=0.0)
     _, plain = run(FedRod(), work, testbed.task(), sites)
     _, private = run(FedRod(), work, testbed.task(), sites, protection=quiet)
     assert all(testbed.close(plain[name], private[name], 1e-9) for name in sites)

@@ -139,7 +139,7 @@ def test_a_site_sees_its_contrasts_round_by_round_and_nobody_else_does():
 @pytest.mark.usefixtures("doubles")
 def test_private_training_without_noise_and_clipping_is_plain_training():
     sites = {"a": reference.alone(1), "b": reference.alone(2, 0.7)}
-    quiet = Protection(clip=1e4, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, cut="c")
+    quiet = Protection(clip=1e2, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, cut="c")
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
     _, plain = reference.trained(PerFCL(), sites, testbed.task(), work)
     _, private = reference.trained(PerFCL(), sites, testbed.task(), work, protection=quiet)

@@ -191,7 +191,7 @@ def test_numbers_beyond_all_bounds_are_refused(site, change):
 @pytest.mark.parametrize("scale", [1e18, 1e25, 1e37])
 def test_a_gradient_whose_norm_overflows_is_left_out_and_the_sum_is_finite(scale):
     rows = Rows(torch.ones(4, 3) * torch.tensor([[1.0], [scale], [1.0], [1.0]]), torch.zeros(4).long(), torch.arange(4))
-    access = open_private({"train": rows}, Protection(clip=1e4, sampling=1.0, views=1, noise=0.0))
+    access = open_private({"train": rows}, Protection(clip=1e2, sampling=1.0, views=1, noise=0.0))
     module = torch.nn.Linear(3, 1)
 
     def loss(forward, batch):

@@ -19,7 +19,6 @@ from federation.models.cnn import Cnn
 from federation.task import Task
 from privacy.dp.access import Batch, Rows, open_access
 from privacy.dp.access_limit import LOOKS, NUMBERS, AccessLimit, TooLong
-from privacy.dp.dpsgd import without_strays
 from privacy.dp.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed
 from privacy.dp.modules import unfit
 from privacy.dp.persample import patient_gradients
@@ -27,7 +26,7 @@ from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.dp.units import all_views, some_views, units_of
 
-QUIET = Protection(clip=1e4, sampling=1.0, views=3, noise=0.0, chunk=3)
+QUIET = Protection(clip=1e2, sampling=1.0, views=3, noise=0.0)
 
 
 def bytes_of(seed: int):
@@ -48,32 +47,50 @@ NETWORKS = {
 }
 
 
-def loop(module: nn.Module, objective, x, y, weight, aux=None):
-    """The slow second implementation: one backward pass for each patient alone."""
-    named = dict(module.named_parameters())
-    found = {name: [] for name in named}
-    for u in range(len(x)):
-        loss = (objective(module, Batch(x[u], y[u], None if aux is None else aux[u])) * weight[u]).sum()
-        for name, gradient in zip(
-            named, torch.autograd.grad(loss, list(named.values()), create_graph=False, allow_unused=True), strict=True
-        ):
-            found[name].append(torch.zeros_like(named[name]) if gradient is None else gradient)
-    return {name: torch.stack(parts) for name, parts in found.items()}
+def by_vmap(module: nn.Module, objective, views: list[Batch]) -> dict[str, torch.Tensor]:
+    """The second implementation: gradients of all patients at once, by torch.func. All have as many views."""
+    params = {name: p.detach() for name, p in module.named_parameters()}
+
+    def loss(params, x, y, aux):
+        def forward(*inputs):
+            return torch.func.functional_call(module, params, inputs)
+
+        return objective(forward, Batch(x, y, aux)).mean()
+
+    x, y = torch.stack([batch.x for batch in views]), torch.stack([batch.y for batch in views])
+    aux = None if views[0].aux is None else torch.stack([batch.aux for batch in views])
+    axes = (None, 0, 0, None if aux is None else 0)
+    return torch.func.vmap(torch.func.grad(loss), in_dims=axes, randomness="different")(params, x, y, aux)
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 16])
+def furthest(patients, other: dict[str, torch.Tensor]) -> float:
+    """The largest difference of patients' gradients from (U, *shape) by name."""
+    gradients = [patient.gradient for patient in patients]
+    assert all(set(gradient) == set(other) for gradient in gradients)
+    return max(
+        float((gradient[name] - other[name][u]).abs().max()) for u, gradient in enumerate(gradients) for name in other
+    )
+
+
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_gradients_of_patients_are_those_of_a_loop_in_float64(kind, chunk):
+def test_gradients_of_patients_are_those_of_vmap_in_float64(kind):
     task = NETWORKS[kind]
     torch.manual_seed(0)
     module = task.network().double()
-    x = torch.randn(5, 3, *task.inputs, dtype=torch.float64)
-    y, weight = torch.randint(2, (5, 3)), torch.rand(5, 3, dtype=torch.float64)
-    fast, losses = patient_gradients(module, task.objective, x, y, weight, chunk=chunk)
-    slow = loop(module, task.objective, x, y, weight)
-    assert set(fast) == set(slow) and losses.shape == (5,)
-    for name, gradient in fast.items():
-        assert float((gradient - slow[name]).abs().max()) < 1e-10
+    views = [Batch(torch.randn(3, *task.inputs, dtype=torch.float64), torch.randint(2, (3,))) for _ in range(5)]
+    patients = list(patient_gradients(module, task.objective, views))
+    assert furthest(patients, by_vmap(module, task.objective, views)) < 1e-10
+    for patient, batch in zip(patients, views, strict=True):
+        assert patient.loss == pytest.approx(float(task.objective(module, batch).mean()), abs=1e-12)
+
+
+def test_parameters_that_the_loss_does_not_reach_have_zeros():
+    module = nn.ModuleDict({"used": nn.Linear(2, 1), "spare": nn.Linear(2, 1)})
+    views = [Batch(torch.ones(1, 2), torch.zeros(1))]
+    for objective, names in ((lambda f, b: f["used"](b.x)[:, 0], {"used"}), (lambda f, b: b.x.sum(dim=1), set())):
+        (patient,) = patient_gradients(module, objective, views)
+        reached = {name.split(".")[0] for name, value in patient.gradient.items() if bool((value != 0).any())}
+        assert reached == names and len(patient.gradient) == 4
 
 
 def test_a_gradient_penalty_inside_the_loss_works_and_takes_what_is_no_patients():
@@ -88,16 +105,10 @@ def test_a_gradient_penalty_inside_the_loss_works_and_takes_what_is_no_patients(
         slope = torch.func.grad(score)(between).norm(dim=1)
         return forward(batch.aux)[:, 0] - forward(batch.x)[:, 0] + 10 * (slope - 1) ** 2
 
-    def plain(module, batch):
-        between = (0.3 * batch.x + 0.7 * batch.aux).requires_grad_()
-        slope = torch.autograd.grad(module(between).sum(), between, create_graph=True)[0].norm(dim=1)
-        return module(batch.aux)[:, 0] - module(batch.x)[:, 0] + 10 * (slope - 1) ** 2
-
     x, fakes = torch.randn(2, 4, 3, 6, dtype=torch.float64)
-    y, weight = torch.zeros(4, 3, dtype=torch.long), torch.full((4, 3), 1 / 3, dtype=torch.float64)
-    fast, _ = patient_gradients(critic, wgan_gp, x, y, weight, fakes)
-    slow = loop(critic, plain, x, y, weight, fakes)
-    assert max(float((fast[name] - slow[name]).abs().max()) for name in slow) < 1e-10
+    views = [Batch(own, torch.zeros(3, dtype=torch.long), fake) for own, fake in zip(x, fakes, strict=True)]
+    patients = patient_gradients(critic, wgan_gp, views)
+    assert furthest(patients, by_vmap(critic, wgan_gp, views)) < 1e-10
 
 
 def test_private_descent_without_noise_and_with_a_huge_clip_is_the_plain_gradient_of_patient_means():
@@ -113,20 +124,9 @@ def test_private_descent_without_noise_and_with_a_huge_clip_is_the_plain_gradien
 
     plain = open_access({"train": rows}, batch=4, seed=0)
     wanted = plain.gradient(module, weighted, plain.draw(full=True)).gradient
-    assert max(float((private[name] - wanted[name]).abs().max()) for name in wanted) < 1e-12
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 5, 100])
-def test_a_logical_batch_in_parts_is_one_batch_with_one_noise_and_one_event(chunk):
-    task, rows = NETWORKS["cnn"], images()
-    module = task.network().double()
-    whole, parts = (
-        open_private({"train": rows}, replace(QUIET, clip=0.01, noise=0.5, chunk=size), source=bytes_of(4))
-        for size in (1000, chunk)
+    assert max(float((private[name] - wanted[name]).abs().max()) for name in wanted) < 1e-9, (
+        "rounding to 2^-40 of the clip"
     )
-    left, right = (a.gradient(module, task.objective, a.draw(full=True)).gradient for a in (whole, parts))
-    assert max(float((left[name] - right[name]).abs().max()) for name in left) < 1e-12
-    assert whole.events == parts.events
 
 
 def test_noise_has_the_standard_deviation_that_is_booked():
@@ -174,12 +174,10 @@ def test_patients_whose_gradient_is_no_number_are_left_out_and_counted_at_home()
     rows = images(dtype=torch.float32)
     rows.x[rows.patient == 2] = math.nan
     task = NETWORKS["cnn"]
-    access = open_private({"train": rows}, replace(QUIET, chunk=2))
+    access = open_private({"train": rows}, QUIET)
     gradient = access.gradient(task.network(), task.objective, access.draw(full=True)).gradient
     assert all(bool(g.isfinite().all()) for g in gradient.values())
     assert sum(access.strays) == 1
-    found, strays = without_strays([torch.tensor([[1.0, math.inf], [2.0, 3.0]])])
-    assert strays == 1 and found[0].tolist() == [[2.0, 3.0]]
 
 
 def test_k_uses_of_one_draw_are_k_gaussians_on_one_sample():
@@ -201,7 +199,7 @@ def test_a_draw_shows_the_same_views_each_time_it_is_used():
     def turned(x, y, generator):
         return torch.where(torch.rand(len(x), 1, 1, 1, generator=generator) < 0.5, x.flip(-1), x), y
 
-    access = open_private({"train": rows}, replace(QUIET, chunk=2), augment=turned)
+    access = open_private({"train": rows}, QUIET, augment=turned)
     module, draw = task.network().double(), access.draw()
     one, two = (access.gradient(module, task.objective, draw).gradient for _ in range(2))
     assert testbed.equal(one, two)
@@ -371,10 +369,10 @@ def test_views_are_of_their_patient_and_all_views_are_each_row_once(patients, vi
     who = torch.arange(len(units.sizes))
     some, every = some_views(units, who, views, bytes_of(seed)), all_views(units, who)
     numbers = patient.unique()
-    assert bool((patient[some.rows] == numbers[:, None]).all()) and some.rows.shape == (len(numbers), views)
-    assert sorted(every.rows[every.weight > 0].tolist()) == list(range(20))
-    for each in (some, every):
-        assert torch.allclose(each.weight.sum(dim=1), torch.ones(len(numbers), dtype=torch.float64))
+    assert len(some) == len(every) == len(numbers)
+    for number, drawn, rows_ in zip(numbers, some, every, strict=True):
+        assert drawn.shape == (views,) and bool((patient[drawn] == number).all())
+        assert rows_.tolist() == (patient == number).nonzero()[:, 0].tolist()
 
 
 def test_settings_that_protect_nobody_are_refused_together():
@@ -401,10 +399,8 @@ def test_functional_forward_reaches_every_parameter_of_a_wrapper():
     def loss(forward, batch):
         return functional.cross_entropy(forward(batch.x), batch.y, reduction="none")
 
-    x, y, weight = torch.randn(3, 2, 4, dtype=torch.float64), torch.randint(2, (3, 2)), torch.full((3, 2), 0.5)
-    fast, _ = patient_gradients(module, loss, x, y, weight.double())
-    slow = loop(module, loss, x, y, weight.double())
-    assert max(float((fast[name] - slow[name]).abs().max()) for name in slow) < 1e-10
+    views = [Batch(torch.randn(2, 4, dtype=torch.float64), torch.randint(2, (2,))) for _ in range(3)]
+    assert furthest(patient_gradients(module, loss, views), by_vmap(module, loss, views)) < 1e-10
 
 
 def test_a_rehearsal_ends_after_so_many_looks_of_each_kind_and_a_real_round_is_not_cut_off():
@@ -448,4 +444,4 @@ def test_a_rehearsal_books_what_is_done_and_keeps_no_state_of_a_generator():
         for _ in range(3):
             access.gradient(module, task.objective, access.draw())
     assert composed(dry.events) == composed(real.events)
-    assert sum(use.state.numel() + use.views.rows.numel() for use in dry.uses) == 0 < real.uses[0].state.numel()
+    assert sum(use.state.numel() + len(use.views) for use in dry.uses) == 0 < real.uses[0].state.numel()

@@ -49,9 +49,9 @@ from pipelines.settings.load import with_own_policies
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
 from privacy.attacks import audit as auditing
-from privacy.dp.access import Rows
+from privacy.dp.access import Batch, Rows
 from privacy.dp.accounting import by_split, cost
-from privacy.dp.dpsgd import private_gradient, without_strays
+from privacy.dp.dpsgd import private_gradient
 from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
@@ -76,7 +76,7 @@ from privacy.release.gate import BUDGET, Refused, release, unaffordable
 from privacy.release.policy import Budget, Policy
 
 COUNTS = Declared("counts")
-QUIET = Protection(clip=1e4, sampling=0.5, views=2, noise=0.0, cut="c")
+QUIET = Protection(clip=1e2, sampling=0.5, views=2, noise=0.0, cut="c")
 DELTA = 1e-5
 
 
@@ -156,10 +156,9 @@ def test_augmentation_follows_from_a_state_of_its_own_for_every_draw():
     assert len(set(states)) == 4
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 100])
-def test_patients_get_sets_of_aux_at_random_whatever_the_chunk(chunk):
+def test_patients_get_sets_of_aux_at_random():
     rows = Rows(torch.eye(7), torch.zeros(7, dtype=torch.long), torch.arange(7))
-    access = open_private({"train": rows}, replace(QUIET, chunk=chunk))
+    access = open_private({"train": rows}, QUIET)
     aux = torch.tensor([1.0, 2.0, 3.0]).reshape(3, 1, 1)
 
     def drawn() -> tuple[float, ...]:
@@ -170,8 +169,8 @@ def test_patients_get_sets_of_aux_at_random_whatever_the_chunk(chunk):
     assert {value for draw in draws for value in draw} == {1.0, 2.0, 3.0}
     assert len(set(draws)) > 40, "neither the same nor in turn"
     assert all(len({draw[place] for draw in draws}) == 3 for place in range(7)), "each patient by itself"
-    with pytest.raises(ValueError, match=r"aux must be \(A, 1, ...\)"):
-        added(access, rows, full=True, aux=torch.zeros(3, 2, 1))
+    with pytest.raises(ValueError, match=r"aux must be \(A, 2, ...\)"):
+        added(access, rows, aux=torch.zeros(3, 1, 1))
 
 
 def test_dropout_differs_between_patients_and_needs_more_than_a_seed_of_64_bits():
@@ -202,15 +201,9 @@ def test_a_network_of_which_nothing_is_trained_is_told_so():
 def test_parameters_that_are_not_trained_have_no_gradient_and_no_part_in_the_clip():
     module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
     module[0].requires_grad_(False)
-    x, y, weight = torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.long), torch.full((2, 3), 1 / 3)
-    found, _ = patient_gradients(module, lambda f, b: f(b.x)[:, 0], x, y, weight)
-    assert set(found) == {"1.weight", "1.bias"}
-
-
-def test_one_bad_number_in_any_parameter_leaves_the_whole_patient_out():
-    found, strays = without_strays([torch.ones(3, 2), torch.tensor([[1.0], [math.inf], [math.nan]])])
-    assert strays == 2
-    assert [block.tolist() for block in found] == [[[1, 1]], [[1]]]
+    views = Batch(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))
+    (patient,) = patient_gradients(module, lambda f, b: f(b.x)[:, 0], [views])
+    assert set(patient.gradient) == {"1.weight", "1.bias"}
 
 
 def wide(dropout: float) -> tuple[Weights, Rows]:
@@ -291,8 +284,7 @@ def test_noise_follows_its_source_and_no_generator_of_torch():
     found = []
     for seed in (0, 0, 1):
         torch.manual_seed(0)
-        part = {"w": torch.zeros(0, 4)}
-        found.append(private_gradient(params, [part], clip=1.0, noise=1.0, expected=1.0, source=bytes_of(seed))["w"])
+        found.append(private_gradient(params, [], clip=1.0, noise=1.0, expected=1.0, source=bytes_of(seed))["w"])
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
 
 

@@ -1,0 +1,431 @@
+"""What is computed of one patient is the same, bit for bit, whoever else is there.
+
+Nothing that is released with noise may hang on others by rounding: crafted weights amplify a last bit as they like.
+
+Each release is computed for a hospital, and again after patients are removed, come, change places or change what they
+hold. All that leads to it of everybody else must have the same bits. Then weights that were crafted to show rounding
+are tried, without noise: what leaves moves by what is booked and no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import small_clip
+from evaluation.scale import cell_of
+from evaluation.votes import BINS, class_votes, tree_votes
+from federation.features.radiomics import Radiomics
+from federation.features.whitening import row_by_row
+from federation.models.cam import Cam
+from federation.models.cnn import Cnn
+from federation.models.mlp import Mlp
+from federation.models.monai import Monai
+from federation.models.resnet import ResNet18
+from federation.models.unet import UNet
+from federation.task import Task
+from harmonize.complexity import Basis, Outside, outside
+from harmonize.game import critic_losses, fakes, players
+from harmonize.translation import own_curves
+from harmonize.veto import Limits
+from pipelines.hospital import scoring
+from pipelines.hospital.hospital import Hospital
+from pipelines.hospital.kept import cohort_of
+from pipelines.loader.validation import to_plain
+from privacy.dp import private_access
+from privacy.dp.access import Batch, Rows
+from privacy.dp.moments import SLACK
+from privacy.dp.private_access import PrivateAccess, open_private
+from privacy.dp.protection import Protection
+from small_site import PATIENTS, SCALE, SIDE, ask, hospital
+
+QUIET = Protection(clip=1.0, sampling=1.0, views=2, noise=0.0, validation_noise=0.0, votes_noise=0.0, loss_bound=1e6)
+N = 11
+DENSE = Monai(
+    network="DenseNet", norm="group", arguments={"init_features": 16, "growth_rate": 16, "block_config": (1, 1)}
+)
+NETWORKS: dict[str, Task] = {
+    "mlp": Task(Mlp(hidden=(17, 5)), (13,), 2),
+    "mlp, one logit": Task(Mlp(hidden=(25, 1), logits="one"), (16,), 2),
+    "linear": Task(Mlp(hidden=()), (110,), 2),
+    "cnn": Task(Cnn(norm="group"), (1, 16, 16), 3),
+    "cnn of volumes": Task(Cnn(widths=(8, 16), norm="group"), (1, 8, 8, 8), 2),
+    "cam": Task(Cam(norm="group"), (3, 16, 16), 2),
+    "resnet": Task(ResNet18(norm="group"), (1, 32, 32), 2),
+    "monai": Task(DENSE, (1, 32, 32), 2),
+    "unet": Task(UNet(width=4, levels=2, norm="group"), (1, 8, 8), 3, "segmentation"),
+    "prompt": small_clip.task(),
+}  # fmt: skip
+
+
+@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
+def _threads(request) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def crafted(task: Task) -> nn.Module:
+    """Weights of very different sizes: sums in which last bits decide."""
+    torch.manual_seed(3)
+    module = task.network()
+    with torch.no_grad():
+        for p in module.parameters():
+            p.mul_(10.0 ** torch.empty_like(p).uniform_(-1.0, 1.5))
+    return module
+
+
+def rows_of(task: Task) -> Rows:
+    """N patients with one to three rows each, not in order."""
+    g = torch.Generator().manual_seed(5)
+    patient = torch.repeat_interleave(torch.arange(N), torch.arange(N) % 3 + 1)
+    patient = patient[torch.randperm(len(patient), generator=g)]
+    x = torch.randn(len(patient), *task.inputs, generator=g)
+    return Rows(x, torch.randint(task.classes, (len(patient), *task.spatial), generator=g), patient)
+
+
+def with_rows(rows: Rows, keep: Tensor) -> Rows:
+    return Rows(rows.x[keep], rows.y[keep], rows.patient[keep])
+
+
+def neighbours(rows: Rows) -> Iterator[tuple[str, Rows]]:
+    """Other hospitals in which most patients are the same: their numbers stay."""
+    for name, gone in (("first", 0), ("middle", N // 2), ("last", N - 1)):
+        yield f"without the {name}", with_rows(rows, rows.patient != gone)
+    yield "two left", with_rows(rows, (rows.patient == 3) | (rows.patient == 8))
+    yield "alone", with_rows(rows, rows.patient == 5)
+    more = rows.x[rows.patient == 1].flip(-1)
+    numbers = torch.cat([torch.full((len(more),), -1), rows.patient])
+    added = Rows(torch.cat([more, rows.x]), torch.cat([rows.y[: len(more)], rows.y]), numbers)
+    yield "one more before all", added
+    yield "rows in another order", with_rows(rows, torch.arange(len(rows.y)).flip(0))
+    changed = rows.x.clone()
+    changed[rows.patient % 2 == 0] *= -1e3
+    yield "every other patient holds something else", Rows(changed, rows.y, rows.patient)
+
+
+def key(x: Tensor) -> bytes:
+    """A patient's rows, whatever order they lie in: by them one is found again."""
+    return b"".join(sorted(row.numpy().tobytes() for row in x))
+
+
+def digest(value: Tensor) -> bytes:
+    return hashlib.sha256(value.detach().numpy().tobytes()).digest()
+
+
+Seen = dict[bytes, tuple[bytes, ...]]
+"""What was computed of each patient, by the rows."""
+
+
+def gradients_of(task: Task, module: nn.Module, rows: Rows, monkeypatch, *, full: bool) -> Seen:
+    """Each patient's gradient before it is clipped."""
+    seen, keys = Seen(), list[bytes]()
+    release = private_access.private_gradient
+
+    def recorded(params, patients, **how):
+        for gradient in patients:  # the objective saw whose it is
+            seen[keys[-1]] = tuple(digest(gradient[name]) for name in sorted(gradient))
+        return release(params, [], **how)
+
+    def objective(forward, batch: Batch) -> Tensor:
+        keys.append(key(batch.x))
+        return task.objective(forward, batch)
+
+    access = open_private({"train": rows}, QUIET)
+    with monkeypatch.context() as patch:
+        patch.setattr(private_access, "private_gradient", recorded)
+        access.gradient(module, objective, access.draw(full=full))
+    return seen
+
+
+def agree(whole: Seen, other: Seen, what: str) -> None:
+    both = whole.keys() & other.keys()
+    assert both, what
+    different = [patient for patient in both if whole[patient] != other[patient]]
+    assert not different, f"{what}: {len(different)} of {len(both)} patients who did not change are computed otherwise"
+
+
+def ordered(rows: Rows) -> Rows:
+    """Rows of a patient in one order: only other patients' places change."""
+    order = torch.argsort(rows.x.flatten(1).sum(dim=1).double())
+    return with_rows(rows, order[torch.argsort(rows.patient[order], stable=True)])
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_patients_gradient_does_not_hang_on_others(name, monkeypatch):
+    task = NETWORKS[name]
+    module, rows = crafted(task), rows_of(task)
+    whole = gradients_of(task, module, ordered(rows), monkeypatch, full=True)
+    assert len(whole) == N
+    few = slice(1, None, 6) if name in ("resnet", "cam", "cnn") else slice(None)  # the others take seconds each
+    for what, other in list(neighbours(rows))[few]:
+        agree(whole, gradients_of(task, module, ordered(other), monkeypatch, full=True), what)
+    single = with_rows(rows, torch.tensor([int((rows.patient == k).nonzero()[0]) for k in range(N)]))
+    drawn = gradients_of(task, module, single, monkeypatch, full=False)
+    for what, other in list(neighbours(single))[few]:
+        agree(drawn, gradients_of(task, module, other, monkeypatch, full=False), f"views, {what}")
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_patients_loss_embedding_and_vote_do_not_hang_on_others(name):
+    task = NETWORKS[name]
+    module, rows = crafted(task), rows_of(task)
+
+    def seen(here: Rows, ask_: Callable[[PrivateAccess, Callable], object]) -> Seen:
+        computed = Seen()
+
+        def noted(x: Tensor, value: Tensor) -> Tensor:
+            computed[key(x)] = (value.detach().numpy().tobytes(),)
+            return value
+
+        access = open_private({"train": here, "validation": here}, QUIET)
+        ask_(access, noted)
+        return computed
+
+    def features(x: Tensor) -> Tensor:
+        module.eval()
+        with torch.no_grad():
+            z = module(x).features
+        return z.flatten(2).mean(dim=2) if z.dim() > 2 else z
+
+    def measured(access, noted):
+        access.measure(module, lambda f, b: noted(b.x, task.validation(f, b)), "validation")
+
+    def embedded(access, noted):
+        width = features(rows.x[:1]).shape[1]
+        access.moments(lambda x: noted(x, features(x)), task.classes, width=width, radius=1.0)
+
+    def voted(access, noted):
+        access.votes(lambda x, y: noted(x, (features(x).sum(dim=1) * 1e9).long() % 7), 7)
+
+    of_labels = (embedded,) if task.kind == "classification" else ()  # moments are of one label an example
+    for release in (measured, voted, *of_labels):
+        whole = seen(ordered(rows), release)
+        assert len(whole) == N
+        for what, other in neighbours(rows):
+            agree(whole, seen(ordered(other), release), f"{release.__name__}, {what}")
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_examples_probabilities_do_not_hang_on_others(name):
+    task = NETWORKS[name]
+    module, rows = crafted(task), rows_of(task)
+
+    def seen(here: Rows) -> Seen:
+        p = task.probabilities(module, here.x, alone=True)
+        return {x.numpy().tobytes(): (own.numpy().tobytes(),) for x, own in zip(here.x, p, strict=True)}
+
+    whole = seen(rows)
+    for what, other in neighbours(rows):
+        agree(whole, seen(other), what)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_the_critic_of_a_gan_and_the_score_of_a_hospital_do_not_hang_on_others(monkeypatch):
+    own = players(4, (1, 8, 8), 2, ema=0.9, start=None, seed=1, device=torch.device("cpu"))
+    aux = fakes(own.generator, torch.Generator().manual_seed(2), batch=1, views=2, device=torch.device("cpu"))
+    task = Task(Mlp(hidden=()), (1, 8, 8), 2)
+    rows = rows_of(task)
+    losses = critic_losses((1, 8, 8), 10.0)
+
+    def seen(here: Rows) -> Seen:
+        found, keys = Seen(), list[bytes]()
+        release = private_access.private_gradient
+
+        def recorded(params, patients, **how):
+            for gradient in patients:
+                found[keys[-1]] = tuple(digest(value) for value in gradient.values())
+            return release(params, [], **how)
+
+        def objective(forward, batch: Batch) -> Tensor:
+            keys.append(key(batch.x))
+            return losses(forward, batch)
+
+        access = open_private({"train": here}, QUIET)
+        with monkeypatch.context() as patch:
+            patch.setattr(private_access, "private_gradient", recorded)
+            access.gradient(own.critic, objective, access.draw(full=True), aux)
+        module = Outside(Basis(torch.zeros(64), torch.eye(64)[:5] * 1e3, torch.ones(5)))
+
+        def scored(forward, batch: Batch) -> Tensor:
+            value = outside(forward, batch)
+            found[b"score" + key(batch.x)] = (value.numpy().tobytes(),)
+            return value
+
+        open_private({"train": here}, QUIET).measure(module, scored, "train")
+        return found
+
+    whole = seen(ordered(rows))
+    assert len(whole) == 2 * N
+    for what, other in neighbours(rows):
+        agree(whole, seen(ordered(other)), what)
+
+
+# At the hospital: what is computed of patients before a release.
+
+NEVER = dict.fromkeys((field.name for field in fields(Limits)), None)
+GONE = [(), (0,), (13,), (PATIENTS - 1,), (0, 1, 2, 3, 4, 5, 6)]
+
+
+def by_patient(own: Hospital, cohort: str) -> Seen:
+    read = cohort_of(own, cohort)
+    return {
+        read.patients[number].encode(): (read.images[read.patient == number].numpy().tobytes(),)
+        for number in read.patient.unique().tolist()
+    }
+
+
+def test_features_do_not_hang_on_others(tmp_path):
+    """The scale's product is the same for all extractors, and that each row is its own is a law of all of them."""
+    width = Radiomics().extract(np.zeros((1, 1, SIDE, SIDE))).shape[1]
+    axes = torch.randn(width, 7, generator=torch.Generator().manual_seed(0)).double() * 1e3
+    scale = {"mean": torch.zeros(width).double(), "spread": torch.full((width,), 1e-3).double(), "axes": axes}
+    model = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "components": 7}
+    public = {"prior": "prostate_adc", "pictures": 1200}
+    made = []
+    for gone in GONE:
+        own, cohort = hospital(tmp_path / str(len(made)), without=gone)
+        reply = ask(own, "extract", 0, scale, cohort=cohort, model=model, public=public)
+        made.append(by_patient(own, str(reply.facts["cohort"])))
+    for gone, other in zip(GONE[1:], made[1:], strict=True):
+        agree(made[0], other, f"without {gone}")
+
+
+@pytest.mark.parametrize("offset", range(1, 8))
+def test_a_row_of_features_is_whitened_in_the_same_way_wherever_it_lies_in_memory(offset):
+    rng = np.random.default_rng(0)
+    row, axes = rng.normal(size=110), rng.normal(size=(110, 32))
+    shifted = np.zeros(118)[offset : offset + 110]
+    shifted[:] = row
+    assert np.array_equal(row_by_row(shifted[None], axes), row_by_row(row[None].copy(), axes))
+
+
+@pytest.mark.parametrize("name", own_curves())
+def test_translated_images_do_not_hang_on_others(name, tmp_path):
+    made = []
+    for gone in GONE:
+        own, cohort = hospital(tmp_path / str(len(made)), without=gone)
+        pictures = torch.rand(8, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(4)) * 2 - 1
+        shared = {"images": pictures, "labels": torch.arange(8) % 2}
+        facts = {"cohort": cohort, "scale": SCALE, "copies": 0, "seed": 0, "scanner": "P", "private": False}
+        translator = {"name": name, **({"steps": 2} if name == "randomized" else {})}
+        asked = {"space": "s", "translator": translator, "veto": NEVER, "is_target": False}
+        made.append(by_patient(own, str(ask(own, "translate", 0, shared, **facts, **asked).facts["cohort"])))
+    for gone, other in zip(GONE[1:], made[1:], strict=True):
+        agree(made[0], other, f"{name} without {gone}")
+
+
+TASK = Task(Cnn(widths=(8, 8), norm="group"), (1, SIDE, SIDE), 2)
+
+
+OPENING = {
+    **{"label": "x", "algorithm": {"name": "fedavg"}, "model": to_plain(TASK.model), "inputs": [1, SIDE, SIDE]},
+    **{"classes": 2, "work": {"optimizer": "sgd", "lr": 0.1, "epochs": None, "steps": 1}, "seed": 0},
+    **{"privacy": to_plain(QUIET), "evaluation_noise": 50.0},
+}
+SCORED = {"label": "x", "train_run": "r/none", "checkpoint": "latest", "best": None, "copies": 0, "central": True}
+
+
+def test_scores_that_are_released_privately_do_not_hang_on_others(tmp_path, monkeypatch):
+    module, release, seen = crafted(TASK), scoring.vote_histogram, []
+    for gone in GONE:
+        own, cohort = hospital(tmp_path / str(len(seen)), without=gone)
+        votes: list[Tensor] = []
+
+        def recorded(cast: Tensor, votes=votes, **how):
+            votes.append(cast)
+            return release(cast, **how)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(scoring, "vote_histogram", recorded)
+            opening = {**OPENING, "cohort": cohort}
+            ask(own, "evaluate", tensors=dict(module.state_dict()), opening=opening, cohort=cohort, **SCORED)
+        read = cohort_of(own, cohort)
+        tested = sorted(read.patient[read.split == 2].unique().tolist())
+        assert votes and all(len(level) == len(tested) for level in votes)
+        levels = votes[:3]  # where bins lie hangs on noise
+        names = [read.patients[number].encode() for number in tested]
+        seen.append({name: tuple(level[k].numpy().tobytes() for level in levels) for k, name in enumerate(names)})
+    for gone, other in zip(GONE[1:], seen[1:], strict=True):
+        agree(seen[0], other, f"without {gone}")
+
+
+# Crafted weights, no noise: what leaves moves by what is booked.
+
+INPUTS, WIDTH = 16, 24
+
+
+def amplifier(seed: int, times: float = 1e9) -> tuple[Task, nn.Module]:
+    """Its logit is 0 but for rounding, times so much: the sum of a layer minus the same sum in another order."""
+    task = Task(Mlp(hidden=(WIDTH + 1, 1), logits="one"), (INPUTS,), 2)
+    module = task.network()
+    w = torch.rand(WIDTH, INPUTS, generator=torch.Generator().manual_seed(seed))
+    first, second = module.stem[0], module.blocks[0][0]
+    with torch.no_grad():
+        first.weight.copy_(torch.cat([w, w.sum(dim=0, keepdim=True)]))
+        second.weight.copy_(torch.tensor([[times] * WIDTH + [-times]]))
+        for layer in (first, second):
+            layer.bias.zero_()
+        module.head.weight.fill_(1.0)
+        module.head.bias.fill_(-20.0)
+    return task, module.eval()
+
+
+def histogram(task: Task, module: nn.Module, rows: Rows) -> np.ndarray:
+    """All that `evaluate` releases, before noise: the levels of the scale, and the scores by class."""
+    p = task.probabilities(module, rows.x, alone=True).double().numpy()
+    y, whose = rows.y.numpy(), rows.patient.numpy()
+    levels = [tree_votes(cell_of(p[:, 1]), whose, level) for level in (1, 2, 3)]
+    edges = cell_of(np.linspace(0, 1, BINS + 1)[1:-1, None])[:, 0][None]
+    votes = [*levels, class_votes(y, p, whose, edges)]
+    return np.concatenate([(v / v.sum(axis=1, keepdims=True)).sum(axis=0) / 2 for v in votes])
+
+
+def clipped_sum(task: Task, module: nn.Module, rows: Rows) -> Tensor:
+    """In float64: the released sum is rounded to the parameters' type once, after the noise."""
+    released: list[Tensor] = []
+    true = private_access.private_gradient
+
+    def in_double(params, patients, **how):
+        doubles = {name: nn.Parameter(p.detach().double()) for name, p in params.items()}
+        released.extend(true(doubles, patients, **how).values())
+        return true(params, [], **how)
+
+    access = open_private({"train": rows}, QUIET, sizes={"train": 1})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private_access, "private_gradient", in_double)
+        access.gradient(module, task.objective, access.draw(full=True))
+    return torch.cat([value.flatten() for value in released])
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("seed", range(8))
+def test_what_leaves_of_a_crafted_network_moves_by_what_is_booked(seed):
+    task, module = amplifier(seed)
+    for p in module.parameters():
+        p.requires_grad_(True)
+    x = torch.rand(20, INPUTS, generator=torch.Generator().manual_seed(1000 + seed))
+    rows = Rows(x, torch.zeros(20, dtype=torch.int64), torch.arange(20))
+    whole = histogram(task, module, rows), clipped_sum(task, module, rows)
+    for gone in (0, 9, 19):
+        rest = with_rows(rows, rows.patient != gone)
+        assert np.linalg.norm(whole[0] - histogram(task, module, rest)) <= 1.0
+        assert float((whole[1] - clipped_sum(task, module, rest)).norm()) <= SLACK
+
+
+def test_rounding_of_rows_that_pass_together_would_be_seen():
+    """The control: among others, some of the crafted network's answers change."""
+    task, module = amplifier(18)
+    x = torch.rand(4000, INPUTS, generator=torch.Generator().manual_seed(5))
+    apart, together = (task.probabilities(module, x, alone=alone)[:, 1] > 0.5 for alone in (True, False))
+    assert int((apart != together).sum()) > 0
