@@ -17,11 +17,10 @@ from torch import Tensor
 
 from federation.randomness import derived
 from harmonize.networks import Inputs
-from harmonize.own import rows_of
 from harmonize.quality import Quality, measured
 from harmonize.randomized import Randomized
 from harmonize.scale import Progress, Scale
-from harmonize.translation import Own, Translator, back
+from harmonize.translation import Own, Translator, back, translate_each
 from harmonize.veto import HARMLESS, Limits, sentences, unknown, vetoes
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
@@ -41,7 +40,6 @@ from pipelines.runs.progress import shown
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.harmonization import AnySpace, Exported, Oracle
 from privacy.dp.access import Split
-from privacy.dp.chunks import apart, one_thread
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Call, Json, Message, Params, to_bytes
 from privacy.release.gate import Refused
@@ -223,10 +221,7 @@ def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohor
         params = translator.fit(
             own, shared["images"], seed=asked.seed, folder=folder, progress=told, device=hospital.device
         )
-    new = torch.empty_like(raw)
-    with one_thread():  # one patient at a time: whoever else is there must not change a bit
-        for rows in rows_of(cohort.patient):
-            new[rows] = translator.translate(params, apart(raw, rows), cohort.patient[rows])
+    new = translate_each(translator, params, raw, cohort.patient)
     return Brought(asked.scale.back(new), back(translator, params, raw), params)
 
 
