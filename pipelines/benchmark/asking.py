@@ -61,9 +61,11 @@ def visit(
     site: str,
     root: Path,
     check: Callable[[], None],
+    version: int = VERSION,
 ) -> Heard:
     """Ask one hospital for everything. root: the run's folder, which remembers its last answer, so that a ledger that
-    was put back from an older copy is noticed. check: called between requests; raises `Stopped` on request.
+    was put back from an older copy is noticed. check: called between requests; raises `Stopped` on request. version:
+    by which questions are named, as a run that pays keeps it (`pipelines.runs.kept_versions`).
     """
     heard = Heard(site)
     last: dict[str, Message] = {}
@@ -81,8 +83,8 @@ def visit(
     try:
         for label, model in models.items():
             try:
-                cohort = _read(heard, ask, first, reading_of(model.ready))
-                reply = _evaluated(settings, ask, model, cohort)
+                cohort = _read(heard, ask, first, reading_of(model.ready), version)
+                reply = _evaluated(settings, ask, model, cohort, version)
                 heard.evidence[label] = _evidence(settings, model, reply)
                 heard.replies[label] = reply
             except NoAnswer as none:
@@ -95,22 +97,22 @@ def visit(
 Ask = Callable[[str, str, Message], Message]
 
 
-def _read(heard: Heard, ask: Ask, first: Message, reading: Mapping[str, Json]) -> str:
+def _read(heard: Heard, ask: Ask, first: Message, reading: Mapping[str, Json], version: int) -> str:
     """The name of the hospital's cohort, read as a model wants. first: the question `survey`. Raises: NoAnswer."""
     facts = {**reading, "split": to_plain(Split()), "seed": SEED, "independent": True}
     there = str(ask("survey", "survey", first).facts.get("digest"))
-    name = f"ingest-{short(digest({'asked': facts, 'files': there, 'version': VERSION}))}"
+    name = f"ingest-{short(digest({'asked': facts, 'files': there, 'version': version}))}"
     heard.counts = ask(name, "ingest", Message({}, facts)).facts
     if heard.counts.get("too_many_rejected"):
         raise NoAnswer("ingest", TOO_MANY)
     return str(heard.counts["cohort"])
 
 
-def _evaluated(settings: BenchmarkSettings, ask: Ask, model: Signed, cohort: str) -> Message:
+def _evaluated(settings: BenchmarkSettings, ask: Ask, model: Signed, cohort: str, version: int) -> Message:
     """Raises: NoAnswer."""
     plan = settings.benchmark
     facts: dict[str, Json] = {"cohort": cohort, "copies": plan.copies, "epsilon": plan.epsilon}
-    name = f"{model.sha256}-{short(digest({**facts, 'version': VERSION}))}"
+    name = f"{model.sha256}-{short(digest({**facts, 'version': version}))}"
     signature = as_mapping(to_plain(model.signature))
     return ask(name, "benchmark", Message({TENSOR: to_tensor(model.data)}, {**facts, "signature": signature}))
 

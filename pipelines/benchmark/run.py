@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 from federation.engine import Engine, InProcess
-from pipelines.benchmark.asking import Heard, visit
+from pipelines.benchmark.asking import VERSION, Heard, visit
 from pipelines.benchmark.report import leading, told
 from pipelines.hospital.files import is_unwritten
 from pipelines.hospital.hospital import Hospital
@@ -25,6 +25,7 @@ from pipelines.hospital.simulated import simulated
 from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.models.signed import Signed, read_signed, settings_of
 from pipelines.runs.exits import Exit
+from pipelines.runs.kept_versions import keep_versions, kept_versions
 from pipelines.runs.progress import shown
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
 from pipelines.runs.store import DiskFolder
@@ -37,6 +38,10 @@ from privacy.release.signature import Unsigned, check_signature
 from privacy.settings_error import Problem
 
 PAGE, FACTS, SCORES, REPLIES = "benchmark.html", "benchmark.json", "scores.csv", "replies"
+
+
+STAGE = "benchmark"
+"""Its name among the versions that a run keeps."""
 
 
 def run_benchmark(
@@ -68,7 +73,8 @@ def run_benchmark(
         if options.check or options.headers:
             return _print_check(settings, models, root, console, as_json=options.json)
         engines = engine or _simulation(settings, root, stopping)
-        heard = _heard(settings, models, engines, root, stopping.check, console)
+        keep_versions(root, versions := kept_versions(root, {STAGE: VERSION}, spend=[STAGE] * options.spend))
+        heard = _heard(settings, models, engines, root, stopping.check, console, versions[STAGE])
         files = told(settings, models, heard, now=_now(), command=command, far=engine is not None)
         _write(root, files._asdict(), heard)
     code = Exit.OK if any(one.evidence for one in heard) else Exit.SITE
@@ -131,13 +137,14 @@ def _heard(
     root: Path,
     check: Callable[[], None],
     console: Console,
+    version: int,
 ) -> list[Heard]:
-    """What each hospital said, in the order of their names."""
+    """What each hospital said, in the order of their names. version: see `visit`."""
     found: list[Heard] = []
     with shown(settings.title or settings.name, console=console) as step:
         for place, site in enumerate(sorted(engine.sites)):
             step(place, len(engine.sites), site)
-            found.append(visit(settings, models, engine, site, root, check))
+            found.append(visit(settings, models, engine, site, root, check, version))
     return found
 
 

@@ -389,6 +389,23 @@ def test_noised_and_counted_hospitals_stand_on_one_page(place: Path) -> None:
     assert said["by"]["noise"] > 0 and said["by"]["value"] == pytest.approx(0.92, abs=0.1)
 
 
+def test_a_newer_program_is_told_the_same_and_nobody_pays_twice_unasked(place, monkeypatch) -> None:
+    private = {**TRUSTED, "budget": {"epsilon": 2.0}, "public": ["counts"], "min_patients": 1}
+    config = settings(place, {"careful": site(place, "careful", 8, private, patients=40)})
+
+    def paid() -> list[str]:
+        (path,) = place.rglob("ledger.jsonl")
+        lines = (line for line, _ in ledgers.charged(ledgers.lines(path)))
+        return [str(line["commit"]) for line in lines if line["event"]["kind"] not in ("nothing", "declared")]
+
+    assert run([config]) == Exit.OK
+    before = paid()
+    monkeypatch.setattr(pipelines.benchmark.run, "VERSION", pipelines.benchmark.run.VERSION + 1)
+    assert run([config]) == Exit.OK and paid() == before != []
+    run([config, "--spend"])
+    assert len(paid()) > len(before)
+
+
 # Kills, and answers that are none ------------------------------------------------------------------------------------
 
 
