@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import Field, TypeAdapter
 
@@ -15,6 +15,9 @@ from privacy.settings_error import Problem, SettingsError, refuse, unmet
 
 Unit: TypeAlias = Literal["auto", "1e-6 mm2/s", "1e-5 mm2/s", "1e-3 mm2/s", "mm2/s"]
 Separator: TypeAlias = Literal["comma", "semicolon", "tab"]
+ImageKind: TypeAlias = Literal["adc", "dwi"]
+KIND = "kind"
+"""In `select`, in the place of a DICOM keyword: what the reader takes an image for by its own evidence."""
 FITTED_UNIT: Unit = "1e-6 mm2/s"
 IMAGE, STEM = "{image}", "{stem}"
 BACKGROUND = "background"
@@ -27,7 +30,8 @@ class DicomSource:
     """A folder of DICOM files, in any arrangement.
 
     select: DICOM keyword -> text that the header's value must contain, in upper or lower case, for an image to be used;
-    a number must be equal. {"ImageType": "ADC"} selects the ADC maps. unit: of the values after rescaling; auto = the
+    a number must be equal. {"kind": "adc"} selects ADC maps and {"kind": "dwi"} diffusion-weighted images, of any
+    vendor, by the reader's own evidence. unit: of the values after rescaling; auto = the
     header's unit, or else the one plausible unit. `select` only narrows the choice and does not prove that an image is
     an ADC map: the header must state that, or the settings by giving the unit.
 
@@ -51,15 +55,22 @@ class DicomSource:
         from pydicom.datadict import tag_for_keyword  # slow to import
 
         problems = [
-            Problem(("select", keyword), "no such DICOM keyword; use one of PS3.6, as in ImageType")
+            Problem(("select", keyword), "no such DICOM keyword; use one of PS3.6, as in ImageType, or kind")
             for keyword in self.select
-            if tag_for_keyword(keyword) is None
+            if keyword != KIND and tag_for_keyword(keyword) is None
         ]
         problems += [
             Problem(("select", keyword), "empty text selects nothing; remove it, or give the text to look for")
             for keyword, text in self.select.items()
             if not text.strip()
         ]
+        kind = self.select.get(KIND, "").lower()
+        if kind.strip() and kind not in get_args(ImageKind):
+            text = f"must be adc or dwi, found {kind!r}; for others select by a DICOM keyword, as in SeriesDescription"
+            problems.append(Problem(("select", KIND), text))
+        if kind == "adc" and self.derive == "adc":
+            text = "adc selects finished maps, and derive: adc fits them; say kind: dwi, or remove derive"
+            problems.append(Problem(("select", KIND), text))
         problems += layout_problems(self.blank, "blank")
         if self.derive == "adc" and self.unit not in ("auto", FITTED_UNIT):
             text = f"a fitted ADC is in {FITTED_UNIT}, found {self.unit!r}; remove unit"

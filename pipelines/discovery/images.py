@@ -7,17 +7,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import nibabel
 import numpy as np
 
-from pipelines.data.dicom.frames import read_frames
+from pipelines.data.dicom.choosing import object_name, with_kinds
+from pipelines.data.dicom.frames import read_frames, series_of
+from pipelines.data.dicom.series import tiling_of
 from pipelines.data.headers import Frame, text_of
 from pipelines.data.index import readable
 from pipelines.data.nifti.bids import ENDINGS, SUBJECT, of_file, sidecar, stem
 from pipelines.data.pseudonym import allowed_facts, normalized, scanner
-from pipelines.data.quantity import HEADERS, of_headers
+from pipelines.data.quantity import HEADERS
+from pipelines.data.sources import KIND
 from pipelines.data.study import Unusable
 from pipelines.discovery.safe import words
 
@@ -35,6 +38,7 @@ KEYWORDS = (
     "ImageType",
     "ImageOrientationPatient",
     "Rows",
+    "SOPClassUID",
 )
 CLAIMS = (".dcm", ".dicom", ".ima")
 PICTURES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
@@ -45,7 +49,9 @@ MOST_VALUES = 10  # an image with more different values is no mask
 
 @dataclass(frozen=True)
 class Series:
-    """Images of one kind in one DICOM series. names: the patient's name and identifier, never shown."""
+    """Images of one kind in one DICOM series. names: the patient's name and identifier, never shown. tiling: the name
+    of many slices tiled into one image, which no reader takes apart; "" if they are not.
+    """
 
     patient: str
     names: frozenset[str]
@@ -59,6 +65,7 @@ class Series:
     orientations: int
     images: int
     doubled: int
+    tiling: str
     paths: tuple[Path, ...]
 
 
@@ -77,8 +84,11 @@ class Nifti:
 
 
 def dicom_series(paths: Iterable[Path]) -> tuple[list[Series], int]:
-    """Series by identity and kind of image; and the number of unreadable files with a DICOM file name."""
-    frames: dict[tuple[str, str, bool], list[Frame]] = defaultdict(list)
+    """Series by identity and kind of image; and the number of unreadable files with a DICOM file name.
+
+    Objects that hold no slices are left out, as the reader sets them aside.
+    """
+    frames: list[Frame] = []
     unreadable = 0
     for path in paths:
         if path.name.lower().endswith(KNOWN):
@@ -89,10 +99,12 @@ def dicom_series(paths: Iterable[Path]) -> tuple[list[Series], int]:
         except Unusable:
             unreadable += path.name.lower().endswith(CLAIMS)
             continue
-        for frame in read:
-            uid, patient = (text_of(frame.values.get(key)) for key in ("SeriesInstanceUID", "PatientID"))
-            frames[uid, patient, _is_adc(frame)].append(frame)
-    return [_series(group) for group in frames.values()], unreadable
+        frames += [frame for frame in read if not object_name(frame.values)]
+    groups: dict[tuple[str, str, What], list[Frame]] = defaultdict(list)
+    for frame in with_kinds(frames):
+        patient, kind = text_of(frame.values.get("PatientID")), cast(What, frame.values.get(KIND, "other"))
+        groups[series_of(frame), patient, kind].append(frame)
+    return [_series(group, what) for (_, _, what), group in groups.items()], unreadable
 
 
 def nifti_files(paths: Iterable[Path]) -> tuple[list[Nifti], int]:
@@ -116,17 +128,12 @@ def nifti_files(paths: Iterable[Path]) -> tuple[list[Nifti], int]:
     return found, unreadable
 
 
-def _is_adc(frame: Frame) -> bool:
-    return of_headers(frame.values).adc is True
-
-
-def _series(group: Sequence[Frame]) -> Series:
+def _series(group: Sequence[Frame], what: What) -> Series:
     first = group[0].values
     b_values = frozenset(frame.b_value for frame in group if frame.b_value is not None)
     text = {key: text_of(first.get(key)).strip() for key in KEYWORDS}
     uids = Counter((text_of(frame.values.get("SOPInstanceUID")), frame.index) for frame in group)
     turns = {tuple(np.round(_numbers(frame.values.get("ImageOrientationPatient")), 2)) for frame in group}
-    what: What = "adc" if _is_adc(group[0]) else "dwi" if _diffusion(text, b_values) else "other"
     return Series(
         patient=normalized(text["PatientID"]),
         names=frozenset({text["PatientID"], text["PatientName"]} - {""}),
@@ -140,12 +147,9 @@ def _series(group: Sequence[Frame]) -> Series:
         orientations=len(turns),
         images=len(group),
         doubled=sum(count - 1 for count in uids.values()),
+        tiling=next((tiling for frame in group if (tiling := tiling_of(frame.values))), ""),
         paths=tuple(dict.fromkeys(frame.path for frame in group)),
     )
-
-
-def _diffusion(text: dict[str, str], b_values: frozenset[float]) -> bool:
-    return bool(b_values) and (max(b_values) > 0 or "DIFFUSION" in text["ImageType"].upper())
 
 
 def _numbers(value: Any) -> list[float]:

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from pipelines.data.sources import KIND
 from pipelines.discovery.found import Found, Group, Site
 from pipelines.discovery.images import Nifti, Series
 from pipelines.discovery.labels import MasksFound, masks, tables
 from pipelines.discovery.places import Image, Place, places
-from pipelines.discovery.safe import WORDS, Secrets, known_words, words
+from pipelines.discovery.safe import Secrets, known_words
 
-TYPES = frozenset({"ADC", "TRACEW", "TRACE", "DIFFUSION", "ORIGINAL", "DERIVED", "M", "OTHER"})
 NAMED = "the name of the labels' file or folder holds a patient's name or identifier; rename it"
 NO_ADC = (
     "no ADC map and no diffusion-weighted series with several b-values was found; say in source which series to take, "
@@ -83,31 +83,13 @@ def _chosen_series(series: Sequence[Series], folder: str) -> tuple[list[Series],
     """ADC maps, or diffusion-weighted images of several b-values; their source settings; and missing settings."""
     source: dict[str, object] = {"kind": "dicom", "folder": folder}
     for what in ("adc", "dwi"):
-        chosen = [each for each in series if each.what == what]
+        chosen = [each for each in series if each.what == what and not each.tiling]
         b_values = {b for each in chosen for b in each.b_values}
         if chosen and (what == "adc" or len(b_values) > 1):
-            select = _selecting(chosen, [each for each in series if each not in chosen])
-            said = [] if select is not None else ["the series to take cannot be told from the others by their headers"]
-            source |= {"select": select} if select else {}
+            source |= {"select": {KIND: what}} if len(chosen) < len(series) else {}
             source |= {"derive": "adc"} if what == "dwi" else {}
-            return chosen, source, said
+            return chosen, source, []
     return list(series), source, [NO_ADC]
-
-
-def _selecting(chosen: Sequence[Series], others: Sequence[Series]) -> dict[str, str] | None:
-    """A header text that all chosen series contain and no other does; None if there is none."""
-    kinds = [set(each.image_type.upper().split("\\")) & TYPES for each in chosen]
-    said = [set(words(each.description)) & WORDS for each in chosen]
-    types = sorted(set.intersection(*kinds), key=lambda text: (text != "ADC", -len(text), text))
-    texts = sorted(set.intersection(*said), key=lambda text: (text != "adc", -len(text), text))
-    if not any(each.modality for each in others) and "ADC" not in types:
-        return {} if not others else None
-    for keyword, values in (("ImageType", types), ("SeriesDescription", texts)):
-        for text in values:
-            there = [each.image_type if keyword == "ImageType" else each.description for each in others]
-            if not any(text.lower() in value.lower() for value in there):
-                return {keyword: text}
-    return {} if not others else None
 
 
 def _chosen_files(images: Sequence[Nifti], folder: Path, secrets: Secrets) -> tuple[list[Nifti], Group, list[str]]:
@@ -201,6 +183,11 @@ def _dicom_doubts(series: Sequence[Series]) -> list[str]:
             each.orientations > 1 for each in series
         ),
         "images occur twice (same SOPInstanceUID); their series are refused": sum(each.doubled for each in series),
+    }
+    counts |= {
+        f"series are a {tiling}, many slices tiled into one image; they are not read: turn it off in the protocol's "
+        "export, or convert them with dcm2niix": sum(each.tiling == tiling for each in series)
+        for tiling in sorted({each.tiling for each in series} - {""})
     }
     return [f"{count:,} {text}" for text, count in counts.items() if count]
 

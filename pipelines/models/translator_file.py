@@ -20,7 +20,7 @@ from federation.registry import NotPermitted, permitting
 from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
 from pipelines.data.images import IMAGES, AnyImages
-from pipelines.data.sources import SOURCE, Files
+from pipelines.data.sources import KIND, SOURCE, Files
 from pipelines.loader.validation import to_plain
 from privacy.folder import Folder
 from privacy.formats import LaterVersion, check_format
@@ -29,7 +29,15 @@ from privacy.settings_error import words_of
 
 TECHNICAL = (
     *("Modality", "ImageType", "FrameType", "SeriesDescription", "ProtocolName", "SequenceName", "ScanningSequence"),
-    *("DiffusionBValue", "EchoTime", "EffectiveEchoTime", "RepetitionTime", "MagneticFieldStrength", "Manufacturer"),
+    *(
+        KIND,
+        "DiffusionBValue",
+        "EchoTime",
+        "EffectiveEchoTime",
+        "RepetitionTime",
+        "MagneticFieldStrength",
+        "Manufacturer",
+    ),
 )
 """Keywords of `select` that cannot name anybody."""
 

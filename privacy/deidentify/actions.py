@@ -145,13 +145,13 @@ PUBLIC_SCHEMES = words(
     "RXNORM SCT SNM3 SRT UBERON UCUM UMLS UNS UPC X12DE"
 )
 
-# b-values and gradients of the vendors: PS3.15 table E.3.10-1 (safe private attributes), as (creator, group, element).
-B_VALUES = frozenset(
-    {("SIEMENS MR HEADER", 0x0019, element) for element in (0x0C, 0x0D, 0x0E, 0x27)}
-    | {("GEMS_PARM_01", 0x0043, 0x39)}
+# Gradients of the vendors: PS3.15 table E.3.10-1 (safe private attributes), as (creator, group, element).
+GRADIENTS = frozenset(
+    {("SIEMENS MR HEADER", 0x0019, element) for element in (0x0D, 0x0E, 0x27)}
     | {("GEMS_ACQU_01", 0x0019, element) for element in (0xBB, 0xBC, 0xBD)}
-    | {("Philips Imaging DD 001", 0x2001, element) for element in (0x03, 0x04)}
+    | {("Philips Imaging DD 001", 0x2001, 0x04)}
     | {("Philips MR Imaging DD 001", 0x2005, element) for element in (0xB0, 0xB1, 0xB2)}
+    | {("Image Private Header", 0x0065, 0x37)}
 )
-SAFE_PRIVATE: frozenset[tuple[str, int, int]] = B_VALUES | frozenset[tuple[str, int, int]](KEPT_PRIVATE)
+SAFE_PRIVATE: frozenset[tuple[str, int, int]] = GRADIENTS | frozenset[tuple[str, int, int]](KEPT_PRIVATE)
 """All private attributes that a reader of images needs."""

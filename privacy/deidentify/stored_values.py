@@ -76,4 +76,14 @@ NUMBERS = (  # never altered: a file in which one is an identifier is refused
 )
 SLICE_COUNTS = (Private("GEMS_RELA_01", 0x0021, 0x4F), Private("Philips Imaging DD 001", 0x2001, 0x18))
 """Numbers of slice positions (GE, Philips): without them a series that lacks slices at an end would pass."""
-KEPT_PRIVATE = (*(place for row in MODIFIERS for place in row.private), VENDOR_HEADER, *SLICE_COUNTS)
+B_VALUES = (
+    Private("SIEMENS MR HEADER", 0x0019, 0x0C),
+    Private("GEMS_PARM_01", 0x0043, 0x39),
+    Private("Philips Imaging DD 001", 0x2001, 0x03),
+    Private("Image Private Header", 0x0065, 0x09),  # United Imaging
+)
+"""Where vendors write the b-value of an image."""
+TILES = Private("Image Private Header", 0x0065, 0x50)
+"""Number of slices that United Imaging tiles into one image (GRID)."""
+READ_BESIDES = (VENDOR_HEADER, *SLICE_COUNTS, *B_VALUES, TILES)
+KEPT_PRIVATE = (*(place for row in MODIFIERS for place in row.private), *READ_BESIDES)

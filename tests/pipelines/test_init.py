@@ -270,7 +270,7 @@ def test_real_dicom_of_two_patients_gets_its_adc_its_masks_and_its_names(data, t
     code, _, err = drafted(data / "prostatex", capsys, "--out", "my.yaml")
     assert code == Exit.OK and "-0000" not in err + Path("my.yaml").read_text()
     site = load("my.yaml").sites["prostatex"]
-    assert dict(site.source.select) == {"ImageType": "ADC"}
+    assert dict(site.source.select) == {"kind": "adc"}
     shipped = yaml.safe_load((Path(main.__globals__["__file__"]).parent / "configs" / "prostatex.yaml").read_text())
     wanted = shipped["sites"]["prostatex"]
     for found, group in ((site.labels, wanted["labels"]), (site.gland, wanted["gland"])):

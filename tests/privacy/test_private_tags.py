@@ -4,15 +4,19 @@ however harmless its value looks, and wherever it lies.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
 from dicom_with_identifiers import image
+from pipelines.data.dicom.frames import GRID, read_frames
 from privacy.deidentify.actions import SAFE_PRIVATE
 from privacy.deidentify.dicom_image import Profile, deidentify
+from privacy.deidentify.stored_values import B_VALUES, SLICE_COUNTS, TILES
 
 KEY = b"0123456789abcdef"
+READ = [*B_VALUES, *SLICE_COUNTS, TILES]
 listed = st.sampled_from(sorted(SAFE_PRIVATE - {("SIEMENS MR HEADER", 0x0019, 0x0C)}))  # which every image has
 others = st.tuples(
     st.sampled_from(["SIEMENS MR HEADER", "GEMS_ACQU_01", "Philips Imaging DD 001", "ACME 1", "SIEMENS CSA HEADER"]),
@@ -56,3 +60,21 @@ def test_a_private_attribute_stays_only_if_it_is_on_the_list(planted, nested):
     assert {one: float(str(kept[one])) for one in numbers} == {one: float(value) for one, value in numbers.items()}
     bare = private_of(deidentify(made, key=KEY, profile=Profile(keep_private=frozenset())))
     assert bare == {} and here >= set(kept) - {("SIEMENS MR HEADER", 0x0019, 0x0C)}
+
+
+@pytest.mark.parametrize("place", READ, ids=lambda place: f"{place[0]} {place[1]:04x},{place[2]:02x}")
+def test_what_the_reader_takes_from_a_private_attribute_is_the_same_after_deidentification(place, tmp_path):
+    def read(dataset, name):
+        dataset.save_as(tmp_path / name, enforce_file_format=True)
+        (frame,) = read_frames(tmp_path / name, ("SeriesInstanceUID",), diffusion=True, seen={})
+        return frame.b_value, frame.slices, frame.values.get(GRID)
+
+    made = image()
+    for keyword in ("DiffusionBValue", "SequenceName", "ImageType", "NumberOfSlices"):
+        made.pop(keyword, None)
+    for tag in [element.tag for element in made if element.tag.is_private]:
+        del made[tag]
+    creator, group, element = place
+    made.private_block(group, creator, create=True).add_new(element, "IS", "37")
+    before = read(made, "before.dcm")
+    assert before != (None, None, None) and read(deidentify(made, key=KEY), "after.dcm") == before

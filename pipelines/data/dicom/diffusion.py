@@ -19,20 +19,15 @@ from pydicom.multival import MultiValue
 from pydicom.tag import BaseTag, Tag
 
 from pipelines.data.study import Array, Unusable
+from privacy.deidentify.stored_values import B_VALUES
 
 Floats = NDArray[np.float64]
 
-PRIVATE = (  # creator, group, last byte of the element
-    ("SIEMENS MR HEADER", 0x0019, 0x0C),
-    ("GEMS_PARM_01", 0x0043, 0x39),
-    ("Philips Imaging DD 001", 0x2001, 0x03),
-    ("Image Private Header", 0x0065, 0x09),  # United Imaging
-)
 BLOCKS = range(0x10, 0x20)  # the standard allows up to 0xFF; scanners number from 0x10, few go further
 B_VALUE_TAGS: tuple[BaseTag, ...] = (
     *map(Tag, ("ImageType", "SequenceName", "DiffusionBValue", "DiffusionDirectionality")),
-    *(Tag(group, block) for _, group, _ in PRIVATE for block in BLOCKS),
-    *(Tag(group, (block << 8) + low) for _, group, low in PRIVATE for block in BLOCKS),
+    *(Tag(group, block) for _, group, _ in B_VALUES for block in BLOCKS),
+    *(Tag(group, (block << 8) + low) for _, group, low in B_VALUES for block in BLOCKS),
 )
 SEQUENCE_NAME = re.compile(r"\*?\w+_b(\d{1,5})(?:t|#\d+)?", re.ASCII)  # *ep_b50t, ep_b1000#12
 MAPS = frozenset({"ADC", "EADC", "ADC_UNSPECIFIED", "EXP", "FA", "RA", "TENSOR", "DIFFUSION_ANISO", "CALC_BVALUE"})
@@ -57,7 +52,7 @@ def b_value(dataset: Dataset) -> float | None:
     if MAPS & _kinds(dataset):
         return None
     groups = dataset.get("MRDiffusionSequence") or [dataset]
-    candidates = (_standard(groups[0]), *(_private(dataset, *place) for place in PRIVATE), _named(dataset))
+    candidates = (_standard(groups[0]), *(_private(dataset, *place) for place in B_VALUES), _named(dataset))
     return next((b for b in candidates if b is not None), None)
 
 

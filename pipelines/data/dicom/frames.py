@@ -30,7 +30,7 @@ from pipelines.data.dicom.stored_values import VENDOR_TAGS, vendor_slope
 from pipelines.data.dicom.uncompressed import NEEDED, find_pixels
 from pipelines.data.headers import Frame
 from pipelines.data.study import Unusable
-from privacy.deidentify.stored_values import KEYWORDS, SLICE_COUNTS
+from privacy.deidentify.stored_values import KEYWORDS, SLICE_COUNTS, TILES
 
 SHARED, OWN = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 SHARED_TAG, OWN_TAG = 0x52009229, 0x52009230
@@ -38,6 +38,8 @@ UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrame
 CLASSIC_NAMES = {"FrameType": "ImageType", "EffectiveEchoTime": "EchoTime"}  # name in groups -> classic name
 STACK = ("StackID", "InStackPositionNumber")
 OF_FRAME = ("RescaleSlope", "RescaleIntercept", "RescaleType")  # of an enhanced file, only its frames say them
+GRID = "United Imaging GRID"
+"""In a frame's values, beside keywords: its one image holds many slices as tiles."""
 
 
 def read_frames(
@@ -71,6 +73,8 @@ def read_frames(
     if not groups or len(groups) != int(dataset.get("NumberOfFrames") or 1):
         if SHARED_TAG in raw:
             common[SHARED] = True
+        if (_private_count(dataset, raw, *TILES) or 1) > 1:
+            common[GRID] = True
         b = b_value(dataset) if diffusion else None
         return [Frame(path, syntax, common, b_value=b, slices=slices, pixels=pixels, vendor_slope=slope)]
     shared = next(iter(dataset.get(SHARED) or []), Dataset())
@@ -124,7 +128,8 @@ def _tags(keywords: tuple[str, ...]) -> Mapping[str, int]:
 @cache
 def _asked(keywords: tuple[str, ...], diffusion: bool) -> tuple[int, ...]:
     """Tags of all elements that are read."""
-    counts = [Tag(group, tag) for _, group, low in SLICE_COUNTS for tag in (0x10, 0x1000 + low)]
+    private = (*SLICE_COUNTS, TILES)
+    counts = [Tag(group, tag) for _, group, low in private for tag in (0x10, 0x1000 + low)]
     tags = [*_tags(keywords).values(), *_tags((SHARED, OWN, *NEEDED)).values(), *counts]
     return (*tags, *map(Tag, VENDOR_TAGS), *(B_VALUE_TAGS if diffusion else ()))
 
@@ -210,11 +215,14 @@ def _frame_b(dataset: Dataset, shared: Dataset, own: Dataset) -> float | None:
 
 
 def _slices(dataset: Dataset, raw: Mapping[int, object]) -> int | None:
-    for creator, group, low in SLICE_COUNTS:
-        if (group << 16) + 0x10 not in raw:
-            continue
-        try:
-            return int(dataset.private_block(group, creator)[low].value)
-        except (KeyError, TypeError, ValueError):
-            continue
-    return None
+    counts = (_private_count(dataset, raw, *place) for place in SLICE_COUNTS)
+    return next((count for count in counts if count is not None), None)
+
+
+def _private_count(dataset: Dataset, raw: Mapping[int, object], creator: str, group: int, low: int) -> int | None:
+    if (group << 16) + 0x10 not in raw:
+        return None
+    try:
+        return int(dataset.private_block(group, creator)[low].value)
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -17,10 +17,11 @@ import numpy as np
 from pydicom.errors import InvalidDicomError
 
 from pipelines.data.contents import kind_of, left_out, read_dataset
+from pipelines.data.dicom.choosing import is_wanted, selected, set_aside, with_kinds, without_objects
 from pipelines.data.dicom.diffusion import fit_adc
 from pipelines.data.dicom.frames import read_frames, series_of
 from pipelines.data.dicom.pixels import PLAIN, decoder_of, real_values
-from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series, selected
+from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series
 from pipelines.data.dicom.stacks import diffusion_stack, plain_stack, separated
 from pipelines.data.dicom.stored_values import as_shown, reading_of
 from pipelines.data.dicom.uncompressed import read_pixels
@@ -30,7 +31,7 @@ from pipelines.data.index import Candidate, Index, folder_problems, load_all, re
 from pipelines.data.intake import read_ahead
 from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
 from pipelines.data.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
-from pipelines.data.sources import FITTED_UNIT, DicomSource
+from pipelines.data.sources import FITTED_UNIT, KIND, DicomSource
 from pipelines.data.study import Array, Item, Rejected, Study, Unusable, Volume
 from privacy.deidentify.layouts import Layout
 from privacy.deidentify.stored_values import KEYWORDS
@@ -74,8 +75,9 @@ def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
     read = dict(zip(found.files, read_ahead(found.files, one_file), strict=True))
     damaged = {path: _now(path, stamps, one) for path, one in read.items() if isinstance(one, Unusable)}
     frames = [frame for one in read.values() if isinstance(one, list) for frame in one]
+    frames = with_kinds(frames) if KIND in source.select else frames
     asked = {series_of(frame) for frame in frames if selected(frame, source.select)}
-    chosen = [frame for frame in frames if series_of(frame) in asked and _wanted(frame, source.select)]
+    chosen = [frame for frame in frames if series_of(frame) in asked and is_wanted(frame, source.select)]
     if not chosen and not damaged and not found.rejected:
         raise ValueError(_nothing(source, len(frames)))
     series: dict[str, list[Frame]] = {}
@@ -102,7 +104,8 @@ def _frames(
         with readable(path.name):
             stamps[path] = stamped(path)
             keywords = (*IDENTITY, *PLACE, *SHAPE, *HEADERS, *KEYWORDS, *ALLOWED_HEADERS, *source.select)
-            frames = read_frames(path, keywords, diffusion=source.derive == "adc", seen=seen)
+            diffusion = source.derive == "adc" or KIND in source.select
+            frames = read_frames(path, keywords, diffusion=diffusion, seen=seen)
             detail = "A DICOMDIR: a table of contents, without an image."
             return frames or Item(below(root, path), "not_imaging", reason="dicomdir", detail=detail)
     except Unusable as error:
@@ -120,11 +123,6 @@ def _now(path: Path, stamps: Mapping[Path, Stamp], error: Unusable) -> Unusable:
     except Unusable as changed:
         return changed
     return error
-
-
-def _wanted(frame: Frame, select: Mapping[str, str]) -> bool:
-    """Whether a frame is selected, or its header ends before Rows: then it is cut short, and may lack the keyword."""
-    return selected(frame, select) or "Rows" not in frame.values
 
 
 def _nothing(source: DicomSource, count: int) -> str:
@@ -165,7 +163,7 @@ def _damage(
 def _candidates(
     root: Path, group: Sequence[Frame], damage: str | None, source: DicomSource, stamps: Mapping[Path, Stamp], adc: bool
 ) -> list[tuple[Candidate | Rejected, Sequence[Frame]]]:
-    """A candidate or rejection for each stack of a series, with its images."""
+    """A candidate or rejection for each stack of a series, and each other object in it, with its images."""
     first = group[0]
     uids = [str(first.values[key]) for key in ("StudyInstanceUID", "SeriesInstanceUID") if key in first.values]
     home = below(root, first.path.parent)
@@ -173,7 +171,11 @@ def _candidates(
     if damage is not None:
         detail = f"{damage} beside it cannot be read, and is likely one of its slices."
         return [(Rejected(study, "unreadable", detail), group)]
-    stacks, found = separated(group), list[tuple[Candidate | Rejected, Sequence[Frame]]]()
+    group, others = without_objects(group)
+    found = list[tuple[Candidate | Rejected, Sequence[Frame]]]()
+    for path, what in {frame.path: what for frame, what in others}.items():
+        found.append((set_aside(below(root, path), what), [frame for frame, _ in others if frame.path == path]))
+    stacks = separated(group)
     for name, frames in stacks.items():
         own = {frame.path: stamps[frame.path] for frame in frames}
         one = _candidate(f"{study}/{name}" if name else study, frames, source, own, alone=len(stacks) == 1, adc=adc)

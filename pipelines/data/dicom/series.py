@@ -16,21 +16,35 @@ from pydicom.uid import (
     HTJ2K,
     JPEG2000,
     UID,
+    CTImageStorage,
     DeflatedExplicitVRLittleEndian,
+    EnhancedCTImageStorage,
+    EnhancedMRImageStorage,
     JPEGBaseline8Bit,
     JPEGExtended12Bit,
     JPEGLSNearLossless,
+    LegacyConvertedEnhancedCTImageStorage,
+    LegacyConvertedEnhancedMRImageStorage,
+    MRImageStorage,
+    PositronEmissionTomographyImageStorage,
     SegmentationStorage,
 )
 
+from pipelines.data.dicom.choosing import object_name
 from pipelines.data.dicom.frame_grid import LENGTHS, place_problem
-from pipelines.data.dicom.frames import SHARED
+from pipelines.data.dicom.frames import GRID, SHARED
 from pipelines.data.grids.geometry import COSINE_TOLERANCE
 from pipelines.data.headers import Frame, text_of
 from pipelines.data.study import Unusable
 from privacy.deidentify.layouts import Layout, kind, rectangles_of
 
 LOSSY = frozenset({JPEGBaseline8Bit, JPEGExtended12Bit, JPEGLSNearLossless})
+ENHANCED = {
+    **dict.fromkeys((MRImageStorage, EnhancedMRImageStorage, LegacyConvertedEnhancedMRImageStorage), "Enhanced MR"),
+    **dict.fromkeys((CTImageStorage, EnhancedCTImageStorage, LegacyConvertedEnhancedCTImageStorage), "Enhanced CT"),
+    PositronEmissionTomographyImageStorage: "Enhanced PET",
+}
+"""SOP class -> the name of the kind of image that describes each of its frames."""
 EITHER = frozenset({JPEG2000, HTJ2K})  # lossy, unless the header states that they are lossless
 
 
@@ -49,20 +63,6 @@ SHAPE = (
     "NumberOfSlices",
 )
 LARGEST = 2**28  # voxels of one study: 512 x 512 x 1024, 1 GiB as float32
-
-
-def selected(frame: Frame, select: Mapping[str, str]) -> bool:
-    """Whether an image's header contains every text of `select`; numbers must be equal."""
-    return all(_matches(frame.values.get(keyword), text) for keyword, text in select.items())
-
-
-def _matches(value: object, text: str) -> bool:
-    if isinstance(value, int | float):  # "0" is not in b = 800
-        try:
-            return math.isclose(value, float(text), rel_tol=1e-6)
-        except ValueError:
-            return False
-    return text.lower() in text_of(value).lower()
 
 
 def check_series(group: Sequence[Frame], *, allow_lossy: bool = False, blank: Sequence[Layout] = ()) -> None:
@@ -171,18 +171,22 @@ def _check_kind(frame: Frame) -> None:
     values, name = frame.values, frame.path.name
     if values.get("SOPClassUID") == SegmentationStorage or values.get("BitsAllocated") == 1:
         raise Unusable("not_an_image", f"{name} is a segmentation: labels, not values. Narrow `select` down to images.")
+    if what := object_name(values):
+        raise Unusable(
+            "not_an_image", f"{name} holds no slices: it is of the kind {what}. Narrow `select` down to images."
+        )
     if SHARED in values or int(values.get("NumberOfFrames", 1)) != frame.frames:
         raise Unusable(
             "multi_frame",
             f"{name} is a multi-frame image that does not describe each of its {values.get('NumberOfFrames', 1)} "
-            "frames (PerFrameFunctionalGroupsSequence), so nothing says where they lie. Export it as Enhanced MR, or "
-            "as one file per slice.",
+            "frames (PerFrameFunctionalGroupsSequence), so nothing says where they lie. "
+            f"{_frames_advice(UID(text_of(values.get('SOPClassUID'))))}",
         )
-    if "MOSAIC" in text_of(values.get("ImageType")).upper():
+    if tiling := tiling_of(values):
         raise Unusable(
             "mosaic",
-            f"{name} is a Siemens mosaic, many slices tiled into one image. Turn off mosaic in the protocol, or "
-            "convert it with dcm2niix and give the NIfTI files.",
+            f"{name} is a {tiling}, many slices tiled into one image. Turn it off in the protocol's export, or convert "
+            "it with dcm2niix and give the NIfTI files.",
         )
     if "Rows" not in values or "Columns" not in values:
         raise Unusable("not_an_image", f"{name} has no Rows and Columns. Narrow `select` down to images.")
@@ -191,6 +195,22 @@ def _check_kind(frame: Frame) -> None:
         raise Unusable(
             "colour", f"{name} is {values.get('PhotometricInterpretation')}; MONOCHROME1 or MONOCHROME2 is needed."
         )
+
+
+def tiling_of(values: Mapping[str, Any]) -> str:
+    """The vendor's name of many slices tiled into one image; "" if it is none."""
+    if GRID in values:
+        return "United Imaging GRID file"
+    return "Siemens mosaic" if "MOSAIC" in text_of(values.get("ImageType")).upper() else ""
+
+
+def _frames_advice(sop_class: UID) -> str:
+    """What to do with a multi-frame image of this class whose frames have no positions."""
+    if kind := ENHANCED.get(sop_class):
+        return f"Export it as {kind}, or as one file per slice."
+    if "Secondary Capture" in sop_class.name:
+        return "Send the series from which it was made: a secondary capture seldom has positions."
+    return "Narrow `select` down to series of slices."
 
 
 def _check_syntax(frame: Frame) -> None:

@@ -78,7 +78,6 @@ PYDICOM = table(
             dicomdirtests/98892003/MR2/6935 dicomdirtests/98892003/MR700/4467 dicomdirtests/98892003/MR700/4528
             dicomdirtests/98892003/MR700/4558 dicomdirtests/98892003/MR700/4588 dicomdirtests/98892003/MR700/4618
             dicomdirtests/98892003/MR700/4648 dicomdirtests/98892003/MR700/4678 examples_overlay.dcm
-            rtdose_1frame.dcm rtdose_expb_1frame.dcm rtdose_rle_1frame.dcm
         """,
         "colour": """
             ExplVR_BigEnd.dcm GDCMJ2K_TextGBR.dcm SC_jpeg_no_color_transform.dcm SC_jpeg_no_color_transform_2.dcm
@@ -89,7 +88,7 @@ PYDICOM = table(
             SC_rgb_small_odd_big_endian.dcm SC_rgb_small_odd_jpeg.dcm SC_ybr_full_422_uncompressed.dcm
             examples_jpeg2k.dcm examples_palette.dcm examples_rgb_color.dcm
         """,
-        "unreadable": "badVR.dcm no_meta.dcm",
+        "unreadable": "no_meta.dcm",
         "packed": "zipMR.gz",
         "missing_tag": """
             JPEGLSNearLossless_08.dcm JPEGLSNearLossless_16.dcm SC_rgb_jls_lossy_line.dcm
@@ -106,10 +105,10 @@ PYDICOM = table(
         """,
         "multi_frame": """
             SC_rgb_rle_16bit_2frame.dcm SC_rgb_rle_2frame.dcm SC_rgb_rle_32bit_2frame.dcm examples_ybr_color.dcm
-            rtdose.dcm rtdose_expb.dcm rtdose_rle.dcm
         """,
         "not_an_image": """
-            liver_1frame.dcm liver_expb_1frame.dcm reportsi.dcm reportsi_with_empty_number_tags.dcm rtplan.dcm
+            rtdose_1frame.dcm rtdose_expb_1frame.dcm rtdose_rle_1frame.dcm rtdose.dcm rtdose_expb.dcm rtdose_rle.dcm
+            badVR.dcm liver_1frame.dcm liver_expb_1frame.dcm reportsi.dcm reportsi_with_empty_number_tags.dcm rtplan.dcm
             rtplan_truncated.dcm test-SR.dcm waveform_ecg.dcm
             ExplVR_BigEndNoMeta.dcm ExplVR_LitEndNoMeta.dcm rtstruct.dcm
         """,
