@@ -26,7 +26,7 @@ from privacy.message import Json, Message
 from privacy.release.policy import largest_delta
 from privacy.settings_error import Problem
 
-VERSION = 13
+VERSION = 14
 MOMENTS = ("count", "total", "squares")
 
 
