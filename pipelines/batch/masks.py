@@ -82,7 +82,7 @@ def open_mask_writer(
     root = Path(source.folder).resolve()
     if isinstance(images, Pictures) or isinstance(source, PictureSource):
         return MaskWriter(images, names, maker, out, root, {}, None, {})
-    index = index_volumes(source, adc=images.values == "adc")
+    index = index_volumes(source, adc=images.values == "adc", each=True)
     visits = Counter(patient for patient, _ in {(one.patient, one.session) for one in index.candidates})
     masks = None if gland is None else open_masks(GlandMask(folder=gland), "--gland")
     return MaskWriter(images, names, maker, out, root, {one.study: one for one in index.candidates}, masks, visits)

@@ -121,7 +121,7 @@ def _source(file: TranslatorFile, options: argparse.Namespace) -> DicomSource | 
     if not options.select:
         raise ValueError(
             "this translator learnt from ADC that was fitted to diffusion-weighted images; a fit makes no series that "
-            "could be written back. Give the scanner's own ADC series, as in --select ImageType=ADC"
+            "could be written back. Give the scanner's own ADC series, as in --select kind=adc"
         )
     return replace(found, derive="none")
 

@@ -33,7 +33,7 @@ def init_command(options: argparse.Namespace, console: Console) -> int:
         return int(Exit.DATA)
     if found.sort is None:
         text = "holds no DICOM image, no NIfTI image and no pictures that a table names; give the folder of the images"
-        console.print(f"{options.folder} {text}", markup=False, soft_wrap=True)
+        console.print("; ".join([f"{options.folder} {text}", *found.doubts]), markup=False, soft_wrap=True)
         return int(Exit.DATA)
     places = [place for place in (options.folder, options.labels) if place is not None]
     name = run_name(found, places)

@@ -25,7 +25,7 @@ def source_of(
     """
     wrong = [text for text in select if "=" not in text]
     if wrong:
-        raise ValueError(f"--select: {wrong[0]!r} is not KEYWORD=TEXT, as in --select ImageType=ADC")
+        raise ValueError(f"--select: {wrong[0]!r} is not KEYWORD=TEXT, as in --select kind=adc")
     chosen = dict(text.split("=", 1) for text in select)
     said = None if unit is None else cast(Unit, unit)
     if (kind or known.kind) == "nifti":
@@ -34,7 +34,7 @@ def source_of(
     if not chosen and not isinstance(known, DicomSource):
         raise ValueError(
             f"this {learnt} did not learn from DICOM, so it does not say which series are its kind; give --select, as "
-            "in --select ImageType=ADC"
+            "in --select kind=adc"
         )
     base = known if isinstance(known, DicomSource) else DicomSource(folder=".")
     meant = base.unit if not chosen or chosen == dict(base.select) else "auto"

@@ -6,6 +6,7 @@ loaded separately, once, so that a large cohort is never in memory as a whole an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from privacy.deidentify.quiet import quiet
 from privacy.system_errors import of_machine
 
 OBLIQUE = np.array([0.4817, 0.6311, 0.6080])  # a unit vector along which few different positions are equally far
+NO_NUMBER = re.compile(r"(?:could not convert string to float|invalid literal for int\(\) with base \d+): (.*)")
 NEAR_VOXELS = 0.02  # further apart than equal grids can be
 
 
@@ -62,7 +64,10 @@ def folder_problems(name: str, folder: str) -> list[str]:
 
 
 def without_ambiguous(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[Rejected]]:
-    """Reject candidates with the same patient, session and grid: nothing says which of them is meant."""
+    """Reject candidates with the same patient, session and grid: nothing says which of them a label or mask means.
+
+    Series that are only to be scored need no such choice: each is scored, in a folder as at night.
+    """
     groups: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault((candidate.patient, candidate.session, candidate.shape), []).append(candidate)
@@ -131,6 +136,13 @@ def readable(what: str) -> Iterator[None]:
             raise
         if isinstance(error, OSError) and error.errno is not None:  # from the system, not from a decoder
             raise failed(what, error) from error
-        raise Unusable(
-            "unreadable", f"{what} cannot be read ({type(error).__name__}: {error}). Copy or export it again."
-        ) from error
+        raise Unusable("unreadable", f"{what} cannot be read ({_in_words(error)}). Copy or export it again.") from error
+
+
+def _in_words(error: Exception) -> str:
+    """A parser's error; of a text that is no number, Python's own words would not be understood."""
+    text = NO_NUMBER.search(str(error)) if isinstance(error, ValueError) else None
+    if text is None:
+        return f"{type(error).__name__}: {error}"
+    comma = ", with a point and not a comma" if "," in text[1] else ""
+    return f"it holds {text[1]} where a number is needed{comma}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -157,7 +158,9 @@ def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], 
     if not rows:
         what = "study" if table.by_study else "patient"
         raise Unusable(
-            "no_label", f"the table has no line for this {what}. Add it.{_unreadable_note(table.unreadable)}"
+            "no_label",
+            f"the table has no line for this {what}. Add it.{_alike_note(patient, table.rows)}"
+            f"{_unreadable_note(table.unreadable)}",
         )
     if not table.by_slice:
         return [_label(rows, "the table", table)] * len(slices)
@@ -169,6 +172,20 @@ def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], 
     for row in rows:
         by_slice.setdefault(_number(row.slice), []).append(row)
     return [_label(by_slice.get(str(number), ()), f"slice {number}", table) for number in slices]
+
+
+def _alike_note(patient: str, known: Iterable[str]) -> str:
+    """A sentence on identifiers that a spreadsheet or a person may have made of this one; "" if there are none."""
+
+    def core(text: str) -> str:
+        return re.sub(r"[\W_]", "", text).casefold().lstrip("0")
+
+    near = sorted(text for text in known if text != patient and core(text) == core(patient))
+    if not near:
+        return ""
+    zeros = all(text.lstrip("0") == patient.lstrip("0") for text in near)
+    how = "leading zeros, which spreadsheets remove" if zeros else "zeros, case, spaces or punctuation"
+    return f" It has {', '.join(map(repr, near[:4]))}, which differs from {patient!r} only in {how}: write it alike."
 
 
 def _unreadable(lines: Sequence[Line]) -> tuple[int, ...]:
@@ -228,7 +245,7 @@ def _mapped(masks: Masks, names: Mapping[str, frozenset[str]], patient: str, mis
     if len(found) > 1:
         raise Unusable("ambiguous_name", f"{len(found)} names fit this patient: {', '.join(found[:4])}. Leave one.")
     if not found:
-        note = _unreadable_note(masks.unreadable)
+        note = f"{_alike_note(patient, names)}{_unreadable_note(masks.unreadable)}"
         raise Unusable(missing, f"the mapping of names does not have this patient. Add it.{note}")
     return found[0]
 

@@ -64,7 +64,8 @@ def open_studies(
     problems: list[str] = []
     if isinstance(images, Slices) and images.slices == "gland" and gland is None:
         problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
-    index = tried(problems, lambda: index_volumes(source, adc=images.values == "adc"))
+    scored = labels is None and target is None
+    index = tried(problems, lambda: index_volumes(source, adc=images.values == "adc", each=scored))
     known = None if labels is None else tried(problems, lambda: _known(labels, classes))
     glands = None if gland is None else tried(problems, lambda: open_masks(gland, "gland"))
     if index is None or problems:
@@ -78,13 +79,14 @@ def open_studies(
     return Intake(waiting, index.rejected, index.items, index.unselected, UNITS[images.values])
 
 
-def index_volumes(source: Source, *, adc: bool) -> Index:
+def index_volumes(source: Source, *, adc: bool, each: bool = False) -> Index:
     """The index of the source's folder. adc: whether values must be ADC; other images are then rejected as `not_adc`.
+    each: keep all DICOM series of one grid; of NIfTI files, which may be masks, none says what it is.
 
     Raises:
         ValueError: settings are wrong.
     """
-    return index_dicom(source, adc=adc) if isinstance(source, DicomSource) else index_nifti(source, adc=adc)
+    return index_dicom(source, adc=adc, each=each) if isinstance(source, DicomSource) else index_nifti(source, adc=adc)
 
 
 def _known(labels: Labels, classes: tuple[str, ...]) -> Masks | Table:

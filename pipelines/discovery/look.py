@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pipelines.data.contents import kind_of
 from pipelines.data.folder import walk
 from pipelines.discovery.found import Found
 from pipelines.discovery.images import PICTURES, dicom_series, nifti_files
 from pipelines.discovery.pictures import pictures
 from pipelines.discovery.safe import Secrets, secrets_of
 from pipelines.discovery.volumes import dicom, volumes
+
+PACKED = (".zip", ".gz", ".tgz", ".tar", ".bz2", ".xz", ".7z", ".rar", ".zst")
 
 
 def look(folder: Path, labels: Path | None = None) -> Found:
@@ -32,6 +35,7 @@ def look(folder: Path, labels: Path | None = None) -> Found:
     nifti, broken = nifti_files(files)
     doubts = [f"{closed:,} folders may not be read, and were not looked into"] if closed else []
     doubts += [f"{unreadable + broken:,} files cannot be read; they are refused"] if unreadable + broken else []
+    doubts += _packed(files)
     named = secrets_of((each.patient for each in series), {name for each in series for name in each.names})
     secrets = Secrets(named.words | secrets_of(each.patient for each in nifti).words)
     found = Found(None)
@@ -44,6 +48,14 @@ def look(folder: Path, labels: Path | None = None) -> Found:
     if found.sort in ("dicom", "nifti"):
         doubts += _others(files, [each.path for each in nifti if each.what != "mask"] if found.sort == "dicom" else [])
     return replace(found, doubts=(*doubts, *found.doubts))
+
+
+def _packed(files: Sequence[Path]) -> list[str]:
+    """A sentence on packed files, into which nothing looks."""
+    named = [path for path in files if path.name.lower().endswith(PACKED)]
+    count = sum(kind_of(path) in ("packed", "packed_dicom") for path in named)
+    text = "are packed (zip, gz, tar and the like) and were not looked into; unpack them, if they hold images"
+    return [f"{count:,} files {text}"] if count else []
 
 
 def _others(files: Sequence[Path], nifti: Sequence[Path]) -> list[str]:

@@ -114,7 +114,7 @@ class ExternalSettings:
             text = "lies in the folder of images, where masks would be read as studies; give another one"
             problems.append(Problem(("out",), text))
         if isinstance(self.source, DicomSource) and not self.source.select:
-            text = "missing; say which series are meant, as in select: {ImageType: ADC}"
+            text = "missing; say which series are meant, as in select: {kind: adc}"
             problems.append(Problem(("source", "select"), text))
         return problems
 

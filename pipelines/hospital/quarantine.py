@@ -34,7 +34,7 @@ MEANING: Mapping[str, str] = {
     "colour": "a colour image where a grey one is needed; narrow the selection",
     "disk_error": "the disk or the network failed while the file was read; check them, and copy the file again",
     "duplicate_picture": "several lines of the table name one picture; leave one",
-    "duplicate_slice": "slices are there twice; remove the copies",
+    "duplicate_slice": "slices are there twice; remove the copies, or narrow the selection",
     "empty_mask": "the mask shows nothing, and the picture is to be cut about it; draw it, or drop the picture",
     "form_disagreement": "the header places the image in two ways that differ; make sform and qform equal",
     "four_d": "a series of volumes where one is needed; export one volume",

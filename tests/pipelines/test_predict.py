@@ -166,7 +166,7 @@ def test_what_does_not_go_together_is_told(site, arguments, said, capsys, tmp_pa
 def test_a_model_of_nifti_does_not_guess_which_dicom_series_are_its_kind(site, tmp_path, capsys):
     arguments = [str(site / "b" / "ready" / "local.safetensors"), str(phantom(site / "a") / "images"), "--no-gland"]
     assert predict([*arguments, "--kind", "dicom", "--out", str(tmp_path / "out")]) == Exit.CONFIG
-    assert "--select ImageType=ADC" in " ".join(capsys.readouterr().err.split())
+    assert "--select kind=adc" in " ".join(capsys.readouterr().err.split())
     (tmp_path / "file").write_text("x")
     assert predict([*arguments, "--out", str(tmp_path / "file")]) == Exit.CONFIG
 

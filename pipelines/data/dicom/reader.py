@@ -20,6 +20,7 @@ from pipelines.data.contents import kind_of, left_out, read_dataset
 from pipelines.data.dicom.choosing import is_wanted, selected, set_aside, with_kinds, without_objects
 from pipelines.data.dicom.diffusion import fit_adc
 from pipelines.data.dicom.frames import read_frames, series_of
+from pipelines.data.dicom.items import items_of
 from pipelines.data.dicom.pixels import PLAIN, decoder_of, real_values
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series
 from pipelines.data.dicom.stacks import diffusion_stack, plain_stack, separated
@@ -57,10 +58,11 @@ def read_dicom(source: DicomSource) -> tuple[list[Study], list[Rejected]]:
     return load_all(index_dicom(source))
 
 
-def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
+def index_dicom(source: DicomSource, *, adc: bool = False, each: bool = False) -> Index:
     """Find the selected series below the folder and their geometry, reading headers only.
 
     adc: whether values must be ADC; series that are not known to be ADC are then rejected as `not_adc`.
+    each: keep all series of one patient, session and grid, which are otherwise `ambiguous`.
 
     Raises:
         ValueError: the folder does not exist.
@@ -89,7 +91,8 @@ def index_dicom(source: DicomSource, *, adc: bool = False) -> Index:
         for group in series.values()
         for one in _candidates(root, group, _damage(group, homes, ruins), source, stamps, adc)
     ]
-    candidates, ambiguous = without_ambiguous([result for result, _ in results if isinstance(result, Candidate)])
+    candidates = tuple(result for result, _ in results if isinstance(result, Candidate))
+    candidates, ambiguous = (candidates, []) if each else without_ambiguous(candidates)
     rejected = [result for result, _ in results if isinstance(result, Rejected)] + ambiguous + list(found.rejected)
     rejected += [Rejected(below(root, path), error.reason, error.detail) for path, error in damaged.items()]
     items = (*found.left, *items_of(root, read, results, source.select))
@@ -274,45 +277,3 @@ def planes_of(
 
 def _plain(frame: Frame) -> Mapping[str, object]:
     return {key: text_of(frame.values[key]) for key in ALLOWED_HEADERS if key in frame.values}
-
-
-def items_of(
-    root: Path,
-    read: Mapping[Path, list[Frame] | Item | Unusable],
-    results: Sequence[tuple[Candidate | Rejected, Sequence[Frame]]],
-    select: Mapping[str, str],
-) -> list[Item]:
-    """Each file with its studies, or the reason why it belongs to none.
-
-    read: the result of reading each file's headers: images, or why it is not an image or cannot be read. results: the
-    outcome of the chosen series, with the images that they need.
-    """
-    parts: dict[Path, dict[str, None]] = {}
-    for result, frames in results:
-        for frame in frames:
-            parts.setdefault(frame.path, {})[result.study] = None
-    chosen = {series_of(frame) for _, frames in results for frame in frames}
-    items = []
-    for path, found in read.items():
-        name = below(root, path)
-        if isinstance(found, Unusable):
-            items.append(Item(name, "part", studies=(name,)))
-        elif isinstance(found, Item):
-            items.append(found)
-        else:
-            items.append(_item(name, found[0], tuple(parts.get(path, ())), select, series_of(found[0]) in chosen))
-    return items
-
-
-def _item(name: str, first: Frame, studies: tuple[str, ...], select: Mapping[str, str], chosen: bool) -> Item:
-    values = first.values
-    patient = normalized(text_of(values.get("PatientID")))
-    series = text_of(values.get("SeriesDescription")) or text_of(values.get("ProtocolName"))
-    if studies:
-        return Item(name, "part", studies, patient, series)
-    if chosen and selected(first, select):
-        detail = "Its series is used, and this image is not needed to fit ADC."
-        return Item(name, "not_selected", (), patient, series, "not_needed", detail)
-    told = "; ".join(f"{key} is {text_of(values.get(key)) or 'missing'}" for key in select)
-    detail = f"select asks for {', '.join(f'{key}: {text}' for key, text in select.items())}, and {told}."
-    return Item(name, "not_selected", (), patient, series, "series_not_selected", detail)

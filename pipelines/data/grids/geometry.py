@@ -67,8 +67,8 @@ def stack(orientation: Floats, positions: Floats, spacing: tuple[float, float]) 
         (K,) the order along the normal, and the (4, 4) RAS affine of (column, row, slice) indices in that order.
 
     Raises:
-        Unusable: `non_orthogonal`, `single_slice`, `duplicate_slice`, `several_volumes` (each position occurs equally
-            often), `gap` (distances differ by more than 10 % of their median) or `not_collinear`.
+        Unusable: `non_orthogonal`, `single_slice`, `duplicate_slice`, `several_volumes` (most positions
+            occur several times), `gap` (distances differ by more than 10 % of their median) or `not_collinear`.
     """
     normal = unit_normal(orientation)
     along = positions @ normal
@@ -108,11 +108,20 @@ def _refuse_repeats(along: Floats) -> None:
             f"each of {len(starts)} slice positions has {counts[0]} images (b-values, echoes or time points); one per "
             "position is allowed. Narrow `select` down to one of them.",
         )
+    usual = int(np.median(counts))
+    if usual > 1:
+        raise Unusable(
+            "several_volumes",
+            f"most of {len(starts)} slice positions have {usual} images, but they have {counts.min()} to "
+            f"{counts.max()}: it is a series of several volumes (b-values, echoes or time points) that is not whole. "
+            "Send the whole series, and narrow `select` down to one volume.",
+        )
     doubled = along[starts[counts > 1]]
     raise Unusable(
         "duplicate_slice",
         f"{len(along)} images share {len(starts)} slice positions; repeated at {np.round(doubled, 2).tolist()[:5]} mm "
-        "along the normal. One image per position is allowed; remove the copies.",
+        "along the normal. One image per position is allowed. Remove the copies, or narrow `select` if they are "
+        "other images.",
     )
 
 

@@ -115,7 +115,10 @@ def _read_line(
 
 def _number(name: str, text: str) -> float:
     if not NUMBER.fullmatch(text) or not abs(float(text)) <= LARGEST:
-        raise Unusable("not_a_number", f"{name} holds {text!r}; a number up to 3e38 is needed. Correct the table.")
+        comma = ", with a point and not a comma" if "," in text else ""
+        raise Unusable(
+            "not_a_number", f"{name} holds {text!r}; a number up to 3e38 is needed{comma}. Correct the table."
+        )
     return float(text)
 
 

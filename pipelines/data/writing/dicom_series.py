@@ -34,6 +34,7 @@ from pipelines.data.writing.dicom_header import (
     put_pixels,
     put_words,
 )
+from pipelines.data.writing.representations import with_dictionary_vrs
 from privacy.deidentify.dicom_image import NotDeidentifiable, deidentify
 from privacy.deidentify.keyed import new_uid, pseudonym
 from privacy.deidentify.layouts import Layout, kind_of, rectangles_of
@@ -156,6 +157,7 @@ def _file(
             original = read_dataset(path)
         made = deidentify(original, key=maker.key, profile=maker.profile)
         with quiet():
+            with_dictionary_vrs(made)
             put_pixels(made, planes, coding)
             put_meaning(made, coding, span)
             put_identity(made, original, series, maker)

@@ -18,6 +18,7 @@ from pydicom.dataset import Dataset
 from pipelines.data.contents import read_dataset
 from pipelines.data.headers import Frame
 from pipelines.data.study import Unusable
+from pipelines.data.writing.representations import with_dictionary_vrs
 from pipelines.loader.command_line import installed_version
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify
 from privacy.deidentify.keyed import days
@@ -122,7 +123,7 @@ def _whole(header: Dataset) -> Dataset:
     missing = [key for key in ("SOPClassUID", "StudyInstanceUID", "SeriesInstanceUID") if not header.get(key)]
     if missing:
         raise Unusable("missing_tag", f"without a value: {', '.join(missing)}. Export with complete headers.")
-    return header
+    return with_dictionary_vrs(header)
 
 
 def bare(header: Dataset) -> Dataset:

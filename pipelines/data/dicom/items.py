@@ -1,0 +1,56 @@
+"""Say of each file below a folder of DICOM which studies need it, or why it belongs to none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pipelines.data.dicom.choosing import selected
+from pipelines.data.dicom.frames import series_of
+from pipelines.data.folder import below
+from pipelines.data.headers import Frame, text_of
+from pipelines.data.index import Candidate
+from pipelines.data.pseudonym import normalized
+from pipelines.data.study import Item, Rejected, Unusable
+
+
+def items_of(
+    root: Path,
+    read: Mapping[Path, list[Frame] | Item | Unusable],
+    results: Sequence[tuple[Candidate | Rejected, Sequence[Frame]]],
+    select: Mapping[str, str],
+) -> list[Item]:
+    """Each file with its studies, or the reason why it belongs to none.
+
+    read: the result of reading each file's headers: images, or why it is not an image or cannot be read. results: the
+    outcome of the chosen series, with the images that they need.
+    """
+    parts: dict[Path, dict[str, None]] = {}
+    for result, frames in results:
+        for frame in frames:
+            parts.setdefault(frame.path, {})[result.study] = None
+    chosen = {series_of(frame) for _, frames in results for frame in frames}
+    items = []
+    for path, found in read.items():
+        name = below(root, path)
+        if isinstance(found, Unusable):
+            items.append(Item(name, "part", studies=(name,)))
+        elif isinstance(found, Item):
+            items.append(found)
+        else:
+            items.append(_item(name, found[0], tuple(parts.get(path, ())), select, series_of(found[0]) in chosen))
+    return items
+
+
+def _item(name: str, first: Frame, studies: tuple[str, ...], select: Mapping[str, str], chosen: bool) -> Item:
+    values = first.values
+    patient = normalized(text_of(values.get("PatientID")))
+    series = text_of(values.get("SeriesDescription")) or text_of(values.get("ProtocolName"))
+    if studies:
+        return Item(name, "part", studies, patient, series)
+    if chosen and selected(first, select):
+        detail = "Its series is used, and this image is not needed to fit ADC."
+        return Item(name, "not_selected", (), patient, series, "not_needed", detail)
+    told = "; ".join(f"{key} is {text_of(values.get(key)) or 'missing'}" for key in select)
+    detail = f"select asks for {', '.join(f'{key}: {text}' for key, text in select.items())}, and {told}."
+    return Item(name, "not_selected", (), patient, series, "series_not_selected", detail)
