@@ -41,7 +41,7 @@ LEFT: dict[str, int] = {
     "one-message-phantom": 34,
     "partitions": 24,
     "peers": 13,
-    "privacy": 113,
+    "privacy": 91,
     "prompts": 29,
     "public-start": 33,
     "pythons": 18,
