@@ -149,7 +149,9 @@ def _remapped(item: Dataset, coding: Coding, span: tuple[int, int]) -> bool:
             return False
         bounds = (min(low, span[0]), max(high, span[1])) if coding.same else span
         whole = first == MAPPED[0]
-        item[first].value, item[last].value = (int(end) if whole else float(end) for end in bounds)
+        vr = ("SS" if coding.signed else "US") if whole else "FD"  # the new values may have another sign than the old
+        for keyword, end in zip((first, last), bounds, strict=True):
+            item.add_new(keyword, vr, int(end) if whole else float(end))
     if line and not coding.same:
         slope, intercept = float(item.RealWorldValueSlope), float(item.get("RealWorldValueIntercept") or 0)
         item.RealWorldValueSlope = slope * coding.slope
@@ -158,12 +160,17 @@ def _remapped(item: Dataset, coding: Coding, span: tuple[int, int]) -> bool:
 
 
 def _put_line(made: Dataset, coding: Coding) -> None:
-    """Set one slope and intercept for all frames; they replace a lookup table, if any."""
+    """Set one slope and intercept for all frames; they replace a lookup table, if any.
+
+    Value maps stay where the new values are to be converted to the old ones (`relative`): they were adapted.
+    """
     tables = made.get("ModalityLUTSequence") or [Dataset()]
     told = str(tables[0].get("LUTExplanation") or tables[0].get("ModalityLUTType") or "US")
     unit = PATTERN.search(told.lower())
+    replaced = ["ModalityLUTSequence", "PixelValueTransformationSequence"]
+    replaced += [] if coding.relative else ["RealWorldValueMappingSequence"]
     for group in _groups(made):
-        for keyword in ("ModalityLUTSequence", "PixelValueTransformationSequence", "RealWorldValueMappingSequence"):
+        for keyword in replaced:
             group.pop(keyword, None)
     holder = Dataset() if SHARED in made else made
     holder.RescaleIntercept, holder.RescaleSlope = _ds(coding.intercept), _ds(coding.slope)

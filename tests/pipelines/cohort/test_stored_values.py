@@ -491,6 +491,20 @@ def test_padding_widens_no_real_world_map(tmp_path: Path) -> None:
     assert after.unit == "um2/s" and np.abs(after.image.values - expected).max() <= 1
 
 
+@pytest.mark.parametrize("padding", [None, "negative", "range"])
+def test_a_new_coding_keeps_a_map_where_there_was_no_rescale(padding: str | None, tmp_path: Path) -> None:
+    def change(k: int, d: Dataset) -> None:
+        if padding is not None:
+            pad(d, **PADDINGS[padding])
+        real_world(d)
+
+    out, expected = written(series(tmp_path / "files", change), tmp_path / "out", 160000.0)
+    after = only(out)
+    assert after.unit == "um2/s" and np.abs(after.image.values - expected).max() <= 1.3
+    header = pydicom.dcmread(next(out.iterdir()), stop_before_pixels=True)
+    assert header.RealWorldValueMappingSequence[0].RealWorldValueSlope != 2.0
+
+
 @pytest.mark.parametrize("place", SLICE_COUNTS)
 def test_a_series_without_its_last_slice_is_refused_without_identity_too(place: Private, tmp_path: Path) -> None:
     def change(k: int, d: Dataset) -> None:
