@@ -35,6 +35,7 @@ from pipelines.runs.plan import Stage, plan
 from pipelines.settings.foreign import failure
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
+from privacy.dp.events import Event, composed
 from privacy.message import Json, as_list, as_mapping, number_of, to_bytes
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
@@ -192,6 +193,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
         epsilon_after,
         harmonizing,
         planned,
+        refusals_ahead,
         steps_of,
         total_cost,
     )
@@ -243,8 +245,11 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
             events += cost_of_counts(hospital)
             spent, then = epsilon_after(hospital.ledger, budget.delta, events)
             enough = "within" if then <= budget.epsilon else "MORE than"
-            if then > budget.epsilon:
-                warnings.append("the budget does not last for this run: the hospital will drop out of its last methods")
+            releases: dict[str, list[Event]] = {label: [*plan.releases] for label, plan in plans.items()}
+            releases |= {name: [composed(made)] for name, made in beside.items()}
+            releases |= {"counts": [*cost_of_counts(hospital)]}
+            policy, ledger = settings.policy, hospital.ledger
+            warnings += refusals_ahead(policy, ledger, run=config.name, releases=releases, events=events)
             words += (
                 f"; spent so far ε = {spent:.3f}, after a whole new run {then:.3f}: {enough} the budget of "
                 f"{budget.epsilon:g} at δ = {budget.delta:g}"

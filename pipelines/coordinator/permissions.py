@@ -58,7 +58,7 @@ def refused_requests(config: Config, by_site: Mapping[str, Permissions], *, spar
             found.append(f"{site}: its policy does not answer {', '.join(silent)}")
         if permitted.private and (config.privacy == "none" or config.route is not None):
             found.append(
-                f"{site}: its policy requires privacy (a budget, or require: privacy), and what this run asks has no "
+                f"{site}: its policy has a budget of privacy, and what this run asks has no "
                 "epsilon; say privacy: {epsilon: ...}, without route:"
             )
         known = permitted.algorithms

@@ -26,6 +26,8 @@ from privacy.dp.accounting import Cost, calibrated, cost, mu_of
 from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, changed
 from privacy.dp.protection import Protection
 from privacy.release import ledger as ledgers
+from privacy.release.gate import run_name
+from privacy.release.policy import Policy
 
 COUNTS_SHARE = 0.05
 """Label counts' share of the squared mu of training, where a method asks for them."""
@@ -37,13 +39,14 @@ TRAINING, VALIDATION, COUNTS = Gaussian(2.0), Gaussian(3.0), Gaussian(5.0)
 class Plan:
     """How one method protects one site's patients, and what it costs them.
 
-    evaluation_noise: of histograms of test scores. events: all privacy events. cost: of a patient in the split with
-    the greatest cost.
+    evaluation_noise: of histograms of test scores. events: all privacy events. releases: of one reply of each kind.
+    cost: of a patient in the split with the greatest cost.
     """
 
     protection: Protection
     evaluation_noise: float
     events: tuple[Event, ...]
+    releases: tuple[Event, ...]
     cost: Cost
 
 
@@ -120,10 +123,37 @@ def augmenting(config: Config) -> tuple[Event, ...]:
     return tuple(synthesis.events(how, synthesis.protection(how, patients=1)))
 
 
-def epsilon_after(ledger: Path, delta: float, events: Sequence[Event]) -> tuple[float, float]:
-    """Epsilon that a ledger has charged a patient so far, and with these events added."""
-    before = ledgers.spent(ledgers.lines(ledger))
+def epsilon_after(
+    ledger: Path, delta: float, events: Sequence[Event], *, run: str | None = None
+) -> tuple[float, float]:
+    """Epsilon that a ledger has charged a patient so far, and with these events added. run: by runs of this name."""
+    charged = ledgers.charged(ledgers.lines(ledger))
+    before = [event for line, event in charged if run in (None, run_name(str(line.get("run"))))]
     return cost(before, delta).epsilon, cost([*before, *events], delta).epsilon
+
+
+def refusals_ahead(
+    policy: Policy, ledger: Path, *, run: str, releases: Mapping[str, Sequence[Event]], events: Sequence[Event]
+) -> list[str]:
+    """A sentence for each cap of a policy that a run will meet.
+
+    Args:
+        run: its name. releases: the event of one reply of each kind, by what it is of. events: all of the run.
+    """
+    if policy.budget is None:
+        return []
+    delta, caps = policy.budget.delta, policy.caps
+    dear = {name: max(cost([one], delta).epsilon for one in each) for name, each in releases.items() if each}
+    _, whole = epsilon_after(ledger, delta, events, run=run)
+    _, total = epsilon_after(ledger, delta, events)
+    told = [(f"one reply of {name}", epsilon, caps["release"]) for name, epsilon in dear.items()]
+    told += [(f"runs named {run}", whole, caps["run"]), ("all that ever left", total, caps["total"])]
+    return [
+        f"{what} would cost epsilon = {epsilon:.4g}, and the policy allows {cap.epsilon:g} ({cap.line}): the hospital "
+        "will refuse with budget what is above; ask for less, or let the hospital allow more"
+        for what, epsilon, cap in told
+        if epsilon > cap.epsilon
+    ]
 
 
 def steps_of(events: Sequence[Event], times: int = 1, *, noise: float | None = None) -> int:
@@ -175,9 +205,12 @@ def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLe
         SelfComposed(validation, rounds * validated),
         Part(marked.cut, "test", SelfComposed(Gaussian(evaluation_noise), evaluations)),
     )
+    introduced, trained = priced(noise, mu)
+    once = [introduced, *([trained.event] if isinstance(trained, SelfComposed) else []), *([validation] * validated)]
+    single = (*once, Part(marked.cut, "test", Gaussian(evaluation_noise)))
     counts_noise = _enough(COUNTS_SHARE / asked, mu)
     protection = replace(marked, noise=noise, validation_noise=validation_noise, counts_noise=counts_noise)
-    return Plan(protection, evaluation_noise, events, cost(events, privacy.delta))
+    return Plan(protection, evaluation_noise, events, single, cost(events, privacy.delta))
 
 
 def _enough(share: float, mu: float) -> float:

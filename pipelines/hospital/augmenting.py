@@ -90,7 +90,7 @@ def augment(hospital: Hospital, call: Call, message: Message, memory: Message) -
     wanted = lack(held, settings.balanced_at)
     if wanted is None or not held[wanted.label]:
         return _as_it_was(hospital, facts, BALANCED if wanted is None else ONE_CLASS, told)
-    made = _made(hospital, cohort, settings, facts, wanted)
+    made = _made(hospital, cohort, settings, call, facts, wanted)
     event = describe(composed([told, *made.events]))
     how: dict[Split, str] = {"train": SHAPED} if quiet else {"train": SHAPED, "validation": HELD}
     kept = Message({}, {**looked_at(str(facts["cohort"]), how), **made.said})
@@ -154,7 +154,9 @@ def _classes(cohort: Cohort) -> tuple[int, ...]:
     return tuple(torch.bincount(cohort.labels[rows], minlength=2).tolist())
 
 
-def _made(hospital: Hospital, cohort: Cohort, settings: Augment, facts: Mapping[str, Json], wanted: Lack) -> _Made:
+def _made(
+    hospital: Hospital, cohort: Cohort, settings: Augment, call: Call, facts: Mapping[str, Json], wanted: Lack
+) -> _Made:
     """As many synthetic images as are wanted."""
     inputs, y = inputs_of(cohort), torch.full((wanted.number,), wanted.label)
     seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "augment", "images")
@@ -162,7 +164,7 @@ def _made(hospital: Hospital, cohort: Cohort, settings: Augment, facts: Mapping[
     if isinstance(how, Public):
         prior = PRIORS[str(facts["prior"])]
         return _Made(drawn(prior, y, inputs, seed), [], True, {"synthesis": {"name": how.name, "prior": prior.name}})
-    found = learnt(hospital, cohort, how, facts, "augment")
+    found = learnt(hospital, cohort, how, call, facts, "augment")
     images = synthesis.candidates(found.settings, inputs, found.params, y, seed=seed).cpu().float()
     return _Made(images, found.events, found.settings.private, found.said)
 

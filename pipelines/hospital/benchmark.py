@@ -20,7 +20,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Done, Hospital, all_rows
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.opening import TARGET
-from pipelines.hospital.private_limits import copies_of
+from pipelines.hospital.private_limits import check_affordable, copies_of
 from pipelines.hospital.scoring import Told, counted, noised
 from pipelines.hospital.segmentation import compared, reply_tensors
 from pipelines.hospital.withdrawn import looked_at
@@ -28,7 +28,7 @@ from pipelines.models.file import Ready, parsed_ready
 from pipelines.models.likeness import studies_of
 from pipelines.models.signed import SIGNATURE, TENSOR, read_otherwise, settings_of
 from privacy.dp.access import Rows
-from privacy.dp.events import NON_PRIVATE, describe
+from privacy.dp.events import NON_PRIVATE, Gaussian, describe
 from privacy.message import Call, Json, Message, number_of
 from privacy.release.gate import PRIVACY, Refused
 from privacy.release.signature import Unsigned, check_signature
@@ -61,6 +61,7 @@ def benchmark(hospital: Hospital, call: Call, message: Message, memory: Message)
     cohort = cohort_of(hospital, str(facts["cohort"]))
     if odd := read_otherwise(ready, cohort.recipe):
         raise Refused("malformed_cohort") from ValueError(f"not read as the signed model wants: {odd}")
+    check_affordable(hospital, [_noise(hospital, facts)] if policy.promises else [NON_PRIVATE], call)
     target = TARGET.validate_python(ready.facts.get("target"))
     rows = all_rows(cohort, target=target)
     if not len(rows.y):
@@ -128,9 +129,13 @@ def _labels(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, facts:
     if not hospital.policy.promises:
         return counted(hospital, tested, copies_of(facts))
     cut_of(cohort)  # refuses a cohort in which one patient could change another's image
+    return noised(hospital, tested, _noise(hospital, facts).noise_multiplier, None)
+
+
+def _noise(hospital: Hospital, facts: Mapping[str, Json]) -> Gaussian:
+    """The event of the one noised histogram that costs the asked epsilon at the budget's delta."""
     budget = hospital.policy.budget
-    delta = hospital.policy.delta if budget is None else budget.delta
-    return noised(hospital, tested, noise_for(number_of(facts, "epsilon"), delta), None)
+    return Gaussian(noise_for(number_of(facts, "epsilon"), hospital.policy.delta if budget is None else budget.delta))
 
 
 def _masks(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, copies: int) -> Told:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,9 @@ from pipelines.hospital.kept import cut_of
 from pipelines.hospital.released_counts import need_counts
 from pipelines.runs.progress import Shown
 from privacy.dp.access import Access, Rows, Split, open_access
-from privacy.dp.events import Event
 from privacy.dp.protection import Protection
 from privacy.message import Json
-from privacy.release import ledger as ledgers
-from privacy.release.gate import Refused, unaffordable
+from privacy.release.gate import Refused
 
 SCALE: TypeAdapter[Scale] = TypeAdapter(Scale)
 
@@ -88,17 +86,6 @@ def access_to(
     told = need_counts(hospital)
     sizes = None if told is None else told.sizes()
     return open_private({"train": rows}, replace(protection, cut=cut_of(cohort)), counts=hospital.counts, sizes=sizes)
-
-
-def affordable(hospital: Hospital, events: Sequence[Event]) -> None:
-    """Check before the work that the hospital's policy allows these privacy events.
-
-    Raises:
-        Refused: the code of the gate.
-    """
-    code = unaffordable(hospital.policy, ledgers.lines(hospital.ledger), [hospital.counts, *events])
-    if code is not None:
-        raise Refused(code)
 
 
 def telling(hospital: Hospital, step: Shown) -> Progress:

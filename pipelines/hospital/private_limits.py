@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pipelines.hospital.hospital import Hospital
 from pipelines.runs.listing import listed
-from privacy.message import Json, Message
+from privacy.dp.events import Event
+from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
-from privacy.release.gate import Refused, paid
+from privacy.release.gate import Refused, paid, unaffordable
 from privacy.release.refusals import told
 
 COPIES = 2000
@@ -32,6 +33,21 @@ def check_may_answer(hospital: Hospital) -> None:
         return
     if told(ledgers.lines(hospital.ledger)) > policy.max_failures:
         raise Refused("too_many_failures")
+
+
+def check_affordable(hospital: Hospital, events: Sequence[Event], call: Call) -> None:
+    """Check before the work that the policy allows the events of a reply.
+
+    An answer whose files are made again is paid already, and nothing new leaves.
+
+    Raises:
+        Refused: the code of `privacy.release.gate.unaffordable`.
+    """
+    if hospital.conversation(call.run).has(f"{call.request}-{call.round}"):
+        return
+    lines = ledgers.lines(hospital.ledger)
+    if refusal := unaffordable(hospital.policy, lines, [hospital.counts, *events], call.run):
+        raise Refused(refusal.code) from ValueError(refusal.why)
 
 
 def copies_of(facts: Mapping[str, Json]) -> int:

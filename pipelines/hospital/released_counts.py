@@ -192,15 +192,13 @@ def _enough(hospital: Hospital, known: Counted) -> None:
 def _count(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
     budget = hospital.policy.budget
     exact = hospital.policy.declares("counts")
-    if budget is None and not exact:
-        raise Refused("policy_privacy") from ValueError("no budget pays for counts; say public: [counts], or a budget")
     noise = 0.0 if exact or budget is None else noise_of(budget)
     lines = list(ledgers.lines(hospital.ledger)) if hospital.ledger.exists() else []
     if noise:
         if cohort.recipe.get("independent") is not True:
             raise Refused("dependent_patients")
-        if code := unaffordable(hospital.policy, lines, [Gaussian(noise)]):
-            raise Refused(code)
+        if refusal := unaffordable(hospital.policy, lines, [Gaussian(noise)], call.run):
+            raise Refused(refusal.code) from ValueError(refusal.why)
     told = vote_histogram(_cells(cohort), noise_multiplier=noise).value.round().clamp(min=0).int().tolist()
     classes = len(label_names(cohort))
     kinds = kinds_of(classes)

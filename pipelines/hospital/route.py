@@ -36,7 +36,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.adaptation import account, file_of, mixed, outlined
 from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, all_rows, read_cohort_file, rows_of
 from pipelines.hospital.opening import Opening, opening
-from pipelines.hospital.private_limits import copies_of
+from pipelines.hospital.private_limits import check_affordable, copies_of
 from pipelines.hospital.scoring import counted
 from pipelines.hospital.segmentation import compared, patient_scores, reply_tensors
 from pipelines.hospital.training import data_access
@@ -49,8 +49,7 @@ from privacy.dp.access import Rows, Split
 from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, describe
 from privacy.message import Call, Json, Message, as_list, as_mapping, to_bytes, whole_of
-from privacy.release import ledger as ledgers
-from privacy.release.gate import Refused, unaffordable
+from privacy.release.gate import Refused
 
 HOW: TypeAdapter[How] = TypeAdapter(How)
 EXPERTS = 1000
@@ -74,7 +73,7 @@ def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
             federation; `no_test_patients`; or with the code of `privacy.release.gate.unaffordable`, before any work.
     """
     facts = message.facts
-    _willing(hospital)
+    _willing(hospital, call)
     how, copies, seed = _request_facts(hospital, facts)
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
     start, experts = _experts(hospital, message)
@@ -110,14 +109,13 @@ def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     return Done(Message(tensors), describe(NON_PRIVATE), Message({}, seen))
 
 
-def _willing(hospital: Hospital) -> None:
+def _willing(hospital: Hospital, call: Call) -> None:
     """Raises: Refused: `policy_inside`: the patients whom it would score trained the models; or with the code of
     `privacy.release.gate.unaffordable`.
     """
     if listed(hospital.root, f"conversations/*/*/{INSIDE}*"):
         raise Refused("policy_inside") from ValueError("this hospital takes part in the federation: it is not outside")
-    if code := unaffordable(hospital.policy, ledgers.lines(hospital.ledger), [hospital.counts, NON_PRIVATE]):
-        raise Refused(code)
+    check_affordable(hospital, [NON_PRIVATE], call)
 
 
 def _request_facts(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[How, int, int]:

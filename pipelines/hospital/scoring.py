@@ -25,7 +25,7 @@ from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, read_coh
 from pipelines.hospital.kept import central_name, cut_of, scores_name
 from pipelines.hospital.model_file import make_ready
 from pipelines.hospital.opening import Opening, opened, opening, own_model
-from pipelines.hospital.private_limits import copies_of
+from pipelines.hospital.private_limits import check_affordable, copies_of
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.segmentation import compared, floor_of, patient_scores, reply_tensors
 from pipelines.hospital.training import data_access, shaped
@@ -35,7 +35,7 @@ from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.variants import Variant
 from privacy.dp.access import Rows, Split
-from privacy.dp.events import NON_PRIVATE, Event, Part, composed, describe
+from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, composed, describe
 from privacy.dp.mechanisms import vote_histogram
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping, to_bytes
 from privacy.release import ledger as ledgers
@@ -75,6 +75,10 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
     module = _loaded(start, params, promises=hospital.policy.promises).to(hospital.device)
     variant, window = _variant(facts, start, module), _window(facts, start)
     cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
+    # All histograms of a reply together cost what one with this noise does.
+    private = start.protection is not None
+    noise = Part(cut_of(cohort), "test", Gaussian(start.evaluation_noise)) if private else NON_PRIVATE
+    check_affordable(hospital, [noise], call)
     splits = rows_of(cohort, hospital.device, start.target)
     if not len(splits["test"].y):
         raise Refused("no_test_patients")

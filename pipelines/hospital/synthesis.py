@@ -27,7 +27,6 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.harmonization import (
     SCALE,
     access_to,
-    affordable,
     cohort_in,
     number,
     parsed,
@@ -37,7 +36,7 @@ from pipelines.hospital.harmonization import (
 )
 from pipelines.hospital.hospital import SPLITS, Done, Hospital
 from pipelines.hospital.kept import MAP, REAL_SENT, cut_of
-from pipelines.hospital.private_limits import check_paid
+from pipelines.hospital.private_limits import check_affordable, check_paid
 from pipelines.hospital.public_networks import WAITING, learnt_once
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.withdrawn import looked_at
@@ -76,13 +75,13 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     if settings.release == "dp":
         noise = noise_of(settings)
         need_counts(hospital, settings.delta)
-        affordable(hospital, [Part(cut_of(cohort), "train", Gaussian(noise))])
+        check_affordable(hospital, [Part(cut_of(cohort), "train", Gaussian(noise))], call)
         protection = Protection(validation_noise=noise, loss_bound=BOUND)
         access = access_to(hospital, cohort, rows, protection, batch=1, seed=seed)
         value = access.measure(Outside(public).to(hospital.device), outside, "train")
         noised: dict[str, Json] = {"score": value, "deviation": None, "values": [value]}
         return Done(Message({}, noised), describe(composed(access.events)), kept)
-    affordable(hospital, [NON_PRIVATE])
+    check_affordable(hospital, [NON_PRIVATE], call)
     gan = imitation(settings)
     made = []
     with shown(f"{hospital.name}") as step:
@@ -110,7 +109,7 @@ def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message
     if settings.name == "real" and not hospital.policy.pooling:
         raise Refused("policy_pooling")
     cohort = cohort_in(hospital, facts)
-    found = learnt(hospital, cohort, settings, facts, "synthesize")
+    found = learnt(hospital, cohort, settings, call, facts, "synthesize")
     said = {**looked_at(str(facts["cohort"]), {"train": SYNTHESIZED}), **found.said}
     return Done(Message({}, {}), describe(composed(found.events)), Message(found.params, said))
 
@@ -127,7 +126,7 @@ class Learnt(NamedTuple):
 
 
 def learnt(
-    hospital: Hospital, cohort: Cohort, settings: AnySynthesis, facts: Mapping[str, Json], purpose: str
+    hospital: Hospital, cohort: Cohort, settings: AnySynthesis, call: Call, facts: Mapping[str, Json], purpose: str
 ) -> Learnt:
     """Train a synthesis on a cohort's training images, with private access if its settings promise that.
 
@@ -140,13 +139,13 @@ def learnt(
     seed = derived(number(facts, "seed", 0, 2**62), hospital.name, purpose)
     protection = None
     if settings.private:
-        affordable(hospital, [hospital.counts])  # the paper's noise depends on the number of patients
+        check_affordable(hospital, [], call)  # the paper's noise depends on the number of patients
         known = need_counts(hospital, getattr(settings, "delta", None))
         patients = len(torch.unique(cohort.patient[cohort.split == SPLITS.index("train")]))
         patients = patients if known is None else known.patients("train")
         settings = settings.at(patients) if isinstance(settings, WganGp) else settings
         protection = synthesis.protection(settings, patients=patients, cut=cut_of(cohort))
-    affordable(hospital, synthesis.events(settings, protection) if protection else [NON_PRIVATE])
+    check_affordable(hospital, synthesis.events(settings, protection) if protection else [NON_PRIVATE], call)
     real = settings.name == "real"
     rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train") if real else training_rows(cohort, facts)
     access = access_to(hospital, cohort, rows, protection, batch=synthesis.batch(settings), seed=seed)
@@ -195,7 +194,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
 
     private = learnt.facts["protection"] is not None
     if settings.name == "raw" or not private:
-        affordable(hospital, [NON_PRIVATE])
+        check_affordable(hospital, [NON_PRIVATE], call)
     shaped = facts["cohort"] if settings.name == "raw" else learnt.facts.get("looked_at", facts["cohort"])
     kept = Message({}, looked_at(str(shaped), {"train": REAL_SENT if made_by.name == "real" else SENT}))
     if made_by.name == "real":

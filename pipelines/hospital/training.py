@@ -126,12 +126,12 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
         return start
     need_counts(hospital)
     events = [hospital.counts, *events]  # every sum is divided by the number of patients
-    code = unaffordable(hospital.policy, ledgers.lines(hospital.ledger), events)
-    if code is None:
+    refusal = unaffordable(hospital.policy, ledgers.lines(hospital.ledger), events, call.run)
+    if refusal is None:
         return start
     if call.request == "finish" and start.protection is not None:
         return replace(start, protection=replace(start.protection, validation_noise=None))
-    raise Refused(code) from ValueError(f"what {call.request} would tell is more than the policy allows")
+    raise Refused(refusal.code) from ValueError(refusal.why)
 
 
 def _participated(

@@ -65,7 +65,7 @@ def releases(policy: Policy) -> Iterator[tuple[str, str]]:
 
 def promises(policy: Policy) -> list[str]:
     """The other rules of the policy, in sentences."""
-    budget = policy.budget
+    budget, caps = policy.budget, policy.caps
     whom = {"coordinator": "the coordinator", "sites": "every hospital", "outside": "external sites"}
     return [
         f"answers go to: {', '.join(whom[one] for one in policy.recipients)}",
@@ -75,7 +75,8 @@ def promises(policy: Policy) -> list[str]:
         *(["requires privacy: nothing that patients shaped leaves without a finite epsilon"] if policy.require else []),
         "budget of a patient: none; what is released without noise promises nothing"
         if budget is None
-        else f"budget of a patient: epsilon {budget.epsilon:g}, delta {budget.delta:g}, over the life of the ledger",
+        else f"budget of a patient: epsilon {budget.epsilon:g}, delta {budget.delta:g}, over the life of the ledger; "
+        f"of it at most {caps['release'].epsilon:g} by one reply, and {caps['run'].epsilon:g} by runs of one name",
     ]
 
 

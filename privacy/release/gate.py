@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from privacy.dp.events import (
     DECLARATIONS,
@@ -70,9 +71,9 @@ def release(
     with ledgers.transaction(ledger) as opened:
         before = tuple(opened.lines())
         again = replay and (commit in paid(before) if commit else _left_before(before, call, digest))
-        code = _verdict(policy, call, len(reply), recipient)
+        code, why = _verdict(policy, call, len(reply), recipient), ""
         if code is None and not again:
-            code = unaffordable(policy, before, [known(event)])
+            code, why = unaffordable(policy, before, [known(event)], call.run) or (None, "")
         opened.append(
             {
                 **_of(call, recipient, now),
@@ -86,7 +87,7 @@ def release(
             }
         )
     if code is not None:
-        raise Refused(code)
+        raise Refused(code) from (ValueError(why) if why else None)
 
 
 def _verdict(policy: Policy, call: Call, size: int, recipient: str) -> str | None:
@@ -103,26 +104,50 @@ def paid(before: Iterable[Mapping[str, Json]]) -> frozenset[str]:
     return frozenset(str(line["commit"]) for line in left if line.get("commit"))
 
 
-def unaffordable(policy: Policy, before: Iterable[Mapping[str, Json]], events: Sequence[Event]) -> str | None:
-    """The code by which a hospital refuses further events beside those in its ledger, or None if it allows them.
+class Refusal(NamedTuple):
+    """A code, and for the hospital's own log why."""
+
+    code: str
+    why: str
+
+
+def unaffordable(
+    policy: Policy, before: Iterable[Mapping[str, Json]], events: Sequence[Event], run: str
+) -> Refusal | None:
+    """Why a hospital refuses further events beside those in its ledger, or None if it allows them.
 
     `policy_public`: they release facts without noise that the hospital does not declare public. `budget`: a patient
-    would be charged more than the policy allows. `policy_privacy`: the policy requires privacy, and an event has no
-    finite ε.
+    would be charged more than the policy allows for one reply, one run or in total. `policy_privacy`: the policy
+    requires privacy, and an event has no finite ε.
+
+    Args:
+        events: all of one reply. run: the run that asks, as in a `Call`.
     """
     told = set().union(*(declarations(event) for event in events))
-    if any(not policy.declares(what) for what in told):
-        return "policy_public"
+    if secret := [what for what in told if not policy.declares(what)]:
+        return Refusal("policy_public", f"{', '.join(sorted(secret))} would leave without noise, and are not public")
     if policy.require is not None and any(lacks_noise(event) for event in events):
-        return PRIVACY
+        return Refusal(PRIVACY, "it would leave without noise, and the policy requires privacy")
     if policy.budget is None or not _costs(events):
         return None
     if any(composed([event]) == NON_PRIVATE for event in events):
-        return BUDGET
+        return Refusal(BUDGET, "it would leave without noise, and the policy has a budget")
     from privacy.dp.accounting import cost  # seconds that a hospital without a budget saves
 
-    charged = cost([*ledgers.spent(before), *events], policy.budget.delta)
-    return None if charged.epsilon <= policy.budget.epsilon else BUDGET
+    charged, name = list(ledgers.charged(before)), run_name(run)
+    past = {"release": (), "run": (e for line, e in charged if run_name(str(line.get("run"))) == name)}
+    past["total"] = (event for _, event in charged)
+    for what, cap in policy.caps.items():
+        epsilon = cost([*past[what], *events], policy.budget.delta).epsilon
+        if epsilon > cap.epsilon:
+            text = f"the {what} would cost epsilon = {epsilon:.4g}, and the policy allows {cap.epsilon:g}: {cap.line}"
+            return Refusal(BUDGET, text)
+    return None
+
+
+def run_name(run: str) -> str:
+    """The name of the run to which a conversation belongs."""
+    return run.partition("/")[0]
 
 
 def lacks_noise(event: Event) -> bool:

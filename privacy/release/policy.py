@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from privacy.dp.events import Declaration, Declared, Event, leaves
 from privacy.settings_error import Problem, refuse, unmet
@@ -56,6 +56,10 @@ FLOOR = 11
 """Training patients below which a hospital with a budget trains nothing, unless its policy says otherwise: cells of 1
 to 10 people are what official health statistics suppress (CMS cell size suppression policy; EMA policy 0070 asks for a
 risk of at most 0.09 = 1/11)."""
+RELEASE_SHARE = 0.5
+"""The part of a budget's epsilon that one reply may cost, unless the policy says otherwise. Epsilons of Gaussian noise
+add up slower than one by one, so what a half leaves pays for about two more such replies: one request, whatever it
+asks, cannot end a hospital's part."""
 RECIPIENTS = COORDINATOR, SITES, OUTSIDE, TRACKING = "coordinator", "sites", "outside", "tracking"
 """Who receives what a reply holds: only the coordinator; through it also other sites, unchanged or in a mixture; or
 external sites; or a tracking server, to which the coordinator copies figures that it has."""
@@ -105,6 +109,31 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Most:
+    """The most epsilon that one reply, and all replies of one run, may cost a patient, at the budget's delta.
+
+    release: null = half of the budget (`RELEASE_SHARE`). run: of all requests of runs of one name; null = the budget.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    release: float | None = None
+    run: float | None = None
+
+    def __post_init__(self) -> None:
+        caps = {"release": self.release, "run": self.run}
+        wrong = {name: cap for name, cap in caps.items() if cap is not None and not 0 < cap < math.inf}
+        refuse([Problem((name,), f"must be > 0 and finite, found {cap}") for name, cap in wrong.items()])
+
+
+class Cap(NamedTuple):
+    """The most epsilon, and the line of the policy that says so."""
+
+    epsilon: float
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Policy:
     """What a site answers.
 
@@ -114,7 +143,8 @@ class Policy:
     `tracking` = figures that it released may be copied to a tracking server (`track:`).
     pooling: whether its images may leave, for the central baseline or as shared images (`synthesis: real`). max_bytes:
     the largest reply. budget: the most that a patient may be charged; null = no limit and no guarantee. require:
-    `privacy` = nothing that depends on patients leaves without a finite ε, with a budget or without. public: facts that
+    `privacy` = nothing that depends on patients leaves without a finite ε; it needs a budget, because noise of any size
+    has a finite ε. most: caps within the budget (`Most`). public: facts that
     the hospital declares public and therefore outside any guarantee; null = counts if there is no guarantee, else
     nothing: with a budget, counts then leave once, with noise that is charged. min_patients: the fewest training
     patients, by released counts, on which a hospital with a budget trains; null = 11 (`FLOOR`), 1 for simulated
@@ -136,6 +166,7 @@ class Policy:
     pooling: bool = False
     max_bytes: int = 2**30
     budget: Budget | None = None
+    most: Most | None = None
     public: tuple[str, ...] | None = None
     max_failures: int = 20
     require: Literal["privacy"] | None = None
@@ -172,26 +203,52 @@ class Policy:
             if not KEY.fullmatch(key) or len(set(bytes.fromhex(key))) < KEY_BYTES
         ]
         if self.promises and self.pooling:
-            said = "a budget promises one" if self.budget is not None else "require: privacy asks for one"
-            problems.append(Problem(("pooling",), f"images leave without any guarantee, and {said}; say false"))
+            text = "images leave without any guarantee, and a budget promises one; say false"
+            problems.append(Problem(("pooling",), text))
+        problems += self._cap_problems()
         if not UNIT.fullmatch(self.unit):
             text = f"must be words of letters (at most 40 characters), found {self.unit[:60]!r}"
             problems.append(Problem(("unit",), text))
         problems += delta_problems(self.delta)
         if self.min_patients is not None and (self.min_patients < 1 or not self.promises):
-            rule = (
-                "at least 1"
-                if self.min_patients < 1
-                else "left out without policy.budget or require: privacy, whose floor it is"
-            )
+            rule = "at least 1" if self.min_patients < 1 else "left out without policy.budget, whose floor it is"
             problems.append(Problem(("min_patients",), f"must be {rule}, found {self.min_patients}"))
         problems += plugin_problems(self.plugins)
         refuse(problems)
 
     @property
     def promises(self) -> bool:
-        """Whether patients have a guarantee, by a budget or by `require: privacy`."""
-        return self.budget is not None or self.require is not None
+        """Whether patients have a guarantee."""
+        return self.budget is not None
+
+    @property
+    def caps(self) -> dict[str, Cap]:
+        """The most that one `release`, one `run`, and all in `total` may cost; empty without a budget."""
+        if self.budget is None:
+            return {}
+        most, total = self.most or Most(), self.budget.epsilon
+        half = Cap(min(RELEASE_SHARE * total, most.run or total), "half of the budget, without most: {release: ...}")
+        return {
+            "release": half if most.release is None else Cap(most.release, "most: {release: ...}"),
+            "run": Cap(total if most.run is None else most.run, "most: {run: ...}"),
+            "total": Cap(total, "budget: {epsilon: ...}"),
+        }
+
+    def _cap_problems(self) -> list[Problem]:
+        """Why these caps would not hold, or none is there."""
+        line = "add budget: {epsilon: 8.0, delta: 1.0e-5}"
+        if self.budget is None:
+            needs = {
+                "require": (self.require, "privacy alone limits nothing, for noise of any size has a finite epsilon"),
+                "most": (self.most, "caps one release and one run, and runs are as many as a coordinator likes"),
+            }
+            return [Problem((name,), f"{why}; {line}") for name, (value, why) in needs.items() if value is not None]
+        caps = self.caps
+        wide = [(a, b) for a, b in (("release", "run"), ("run", "total")) if caps[a].epsilon > caps[b].epsilon]
+        return [
+            Problem(("most", a), f"must be at most {caps[b].epsilon:g} ({caps[b].line}), found {caps[a].epsilon:g}")
+            for a, b in wide
+        ]
 
     def allows(self, request: str) -> bool:
         """Whether the site answers this request (`pool` only by the setting `pooling`)."""

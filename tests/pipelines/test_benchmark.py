@@ -360,8 +360,19 @@ def test_nothing_about_single_patients_leaves(tmp_path: Path) -> None:
 # Privacy -------------------------------------------------------------------------------------------------------------
 
 
+CAREFUL: dict[str, Any] = {
+    "budget": {"epsilon": 1.3},
+    "most": {"release": 1.1},
+    "public": ["counts"],
+    "min_patients": 1,
+}
+
+
 def test_a_hospital_with_a_budget_tells_noised_counts_once_and_pays_what_was_said(tmp_path: Path) -> None:
-    home = Home(tmp_path / "h", {**TRUSTED, "budget": {"epsilon": 1.3}, "public": ["counts"], "min_patients": 1})
+    home = Home(
+        tmp_path / "h",
+        {**TRUSTED, **CAREFUL},
+    )
     data = finished(params=GOOD)
     said = signature_of(tmp_path, data)
     assert home.code(data, said, epsilon=None, conversation=f"r/{said.statement.sha256}-y") == "policy_privacy"
@@ -373,12 +384,6 @@ def test_a_hospital_with_a_budget_tells_noised_counts_once_and_pays_what_was_sai
     assert cost(ledgers.spent(home.ledger), 1e-5).epsilon == spent
     other = finished("other", params=sees(1.0))
     assert home.code(other, signature_of(tmp_path, other)) == "budget"
-
-
-def test_require_privacy_without_a_budget_noises_as_well(tmp_path: Path) -> None:
-    home = Home(tmp_path / "h", {**TRUSTED, "require": "privacy", "public": ["counts"], "min_patients": 1})
-    data = finished(params=GOOD)
-    assert "noised" in home.evaluate(data, signature_of(tmp_path, data)).tensors
 
 
 def test_noised_and_counted_hospitals_stand_on_one_page(place: Path) -> None:

@@ -117,6 +117,7 @@ def test_prompts_are_learnt_privately_and_what_left_has_an_epsilon(brought, tmp_
     sites = {name: dict(one) for name, one in said["sites"].items()}
     for one in sites.values():
         one["policy"] = {"recipients": ["coordinator", "sites"], "public": ["counts"], "require": "privacy"}
+        one["policy"]["budget"] = {"epsilon": 40.0}
     said["sites"] = sites
     (tmp_path / "private.yaml").write_text(yaml.safe_dump(said))
     assert run(["private.yaml"]) == Exit.OK

@@ -203,7 +203,11 @@ def load_heart(**changes) -> Config:
 
 
 def budgeted(made: dict, site: str, epsilon: float) -> dict:
-    made["sites"][site]["policy"] = {"budget": {"epsilon": epsilon}, "public": ["counts"]}
+    made["sites"][site]["policy"] = {
+        "budget": {"epsilon": epsilon},
+        "most": {"release": epsilon},
+        "public": ["counts"],
+    }
     return made
 
 

@@ -1,13 +1,15 @@
-"""`policy: {require: privacy}`: a hospital insists on patient-level privacy, and states no budget."""
+"""`policy: {require: privacy}`: a hospital insists on patient-level privacy, whatever is left of its budget."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from torch import Tensor
 
 from federation.models.mlp import Mlp
 from federation.task import Task
@@ -40,9 +42,10 @@ from privacy.dp.events import (
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, release, unaffordable
-from privacy.release.policy import Budget, Policy
+from privacy.release.policy import Budget, Most, Policy
 
-REQUIRES = Policy(require="privacy", public=("counts",))
+BUDGET: dict[str, Json] = {"epsilon": 200.0}
+REQUIRES = Policy(require="privacy", public=("counts",), budget=Budget(epsilon=200.0))
 NOISED = PoissonSampled(0.1, Gaussian(2.0))
 BARE: list[Event] = [
     NON_PRIVATE,
@@ -57,11 +60,10 @@ COVERED: list[Event] = [NOTHING, Declared("counts"), NOISED, Part("c", "test", L
 
 
 @pytest.mark.parametrize("event", BARE)
-def test_what_no_finite_epsilon_bounds_is_refused_with_a_budget_or_without(event, tmp_path):
-    with_budget = Policy(require="privacy", public=("counts",), budget=Budget(epsilon=10.0))
-    for policy in (REQUIRES, with_budget):
-        assert unaffordable(policy, [], [event]) == "policy_privacy"
-        assert unaffordable(policy, [], [NOISED, event]) == "policy_privacy"
+def test_what_no_finite_epsilon_bounds_is_refused_whatever_the_budget(event, tmp_path):
+    for events in ([event], [NOISED, event]):
+        refusal = unaffordable(REQUIRES, [], events, "r/x")
+        assert refusal is not None and refusal.code == "policy_privacy"
     ledger = tmp_path / "ledger.jsonl"
     place = {"policy": REQUIRES, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
     with pytest.raises(Refused, match="policy_privacy"):
@@ -69,18 +71,18 @@ def test_what_no_finite_epsilon_bounds_is_refused_with_a_budget_or_without(event
     with pytest.raises(Refused, match="policy_privacy"):
         release(b"x", {"kind": "of tomorrow"}, call=Call("r/x", 2, "train", {}), **place)
     assert all(line["refused"] == "policy_privacy" and line["bytes"] == 0 for line in ledgers.lines(ledger))
-    assert unaffordable(Policy(), [], [event]) is None
+    assert unaffordable(Policy(), [], [event], "r/x") is None
 
 
 @pytest.mark.parametrize("event", COVERED)
 def test_what_a_finite_epsilon_bounds_leaves(event):
-    assert unaffordable(REQUIRES, [], [event]) is None
+    assert unaffordable(REQUIRES, [], [event], "r/x") is None
 
 
 def test_who_requires_privacy_says_by_name_what_is_public():
-    assert not Policy(require="privacy").declares("counts") and REQUIRES.declares("counts")
-    with pytest.raises(ValueError, match="require: privacy asks for one"):
-        Policy(require="privacy", pooling=True)
+    assert not replace(REQUIRES, public=None).declares("counts") and REQUIRES.declares("counts")
+    with pytest.raises(ValueError, match="a budget promises one"):
+        replace(REQUIRES, pooling=True)
 
 
 class Site:
@@ -117,15 +119,17 @@ def site(tmp_path_factory) -> Site:
 
 
 SCALE: dict[str, Json] = {"scale": {"low": 0.0, "high": 3.0}, "seed": 0, "copies": 1}
+DP_SCORE: dict[str, Json] = {
+    "score": {"release": "dp", "components": 5, "epsilon": 1.0, "delta": 1e-5},
+    "prior": "prostate_adc",
+    "images": 8,
+}
 EXACT: dict[str, Json] = {"score": {"release": "exact", "components": 5}, "prior": "prostate_adc", "images": 8}
 
 
 def test_training_synthesis_and_scores_without_noise_are_refused_before_a_patient_is_looked_at(site, monkeypatch):
     from pipelines.hospital import synthesis as imitate
     from pipelines.hospital import training as learn
-
-    def looked(*arguments, **options):
-        raise AssertionError("a patient was looked at")
 
     for module, name in ((learn, "data_access"), (imitate, "access_to"), (imitate, "scored")):
         monkeypatch.setattr(module, name, looked)
@@ -141,7 +145,55 @@ def test_training_synthesis_and_scores_without_noise_are_refused_before_a_patien
         assert caught.value.code == "policy_privacy", request
 
 
-def test_a_private_run_passes_without_a_budget_and_all_of_it_has_an_epsilon(site):
+NOISY: Json = {"clip": 1.0, "sampling": 0.5, "views": 2, "noise": 1.0, "validation_noise": 4.0}
+
+
+def test_a_reply_above_a_cap_is_refused_before_a_patient_is_looked_at(site, monkeypatch):
+    from pipelines.hospital import benchmark as compared
+    from pipelines.hospital import scoring
+    from pipelines.hospital import synthesis as imitate
+    from pipelines.hospital import training as learn
+
+    network = Task(Mlp(hidden=(2,)), (1, 16, 16), 2).network().state_dict()
+    start = {f"model/{name}": value for name, value in network.items()}
+    chosen: dict[str, Json] = {"train_run": "r/c", "checkpoint": "latest", "best": None, "copies": 2, "label": "x"}
+    asked: list[tuple[str, dict[str, Json], Mapping[str, Tensor]]] = [
+        ("train", {"algorithm": {}, "best": None}, start),
+        ("evaluate", {**chosen, "cohort": site.cohort, "opening": site.opening(NOISY)}, network),
+        ("score", {"cohort": site.cohort, **SCALE, **DP_SCORE}, {}),
+        (
+            "synthesize",
+            {"cohort": site.cohort, **SCALE, "synthesis": {"name": "dp_wgan_gp", "epsilon": 3.0, "delta": 1e-5}},
+            {},
+        ),
+    ]
+    settings, past = site.hospital.settings, ledgers.spent(ledgers.lines(site.hospital.ledger))
+    for cap in ("release", "run", "total"):
+        least = cost(past, 1e-5).epsilon + 0.01
+        wide = Budget(epsilon=least if cap == "total" else 200.0)
+        most = None if cap == "total" else Most(**{"release": 0.01, "run": 0.01} if cap == "run" else {cap: 0.01})
+        policy = replace(REQUIRES, budget=wide, most=most)
+        site_ = replace(site.hospital, settings=replace(settings, policy=policy))
+        worker(site_)(Call("r/c", 0, "introduce", {}), Message({}, site.opening(NOISY)))
+        with monkeypatch.context() as blind:
+            for module, name in (
+                (learn, "data_access"), (imitate, "access_to"), (imitate, "scored"), (scoring, "rows_of"),
+                (compared, "all_rows"),
+            ):  # fmt: skip
+                blind.setattr(module, name, looked)
+            for number, (request, facts, tensors) in enumerate(asked):
+                call = Call("r/c" if request == "train" else f"r/{cap}-{number}", int(request == "train"), request, {})
+                with pytest.raises(Refused) as caught:
+                    worker(site_)(call, Message(tensors, facts))
+                assert caught.value.code == "budget", (cap, request, caught.value.__cause__)
+    assert cost(ledgers.spent(ledgers.lines(site.hospital.ledger)), 1e-5).epsilon == cost(past, 1e-5).epsilon
+
+
+def looked(*arguments, **options):
+    raise AssertionError("a patient was looked at")
+
+
+def test_a_private_run_passes_and_all_of_it_has_an_epsilon(site):
     how: Json = {"clip": 1.0, "sampling": 0.5, "views": 2, "noise": 4.0, "validation_noise": 4.0}
     network = Task(Mlp(hidden=(2,)), (1, 16, 16), 2).network().state_dict()
     start = {f"model/{name}": value for name, value in network.items()}
@@ -158,7 +210,7 @@ def test_a_private_run_passes_without_a_budget_and_all_of_it_has_an_epsilon(site
 
 def settings(**changes) -> dict:
     plain = copy.deepcopy(BASE)
-    plain["sites"]["a"]["policy"] = {"require": "privacy", "public": ["counts"]}
+    plain["sites"]["a"]["policy"] = {"require": "privacy", "public": ["counts"], "budget": BUDGET}
     return {**plain, **changes}
 
 
@@ -173,8 +225,8 @@ def test_check_and_the_survey_say_it_before_anything_is_learnt(site):
     config = load(plain)
     said = permissions_from(site.ask("survey", "r/survey", facts={}).facts)
     assert said.private and not permissions_from({"requests": ["survey"]}).private
-    (found,) = [text for text in refused_requests(config, {"a": said}) if "require" in text]
-    assert "require: privacy" in found and "privacy: {epsilon: ...}" in found
+    (found,) = [text for text in refused_requests(config, {"a": said}) if "epsilon" in text]
+    assert "privacy: {epsilon: ...}" in found
     assert refused_requests(config, {"a": Permissions(said.requests, None)}) == []
     assert any("requires privacy" in text for text in promises(REQUIRES))
 
@@ -182,7 +234,7 @@ def test_check_and_the_survey_say_it_before_anything_is_learnt(site):
 def test_a_hospitals_statement_is_in_its_own_words(site):
     """A coordinator that speaks of unit, δ, audits, dates and runs is not heard; its title is marked, and inert."""
     assert site.hospital.settings is not None
-    policy = replace(REQUIRES, unit="eye", delta=1e-7)
+    policy = replace(REQUIRES, unit="eye", budget=Budget(epsilon=200.0, delta=1e-7))
     real = replace(site.hospital, settings=replace(site.hospital.settings, policy=policy), simulation=False)
     audit: Json = {"claimed": 1.0, "bound": 0.0, "canaries": 9, "steps": 9, "delta": 0.5, "confidence": 0.99}
     said: dict[str, Json] = {

@@ -131,7 +131,7 @@ def benchmark(folder: Path) -> str:
     """The settings of a benchmark of one model at two hospitals, of which one has a budget for one evaluation."""
     write_signed(folder / "ours.safetensors", finished(params=sees(2.0)))
     trusted = {"trusted_models": {"owner": public_key()}}
-    careful = {**trusted, "budget": {"epsilon": 1.3}, "public": ["counts"], "min_patients": 1}
+    careful = {**trusted, "budget": {"epsilon": 1.3}, "most": {"release": 1.1}, "public": ["counts"], "min_patients": 1}
     sites = {
         name: {"source": {"kind": "table", "file": str(table(folder / f"{name}.csv", 1)), "label": "y"}, "policy": own}
         for name, own in (("careful", careful), ("open", trusted))

@@ -73,7 +73,7 @@ from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 from privacy.release import ledger as ledgers
 from privacy.release.gate import BUDGET, Refused, release, unaffordable
-from privacy.release.policy import Budget, Policy
+from privacy.release.policy import Budget, Most, Policy
 
 COUNTS = Declared("counts")
 QUIET = Protection(clip=1e2, sampling=0.5, views=2, noise=0.0, cut="c")
@@ -307,8 +307,9 @@ def let(ledger, event, policy=None, *, call=CALL, reply=b"abc", replay=False, re
 
 
 def allowing(events, delta, **more) -> Policy:
-    """A budget of just what these events cost."""
-    return Policy(budget=Budget(epsilon=cost(events, delta).epsilon, delta=delta), public=("counts",), **more)
+    """A budget of just what these events cost, at once or one by one."""
+    budget = Budget(epsilon=cost(events, delta).epsilon, delta=delta)
+    return Policy(budget=budget, most=Most(release=budget.epsilon), public=("counts",), **more)
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
@@ -393,9 +394,10 @@ def test_each_word_of_a_policy_is_asked_and_what_is_declared_is_found_inside_oth
 
 def test_an_event_that_cannot_be_read_is_the_dearest_and_a_failure_may_always_be_told():
     policy = Policy(budget=Budget(epsilon=9.0), public=())
-    assert unaffordable(policy, [], [known_event({"kind": "magic"})]) == BUDGET
-    assert unaffordable(policy, [], [Declared("failure")]) is None
-    assert unaffordable(policy, [], [NOTHING, Gaussian(1e-3)]) == BUDGET
+    for events in ([known_event({"kind": "magic"})], [NOTHING, Gaussian(1e-3)]):
+        refusal = unaffordable(policy, [], events, "r/x")
+        assert refusal is not None and refusal.code == BUDGET
+    assert unaffordable(policy, [], [Declared("failure")], "r/x") is None
     for wrong in ({"epsilon": math.inf}, {"epsilon": 0.0}, {"epsilon": 1.0, "delta": 0.0}, {"epsilon": 1, "delta": 1}):
         with pytest.raises(ValueError, match="must be"):
             Budget(**wrong)

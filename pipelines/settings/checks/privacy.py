@@ -19,7 +19,7 @@ def problems(run: RunSettings) -> list[Problem]:
 def _broken_promise(site: str, policy: Policy) -> Problem:
     """The problem of a policy that promises privacy in a run without it."""
     key, text = "require", "this hospital lets nothing leave without a finite epsilon"
-    if policy.budget is not None:
+    if policy.require is None and policy.budget is not None:
         key, text = "budget", f"this hospital allows epsilon {policy.budget.epsilon}"
     rest = "and privacy: none makes every release non-private; say privacy: {epsilon: ...}"
     return Problem(("sites", site, "policy", key), f"{text}, {rest}")
