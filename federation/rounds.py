@@ -7,26 +7,31 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from federation.algorithm import Algorithm
+from federation.algorithm import Algorithm, State
 from federation.engine import Engine
 from federation.outcome import Outcome, restored, save
 from federation.participant import best_round
 from federation.randomness import derived
 from privacy.folder import Folder
-from privacy.message import Call, Message, Params, as_mapping
+from privacy.message import Call, Json, Message, Params, as_mapping
 from privacy.pickled import pickled
 from privacy.release.gate import BUDGET
 from privacy.settings_error import refuse, unmet
 
+WRONG = MALFORMED, NON_FINITE = "malformed", "non_finite"
+"""The codes of `verdict`."""
 TRIES = 3  # attempts at the introduction and the finish, which every site must answer
-LARGEST_COUNT = 2**31
+LARGEST_COUNT = 10**7
+"""The largest number of examples that a hospital is believed: more than any collection of medical images holds, and a
+number without bound would be all of every mean."""
+LARGEST_NUMBER = torch.finfo(torch.float32).max / 2**16
 SHORTEST_S = 0.01  # of deadlines; nobody answers sooner
 
 
@@ -121,8 +126,14 @@ def _introduce(
     replies, missing = ask_all(engine, Call(run, 0, "introduce", {}), opening, None)
     if missing:
         raise QuorumLost(run, 0, missing)
-    introductions = {site: Message(r.tensors, as_mapping(r.facts.get("algorithm"))) for site, r in replies.items()}
-    state = algorithm.start(initial, introductions)
+    introductions = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in replies.items()}
+    try:
+        state = algorithm.start(initial, introductions)
+    except Exception:
+        spoilt = _spoilt(lambda parts: algorithm.start(initial, parts), introductions)
+        if not spoilt:
+            raise
+        raise QuorumLost(run, 0, spoilt) from None
     return Outcome(state, {}, {}, {}, (), None, 0)
 
 
@@ -140,6 +151,9 @@ def _round(
     messages = {site: envelope(algorithm.send(last.state, site, call), last.best) for site in asked}
     replies, missing = engine.ask(call, messages, deadline_s=schedule.deadline_s)
     verdicts = {site: verdict(reply, template) for site, reply in replies.items()}
+    parts = {s: Message(r.tensors, as_mapping(r.facts["algorithm"])) for s, r in replies.items() if not verdicts[s]}
+    state, spoilt = _merged(algorithm, last.state, dict(sorted(parts.items())))
+    verdicts |= spoilt
     good = {site: reply for site, reply in sorted(replies.items()) if verdicts[site] is None}
     lost = {**missing, **{site: why for site, why in verdicts.items() if why is not None}}
     gone = tuple((number, site, code) for site, code in sorted(lost.items()))
@@ -149,15 +163,43 @@ def _round(
     received = more(last.received, messages)
     if not good:  # all asked sites retired: repeat the round with others
         return replace(last, missing=last.missing + gone, received=received)
-    parts = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in good.items()}
-    state = algorithm.merge(last.state, parts)
     seen = _scored(last, good, number - 1)
     merged = {**last.merged, **dict.fromkeys(good, number)}
     return replace(seen, state=state, merged=merged, missing=last.missing + gone, round=number, received=received)
 
 
+def _merged(algorithm: Algorithm, state: State, parts: Mapping[str, Message]) -> tuple[State, dict[str, str]]:
+    """The state with these replies; and the sites whose replies the method cannot take, with their code.
+
+    A reply of the right form may still hold what the method cannot compute with. Then each is merged alone, and those
+    that fail are left out. If none fails alone the method itself does, and the error is raised.
+    """
+    if not parts:
+        return state, {}
+    try:
+        return algorithm.merge(state, parts), {}
+    except Exception:
+        spoilt = _spoilt(lambda some: algorithm.merge(state, some), parts)
+        if not spoilt:
+            raise
+    good = {site: one for site, one in parts.items() if site not in spoilt}
+    return (algorithm.merge(state, good) if good else state), spoilt
+
+
+def _spoilt(work: Callable[[Mapping[str, Message]], object], parts: Mapping[str, Message]) -> dict[str, str]:
+    """The sites on whose message alone the work fails, with the code `malformed`; empty if it fails on all."""
+    found = {}
+    for site, one in parts.items():
+        try:
+            work({site: one})
+        except Exception:
+            found[site] = MALFORMED
+    return found if len(found) < len(parts) else {}
+
+
 def finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, *, scored: bool = True) -> Outcome:
     """Send the final model to every site. All must receive it; a repeated request costs a site no new work.
+    A site that answered has it: if its score is malformed, only that is left out.
 
     scored: whether sites score it on their validation patients, which a private run pays for.
     """
@@ -167,22 +209,24 @@ def finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, *, sco
     if not scored:
         messages = {site: Message(one.tensors, {**one.facts, "score": False}) for site, one in messages.items()}
     replies, missing = ask_all(engine, call, messages, Message({}, {"algorithm": {}}))
-    if missing:
-        raise QuorumLost(run, number, missing)
-    return replace(_scored(last, replies, number - 1), round=number, received=more(last.received, messages))
+    if lost := {site: code for site, code in missing.items() if code not in WRONG}:
+        raise QuorumLost(run, number, lost)
+    gone = tuple((number, site, code) for site, code in sorted(missing.items()))
+    seen = _scored(last, replies, number - 1)
+    return replace(seen, missing=last.missing + gone, round=number, received=more(last.received, messages))
 
 
 def ask_all(
     engine: Engine, call: Call, messages: Mapping[str, Message], template: Message | None
 ) -> tuple[dict[str, Message], dict[str, str]]:
-    """Ask up to TRIES times, each time the sites without a valid reply. template: None = any reply is valid."""
+    """Ask up to TRIES times, each time the sites without a valid reply. template: None = it is an introduction."""
     replies: dict[str, Message] = {}
     missing: dict[str, str] = {}
     for _ in range(TRIES):
         answers = engine.ask(call, {site: m for site, m in messages.items() if site not in replies})
         missing = dict(answers.missing)
         for site, reply in answers.replies.items():
-            code = None if template is None else verdict(reply, template)
+            code = _unusable(reply) if template is None else verdict(reply, template)
             if code is None:
                 replies[site] = reply
             else:
@@ -217,22 +261,39 @@ def verdict(reply: Message, template: Message) -> str | None:
     """The code of what is wrong with a reply, or None: `malformed` (names, shapes, types) or `non_finite`."""
     facts, rehearsed = reply.facts.get("algorithm"), as_mapping(template.facts.get("algorithm"))
     expected = {name: (tensor.shape, tensor.dtype) for name, tensor in template.tensors.items()}
-    found = {name: (tensor.shape, tensor.dtype) for name, tensor in reply.tensors.items()}
-    if expected != found or not isinstance(facts, dict) or set(facts) != set(rehearsed):
-        return "malformed"
+    arrived = {name: (tensor.shape, tensor.dtype) for name, tensor in reply.tensors.items()}
+    if expected != arrived or not isinstance(facts, dict) or set(facts) != set(rehearsed):
+        return MALFORMED
     if any(type(facts[name]) is not type(rehearsed[name]) for name in facts):
-        return "malformed"
-    if "loss" not in reply.facts:
-        return "malformed"
-    loss, n = reply.facts["loss"], reply.facts.get("n")
-    counts = [value for value in [*facts.values(), n] if isinstance(value, int)]
-    if not (type(n) is int and all(0 <= value < LARGEST_COUNT for value in counts)):
-        return "malformed"
-    if not (loss is None or (isinstance(loss, float) and loss >= 0)):  # NaN is not >= 0
-        return "malformed"
-    numbers = [value for value in [*facts.values(), loss] if isinstance(value, float)]
-    finite = all(_sane(tensor) for tensor in reply.tensors.values()) and all(map(math.isfinite, numbers))
-    return None if finite else "non_finite"
+        return MALFORMED
+    if facts.get("n") == 0:  # nobody trained; if all said so, a mean over hospitals would divide by nothing
+        return MALFORMED
+    loss, n = reply.facts.get("loss"), reply.facts.get("n")
+    if type(n) is not int or not 0 <= n < LARGEST_COUNT:
+        return MALFORMED
+    if type(loss) is not (float if n else type(None)) or (isinstance(loss, float) and not loss >= 0):  # NaN is not
+        return MALFORMED
+    return _unusable(Message(reply.tensors, {"algorithm": facts, "loss": loss}))
+
+
+def _unusable(reply: Message) -> str | None:
+    """The code of a reply whose numbers nobody can compute with, whatever its form should be; or None."""
+    if not isinstance(reply.facts.get("algorithm"), dict):
+        return MALFORMED
+    numbers = list(_numbers(dict(reply.facts)))
+    if any(isinstance(value, int) and not 0 <= value < LARGEST_COUNT for value in numbers):
+        return MALFORMED
+    finite = all(map(_sane, reply.tensors.values())) and all(abs(value) < LARGEST_NUMBER for value in numbers)
+    return None if finite else NON_FINITE
+
+
+def _numbers(value: Json) -> Iterator[int | float]:
+    """All numbers within facts; a truth value is none."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(part)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
 
 
 def _sane(tensor: Tensor) -> bool:
