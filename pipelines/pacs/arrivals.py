@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pynetdicom import _config, dimse_messages, evt
 from pynetdicom.presentation import AllStoragePresentationContexts, PresentationContext, build_context
 
 from pipelines.pacs.archive import Denied, Odd
-from pipelines.pacs.association import Watch, entity, server_context
+from pipelines.pacs.association import Watch, entity, server_context, shut
 from pipelines.pacs.inbox import Inbox, TooMuch
 from pipelines.pacs.settings import DicomNode
 
@@ -37,9 +38,12 @@ MOST_CONTEXTS = 128  # PS3.8, 9.3.2.2: odd numbers up to 255
 
 
 class Arrivals:
-    """Takes images for one series at a time. inbox, watch: of that series; None while nothing was asked for."""
+    """Takes images for one series at a time. inbox, watch: of that series; None while nothing was asked for.
+    senders: addresses from which the archive may send.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, senders: frozenset[str] = frozenset()) -> None:
+        self.senders = senders
         self.inbox: Inbox | None = None
         self.watch: Watch | None = None
         self.lock = threading.Lock()
@@ -70,12 +74,16 @@ class Arrivals:
             raise
 
     def opened(self, event: evt.Event) -> None:
-        """Handler of EVT_CONN_OPEN where we listen: what arrives counts as an answer to what was asked."""
+        """Handler of EVT_CONN_OPEN where we listen: what the archive sends counts as an answer to what was
+        asked; whoever calls from elsewhere is cut off.
+        """
         watch = self.watch
-        if watch is None:
+        if event.address[0] not in self.senders:
+            shut(event.assoc)
+        elif watch is None:
             event.assoc.dul.socket.socket.settimeout(1.0)
         else:
-            watch.attach(event)
+            watch.attach(event, came=True)
 
     def stored(self, event: evt.Event) -> int:
         """Handler of EVT_C_STORE. Returns: the status for the archive, which is success also for what we cannot use: it
@@ -152,6 +160,20 @@ def _use_files(files: bool) -> None:
     dimse_messages.NamedTemporaryFile = _placed if files else TEMPORARY
 
 
+def senders_of(settings: DicomNode) -> frozenset[str]:
+    """The addresses from which the archive may send: those in the settings, else those of its host; empty if that is
+    not found, which whoever asks it is told.
+    """
+    if settings.listen is None:
+        return frozenset()
+    if settings.listen.senders:
+        return frozenset(settings.listen.senders)
+    try:
+        return frozenset(str(one[4][0]) for one in socket.getaddrinfo(settings.host, None, type=socket.SOCK_STREAM))
+    except OSError:
+        return frozenset()
+
+
 @contextmanager
 def listening(settings: DicomNode, arrivals: Arrivals) -> Iterator[None]:
     """Our own storage service, for C-MOVE, if the settings ask for it.
@@ -164,6 +186,7 @@ def listening(settings: DicomNode, arrivals: Arrivals) -> Iterator[None]:
         return
     ours = entity(settings)
     ours.require_called_aet = True
+    ours.require_calling_aet = [*(settings.listen.titles or (settings.called,))]
     for context in AllStoragePresentationContexts:
         ours.add_supported_context(context.abstract_syntax, list(SYNTAXES))
     address = (settings.listen.address, settings.listen.port)

@@ -46,17 +46,26 @@ class Watch:
         """Remember the first reason, and let the watch end the connections."""
         self.failure = self.failure or error
 
-    def attach(self, event: evt.Event) -> None:
-        """Handler of EVT_CONN_OPEN: this connection is watched."""
+    def attach(self, event: evt.Event, *, came: bool = False) -> None:
+        """Handler of EVT_CONN_OPEN: this connection is watched.
+
+        came: somebody opened it to us. Until its titles were accepted it may be anybody's, so what is wrong with it
+        ends that connection only, and its bytes are nobody's answer.
+        """
         wrapped = event.assoc.dul.socket
         wrapped.socket.settimeout(self.limits.timeout_s)
         real = wrapped.recv
 
         def recv(size: int) -> bytearray:
+            strange = came and not event.assoc.is_established
+            if size > LARGEST_PDU + 1024 and strange:
+                raise OSError("message too long")
             if size > LARGEST_PDU + 1024:
                 self.fail(Passing(f"the archive breaks the protocol: a message of {size} bytes, at most {LARGEST_PDU}"))
                 raise OSError("message too long")
             data: bytearray = real(size)
+            if strange:
+                return data
             self.active = time.monotonic()
             self.received += len(data)
             if self.received > self.largest:
@@ -67,7 +76,8 @@ class Watch:
         send = wrapped.send
 
         def sent(data: bytes) -> None:
-            self.active = time.monotonic()
+            if not came or event.assoc.is_established:
+                self.active = time.monotonic()
             send(data)
 
         wrapped.recv, wrapped.send = recv, sent
@@ -87,7 +97,7 @@ class Watch:
                 self.fail(Passing(f"the archive says nothing for {self.limits.timeout_s:g} s"))
             for one in self.open:
                 if self.failure is not None:
-                    _shut(one)
+                    shut(one)
                 if self.failure is not None or not one.dul.is_alive():
                     one.dimse.msg_queue.put((None, None))  # whoever waits for a message stops waiting
 
@@ -213,7 +223,8 @@ def _tls_failure(settings: DicomNode) -> Denied | None:
     return None
 
 
-def _shut(one: Association) -> None:
+def shut(one: Association) -> None:
+    """End a connection, whatever it is at."""
     wrapped = one.dul.socket
     try:
         if wrapped is not None and wrapped.socket is not None:

@@ -18,7 +18,14 @@ from pynetdicom.presentation import StoragePresentationContexts
 from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelGet, StudyRootQueryRetrieveInformationModelMove
 
 from pipelines.pacs.archive import Archive, Entry, Fetched, Odd, Query, is_uid
-from pipelines.pacs.arrivals import MOST_CONTEXTS, Arrivals, listening, storage_contexts, written_as_they_arrive
+from pipelines.pacs.arrivals import (
+    MOST_CONTEXTS,
+    Arrivals,
+    listening,
+    senders_of,
+    storage_contexts,
+    written_as_they_arrive,
+)
 from pipelines.pacs.association import Watch, threads_that_fail_in_silence
 from pipelines.pacs.cfind import (
     BYTES_AN_ANSWER,
@@ -48,7 +55,7 @@ FILES_AT_A_TIME = 64
 @contextmanager
 def opened(settings: DicomNode) -> Iterator[Archive]:
     """The archive; for C-MOVE our own storage service runs as long as the block."""
-    arrivals = Arrivals()
+    arrivals = Arrivals(senders_of(settings))
     with ExitStack() as stack:
         stack.enter_context(threads_that_fail_in_silence())
         stack.enter_context(written_as_they_arrive(arrivals))

@@ -118,20 +118,33 @@ class Tls:
 @dataclass(frozen=True, kw_only=True)
 class Listen:
     """Where images arrive that the archive sends at our request (C-MOVE): the archive knows `calling`, this machine and
-    this port. address: of the interface that listens; 0.0.0.0 = all.
+    this port. address: of the interface that listens; 0.0.0.0 = all. Whoever calls from another address, or by another
+    title, is cut off. senders: the IP addresses from which the archive sends; empty = those of `host`, so they are
+    named where it sends from others, or behind a translation of addresses. titles: its AE titles when it sends; empty =
+    `called`.
     """
 
     __pydantic_config__: ClassVar[Any] = FORBID
 
     port: int
     address: str = "127.0.0.1"
+    senders: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problems = unmet(self, port=(1 <= self.port <= 65535, "in [1, 65535]"))
-        try:
-            ipaddress.ip_address(self.address)
-        except ValueError:
-            problems.append(Problem(("address",), f"must be an IP address of this machine, found {self.address!r}"))
+        named: list[tuple[tuple[str | int, ...], str]] = [(("address",), self.address)]
+        named += [(("senders", number), sender) for number, sender in enumerate(self.senders)]
+        for where, address in named:
+            try:
+                ipaddress.ip_address(address)
+            except ValueError:
+                whose = "this machine" if where == ("address",) else "the archive"
+                problems.append(Problem(where, f"must be an IP address of {whose}, found {address!r}"))
+        text = "must be an AE title: 1 to 16 ASCII characters, no backslash, no blank at its ends"
+        problems += [
+            Problem(("titles", n), text) for n, title in enumerate(self.titles) if not AE_TITLE.fullmatch(title)
+        ]
         refuse(problems)
 
 

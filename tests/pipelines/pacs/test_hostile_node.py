@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import resource
+import socket
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +19,12 @@ import pipelines.pacs.patience
 from archive_outcomes import outcome
 from hostile_web import image
 from orthanc import free_ports
+from pipelines.pacs.arrivals import Arrivals
 from pipelines.pacs.opening import open_archive
 from pipelines.pacs.settings import DicomNode, Limits, Listen
 
 LISTENING = free_ports(1)[0]
+SENDS_AS = ("PYNETDICOM",)  # the title under which the archive of these tests opens connections
 SLOW = ("silent", "drip", "huge", "command", "no_pdu")
 QUICK = Limits(timeout_s=0.5, answer_s=60, retries=0, most=100, largest_gib=0.001)
 USUAL = Limits(timeout_s=20, answer_s=60, retries=1, most=100, largest_gib=0.001)
@@ -132,7 +138,7 @@ def test_every_answer_ends_as_what_an_archive_may_say(ports, tmp_path, recwarn, 
     one = tmp_path / "one.dcm"
     one.write_bytes(image())
     limits = QUICK if case in SLOW else USUAL
-    how = {"retrieve": "move", "listen": Listen(port=LISTENING)} if act == "move" else {}
+    how = {"retrieve": "move", "listen": Listen(port=LISTENING, titles=SENDS_AS)} if act == "move" else {}
     settings = DicomNode(host="127.0.0.1", port=ports[port], called=case, limits=limits, **how)
     begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with open_archive(settings) as archive:
@@ -143,6 +149,50 @@ def test_every_answer_ends_as_what_an_archive_may_say(ports, tmp_path, recwarn, 
     assert {path.name for path in tmp_path.iterdir()} <= {"one.dcm", "series"}
     assert [str(one.message) for one in recwarn.list if one.category is not ResourceWarning] == []
     assert capfd.readouterr() == ("", "")
+
+
+STRAY = {
+    "106 bytes": b"\xff" * 106,
+    "a page": b"GET / HTTP/1.1\r\nHost: hospital\r\n\r\n",
+    "a long message": b"\x01\x00" + b"\xff" * 4 + b"x" * 100,
+    "data before titles": b"\x04\x00\x00\x00\x00\x0a" + b"\x00" * 10,
+    "nothing": b"",
+}
+
+
+def asked(port: int, where: Path, **listen: Any) -> str:
+    """What becomes of a series that the archive sends to us."""
+    ours = Listen(port=LISTENING, **{"titles": SENDS_AS, **listen})
+    settings = DicomNode(host="127.0.0.1", port=port, called="good", limits=USUAL, retrieve="move", listen=ours)
+    with open_archive(settings) as archive:
+        return outcome(archive, "fetch", where / "one.dcm", where / "series")
+
+
+@pytest.mark.parametrize("data", STRAY.values(), ids=STRAY)
+def test_bytes_of_a_stranger_end_no_fetch(ports, tmp_path, monkeypatch, data):
+    expecting, open_ones = Arrivals.expecting, list[socket.socket]()
+
+    @contextmanager
+    def disturbed(self, inbox, watch):
+        with expecting(self, inbox, watch):
+            for _ in range(3):
+                open_ones.append(socket.create_connection(("127.0.0.1", LISTENING), 5))
+                open_ones[-1].sendall(data)
+            time.sleep(0.3)
+            yield
+
+    monkeypatch.setattr(Arrivals, "expecting", disturbed)
+    try:
+        assert asked(ports["SCP"], tmp_path) == "2"
+    finally:
+        for one in open_ones:
+            one.close()
+
+
+@pytest.mark.parametrize("listen", [{"titles": ("ARCHIVE",)}, {"titles": ()}, {"senders": ("192.0.2.7",)}])
+def test_who_calls_by_another_title_or_from_elsewhere_brings_nothing(ports, tmp_path, listen):
+    assert asked(ports["SCP"], tmp_path, **listen) == "Denied"
+    assert not [*(tmp_path / "series").glob("*")]
 
 
 def test_nobody_there_is_unreachable(tmp_path):
