@@ -97,7 +97,7 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
         origin |= {"round": round_, "window": facts.get("window"), "calibration": facts.get("calibration")}
         origin |= history(hospital, str(facts["train_run"]), facts.get("rounds"))
         label = str(facts["label" if variant is None else "variant"])
-        if unaffordable(hospital.policy, ledgers.lines(hospital.ledger), [event]) is None:
+        if unaffordable(hospital.policy, ledgers.lines(hospital.ledger), [event], call.run) is None:
             make_ready(hospital, label, start, served, cohort, origin)  # else this evaluation will be refused
     elif facts.get("central") is True and variant is None:  # shown on the hospital's page beside its own models
         visiting = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})
