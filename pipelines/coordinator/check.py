@@ -41,6 +41,7 @@ from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
 if TYPE_CHECKING:
+    from pipelines.coordinator.spending import Plan
     from privacy.dp.accounting import Cost
 
 WEAK = 20.0  # of all methods together
@@ -204,18 +205,7 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
     delta = config.privacy.delta if isinstance(config.privacy, PatientLevel) else 0.0
     for site, settings in config.sites.items():
         plans = {label: planned(config, label, site) for label in config.train.methods}
-        methods: list[Json] = [
-            {
-                "method": label,
-                "noise": plan.protection.noise,
-                "sampling": plan.protection.sampling,
-                "steps": steps_of(plan.events, noise=plan.protection.noise),
-                "epsilon": plan.cost.epsilon,
-                "delta": plan.cost.delta,
-                "accountant": plan.cost.accountant,
-            }
-            for label, plan in plans.items()
-        ]
+        methods: list[Json] = [_method(label, plan) for label, plan in plans.items()]
         beside = {"(harmonize)": harmonizing(config, site), "(augment)": augmenting(config)}
         shared = [event for made in beside.values() for event in made]
         methods += [_beside(name, cost(made, delta), steps_of(made)) for name, made in beside.items() if made]
@@ -258,6 +248,21 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
         facts["warnings"] = warnings
         found[site] = {**facts, "words": words + _counts(settings.policy)}
     return found
+
+
+def _method(label: str, plan: Plan) -> Json:
+    """Noise and cost of a method, as a row."""
+    from pipelines.coordinator.spending import steps_of  # accountants: seconds
+
+    return {
+        "method": label,
+        "noise": plan.protection.noise,
+        "sampling": plan.protection.sampling,
+        "steps": steps_of(plan.events, noise=plan.protection.noise),
+        "epsilon": plan.cost.epsilon,
+        "delta": plan.cost.delta,
+        "accountant": plan.cost.accountant,
+    }
 
 
 def _beside(name: str, price: Cost, steps: int) -> Json:
