@@ -222,11 +222,13 @@ def _in_words(one: Decision, models: Sequence[Model], own: OwnScores, reference:
 
 
 def _none(one: Decision, models: Sequence[Model], gone: str) -> str:
-    if gone:
-        does = "does" if len(one.withdrawn) == 1 else "do"
-        return f"No model can be recommended: {gone} {does} no better than guessing on the test patients."
+    does = "does" if len(one.withdrawn) == 1 else "do"
+    guessing = f"{gone} {does} no better than guessing on the test patients"
     if not one.final:
-        return "Its own page decides, by exact scores and with models that it keeps to itself."
+        before = "Its own page decides, by exact scores and with models that it keeps to itself."
+        return f"{before} Here none: {guessing}." if gone else before
+    if gone:
+        return f"No model can be recommended: {guessing}."
     if any(model.ended for model in models):
         return "No model can be named: of none was the training whole."
     filed = any(model.file for model in models)

@@ -149,6 +149,16 @@ def test_what_a_hospital_cannot_have_decided_is_not_believed(told):
     assert not one.final and one.site == "a"
 
 
+@pytest.mark.parametrize("withdrawn", [(), ("local",), ("local", "fedavg")])
+@pytest.mark.parametrize("method", ["", "moments"])
+def test_where_a_hospital_did_not_tell_its_page_decides_whatever_is_known_here(method, withdrawn):
+    models = tuple(Model("a", name, 0.5, f"{name}.safetensors") for name in METHODS)
+    one = Decision("a", method, "validation" if method else "", withdrawn, final=False)
+    (choice,) = choices([one], models, (), "", Words())
+    assert choice.said[0].startswith("Its own page decides") and "No model can be" not in " ".join(choice.said)
+    assert choice.named == "see its own page" and all(name in " ".join(choice.said) for name in withdrawn)
+
+
 def test_another_hospitals_name_is_not_taken_over():
     facts = to_facts(Decision("b", "local", "validation"))
     (one,) = decided({"a": {"decision": facts}}, (Model("a", "local", 0.5, "f"),), ())
@@ -173,6 +183,18 @@ def test_predict_ends_with_words_where_the_page_withdrew_the_model(tmp_path, cap
     (home / RECOMMENDED).write_text(json.dumps({"format": FORMAT + 1}))
     assert predict(arguments) == Exit.CONFIG
     assert "made by a later version" in capsys.readouterr().err
+
+
+def test_a_recommended_model_is_used_only_while_its_file_is_the_one_that_was_recommended(tmp_path):
+    home, file = tmp_path / "a", tmp_path / "a" / "ready" / "local.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"whole")
+    (home / RECOMMENDED).write_bytes(to_bytes(Decision("a", "local", "validation"), (), "", str(file)))
+    assert recommended_file(home) == file
+    for damage in (lambda: file.write_bytes(b"hole"), file.unlink):
+        damage()
+        with pytest.raises(ValueError, match="is gone, or not the model that was recommended"):
+            recommended_file(home)
 
 
 scores = st.lists(st.floats(0, 1), min_size=12, max_size=12)

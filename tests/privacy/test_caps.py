@@ -93,12 +93,35 @@ def test_no_reply_no_run_and_no_life_of_a_ledger_costs_more_than_its_cap(asked, 
         assert all(spent([line]) <= policy.caps["release"].epsilon for line in lines)
 
 
+def test_all_conversations_of_a_run_share_its_cap_and_another_run_has_its_own(tmp_path):
+    policy = Policy(budget=Budget(epsilon=8.0, delta=DELTA), most=Most(release=1.5, run=1.5))
+    event = Gaussian(3.0)
+    assert cost([event] * 2, DELTA).epsilon > 1.5 > cost([event], DELTA).epsilon
+
+    def leaves(run: str) -> bool:
+        place = {"policy": policy, "ledger": tmp_path / "ledger.jsonl", "recipient": "coordinator", "now": ""}
+        try:
+            release(b"x", describe(event), call=Call(run, 0, "train", {}), replay=False, **place)
+        except Refused:
+            return False
+        return True
+
+    runs = ("one/train-a", "one/evaluate-a", "one", "other/train-a", "other/train-b")
+    assert [leaves(run) for run in runs] == [True, False, False, True, False]
+
+
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 100.0])
 def test_no_single_reply_takes_a_whole_budget_where_the_policy_says_nothing_of_it(epsilon):
     caps = Policy(budget=Budget(epsilon=epsilon)).caps
     assert caps["release"].epsilon == RELEASE_SHARE * epsilon < caps["run"].epsilon == caps["total"].epsilon == epsilon
     noise = next(s for s in (0.01 * 1.05**k for k in range(400)) if cost([Gaussian(s)], DELTA).epsilon <= epsilon / 2)
     assert cost([Gaussian(noise)] * 2, DELTA).epsilon < epsilon, "what is left pays for another one"
+
+
+@pytest.mark.parametrize("run", [0.5, 2.0, 4.0, 4.5, 9.0])
+def test_a_policy_may_cap_one_run_alone_and_no_reply_costs_more_than_it(run):
+    caps = Policy(budget=Budget(epsilon=9.0), most=Most(run=run)).caps
+    assert (caps["release"].epsilon, caps["run"].epsilon, caps["total"].epsilon) == (min(run, 4.5), run, 9.0)
 
 
 def test_who_requires_privacy_says_how_much_and_is_told_the_line_to_add():
