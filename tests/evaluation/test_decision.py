@@ -107,6 +107,13 @@ def test_what_is_named_is_a_file_that_is_not_shown_to_guess_and_none_hides_nothi
         assert method in shown and "guessing" in shown
 
 
+def test_an_area_without_an_interval_takes_no_withdrawn_models_place():
+    models = (Model("a", "local", 0.1, "l"), Model("a", "fedavg", 0.2, "f"), Model("a", "moments", 0.3, "m"))
+    rows = (row("local", AUC.name, 0.5, 0.4), row("fedavg", AUC.name, 0.9), row("moments", AUC.name, 0.7, 0.6))
+    assert [decisions(models[:n], rows[:n])[0].method for n in (1, 2, 3)] == ["", "", "moments"]
+    assert decisions(models[1:], rows[1:])[0].method == "fedavg", "what nothing speaks against is not withdrawn"
+
+
 @settings(max_examples=60, deadline=None)
 @given(hospitals(), st.booleans())
 def test_page_file_command_and_coordinator_name_the_same(tmp_path_factory, hospital, promised):

@@ -204,6 +204,24 @@ def test_where_nobody_says_anything_of_use_the_round_is_lost_by_name():
         went(algorithm, before, template, empty)
 
 
+def test_a_reply_of_the_right_form_that_the_method_cannot_take_counts_for_nothing():
+    class Strict(FedAvg):
+        def merge(self, state, parts):
+            assert all(one.facts["n"] != 99_999 for one in parts.values())
+            return super().merge(state, parts)
+
+    before, _, template, heard = told(FedAvg(), ADAM, "tables")
+    replies = heard["train", before.round + 1]
+    own = {**replies["b"].facts, "algorithm": {**replies["b"].facts["algorithm"], "n": 99_999}}
+    bad = Message(replies["b"].tensors, own)
+    assert verdict(bad, template) is None
+    after = went(Strict(), before, template, {**replies, "b": bad})
+    without = went(Strict(), before, template, {site: one for site, one in replies.items() if site != "b"})
+    assert [one for one in after.missing if one not in before.missing] == [(before.round + 1, "b", "malformed")]
+    assert same(after.state, without.state)
+    assert (after.losses, after.totals, after.merged) == (without.losses, without.totals, without.merged)
+
+
 def test_an_introduction_that_the_method_cannot_take_is_lost_by_name():
     class Strict(FedAvg):
         def start(self, initial, introductions):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from evaluation.wording import Words
 from pipelines.coordinator import run as coordinator
 from pipelines.coordinator.report.methods import ended
 from pipelines.coordinator.stages import train
+from pipelines.hospital.finished_models import history
 from pipelines.models.file import ended_in, read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main
@@ -95,6 +97,26 @@ def test_a_model_says_how_many_rounds_it_was_trained_and_predict_says_that_it_wa
     out = capsys.readouterr()
     assert out.out, out.err
     assert json.loads(out.out)["cut_off"].startswith("cut off by the hospital's privacy budget after")
+
+
+def test_a_model_that_was_paid_for_comes_back_though_nothing_of_the_budget_is_left(whole):
+    before, paid = READY.read_bytes(), spent()
+    written(whole, 1.001 * paid)
+    READY.unlink()
+    assert main(["tiny.yaml"]) == Exit.OK
+    assert READY.read_bytes() == before and spent() == paid
+
+
+def test_rounds_that_were_refused_or_are_of_other_requests_do_not_count_as_trained(tmp_path):
+    ledger = tmp_path / "ledger.jsonl"
+    told = [("r/x", "introduce", 0, None), *[("r/x", "train", 1, None)] * 2, ("r/x", "train", 2, None)]
+    told += [("r/x", "train", 3, "disk"), ("r/y", "train", 4, None), ("r/x", "evaluate", 5, None)]
+    for lines, reason in ((told, "whole"), ([("r/x", "train", 3, "budget")], "budget")):
+        with ledgers.transaction(ledger) as opened:
+            for run, request, round_, code in lines:
+                opened.append({"run": run, "request": request, "round": round_, "refused": code})
+        facts = history(SimpleNamespace(ledger=ledger), "r/x", 3)
+        assert facts == {"rounds_trained": 2, "rounds": 3, "ended": reason}
 
 
 def test_what_was_cut_off_is_never_named_whatever_its_scores():

@@ -14,6 +14,7 @@ from torch import Tensor
 from federation.models.mlp import Mlp
 from federation.task import Task
 from pipelines.coordinator.permissions import Permissions, permissions_from, refused_requests
+from pipelines.coordinator.spending import refusals_ahead
 from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
@@ -229,6 +230,25 @@ def test_check_and_the_survey_say_it_before_anything_is_learnt(site):
     assert "privacy: {epsilon: ...}" in found
     assert refused_requests(config, {"a": Permissions(said.requests, None)}) == []
     assert any("requires privacy" in text for text in promises(REQUIRES))
+
+
+def test_a_cap_that_a_run_will_meet_is_told_before_it_with_all_that_it_would_cost(tmp_path):
+    policy, event = Policy(budget=Budget(epsilon=8.0), most=Most(release=1.5, run=1.5)), Gaussian(3.0)
+    ledger = tmp_path / "ledger.jsonl"
+    place = {"policy": policy, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
+    release(b"x", describe(event), call=Call("one/x", 0, "train", {}), **place)
+
+    def ahead(run: str, events: list[Event], **releases: Event) -> list[str]:
+        each = {name: [one] for name, one in releases.items()}
+        found = refusals_ahead(policy, ledger, run=run, releases=each, events=events)
+        return [text.partition(" would")[0] for text in found]
+
+    assert cost([event], 1e-5).epsilon < 1.5 < cost([event] * 2, 1e-5).epsilon
+    assert ahead("other", [event], train=event) == []
+    assert ahead("one", [event], train=event) == ["runs named one"]
+    assert ahead("other", [event] * 2, train=event) == ["runs named other"]
+    assert ahead("other", [Gaussian(2.0)], train=Gaussian(2.0)) == ["one reply of train", "runs named other"]
+    assert ahead("other", [event] * 40, train=event) == ["runs named other", "all that ever left"]
 
 
 def test_a_hospitals_statement_is_in_its_own_words(site):
