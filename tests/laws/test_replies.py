@@ -193,6 +193,16 @@ def test_a_loss_goes_with_the_patients_who_were_scored_and_numbers_are_those_of_
     assert verdict(Message({}, {**GOOD, **change}), template) == "malformed"
 
 
+@pytest.mark.parametrize(
+    "place", [lambda x: x, lambda x: [0.5, x], lambda x: {"a": [x]}], ids=["bare", "list", "inner"]
+)
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 3e38, -3e38, 1e300, -1e300])
+def test_a_number_of_a_methods_facts_is_bounded_on_both_sides(number, place):
+    template = Message({}, {"algorithm": {"n": 3, "x": place(0.5)}})
+    for x, code in ((-0.5, None), (number, "non_finite")):
+        assert verdict(Message({}, {**GOOD, "algorithm": {"n": 3, "x": place(x)}}), template) == code
+
+
 def test_where_nobody_says_anything_of_use_the_round_is_lost_by_name():
     algorithm, work = FedAvg(), ADAM
     before, _, template, heard = told(algorithm, work, "tables")

@@ -12,9 +12,10 @@ import yaml
 from rich.console import Console
 from small_run import smallest
 
+from federation.rounds import QuorumLost
 from pipelines.coordinator import run as coordinator
 from pipelines.coordinator.arguments import parse
-from pipelines.coordinator.failures import report_failure
+from pipelines.coordinator.failures import code_of, report_failure
 from pipelines.coordinator.stages import train
 from pipelines.coordinator.world import SitesMissing
 from pipelines.hospital import worker
@@ -42,6 +43,25 @@ def test_a_machine_that_is_full_says_what_to_do_and_the_command_that_goes_on(err
     told = said(error, capsys)
     assert "free" in told and told.rstrip().endswith("to go on:\npython -m pipelines.run tiny.yaml")
     assert said(ValueError("a bug"), capsys).count("to go on") == 0
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [
+        (["disk"], Exit.DISK),
+        (["disk", "disk"], Exit.DISK),
+        (["memory"], Exit.MEMORY),
+        (["disk", "memory"], Exit.MEMORY),
+        (["no_files", "bad_source"], Exit.DATA),
+        (["disk", "lost"], Exit.SITE),
+        (["memory", "budget"], Exit.SITE),
+        (["no_files", "disk"], Exit.SITE),
+    ],
+)
+def test_a_run_has_the_code_of_a_reason_only_where_it_is_that_of_all_who_did_not_answer(codes, code):
+    missing = {f"site-{number}": one for number, one in enumerate(codes)}
+    assert code_of(SitesMissing("ingest", missing, where="log.txt")) == code
+    assert code_of(QuorumLost("r", 1, missing)) == code
 
 
 def test_a_log_that_cannot_be_written_is_one_line_for_each_failure(tmp_path, caplog):
