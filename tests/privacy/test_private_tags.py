@@ -11,9 +11,10 @@ from pydicom.dataset import Dataset
 
 from dicom_with_identifiers import image
 from pipelines.data.dicom.frames import GRID, read_frames
+from pipelines.data.dicom.stored_values import vendor_slope
 from privacy.deidentify.actions import SAFE_PRIVATE
-from privacy.deidentify.dicom_image import Profile, deidentify
-from privacy.deidentify.stored_values import B_VALUES, SLICE_COUNTS, TILES
+from privacy.deidentify.dicom_image import Profile, as_bytes, deidentify
+from privacy.deidentify.stored_values import B_VALUES, SLICE_COUNTS, TILES, VENDOR_HEADER, VENDOR_SLOPE
 
 KEY = b"0123456789abcdef"
 READ = [*B_VALUES, *SLICE_COUNTS, TILES]
@@ -60,6 +61,27 @@ def test_a_private_attribute_stays_only_if_it_is_on_the_list(planted, nested):
     assert {one: float(str(kept[one])) for one in numbers} == {one: float(value) for one, value in numbers.items()}
     bare = private_of(deidentify(made, key=KEY, profile=Profile(keep_private=frozenset())))
     assert bare == {} and here >= set(kept) - {("SIEMENS MR HEADER", 0x0019, 0x0C)}
+
+
+def test_of_a_private_sequence_nothing_stays_but_what_is_on_the_list_itself():
+    def made(slope: bool) -> Dataset:
+        item, whole = Dataset(), image()
+        item.PatientName, item.StudyDate, item.SeriesDescription = "Zyxw^Ana", "20200229", "Zyxw"
+        item.private_block(0x0009, "ACME 1", create=True).add_new(1, "LO", "Zyxw")
+        block = item.private_block(VENDOR_SLOPE.group, VENDOR_SLOPE.creator, create=True)
+        block.add_new(0x99, "LO", "Zyxw")
+        if slope:
+            block.add_new(VENDOR_SLOPE.element, "FL", 2.0)
+        block = whole.private_block(VENDOR_HEADER.group, VENDOR_HEADER.creator, create=True)
+        block.add_new(VENDOR_HEADER.element, "SQ", [item])
+        return whole
+
+    safe = deidentify(made(slope=True), key=KEY)
+    (kept,) = safe.private_block(VENDOR_HEADER.group, VENDOR_HEADER.creator)[VENDOR_HEADER.element].value
+    assert private_of(kept) == {tuple(VENDOR_SLOPE): 2.0} and len(kept) == 2, "the slope and its creator"
+    assert vendor_slope(safe) == 2.0 and b"Zyxw" not in as_bytes(safe)
+    bare = deidentify(made(slope=False), key=KEY)
+    assert VENDOR_HEADER.group not in {element.tag.group for element in bare}
 
 
 @pytest.mark.parametrize("place", READ, ids=lambda place: f"{place[0]} {place[1]:04x},{place[2]:02x}")

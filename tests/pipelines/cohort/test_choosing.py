@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import UID, UID_dictionary
 from pydicom.uid import SecondaryCaptureImageStorage as ScreenshotStorage
@@ -81,6 +82,18 @@ def test_an_object_with_pixels_that_is_no_slice_is_set_aside(
     studies, rejected = load_all(index_dicom(DicomSource(folder=str(tmp_path))))
     assert [one.image.values.shape[2] for one in studies] == [5]
     assert [(one.study, one.reason) for one in rejected] == [(name, "not_an_image")] and words in rejected[0].detail
+
+
+@pytest.mark.parametrize("sop_class", PRIVATE_CLASSES)
+def test_images_of_a_private_class_are_read_as_images_of_the_standard_are(sop_class: str, tmp_path: Path) -> None:
+    (wanted,), _ = load_all(index_dicom(DicomSource(folder=str(Series().write(tmp_path / "whole")))))
+    folder = Series().write(tmp_path / "files")
+    for path in folder.glob("*.dcm"):
+        one = dcmread(path)
+        one.SOPClassUID = one.file_meta.MediaStorageSOPClassUID = UID(sop_class)
+        one.save_as(path, enforce_file_format=True)
+    studies, rejected = load_all(index_dicom(DicomSource(folder=str(folder))))
+    assert not rejected and np.array_equal(studies[0].image.values, wanted.image.values)
 
 
 def test_a_series_of_screenshots_alone_is_read_and_one_of_objects_alone_refused(tmp_path: Path) -> None:
