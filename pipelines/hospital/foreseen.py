@@ -113,7 +113,7 @@ def _rejections(hospital: Hospital, reasons: Mapping[str, int], used: int) -> li
     """A problem if more studies are rejected than the hospital's `max_rejected` allows, or none is left."""
     rejected, most = sum(reasons.values()), settings_of(hospital).max_rejected
     told = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()) if count)
-    if rejected > most * max(1, rejected + used):
+    if rejected / max(1, rejected + used) > most:
         of = f"{rejected} of {rejected + used} studies would be rejected"
         return [f"{of}, and max_rejected allows {most:.0%}: {told}"]
     return [] if used else [f"no study can be used ({told or 'none was found'})"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from small_run import smallest
 
+from pipelines.hospital import foreseen
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main
@@ -100,6 +102,15 @@ def outcome(folder: Path, made: dict[str, Any], *options: str) -> int:
     folder.mkdir(exist_ok=True)
     (folder / "tiny.yaml").write_text(yaml.safe_dump(made))
     return main([str(folder / "tiny.yaml"), "--set", f"runs={folder}", *options])
+
+
+@pytest.mark.parametrize("most", [0.0, 0.07, 0.25, 0.29, 0.5, 1.0])
+def test_the_check_refuses_the_share_of_rejected_studies_that_ingest_refuses_and_no_smaller(most, monkeypatch):
+    monkeypatch.setattr(foreseen, "settings_of", lambda hospital: SimpleNamespace(max_rejected=most))
+    for rejected in range(101):
+        told = foreseen._rejections(None, {"gap": rejected}, 100 - rejected)
+        assert any("max_rejected" in text for text in told) == (rejected / 100 > most)
+        assert bool(told) == (rejected / 100 > most or rejected == 100)
 
 
 @pytest.mark.parametrize(("kind", "name"), [*(("table", n) for n in TABLES), *(("files", n) for n in FILES)])
