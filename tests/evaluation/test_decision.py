@@ -107,6 +107,16 @@ def test_what_is_named_is_a_file_that_is_not_shown_to_guess_and_none_hides_nothi
         assert method in shown and "guessing" in shown
 
 
+def test_few_test_patients_withdraw_no_model_unless_it_says_the_same_of_each_and_another_does_better():
+    models = (Model("a", "local", 0.1, "l"), Model("a", "fedavg", 0.2, "f"))
+    good, poor = row("fedavg", AUC.name, 0.9, 0.6, many=False), row("local", AUC.name, 0.5, 0.4, many=False)
+    names = ((SENSITIVITY.name, 1.0), (SPECIFICITY.name, 0.0))
+    same = tuple(row("local", name, value, many=False) for name, value in names)
+    named = [decisions(models, rows)[0].method for rows in ((poor, good), (poor, *same, good), (poor, *same))]
+    assert named == ["local", "fedavg", "local"]
+    assert decisions(models, (replace(poor, assessable=True), good))[0].method == "fedavg"
+
+
 def test_an_area_without_an_interval_takes_no_withdrawn_models_place():
     models = (Model("a", "local", 0.1, "l"), Model("a", "fedavg", 0.2, "f"), Model("a", "moments", 0.3, "m"))
     rows = (row("local", AUC.name, 0.5, 0.4), row("fedavg", AUC.name, 0.9), row("moments", AUC.name, 0.7, 0.6))

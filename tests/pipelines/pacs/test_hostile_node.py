@@ -10,16 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import hostile_node
+import pipelines.pacs.arrivals
 import pipelines.pacs.patience
 from archive_outcomes import outcome
 from hostile_web import image
 from orthanc import free_ports
-from pipelines.pacs.arrivals import Arrivals
+from pipelines.pacs.arrivals import Arrivals, senders_of
 from pipelines.pacs.opening import open_archive
 from pipelines.pacs.settings import DicomNode, Limits, Listen
 
@@ -187,6 +189,27 @@ def test_bytes_of_a_stranger_end_no_fetch(ports, tmp_path, monkeypatch, data):
     finally:
         for one in open_ones:
             one.close()
+
+
+@pytest.mark.parametrize(
+    ("senders", "is_heard"), [((), False), (("192.0.2.7",), False), (("192.0.2.7", "127.0.0.1"), True)]
+)
+def test_where_no_sender_is_known_nobody_is_heard(senders, is_heard, monkeypatch):
+    ended, heard = list[object](), list[float]()
+    monkeypatch.setattr(pipelines.pacs.arrivals, "shut", ended.append)
+    wire = SimpleNamespace(dul=SimpleNamespace(socket=SimpleNamespace(socket=SimpleNamespace(settimeout=heard.append))))
+    Arrivals(frozenset(senders)).opened(SimpleNamespace(address=("127.0.0.1", 4242), assoc=wire))
+    assert (ended, len(heard)) == (([], 1) if is_heard else ([wire], 0))
+
+
+def test_an_archive_whose_address_is_not_known_has_no_sender(monkeypatch):
+    def unknown(*_: object, **__: object) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    ours = {"host": "archive.invalid", "port": 104, "called": "A", "retrieve": "move"}
+    assert senders_of(DicomNode(**ours, listen=Listen(port=LISTENING))) == frozenset()
+    assert senders_of(DicomNode(**ours, listen=Listen(port=LISTENING, senders=("192.0.2.7",)))) == {"192.0.2.7"}
 
 
 @pytest.mark.parametrize("listen", [{"titles": ("ARCHIVE",)}, {"titles": ()}, {"senders": ("192.0.2.7",)}])
