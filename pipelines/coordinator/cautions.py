@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from federation.weights import Weights
-from pipelines.coordinator.permissions import permissions_in, refused_requests
+from pipelines.coordinator.permissions import permissions_in, unanswered
 from pipelines.settings.config import Config
 from pipelines.settings.sites import Elsewhere
 from privacy.release.policy import TRACKING
@@ -13,7 +13,7 @@ def cautions(config: Config) -> list[str]:
     """A sentence each."""
     private = config.privacy != "none"
     return [
-        *refused_requests(config, permissions_in(config)),
+        *unanswered(config, permissions_in(config), optional=True),
         *untracked(config),
         *(uncovered(config) if private else []),
     ]
@@ -31,17 +31,14 @@ def uncovered(config: Config) -> list[str]:
 
 
 def untracked(config: Config) -> list[str]:
-    """Hospitals whose policies, where they are known here, keep their figures from tracking tools."""
+    """Hospitals that answer `track`, but whose policies, where they are known here, name no tracking server."""
     if config.track is None:
         return []
     places, found = " and ".join(config.track.places), []
     for site, one in config.sites.items():
         if isinstance(one.source, Elsewhere):
             continue
-        if "track" not in one.policy.requests:
-            text = f"its policy does not answer track, so no figure of it goes to {places}; say requests: with track"
-            found.append(f"{site}: {text} in the policy, or leave out track:")
-        elif config.track.server and TRACKING not in one.policy.recipients:
+        if "track" in one.policy.requests and config.track.server and TRACKING not in one.policy.recipients:
             text = f"its policy names no recipient {TRACKING}, so no figure of it goes to {places}; say recipients: "
             found.append(f"{site}: {text}[coordinator, {TRACKING}] in the policy, or track into a folder")
     return found

@@ -16,6 +16,7 @@ from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.cautions import cautions
 from pipelines.coordinator.check_words import counted, harmonizing, privacy_table, public
 from pipelines.coordinator.paying import price_lines, priced
+from pipelines.coordinator.permissions import check_permitted, permissions_from, permissions_in
 from pipelines.coordinator.report.methods import work_of
 from pipelines.coordinator.stages import ingest
 from pipelines.coordinator.stages.ingest import UnusableCohort
@@ -58,16 +59,20 @@ def check(
     headers: also look inside the files that are on this machine.
 
     Raises:
+        ConfigError: a hospital's policy refuses what the run needs.
         SitesMissing: a site cannot find its files.
         UnusableCohort: ingest would fail.
         ValueError: a method fails its rehearsal.
     """
     sites: dict[str, dict[str, Json]] = {}
+    check_permitted(world.config, permissions_in(world.config))
     simulated = ({} if headers else _simulated(world)) | _archived(world)
     for part in (world, world.beyond()):
         asked = {site: message for site, message in asked_to_survey(part).items() if site not in simulated}
         replies = part.ask_all(part.run("survey"), "survey", asked)
         sites |= {site: dict(reply.facts) for site, reply in replies.items()}
+    far = [site for site, one in world.config.sites.items() if isinstance(one.source, Elsewhere)]
+    check_permitted(world.config, {site: permissions_from(sites[site]) for site in far if site in sites})
     sites = {site: sites[site] if site in sites else simulated[site] for site in world.config.sites}
     inside = _inside(world, headers=headers)
     methods = {label: _rehearsed(world, label) for label in world.config.train.methods}

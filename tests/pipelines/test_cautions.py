@@ -141,7 +141,7 @@ SERVER = {"mlflow": {"uri": "https://tracking.example"}}
         (
             {"tensorboard": {}},
             REFUSING,
-            "! a: its policy does not answer track, so no figure of it goes to TensorBoard",
+            "! a: its policy does not answer track, which the stage track asks, so no figure of it goes to TensorBoard",
         ),
         (
             SERVER,

@@ -270,7 +270,8 @@ def test_the_policy_of_the_documentation_is_one_that_a_run_can_live_with():
     assert refused_requests(free, permissions_in(free)) == []
     strict = {name: replace(site, policy=Policy(requests=("survey",))) for name, site in plain.sites.items()}
     narrow = replace(plain, sites=strict)
-    assert "does not answer ingest, introduce, train" in refused_requests(narrow, permissions_in(narrow))[0]
+    told = refused_requests(narrow, permissions_in(narrow))
+    assert told[0] == "a: its policy does not answer ingest, holds, which the stage ingest asks"
     assert refused_requests(narrow, permissions_in(free)) == [], "what hospitals say counts"
 
 

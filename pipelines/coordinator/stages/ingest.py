@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.coordinator.permissions import permissions_from, refused_requests
+from pipelines.coordinator.permissions import check_permitted, permissions_from
 from pipelines.coordinator.spaces import complaint_about
 from pipelines.coordinator.witness import asked_to_survey
 from pipelines.coordinator.world import World
 from pipelines.data.images import Features
-from pipelines.loader.document import ConfigError
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
@@ -24,7 +23,6 @@ from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
 from privacy.message import Json, Message
 from privacy.release.policy import largest_delta
-from privacy.settings_error import Problem
 
 VERSION = 14
 MOMENTS = ("count", "total", "squares")
@@ -64,10 +62,7 @@ def outside(world: World) -> Mapping[str, str]:
     """Each site's digest of its file names, sizes, times and settings; no pixel is read."""
     replies = world.ask_all(world.run("survey"), "survey", asked_to_survey(world))
     if not world.simulation:  # fails early if a hospital's policy refuses a needed request
-        said = {site: permissions_from(reply.facts) for site, reply in replies.items()}
-        if told := refused_requests(world.config, said, spare=("audit",)):
-            ways = "ask the hospital, or leave out what needs it (evaluate.public: export)"
-            raise ConfigError([Problem(("sites",), f"{text}; {ways}") for text in told])
+        check_permitted(world.config, {site: permissions_from(reply.facts) for site, reply in replies.items()})
     return {site: str(reply.facts["digest"]) for site, reply in replies.items()}
 
 

@@ -1,0 +1,140 @@
+"""A request that a run needs and a hospital's policy refuses is told by --check, with the hospital and the stage."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from harmonized_run import HARMONIZE
+from harmonized_run import settings as harmonized
+from small_run import smallest
+
+from pipelines.coordinator.permissions import needs_of, permissions_in, refused_requests, unanswered
+from pipelines.loader.document import read_yaml
+from pipelines.loader.validation import validate
+from pipelines.run import main
+from pipelines.runs.exits import Exit
+from pipelines.settings.config import Config
+from privacy.release import ledger as ledgers
+from privacy.release.policy import REQUESTS
+from route_settings import settings as routed
+
+STAGES = Path(__file__).parents[2] / "pipelines" / "coordinator" / "stages"
+FEATURES = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 60, "components": 4}
+NOISELESS = {"name": "fitted_prior", "epsilon": None, "pictures": 60}
+ELSEWHERE = {"benchmark"}  # another command asks it
+ASKS = {"ask_all": 1, "ask_each": 1, "ask_one": 1, "Call": 2}
+"""Function -> at which of its arguments the request's name stands."""
+
+
+def pooled() -> dict[str, Any]:
+    made = smallest(images={"kind": "features", "numbers": ["age"], "normalize": "pooled"}, model={"name": "mlp"})
+    for name, site in made["sites"].items():
+        site["source"] = {"kind": "table", "file": f"{name}.csv", "patient": "id", "label": "ill"}
+    made["train"]["work"] = {"lr": 0.01, "batch": 8}
+    return made | {"audit": {"membership": False, "canaries": 0}}
+
+
+def central() -> dict[str, Any]:
+    made = smallest(track={"tensorboard": {}}, audit={"membership": True})
+    made["train"]["methods"]["central"] = {"name": "central"}
+    return made
+
+
+def augmented() -> dict[str, Any]:
+    made = smallest(augment={"synthesis": NOISELESS, "copies": 1}, pooling="refused")
+    made["images"] = {"kind": "slices", "size": 32, "spacing_mm": 2.0}
+    made["train"]["method_images"] = {"fedavg": "augmented"}
+    return made
+
+
+def known_target() -> dict[str, Any]:
+    made = copy.deepcopy(harmonized())
+    made["harmonize"] = {**HARMONIZE, "score": {"release": "public", "target": "a"}}
+    return made
+
+
+KINDS = {
+    "pooled": pooled,
+    "central": central,
+    "features": lambda: smallest(model=FEATURES),
+    "augmented": augmented,
+    "harmonized": harmonized,
+    "known target": known_target,
+    "routed": routed,
+}
+
+
+@cache
+def configured(kind: str) -> Config:
+    return validate(read_yaml(yaml.safe_dump(KINDS[kind]()), environment={}), Config)
+
+
+def without(config: Config, site: str, request: str) -> Config:
+    policy = config.sites[site].policy
+    left = tuple(one for one in policy.requests if one != request)
+    changed = replace(config.sites[site], policy=replace(policy, requests=left))
+    return replace(config, sites={**config.sites, site: changed})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_request_that_a_policy_refuses_is_told_with_its_hospital_and_its_stage(kind: str) -> None:
+    config = configured(kind)
+    assert refused_requests(config, permissions_in(config)) == []
+    assert unanswered(config, permissions_in(config), optional=True) == []
+    for need in needs_of(config):
+        for request in {*need.requests} - {"pool"}:  # a policy without `pooling` is refused with the settings
+            for site in need.sites:
+                changed = without(config, site, request)
+                told = [unanswered(changed, permissions_in(changed), optional=one) for one in (False, True)]
+                words = f"{site}: its policy does not answer {request}, which the stage {need.stage} asks"
+                (kept,) = [text for text in told[need.optional] if text.startswith(words)]
+                assert all(text.startswith(f"{site}: ") for text in (*told[0], *told[1])) and kept
+
+
+def test_together_these_runs_ask_every_request() -> None:
+    asked = {request for kind in KINDS for need in needs_of(configured(kind)) for request in need.requests}
+    assert asked == {*REQUESTS} - ELSEWHERE
+
+
+@pytest.mark.parametrize("stage", sorted(path.stem for path in STAGES.glob("*.py") if path.stem != "__init__"))
+def test_what_the_code_of_a_stage_asks_is_among_its_needs(stage: str) -> None:
+    calls = [node for node in ast.walk(ast.parse((STAGES / f"{stage}.py").read_text())) if isinstance(node, ast.Call)]
+    named = {
+        one.value
+        for node in calls
+        for place in [ASKS.get(getattr(node.func, "attr", getattr(node.func, "id", "")), 9)]
+        for one in node.args[place : place + 1]
+        if isinstance(one, ast.Constant)
+    }
+    needs = [need for kind in KINDS for need in needs_of(configured(kind)) if need.stage == stage]
+    assert named <= {request for need in needs for request in need.requests}
+
+
+def test_what_a_run_asks_is_what_it_was_said_to_need(finished_run) -> None:
+    said = smallest()
+    config = validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+    needed = {one for need in needs_of(config) for one in need.requests}
+    optional = {one for need in needs_of(config) if need.optional for one in need.requests}
+    for site in config.sites:
+        lines = ledgers.lines(finished_run(said) / "runs" / "tiny" / "sites" / site / "ledger.jsonl")
+        asked = {str(line["request"]) for line in lines}
+        assert asked <= needed and needed - asked <= optional | {"holds"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "stage"), [("survey", "ingest"), ("ingest", "ingest"), ("train", "train"), ("evaluate", "evaluate")]
+)
+def test_the_check_ends_with_it_as_the_run_on_other_machines_does(request_, stage, tmp_path, capsys) -> None:
+    made = smallest(runs=str(tmp_path), pooling="refused")
+    made["sites"]["b"]["policy"] = {"requests": [one for one in REQUESTS if one not in (request_, "pool")]}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(made))
+    assert main([str(tmp_path / "tiny.yaml"), "--check"]) == Exit.CONFIG
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"b: its policy does not answer {request_}, which the stage {stage} asks" in told and "a: its" not in told
