@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from structure import Graph, components, imports, modules
+from structure import PACKAGES, Graph, components, imports, modules
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "pictures" / "architecture.svg"
@@ -72,7 +72,7 @@ def purpose(room: str) -> str:
     """The first sentence of a room's docstring."""
     if room == COMMANDS:
         return "run, init, predict, translate, deidentify, study, ledger, clean, site"
-    folder = ROOT / room if (ROOT / room).is_dir() else ROOT / "pipelines" / room
+    folder = ROOT / room if room in PACKAGES else ROOT / "pipelines" / room
     said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
     return " ".join(said.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
 
@@ -113,7 +113,7 @@ def svg(arrows: Graph) -> str:
             f'{end:.0f} {to_y:.0f}" fill="none" stroke="#56708a" stroke-width="1.4" marker-end="url(#to)"/>'
         )
     for room, (x, y, wide) in boxes.items():
-        inside = room == COMMANDS or not (ROOT / room).is_dir()
+        inside = room == COMMANDS or room not in PACKAGES
         parts.append(
             f'<rect x="{x:.0f}" y="{y:.0f}" width="{wide:.0f}" height="{HIGH}" rx="6" '
             f'fill="{"#eef4fb" if inside else "#fdf3e3"}" stroke="#34495e"/>'

@@ -150,6 +150,41 @@ def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None
         yield
 
 
+def _global_state() -> dict[str, object]:
+    """What tests share, whatever their order: they must leave it as it was."""
+    return {
+        "the current folder": os.getcwd(),
+        "threads of torch": torch.get_num_threads(),
+        "the default type of tensors": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+@pytest.fixture(autouse=True)
+def _global_state_stays() -> Iterator[None]:
+    """A test that changes what others share fails itself, and not by chance another one after it.
+
+    Libraries add variables to the environment when they are imported; what was there may not change.
+    """
+    before, variables = _global_state(), _environment()
+    yield
+    after = _global_state()
+    changed = {name: (value, after[name]) for name, value in before.items() if after[name] != value}
+    changed |= {
+        f"${name}": (value, os.environ.get(name)) for name, value in variables.items() if os.environ.get(name) != value
+    }
+    if changed:
+        os.environ.update(variables)
+        os.chdir(str(before["the current folder"]))
+        torch.set_num_threads(int(str(before["threads of torch"])))
+        pytest.fail(f"this test left other global state than it had (before, after): {changed}")
+
+
 @pytest.fixture
 def doubles() -> Iterator[None]:
     """Tensors that a test makes are in double precision."""

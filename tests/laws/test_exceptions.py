@@ -9,7 +9,6 @@ import pickle
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import EntryPoint, distribution
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +17,8 @@ from federation.installed import Offer
 from pipelines.loader.document import ConfigError
 from pipelines.runs.exits import Exit
 from privacy.settings_error import Problem
+from rooms import ROOMS, ROOT
 
-ROOT = Path(__file__).parents[2]
-ROOMS = ("consilium", "federation", "personalize", "harmonize", "privacy", "evaluation", "pipelines")
 POINT = EntryPoint("own", "pluggy:PluginManager", "consilium.algorithms")
 OFFER = Offer("algorithms", "own", "pluggy", "1.0", ROOT, POINT, distribution("pluggy"))
 ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from pipelines.run import main
+from rooms import FILES, ROOT
 
-ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 TOLD = re.compile(r"consilium[:-](\d+\.\d+\.\d+\w*)|image\.version=\"([^\"]+)\"", re.IGNORECASE)
 """An image or a file with the version in its name, or the label of an image."""
@@ -23,7 +23,7 @@ def texts() -> list[Path]:
     """All documents and files of deployment that are text."""
     kinds = {".md", ".yaml", ".yml", ".sh", ".py", ".txt", ".toml", ".cff", ""}
     deep = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))
-    flat = (path for path in ROOT.iterdir() if path.suffix in kinds)
+    flat = (ROOT / name for name in FILES)
     files = [
         path for path in (*deep, *flat) if path.is_file() and (path.suffix in kinds or "Containerfile" in path.name)
     ]

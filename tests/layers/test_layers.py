@@ -9,9 +9,9 @@ from pathlib import Path
 
 from importlinter.cli import lint_imports
 
-ROOT = Path(__file__).parents[2]
+from rooms import ROOMS, ROOT
+
 LIBRARY = ("harmonize", "federation", "personalize", "privacy")
-ROOMS = (*LIBRARY, "evaluation", "pipelines", "consilium")
 FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
 

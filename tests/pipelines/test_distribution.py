@@ -15,12 +15,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from rooms import FILES, FOLDERS, ROOMS, ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LEFT = {".git", ".venv", "build", "dist", "runs", "wheelhouse", "consilium.egg-info", ".hypothesis"}
-PACKAGES = sorted(
-    path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("tests", "benchmarks")
-)
 SMALL = (
     "sites.north.source.patients=20",
     "sites.south.source.patients=20",
@@ -47,10 +44,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with both, built from a copy of the working tree, with neither network nor isolation."""
     pytest.importorskip("setuptools", minversion="77")
     copy, out = tmp_path_factory.mktemp("copy") / "tree", tmp_path_factory.mktemp("dist")
-    left = shutil.ignore_patterns("__pycache__", ".*_cache")
-    shutil.copytree(ROOT, copy, ignore=lambda at, names: (LEFT if at == str(ROOT) else set()) | left(at, names))
-    (copy / "runs").mkdir()
-    (copy / "runs" / "secret.json").write_text("{}")
+    copy.mkdir()
+    for folder in (*ROOMS, *FOLDERS):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
+    for name in FILES:
+        shutil.copy(ROOT / name, copy / name)
+    for folder in ("runs", "patients", "mine"):  # what users leave beside it
+        (copy / folder).mkdir()
+        (copy / folder / "secret.json").write_text("{}")
+        (copy / folder / "__init__.py").touch()
+    (copy / "notes.py").touch()
     done = subprocess.run([sys.executable, "-c", MADE, str(out)], cwd=copy, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return out
@@ -68,15 +71,15 @@ def test_the_wheel_holds_all_code_and_nothing_else(wheel: Path) -> None:
     version = PROJECT["project"]["version"]
     assert wheel.name == f"consilium-{version}-py3-none-any.whl"
     info = f"consilium-{version}.dist-info"
-    assert {name.partition("/")[0] for name in names} == {*PACKAGES, info}
-    code = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert {name.partition("/")[0] for name in names} == {*ROOMS, info}
+    code = {str(path.relative_to(ROOT)) for package in ROOMS for path in (ROOT / package).rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == code and len(code) > 500
     data = {name for name in names if not name.endswith(".py") and not name.startswith(info)}
     expected = {str(path.relative_to(ROOT)) for path in (ROOT / "pipelines" / "configs").glob("*.yaml")}
     expected |= {
         str(path.relative_to(ROOT)) for path in (ROOT / "evaluation" / "templates").iterdir() if path.is_file()
     }
-    expected |= {f"{package}/py.typed" for package in PACKAGES}
+    expected |= {f"{package}/py.typed" for package in ROOMS}
     assert expected <= data
     assert {Path(name).suffix for name in data - expected} <= {".md", ".yaml", ".json", ".txt"}
     assert f"{info}/licenses/LICENSE" in names and f"{info}/entry_points.txt" in names

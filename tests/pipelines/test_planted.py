@@ -11,6 +11,7 @@ import base64
 import csv
 import gzip
 import html
+import io
 import json
 import os
 import re
@@ -39,7 +40,7 @@ PATIENTS = 10
 
 # One word each, found nowhere else; with a number behind it where a patient, a study or a file has one of its own.
 EVERYWHERE = {
-    "PatientName": "Zwetschke^Alois",
+    "PatientName": "Zwetschke^Aloisplant",
     "PatientID": "Pidplant",
     "PatientBirthDate": "19310711",
     "PatientComments": "Commentplant",
@@ -67,9 +68,11 @@ EVERYWHERE = {
     "FrameOfReferenceUID": "1.2.826.77341.4",
 }
 PLANTS = (
-    "Zwetschke", "Alois", "Pidplant", "19310711", "Commentplant", "Accplant", "Studyplant", "Seriesplant", "Protoplant",
-    "Refplant", "Operplant", "Instiplant", "Streetplant", "Stationplant", "Serialplant", "Manuplant", "Modelplant",
-    "Softplant", "Imageplant", "Stidplant", "Sequplant", "20170823", "131719", "1.2.826.77341", "Nestplant",
+    "Zwetschke", "Aloisplant", "Pidplant", "19310711", "Commentplant", "Accplant", "Studyplant", "Seriesplant",
+    "Protoplant", "Refplant", "Operplant", "Instiplant", "Streetplant", "Stationplant", "Serialplant", "Manuplant",
+    "Modelplant",
+    "Softplant", "Imageplant", "Stidplant", "Sequplant", "20170823", "131719.53", "13:17:19",
+    "1.2.826.77341", "Nestplant",
     "Privplant", "Fileplant", "Folderplant", "Brokenplant", "Niftiplant", "Descriplant", "Unknownplant",
 )  # fmt: skip
 OWN = {"PatientName", "PatientID", "AccessionNumber", "StudyDescription", "StudyID"}
@@ -310,14 +313,38 @@ def started(command: str, folder: Path) -> tuple[int, str]:
     return done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace")
 
 
+EMBEDDED = re.compile(rb"base64,([A-Za-z0-9+/]+=*)")
+NUMBER = {
+    plant: re.compile(rf"(?<![0-9A-Fa-f.]){plant}(?![0-9A-Fa-f])".encode()) for plant in PLANTS if plant.isdigit()
+}
+"""Plants of digits alone count where they are a number of their own: in a digest they stand by chance."""
+
+
 def found(data: bytes) -> set[str]:
-    """Plants in bytes: as they are, in UTF-16, behind entities and escapes, and in embedded base64."""
-    texts = [data, data.replace(b"\0", b""), html.unescape(data.decode("latin-1")).encode("latin-1", "replace")]
-    texts += [
-        base64.b64decode(part + b"=" * (-len(part) % 4)) for part in re.findall(rb"base64,([A-Za-z0-9+/]+)", data)
-    ]
-    low = [text.lower() for text in texts]
-    return {plant for plant in PLANTS if any(plant.lower().encode() in text for text in low)}
+    """Plants in bytes: as they are, in UTF-16, behind entities and escapes, and in what is embedded or compressed.
+
+    What is embedded is searched decoded: five letters stand in a megabyte of base64 once in thirty runs.
+    """
+    plain = EMBEDDED.sub(b"", data)
+    texts = [plain, plain.replace(b"\0", b""), html.unescape(plain.decode("latin-1")).encode("latin-1", "replace")]
+    for part in EMBEDDED.findall(data):
+        texts += _decoded(base64.b64decode(part + b"=" * (-len(part) % 4)))
+    return {plant for plant in PLANTS for text in texts if _holds(text, plant)}
+
+
+def _decoded(data: bytes) -> list[bytes]:
+    """A picture's texts (its pixels are looked at by the law of burned-in text), and any other bytes as they are."""
+    if not data.startswith(b"\x89PNG"):
+        return [data]
+    with Image.open(io.BytesIO(data)) as picture:
+        picture.load()
+        return [f"{key}={value}".encode() for key, value in picture.info.items()]
+
+
+def _holds(text: bytes, plant: str) -> bool:
+    if plant in NUMBER:
+        return NUMBER[plant].search(text) is not None
+    return plant.lower().encode() in text.lower()
 
 
 def leaks(folder: Path) -> dict[str, set[str]]:
