@@ -106,7 +106,15 @@ def test_everything_that_harmonization_wrote_has_its_kind(run):
     known = [part for item in items_of(run) for part in item.parts]
     rest = {path for path in (run / "sites").rglob("*") if path.is_file()}
     rest = {path.name for path in rest if not any(path.is_relative_to(part) for part in known)}
-    own = {"ledger.jsonl", "ledger.head", "ledger.lock", "linkage.json", "accounted.csv", "inside.txt"}
+    own = {
+        "ledger.jsonl",
+        "ledger.head",
+        "ledger.lock",
+        "linkage.json",
+        "accounted.csv",
+        "inside.txt",
+        "recommended.json",
+    }
     assert rest <= own | {"statement.md", "asked.json", "promises.json"}
 
 
