@@ -76,6 +76,11 @@ class Examples:
         """The highest class that occurs."""
         return int((self.y if self.mask is None else self.mask).max())
 
+    @property
+    def classes(self) -> frozenset[int]:
+        """The classes that occur."""
+        return frozenset(int(one) for one in np.unique(self.y if self.mask is None else self.mask))
+
     @staticmethod
     def of(items: Any, patient: Sequence[object] | Literal["each"] | None = None, **more: Any) -> Examples:
         """All items of a `torch.utils.data.Dataset`, or of any sequence, read once in their order.

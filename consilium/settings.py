@@ -100,6 +100,10 @@ def _name_of(method: object) -> str:
     return method if isinstance(method, str) else str(said)
 
 
+LEAST = 2
+"""Patients of a hospital: one in training, one in the test."""
+
+
 def given(hospitals: Mapping[str, object]) -> Given:
     """Hospitals' examples and settings.
 
@@ -121,6 +125,7 @@ def given(hospitals: Mapping[str, object]) -> Given:
         except ConfigError as error:
             problems += [each.within("hospitals", str(name)) for each in error.problems]
     problems += _unlike(examples)
+    problems += _too_few(examples)
     problems += _shared(examples)
     if examples and settings:
         text = f"{', '.join(settings)} have files of their own kind; give all hospitals examples, or none"
@@ -143,6 +148,19 @@ def _unlike(examples: Mapping[str, Examples]) -> list[Problem]:
     if examples and all(one.highest == 0 for one in examples.values()):
         what = "y" if next(iter(examples.values())).mask is None else "mask"
         problems.append(Problem(("hospitals", "*", what), "every class is 0; there is nothing to tell apart"))
+    return problems
+
+
+def _too_few(examples: Mapping[str, Examples]) -> list[Problem]:
+    """Hospitals that have nobody to train on, or nobody to test on."""
+    problems = []
+    for name, one in examples.items():
+        if (count := len({*one.patient})) < LEAST:
+            text = f"{count} patient; a hospital needs one for training and another for the test: give it more patients"
+            problems.append(Problem(("hospitals", name, "patient"), f"{text}, or leave it out"))
+        elif one.split and "test" not in one.split:
+            text = "nobody is in test, so that no model could be scored; name some, or leave the hospital out"
+            problems.append(Problem(("hospitals", name, "split"), text))
     return problems
 
 
@@ -184,12 +202,19 @@ def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[P
     """The task's settings, None if they are the defaults, and the classes' names.
 
     Raises:
-        ConfigError: a class occurs that has no name.
+        ConfigError: a class occurs that has no name; or names are not given, and a class below the highest occurs at
+            no hospital.
     """
     if not examples:
         return None, tuple(classes)
     highest, masks = max(one.highest for one in examples.values()), next(iter(examples.values())).mask is not None
     count = highest if masks else max(1, highest) + 1
+    occurring = frozenset().union(*(one.classes for one in examples.values()))
+    if not classes and (absent := sorted({*range(masks, count + masks)} - occurring)):
+        seen, gone = (", ".join(map(str, some)) for some in (sorted(occurring), absent))
+        text = f"the classes {seen} occur, and {gone} at no hospital; classes count from 0: number them without gaps, "
+        text += f"as 0 to {len(occurring) - 1}, or name all of them by classes=[...], the first = {int(masks)}"
+        raise ConfigError([Problem(("hospitals", "*", "mask" if masks else "y"), text)])
     names = tuple(classes) or (
         () if count == 2 and not masks else tuple(f"class_{n}" for n in range(masks, count + masks))
     )

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 from pipelines.data.cohort import matched, names_of
 from pipelines.data.examples import open_source
 from pipelines.data.images import IMAGES
-from pipelines.data.intake import Intake
 from pipelines.data.labels import open_table
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import TableLabels
@@ -85,16 +84,18 @@ def _looked_into(hospital: Hospital, files: Files, facts: Mapping[str, Json]) ->
     opened = open_source(files.source, files.labels, images, files.gland, target, classes)
     some = read_some(opened, settings.readers)
     called = names_of(opened.waiting, hospital.key())
-    unlabelled = 0
+    out, left = {*map(normalized, settings.exclude)}, opened.waiting
     if isinstance(files.labels, TableLabels):
         rows = open_table(files.labels, classes).rows
-        unlabelled = sum(normalized(one.patient) not in rows and one.patient not in rows for one in opened.waiting)
+        left = [one for one in opened.waiting if normalized(one.patient) in rows or one.patient in rows]
+    unlabelled = len(opened.waiting) - len(left)
+    usable = {one.patient for one in left if not out & called.get(one.patient, set())}
     reasons = Counter(one.reason for one in opened.rejected) + Counter({"no_label": unlabelled})
     problems = _rejections(hospital, reasons, len(opened.waiting) - unlabelled)
     if some.rejected and not some.read:
         told = ", ".join(sorted({f"{one.reason}: {one.detail}" for one in some.rejected}))
         problems.append(f"each of the {len(some.rejected)} studies that were read was rejected ({told})")
-    problems += _too_few(facts, opened, settings.test)
+    problems += _too_few(facts, len(usable), settings.test)
     asked = {"test": settings.test, "exclude": settings.exclude}
     misspelt = {key: len(names) - matched(names, called) for key, names in asked.items()}
     if settings.test and misspelt["test"] == len(settings.test):
@@ -119,9 +120,12 @@ def _rejections(hospital: Hospital, reasons: Mapping[str, int], used: int) -> li
     return [] if used else [f"no study can be used ({told or 'none was found'})"]
 
 
-def _too_few(facts: Mapping[str, Json], opened: Intake, test: Sequence[str]) -> list[str]:
-    """A problem if there are fewer patients than splits that need one; a partitioned source is dealt out later."""
+def _too_few(facts: Mapping[str, Json], patients: int, test: Sequence[str]) -> list[str]:
+    """A problem if fewer patients can be used than splits that need one; a partitioned source is dealt out later."""
     shares = TypeAdapter(Split).validate_json(json.dumps(facts["split"]), strict=True)
     needed = sum(share > 0 for share in (shares.train, shares.validation, shares.test)) if not test else 2
-    patients = len({one.patient for one in opened.waiting})
-    return [] if patients >= needed else [f"{patients} patients are too few for {needed} splits"]
+    return (
+        []
+        if patients >= needed
+        else [f"{patients} patients, without excluded and unlabelled ones, are too few for {needed} splits"]
+    )

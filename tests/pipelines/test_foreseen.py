@@ -65,6 +65,12 @@ def said(*path: str, value: object) -> Callable[[dict[str, Any], Path], None]:
     return mutate
 
 
+def all_but_one_excluded(made: dict[str, Any], folder: Path) -> None:
+    (path,) = folder.rglob("labels.csv")
+    names = sorted({line.split(",")[0] for line in path.read_text().splitlines()[1:]})
+    made["sites"]["a"]["exclude"] = names[1:]
+
+
 TABLES = {
     "nothing": lambda made, folder: None,
     "another label column": said("sites", "a", "source", "label", value="sick"),
@@ -94,6 +100,7 @@ FILES = {
     "other names": text_in("labels.csv", lambda text: text.replace("\nP", "\nX").replace("\np", "\nx")),
     "a pinned name that matches nobody": said("sites", "a", "test", value=["nobody"]),
     "nothing selected": said("sites", "a", "source", "select", value={"ImageType": "T2"}),
+    "all but one excluded": all_but_one_excluded,
     "a range": said("sites", "a", "max_rejected", value=0.0),
 }
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
+from pydantic import TypeAdapter, ValidationError
 
+from pipelines.coordinator.spending import refusals_ahead
+from pipelines.hospital.benchmark_request import Benchmark
+from pipelines.hospital.recommending import gains_told
 from pipelines.hospital.released_counts import Counted, _event
 from pipelines.pacs.archive import Denied
 from pipelines.pacs.http import guard, session_of
@@ -16,6 +21,8 @@ from pipelines.pacs.settings import DicomWeb
 from privacy.dp.events import NOTHING, Gaussian, describe
 from privacy.message import Call, Json
 from privacy.release import ledger as ledgers
+from privacy.release.policy import Budget, Most, Policy
+from privacy.release.signature import Signature, Unsigned, check_signature, statement_of
 
 KNOWN = Counted(cells={}, noise=2.0, date="", run="r/ingest", round=0, since=0)
 
@@ -46,3 +53,46 @@ def test_nothing_of_the_environment_decides_where_patients_images_come_from(monk
     session = session_of(DicomWeb(url="https://pacs.example.org/dicom-web"))
     said = session.merge_environment_settings("https://pacs.example.org/dicom-web", {}, False, None, None)
     assert not said["proxies"] and said["verify"] == session.verify
+
+
+def test_a_signer_is_known_by_the_whole_key() -> None:
+    """A key that begins, or ends, as a trusted one does is another person's."""
+    statement = statement_of(b"model", title="t", settings={}, today=date(2026, 1, 1), days=9)
+    for key in ("ab" * 16 + "cd" * 16, "ab" * 31, "", "cd" * 16 + "ab" * 16):
+        said = Signature(statement=statement, key=key, signature="00" * 64)
+        with pytest.raises(Unsigned, match="trusted_models of the policy names 1 keys, not it"):
+            check_signature(b"model", said, {"us": "ab" * 32}, today=date(2026, 1, 1))
+
+
+@pytest.mark.parametrize("pair", [(1.5, 0.1), (-1.01, 0.1), (0.5, 0.0), (0.5, -1.0), (float("nan"), 0.1), (2.0**70, 1)])
+def test_gains_that_cannot_be_are_not_heard(pair: tuple[float, float]) -> None:
+    asked: dict[str, Json] = {"methods": [{"label": "x"}, {"label": "y"}], "variants": []}
+    told = gains_told(asked, {"gains": {"x": [*pair], "y": [0.5, 0.1]}})
+    assert set(told) == {"y"}
+
+
+@pytest.mark.parametrize("epsilon", [float("nan"), float("inf"), 0.0, -1.0, 101.0])
+def test_a_benchmark_asks_for_a_number_that_limits(epsilon: float) -> None:
+    statement = statement_of(b"model", title="t", settings={}, today=date(2026, 1, 1), days=9)
+    said = {"cohort": "c", "signature": Signature(statement=statement, key="00" * 32, signature="00" * 64)}
+    taken = TypeAdapter(Benchmark)
+    taken.validate_python({**said, "epsilon": 1.0})
+    with pytest.raises(ValidationError, match="epsilon"):
+        taken.validate_python({**said, "epsilon": epsilon})
+
+
+def test_a_cap_that_a_run_will_meet_is_told_ahead(tmp_path: Path) -> None:
+    policy = Policy(budget=Budget(epsilon=4.0), most=Most(release=1.0, run=2.0))
+    ledger, told = tmp_path / "ledger.jsonl", {}
+    ledger.touch()
+    for noise in (0.5, 3.0, 100.0):
+        events = [Gaussian(noise)] * 2
+        told[noise] = refusals_ahead(policy, ledger, run="r", releases={"train x": events}, events=events)
+    assert told[100.0] == [] and [text.split(" would")[0] for text in told[0.5]] == [
+        "one reply of train x",
+        "runs named r",
+        "all that ever left",
+    ]
+    assert "the policy allows 1 (" in told[0.5][0] and "will refuse with budget" in told[0.5][0]
+    assert {text.split(" would")[0] for text in told[3.0]} < {text.split(" would")[0] for text in told[0.5]}
+    assert refusals_ahead(Policy(), ledger, run="r", releases={}, events=[Gaussian(0.5)]) == []
