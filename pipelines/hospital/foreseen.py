@@ -87,7 +87,7 @@ def _looked_into(hospital: Hospital, files: Files, facts: Mapping[str, Json]) ->
     out, left = {*map(normalized, settings.exclude)}, opened.waiting
     if isinstance(files.labels, TableLabels):
         rows = open_table(files.labels, classes).rows
-        left = [one for one in opened.waiting if normalized(one.patient) in rows or one.patient in rows]
+        left = tuple(one for one in opened.waiting if normalized(one.patient) in rows or one.patient in rows)
     unlabelled = len(opened.waiting) - len(left)
     usable = {one.patient for one in left if not out & called.get(one.patient, set())}
     reasons = Counter(one.reason for one in opened.rejected) + Counter({"no_label": unlabelled})
