@@ -130,7 +130,7 @@ def test_a_pull_that_changes_under_way_sets_its_study_aside_and_the_rest_is_scor
 
 
 def test_a_network_that_gives_no_number_scores_nobody_negative(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(Task, "probabilities", lambda self, module, x: torch.full((len(x), 2), torch.nan))
+    monkeypatch.setattr(Task, "probabilities", lambda self, module, x, **how: torch.full((len(x), 2), torch.nan))
     home, files = site / "b", phantom(site / "b")
     arguments = [str(home / "ready" / "fedper.safetensors"), str(files / "images"), "--no-gland", "--out"]
     assert predict([*arguments, str(tmp_path)]) == Exit.DATA
