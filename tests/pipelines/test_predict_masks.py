@@ -153,7 +153,9 @@ def test_a_network_that_finds_nothing_still_writes_and_says_so(hospitals, tmp_pa
 
 
 def test_a_network_that_gives_no_number_quarantines_the_study(hospitals, tmp_path, monkeypatch):
-    monkeypatch.setattr(Task, "probabilities", lambda self, module, x, **how: torch.full((len(x), 3, 48, 48), torch.nan))
+    monkeypatch.setattr(
+        Task, "probabilities", lambda self, module, x, **how: torch.full((len(x), 3, 48, 48), torch.nan)
+    )
     file, out = model(tmp_path / "m", SLICES, NIFTI), tmp_path / "out"
     assert predict([str(file), str(hospitals["nifti"]), "--no-gland", "--out", str(out)]) == Exit.DATA
     assert [line["reason"] for line in lines(out / "quarantine.csv")].count("not_finite") == 2
