@@ -46,7 +46,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
     "gone": lambda whole: None,
     "empty": lambda whole: b"",
     "half": lambda whole: whole[: len(whole) // 2],
-    "a bit": lambda whole: whole[:-1] + bytes([whole[-1] ^ 1]),
+    "a bit": lambda whole: whole[:-1] + bytes([whole[-1] ^ 1]) if whole else b"\1",
     "a list": lambda whole: b"[]",
     "nothing": lambda whole: b"null",
     "a group": lambda whole: b'{"answers": [], "files": 3}',

@@ -249,6 +249,7 @@ def test_features_are_asked_for_anew_when_their_package_changed(monkeypatch: pyt
     from federation.features.scattering import Scattering
     from federation.models.features import Features
     from pipelines.coordinator.stages import features
+    from pipelines.coordinator.world import World
     from privacy.message import Message
 
     names: list[str] = []
@@ -257,7 +258,8 @@ def test_features_are_asked_for_anew_when_their_package_changed(monkeypatch: pyt
         names.extend(runs.values())
         return {"a": Message()}
 
-    world: Any = SimpleNamespace(run=lambda name: name, ask_each=ask_each)
+    world: Any = SimpleNamespace(run=lambda name: name, ask_each=ask_each, version=lambda stage, today: today)
+    world.named = lambda *about: World.named(world, *about)
     model = Features(of=Scattering(), public="prostate_adc")
     for packages in ({}, {}, {"packages": {"theirs 1.0": "a" * 64}}, {"packages": {"theirs 1.0": "b" * 64}}):
         monkeypatch.setattr(features, "identity", lambda *_, said=packages: said)
