@@ -406,7 +406,7 @@ def test_private_training_without_noise_and_clipping_is_plain_training_where_the
     algorithm = CusFL(depth=1, cap=0.01, normalize="none")
     _, plain = reference.trained(algorithm, sites, testbed.task(), work)
     _, private = reference.trained(algorithm, sites, testbed.task(), work, protection=QUIET)
-    # Where a patient's own features hardly differ from the guide's, that patient's lambda_2 is 0 and the batch's is not.
+    # Where a patient's features hardly differ from the guide's, that patient's lambda_2 is 0 and the batch's is not.
     assert all(testbed.close(testbed.final(plain[s]), testbed.final(private[s]), 1e-7) for s in sites)
     assert newest(plain["a"].disk).facts["notes"]["4"]["lambda2"] == pytest.approx(0.01)
     assert newest(private["a"].disk).facts["notes"]["4"] == {}
