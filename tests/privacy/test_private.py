@@ -137,8 +137,9 @@ def test_noise_has_the_standard_deviation_that_is_booked():
     found = access.gradient(module, task.objective, access.draw())
     flat = torch.cat([g.flatten() for g in found.gradient.values()])
     assert found.deviation == pytest.approx(1.7 * 0.5 / (0.25 * 20))
-    # What a sample of about five patients adds is at most 0.5 each in norm: nothing beside the noise of 19,000 numbers.
-    assert float(flat.std()) * p.sampling * 20 == pytest.approx(1.7 * 0.5, rel=0.02)
+    # What a sample of about five patients adds is at most 0.5 each in norm: nothing beside the noise of 19,000 numbers,
+    # of which one run in 2e8 is 3 % off.
+    assert float(flat.std()) * p.sampling * 20 == pytest.approx(1.7 * 0.5, rel=0.03)
 
 
 def test_an_empty_sample_still_steps_and_is_booked():
