@@ -47,7 +47,7 @@ from federation.models.mlp import Mlp
 from federation.outcome import Outcome
 from federation.parameters import count
 from federation.randomness import derived
-from federation.rehearsal import initial_parameters, rehearse
+from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import Schedule, conduct
 from federation.task import Task
 from personalize.partial import Partial
@@ -135,7 +135,7 @@ def federated(
         run=RUN,
         initial=initial,
         opening={name: opening(algorithm, task, names[name], work) for name in own},
-        template=rehearse(algorithm, task, work, initial),
+        forms=rehearse_forms(algorithm, task, work, initial),
         schedule=Schedule(rounds=rounds),
         seed=SEED,
         folder=DiskFolder(root / "federation"),
@@ -325,7 +325,7 @@ def memory(folder: str) -> None:
 def profile(folder: str, sites: int, images: int) -> None:
     watched = cProfile.Profile(time.process_time)  # of a busy machine, too
     initial = initial_parameters(FedAvg(), TASK, seed=SEED)
-    rehearse(FedAvg(), TASK, WORK, initial)  # what is imported at the first step
+    rehearse_forms(FedAvg(), TASK, WORK, initial)  # what is imported at the first step
     cohorts = {f"s{number:02d}": cohort(number, images) for number in range(sites)}
     with tempfile.TemporaryDirectory(dir=folder) as place:
         watched.enable()

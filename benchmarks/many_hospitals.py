@@ -39,7 +39,7 @@ from federation.models.mlp import Mlp
 from federation.outcome import Outcome
 from federation.parameters import count
 from federation.randomness import derived
-from federation.rehearsal import initial_parameters, rehearse
+from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import Schedule, conduct
 from federation.task import Task
 from pipelines.hospital.worker import worker
@@ -111,7 +111,7 @@ def measured(folder: str, sites: int, case: str) -> dict[str, float]:
             run=RUN,
             initial=initial,
             opening={name: opening(algorithm, TASK, names[name], work) for name in own},
-            template=rehearse(algorithm, TASK, work, initial),
+            forms=rehearse_forms(algorithm, TASK, work, initial),
             schedule=schedule,
             seed=SEED,
             folder=DiskFolder(root / "federation"),

@@ -30,7 +30,7 @@ from federation.engine import InProcess, Worker
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
-from federation.rehearsal import initial_parameters, rehearse
+from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import Schedule, conduct, schedule_of
 from federation.task import Task
 from personalize.moments import Moments
@@ -94,7 +94,7 @@ def measured(algorithm: Algorithm, task: Task, many: int) -> dict[str, float]:
             run="benchmark/cost-000000000000",
             initial=initial,
             opening={name: opening(algorithm, task, names[name], WORK) for name in own},
-            template=rehearse(algorithm, task, WORK, initial),
+            forms=rehearse_forms(algorithm, task, WORK, initial),
             schedule=schedule,
             seed=SEED,
             folder=DiskFolder(root / "federation"),

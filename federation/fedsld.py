@@ -29,6 +29,8 @@ from federation.task import Task, segments
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 
+SUM_TO_1 = 1e-6  # how far shares may be from it, by rounding
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedSld:
@@ -72,6 +74,9 @@ class FedSld:
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
         n = counted(introductions, "size")
         shares: dict[str, Json] = {site: as_list(said.facts["shares"]) for site, said in sorted(introductions.items())}
+        for one in map(_tensor, shares.values()):
+            if bool((one < 0).any()) or abs(float(one.sum()) - 1) > SUM_TO_1:
+                raise ValueError(f"shares of classes are numbers from 0 on that sum to 1, found {one.tolist()}")
         prior = sum(n[site] * _tensor(shares[site]) for site in shares) / sum(n.values())
         return Message(prefixed("model", initial), {"prior": torch.as_tensor(prior).tolist(), "shares": shares})
 

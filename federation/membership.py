@@ -14,7 +14,9 @@ from typing import Protocol, TypeGuard
 from federation.algorithm import Algorithm, State
 from federation.engine import Engine
 from federation.outcome import Outcome, restored, save
-from federation.rounds import QuorumLost, ask_all, envelope, finish, more, verdict
+from federation.rehearsal import Forms
+from federation.rounds import QuorumLost, ask_all, envelope, finish, more
+from federation.verdict import check_introduction, verdict
 from privacy.folder import Folder
 from privacy.message import Call, Message, as_mapping
 from privacy.release.gate import BUDGET
@@ -41,7 +43,7 @@ def regroup(
     *,
     run: str,
     opening: Mapping[str, Message],
-    template: Message,
+    forms: Forms,
     folder: Folder,
     scored: bool,
 ) -> None:
@@ -50,7 +52,7 @@ def regroup(
     Stopped in between, it goes on: a new site answers a repeated request with the same bytes.
 
     Args:
-        opening, template: as in `federation.rounds.conduct`. scored: as in `federation.rounds.finish`.
+        opening, forms: as in `federation.rounds.conduct`. scored: as in `federation.rounds.finish`.
 
     Raises:
         QuorumLost: a site did not answer.
@@ -72,7 +74,7 @@ def regroup(
         totals={},
         best=None,
     )
-    here = _joined(engine, algorithm, run, here, opening, template, new) if new else here
+    here = _joined(engine, algorithm, run, here, opening, forms, new) if new else here
     here = replace(
         here, round=here.round + 1
     )  # a number of its own for each attempt: nobody answers from an earlier one
@@ -87,18 +89,19 @@ def _joined(
     run: str,
     last: Outcome,
     opening: Mapping[str, Message],
-    template: Message,
+    forms: Forms,
     new: list[str],
 ) -> Outcome:
     """The outcome with the replies of the new sites; one whose budget is spent stays out, and is retired."""
     number = last.round + 1
-    _, missing = ask_all(engine, Call(run, 0, "introduce", {}), {site: opening[site] for site in new}, None)
+    first, asked = Call(run, 0, "introduce", {}), {site: opening[site] for site in new}
+    _, missing = ask_all(engine, first, asked, lambda reply: check_introduction(reply, forms.introduction))
     if missing:
         raise QuorumLost(run, 0, missing)
     call = Call(run, number, "train", last.merged)
     messages = {site: envelope(algorithm.send(last.state, site, call), None) for site in new}
     answers = engine.ask(call, messages)
-    wrong = {site: why for site, one in answers.replies.items() if (why := verdict(one, template)) is not None}
+    wrong = {site: why for site, one in answers.replies.items() if (why := verdict(one, forms.reply)) is not None}
     lost = {**answers.missing, **wrong}
     if any(why != BUDGET for why in lost.values()):
         raise QuorumLost(run, number, lost)

@@ -7,31 +7,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from federation.algorithm import Algorithm, State
 from federation.engine import Engine
 from federation.outcome import Outcome, restored, save
 from federation.participant import best_round
 from federation.randomness import derived
+from federation.rehearsal import Forms
+from federation.verdict import MALFORMED, WRONG, check_introduction, verdict
 from privacy.folder import Folder
-from privacy.message import Call, Json, Message, Params, as_mapping
+from privacy.message import Call, Message, Params, as_mapping
 from privacy.pickled import pickled
 from privacy.release.gate import BUDGET
 from privacy.settings_error import refuse, unmet
 
-WRONG = MALFORMED, NON_FINITE = "malformed", "non_finite"
-"""The codes of `verdict`."""
 TRIES = 3  # attempts at the introduction and the finish, which every site must answer
-LARGEST_COUNT = 10**7
-"""The largest number of examples that a hospital is believed: more than any collection of medical images holds, and a
-number without bound would be all of every mean."""
-LARGEST_NUMBER = torch.finfo(torch.float32).max / 2**16
 SHORTEST_S = 0.01  # of deadlines; nobody answers sooner
 
 
@@ -87,7 +82,7 @@ def conduct(
     run: str,
     initial: Params,
     opening: Mapping[str, Message],
-    template: Message,
+    forms: Forms,
     schedule: Schedule,
     seed: int,
     folder: Folder,
@@ -97,7 +92,7 @@ def conduct(
 
     Args:
         opening: site -> message sent with the introduction (settings of this run).
-        template: a reply of this algorithm, from a rehearsal; a reply with other names, shapes or types is malformed.
+        forms: an introduction and a reply of this algorithm, from a rehearsal; one of another form is malformed.
         between: called after each round, once the state is saved; it may raise to stop the run safely.
 
     Raises:
@@ -106,11 +101,11 @@ def conduct(
     schedule = schedule_of(algorithm, schedule)
     outcome = restored(folder, run)
     if outcome is None:
-        outcome = _introduce(engine, algorithm, run, initial, opening)
+        outcome = _introduce(engine, algorithm, run, initial, opening, forms.introduction)
         save(folder, run, outcome)
     while outcome.round < schedule.rounds:
         between(outcome)
-        outcome = _round(engine, algorithm, run, outcome, template, schedule, seed)
+        outcome = _round(engine, algorithm, run, outcome, forms.reply, schedule, seed)
         save(folder, run, outcome)
     between(outcome)
     if outcome.round == schedule.rounds:
@@ -120,10 +115,11 @@ def conduct(
 
 
 def _introduce(
-    engine: Engine, algorithm: Algorithm, run: str, initial: Params, opening: Mapping[str, Message]
+    engine: Engine, algorithm: Algorithm, run: str, initial: Params, opening: Mapping[str, Message], form: Message
 ) -> Outcome:
     """Ask every site for its introduction: the initial state depends on all of them."""
-    replies, missing = ask_all(engine, Call(run, 0, "introduce", {}), opening, None)
+    call = Call(run, 0, "introduce", {})
+    replies, missing = ask_all(engine, call, opening, lambda reply: check_introduction(reply, form))
     if missing:
         raise QuorumLost(run, 0, missing)
     introductions = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in replies.items()}
@@ -208,7 +204,8 @@ def finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, *, sco
     messages = {site: envelope(algorithm.send(last.state, site, call), last.best) for site in engine.sites}
     if not scored:
         messages = {site: Message(one.tensors, {**one.facts, "score": False}) for site, one in messages.items()}
-    replies, missing = ask_all(engine, call, messages, Message({}, {"algorithm": {}}))
+    empty = Message({}, {"algorithm": {}})
+    replies, missing = ask_all(engine, call, messages, lambda reply: verdict(reply, empty))
     if lost := {site: code for site, code in missing.items() if code not in WRONG}:
         raise QuorumLost(run, number, lost)
     gone = tuple((number, site, code) for site, code in sorted(missing.items()))
@@ -217,16 +214,16 @@ def finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, *, sco
 
 
 def ask_all(
-    engine: Engine, call: Call, messages: Mapping[str, Message], template: Message | None
+    engine: Engine, call: Call, messages: Mapping[str, Message], check: Callable[[Message], str | None]
 ) -> tuple[dict[str, Message], dict[str, str]]:
-    """Ask up to TRIES times, each time the sites without a valid reply. template: None = it is an introduction."""
+    """Ask up to TRIES times, each time the sites without a valid reply. check: the code of a reply, None = valid."""
     replies: dict[str, Message] = {}
     missing: dict[str, str] = {}
     for _ in range(TRIES):
         answers = engine.ask(call, {site: m for site, m in messages.items() if site not in replies})
         missing = dict(answers.missing)
         for site, reply in answers.replies.items():
-            code = _unusable(reply) if template is None else verdict(reply, template)
+            code = check(reply)
             if code is None:
                 replies[site] = reply
             else:
@@ -255,50 +252,6 @@ def sampled(sites: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:
     count = max(1, round(share * len(sites)))
     order = torch.randperm(len(sites), generator=torch.Generator().manual_seed(seed)).tolist()
     return tuple(sorted(sites[i] for i in order[:count]))
-
-
-def verdict(reply: Message, template: Message) -> str | None:
-    """The code of what is wrong with a reply, or None: `malformed` (names, shapes, types) or `non_finite`."""
-    facts, rehearsed = reply.facts.get("algorithm"), as_mapping(template.facts.get("algorithm"))
-    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in template.tensors.items()}
-    arrived = {name: (tensor.shape, tensor.dtype) for name, tensor in reply.tensors.items()}
-    if expected != arrived or not isinstance(facts, dict) or set(facts) != set(rehearsed):
-        return MALFORMED
-    if any(type(facts[name]) is not type(rehearsed[name]) for name in facts):
-        return MALFORMED
-    if facts.get("n") == 0:  # nobody trained; if all said so, a mean over hospitals would divide by nothing
-        return MALFORMED
-    loss, n = reply.facts.get("loss"), reply.facts.get("n")
-    if type(n) is not int or not 0 <= n < LARGEST_COUNT:
-        return MALFORMED
-    if type(loss) is not (float if n else type(None)) or (isinstance(loss, float) and not loss >= 0):  # NaN is not
-        return MALFORMED
-    return _unusable(Message(reply.tensors, {"algorithm": facts, "loss": loss}))
-
-
-def _unusable(reply: Message) -> str | None:
-    """The code of a reply whose numbers nobody can compute with, whatever its form should be; or None."""
-    if not isinstance(reply.facts.get("algorithm"), dict):
-        return MALFORMED
-    numbers = list(_numbers(dict(reply.facts)))
-    if any(isinstance(value, int) and not 0 <= value < LARGEST_COUNT for value in numbers):
-        return MALFORMED
-    finite = all(map(_sane, reply.tensors.values())) and all(abs(value) < LARGEST_NUMBER for value in numbers)
-    return None if finite else NON_FINITE
-
-
-def _numbers(value: Json) -> Iterator[int | float]:
-    """All numbers within facts; a truth value is none."""
-    if isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(part)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield value
-
-
-def _sane(tensor: Tensor) -> bool:
-    """Whether all values are finite, and small enough that the mean over sites is finite too."""
-    return not tensor.is_floating_point() or bool((tensor.abs() < torch.finfo(tensor.dtype).max / 2**16).all())
 
 
 def _scored(last: Outcome, replies: Mapping[str, Message], round_: int) -> Outcome:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from federation.parameters import loaded
 from privacy.dp.access import Batch, Forward
-from privacy.dp.chunks import at_once, one_by_one
+from privacy.dp.chunks import apply_to_each_row, at_once
 from privacy.message import Params
 
 Kind: TypeAlias = Literal["classification", "segmentation"]
@@ -128,7 +128,7 @@ class Task:
             if not len(x):
                 return x.new_zeros(0, self.classes, *self.spatial)
             if alone:
-                return one_by_one(predicted, x)
+                return apply_to_each_row(predicted, x)
             chunk = at_once(x, dense=self.kind == "segmentation")
             return torch.cat([predicted(part) for part in torch.split(x, chunk)])
 

@@ -14,7 +14,7 @@ from harmonize.own import Own, rows_of
 from harmonize.randomized import Randomized
 from harmonize.reinhard import Reinhard
 from harmonize.scale import Progress
-from privacy.dp.chunks import apart, one_thread
+from privacy.dp.chunks import copy_rows, use_one_thread
 from privacy.folder import Folder
 from privacy.message import Params
 
@@ -34,7 +34,7 @@ __all__ = [
     "ZScore",
     "back",
     "own_curves",
-    "translate_each",
+    "translate_each_patient",
 ]
 
 
@@ -91,12 +91,12 @@ def own_curves() -> tuple[str, ...]:
     return tuple(kind.__dataclass_fields__["name"].default for kind in kinds)
 
 
-def translate_each(settings: Translator, params: Params, images: Tensor, patient: Tensor) -> Tensor:
+def translate_each_patient(settings: Translator, params: Params, images: Tensor, patient: Tensor) -> Tensor:
     """Translate (n, C, H, W) in [-1, 1], one patient at a time: whoever else is there changes no bit of an image."""
     new = torch.empty_like(images)
-    with one_thread():
+    with use_one_thread():
         for rows in rows_of(patient):
-            new[rows] = settings.translate(params, apart(images, rows), patient[rows])
+            new[rows] = settings.translate(params, copy_rows(images, rows), patient[rows])
     return new
 
 

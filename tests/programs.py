@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @cache
-def dcmtk(name: str) -> str | None:
+def find_dcmtk(name: str) -> str | None:
     """The path of a program of dcmtk or dicom3tools, or None.
 
     pynetdicom brings programs of the same names (`storescu`, `echoscu`, …) with other options, and an environment that

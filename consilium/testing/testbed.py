@@ -22,7 +22,7 @@ from federation.models.unet import UNet
 from federation.outcome import Outcome
 from federation.participant import participate, prune
 from federation.randomness import derived, seeded
-from federation.rehearsal import initial_parameters, rehearse
+from federation.rehearsal import Forms, initial_parameters, rehearse_forms
 from federation.rounds import Schedule, conduct
 from federation.task import Kind, Output, Task, overlap_loss
 from privacy.dp.access import Access, Rows, Split, open_access
@@ -258,11 +258,11 @@ def federation(
 
 
 @cache
-def opened(method: Hashable, task: Task, work: Work, dtype: torch.dtype) -> tuple[Params, Message]:
-    """The common start, and the form of a reply: the same each time, so made once."""
+def opened(method: Hashable, task: Task, work: Work, dtype: torch.dtype) -> tuple[Params, Forms]:
+    """The common start, and the forms of an introduction and a reply: the same each time, so made once."""
     algorithm = cast(Algorithm, method)
     initial = initial_parameters(algorithm, task, seed=1)
-    return initial, rehearse(algorithm, task, work, initial)
+    return initial, rehearse_forms(algorithm, task, work, initial)
 
 
 def train(
@@ -278,14 +278,14 @@ def train(
     run: str = "law",
 ) -> Outcome:
     """A whole run. engine: to the hospitals, if not directly; folder: the coordinator's disk; between: after rounds."""
-    initial, template = opened(cast(Hashable, algorithm), task, work, torch.get_default_dtype())
+    initial, forms = opened(cast(Hashable, algorithm), task, work, torch.get_default_dtype())
     return conduct(
         engine or InProcess(hospitals),  # type: ignore[arg-type]
         algorithm,
         run=run,
         initial={name: value.clone() for name, value in initial.items()},
         opening={name: Message() for name in hospitals},
-        template=template,
+        forms=forms,
         schedule=schedule,
         seed=0,
         folder=folder or MemoryFolder(),

@@ -20,7 +20,7 @@ from pipelines.hospital.kept import REJECTED, SPLIT, digest_of, split_of
 from pipelines.models.file import MODEL
 from pipelines.models.fixed_features import Fixed, featured, from_tensors, to_tensors
 from pipelines.runs.store import DiskFolder, short
-from privacy.dp.chunks import one_by_one
+from privacy.dp.chunks import apply_to_each_row
 from privacy.dp.events import NOTHING, describe
 from privacy.message import Call, Json, Message, to_bytes
 from privacy.release.gate import Refused
@@ -52,7 +52,7 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
         fixed = from_tensors(message.tensors, model)
     except ValueError as error:
         raise Refused("malformed_settings") from error
-    features = one_by_one(lambda image: featured(model, fixed, image), cohort.images)
+    features = apply_to_each_row(lambda image: featured(model, fixed, image), cohort.images)
     question = hashlib.sha256(to_bytes(message)).hexdigest()
     recipe = {**cohort.recipe, "features": facts["model"], "of": str(facts["cohort"]), "asked": question}
     none = torch.zeros(len(cohort.labels), 0, dtype=torch.uint8)  # features have no pixels

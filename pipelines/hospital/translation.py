@@ -20,7 +20,7 @@ from harmonize.networks import Inputs
 from harmonize.quality import Quality, measured
 from harmonize.randomized import Randomized
 from harmonize.scale import Progress, Scale
-from harmonize.translation import Own, Translator, back, translate_each
+from harmonize.translation import Own, Translator, back, translate_each_patient
 from harmonize.veto import HARMLESS, Limits, sentences, unknown, vetoes
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
@@ -221,7 +221,7 @@ def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohor
         params = translator.fit(
             own, shared["images"], seed=asked.seed, folder=folder, progress=told, device=hospital.device
         )
-    new = translate_each(translator, params, raw, cohort.patient)
+    new = translate_each_patient(translator, params, raw, cohort.patient)
     return Brought(asked.scale.back(new), back(translator, params, raw), params)
 
 

@@ -21,7 +21,7 @@ def at_once(x: Tensor, *, dense: bool) -> int:
     return max(1, min(ROWS, DENSE // max(1, math.prod(x.shape[1:])))) if dense else ROWS
 
 
-def apart(x: Tensor, rows: Tensor) -> Tensor:
+def copy_rows(x: Tensor, rows: Tensor) -> Tensor:
     """Some rows of x (n, ...), by their numbers (m,), in memory of their own: (m, ...).
 
     A copy begins at an address that torch's allocator aligns. A slice begins somewhere in the middle of all rows, and
@@ -31,9 +31,9 @@ def apart(x: Tensor, rows: Tensor) -> Tensor:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def use_one_thread() -> Iterator[None]:
     """Compute on one thread: with several, how work is shared out changes from one call to the next, and so do last
-    bits (seen in one of some hundred gradients of a ResNet-18 on two threads).
+    bits (seen once with gradients of a ResNet-18 on two threads).
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -43,7 +43,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def one_by_one(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def apply_to_each_row(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """function(x) for rows x (n, ...), computed for one row (1, ...) at a time: (n, ...).
 
     What is computed of a row is then the same, bit for bit, whatever the other rows are and however many (on a CPU;
@@ -51,8 +51,8 @@ def one_by_one(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """
     if not len(x):
         return function(x)
-    with one_thread():
-        return torch.cat([function(apart(x, torch.tensor([row]))) for row in range(len(x))])
+    with use_one_thread():
+        return torch.cat([function(copy_rows(x, torch.tensor([row]))) for row in range(len(x))])
 
 
 def in_turn(aux: Tensor, rows: int) -> Tensor:

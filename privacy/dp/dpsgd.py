@@ -35,7 +35,7 @@ class _Noised(DPOptimizer):  # type: ignore[misc]
         drawn = gaussians(self.sizes, SLACK * self.noise_multiplier * self.max_grad_norm, self.source)
         p.grad = p.summed_grad + drawn.to(p.device)
 
-    def clipped(self, gradient: Tensor) -> Tensor:
+    def clip(self, gradient: Tensor) -> Tensor:
         """One patient's gradient (n,), clipped."""
         (p,) = self.params
         p.grad_sample = gradient[None]
@@ -44,7 +44,7 @@ class _Noised(DPOptimizer):  # type: ignore[misc]
         p.summed_grad = None
         return clipped
 
-    def released(self, total: Tensor) -> Tensor:
+    def add_noise_and_scale(self, total: Tensor) -> Tensor:
         """(the sum of clipped gradients (n,) + noise) / the expected number of patients."""
         (p,) = self.params
         p.grad_sample, p.summed_grad = torch.zeros_like(total)[None], total
@@ -86,10 +86,10 @@ def private_gradient(
             raise ValueError(f"a patient's gradient for {sorted(gradient)}, needed are {sorted(params)}")
         flat = torch.cat([gradient[name].detach().double().flatten() for name in params])
         if bool(flat.isfinite().all()):
-            total += (rule.clipped(flat) * (UNIT / clip)).round_().long()
+            total += (rule.clip(flat) * (UNIT / clip)).round_().long()
         else:
             wild += 1
     if wild and strays is not None:
         strays(wild)
-    parts = torch.split(rule.released(total.double() * (clip / UNIT)), sizes)
+    parts = torch.split(rule.add_noise_and_scale(total.double() * (clip / UNIT)), sizes)
     return {name: part.view(p.shape).to(p.dtype) for (name, p), part in zip(params.items(), parts, strict=True)}

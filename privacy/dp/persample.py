@@ -6,14 +6,13 @@ them (Abadi et al., Deep Learning with Differential Privacy, CCS 2016, with the 
 Patients do not pass through a network together. A product of matrices or a convolution rounds a row by how many rows
 there are and by where the row lies, so that one patient more changes the last bits of others; weights that somebody
 crafted amplify these bits beyond every clipping norm. Under vmap and in blocks of a fixed size it is the same. So each
-patient's rows pass alone, in memory of their own (`privacy.dp.chunks.apart`), and the shape of a pass depends on that
-patient alone.
+patient's rows pass alone, in memory of their own (`privacy.dp.chunks.copy_rows`), and the shape of a pass depends on
+that patient alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -22,15 +21,8 @@ from privacy.dp.access import Batch, Objective
 from privacy.message import Params
 
 
-class PatientGradient(NamedTuple):
-    """gradient: by name of each parameter that requires one. loss: the mean over the patient's views."""
-
-    gradient: Params
-    loss: float
-
-
-def patient_gradients(module: nn.Module, objective: Objective, patients: Iterable[Batch]) -> Iterator[PatientGradient]:
-    """Yield the gradient and the loss of one patient after another.
+def patient_gradients(module: nn.Module, objective: Objective, patients: Iterable[Batch]) -> Iterator[Params]:
+    """Yield the gradient of one patient's mean loss after another's, by name of each parameter that requires one.
 
     Args:
         module: without buffers (`privacy.dp.modules.unfit`). objective: (forward, batch) -> losses (K,).
@@ -48,7 +40,6 @@ def patient_gradients(module: nn.Module, objective: Objective, patients: Iterabl
                 if loss.requires_grad
                 else [None] * len(trained)
             )
-        gradient = {
+        yield {
             name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(trained.items(), reached, strict=True)
         }
-        yield PatientGradient(gradient, float(loss.detach()))

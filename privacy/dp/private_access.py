@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from privacy.dp.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, ballots
 from privacy.dp.access_limit import AccessLimit
-from privacy.dp.chunks import apart, one_thread
+from privacy.dp.chunks import copy_rows, use_one_thread
 from privacy.dp.dpsgd import private_gradient
 from privacy.dp.entropy import Source, choices, chosen, state, unrepeatable
 from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
@@ -148,11 +148,11 @@ class PrivateAccess:
         if self.dry:
             return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, math.nan)
         expected = (1.0 if use.full else p.sampling) * max(1, self.sizes.get("train", 0))
-        patients = patient_gradients(module, objective, self._patients(use, aux))
-        with unrepeatable(self.source), one_thread():
+        patients = patient_gradients(module, objective, self._iterate_views(use, aux))
+        with unrepeatable(self.source), use_one_thread():
             gradient = private_gradient(
                 named,
-                (patient.gradient for patient in patients),
+                patients,
                 clip=p.clip,
                 noise=p.noise,
                 expected=expected,
@@ -199,7 +199,7 @@ class PrivateAccess:
         patients = Patients(rows.x, rows.y, whose)
         count = self.sizes.get("train", 0)
         self.booked.extend((self.counts, Part(p.cut, "train", Gaussian(p.noise))))  # the count divides the centre
-        with one_thread():
+        with use_one_thread():
             return noised_moments(
                 patients, embed, classes, width=width, radius=radius, count=count, noise=p.noise, source=self.source
             )
@@ -218,13 +218,13 @@ class PrivateAccess:
         noise = self.protection.votes_noise
         if noise is None:
             raise ValueError("votes were not paid for: votes_noise is null; give the noise multiplier that was planned")
-        with one_thread():
+        with use_one_thread():
             cast = torch.zeros(0, bins) if self.dry else ballots(self.splits["train"], assign, bins)
         noised = vote_histogram(cast, noise_multiplier=noise, source=self.source)
         self.booked.append(Part(self.protection.cut, "train", noised.event))
         return noised.value
 
-    def _patients(self, use: _Use, aux: Tensor | None) -> Iterator[Batch]:
+    def _iterate_views(self, use: _Use, aux: Tensor | None) -> Iterator[Batch]:
         """The views of each drawn patient, augmented, in memory of their own: one patient at a time."""
         rows, p = self.splits["train"], self.protection
         if aux is not None and not use.full and aux.shape[1] != p.views:
@@ -234,10 +234,10 @@ class PrivateAccess:
             random.set_state(use.state)
         given = torch.zeros(len(use.views)) if aux is None else self._given(len(use.views), len(aux))
         for index, number in zip(use.views, given, strict=True):
-            x, y = apart(rows.x, index), apart(rows.y, index)
+            x, y = copy_rows(rows.x, index), copy_rows(rows.y, index)
             if self.augment is not None and not use.full:
                 x, y = self.augment(x, y, random)
-            yield Batch(x, y, None if aux is None else apart(aux[int(number)], torch.arange(len(y)) % aux.shape[1]))
+            yield Batch(x, y, None if aux is None else copy_rows(aux[int(number)], torch.arange(len(y)) % aux.shape[1]))
 
     def _given(self, patients: int, sets: int) -> Tensor:
         """Which set of aux each patient of a sample gets: (patients,), drawn independently for each.
@@ -293,9 +293,9 @@ def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Uni
     """Each patient's mean of a statistic over their rows, in evaluation mode: (N,)."""
     training = module.training
     module.eval()
-    with torch.no_grad(), one_thread():
+    with torch.no_grad(), use_one_thread():
         means = [
-            float(statistic(module, Batch(apart(rows.x, index), apart(rows.y, index))).double().mean())
+            float(statistic(module, Batch(copy_rows(rows.x, index), copy_rows(rows.y, index))).double().mean())
             for index in all_views(units, torch.arange(len(units.sizes)))
         ]
     module.train(training)

@@ -13,6 +13,7 @@ from federation.descent import Work
 from federation.engine import InProcess
 from federation.membership import regroup, separable
 from federation.outcome import restored
+from federation.rehearsal import Forms
 from federation.rounds import QuorumLost, Schedule
 from personalize import AnyAlgorithm
 from personalize.moments import Moments
@@ -44,7 +45,7 @@ def changed(hospitals, folder, *, scored=True, engine=None):
     how = {
         "run": name_of(folder),
         "opening": {name: Message() for name in hospitals},
-        "template": testbed.rehearse(HOW, TASK, WORK, start),
+        "forms": testbed.rehearse_forms(HOW, TASK, WORK, start),
         "folder": folder,
         "scored": scored,
     }
@@ -124,7 +125,15 @@ def test_nothing_is_asked_where_nobody_left_or_joined_or_the_run_did_not_begin()
     files = dict(folder.files)
     changed(hospitals, folder, engine=InProcess(dict.fromkeys(hospitals)))
     assert folder.files == files
-    regroup(InProcess({}), HOW, run="none", opening={}, template=Message(), folder=testbed.MemoryFolder(), scored=True)
+    regroup(
+        InProcess({}),
+        HOW,
+        run="none",
+        opening={},
+        forms=Forms(Message(), Message()),
+        folder=testbed.MemoryFolder(),
+        scored=True,
+    )
 
 
 class Away:

@@ -87,8 +87,7 @@ def test_each_patients_gradient_of_the_objective_is_that_of_a_loop_in_float64():
     for patient, batch in zip(patient_gradients(critic, critic_losses(INPUTS, 10.0), views), views, strict=True):
         loss = by_hand(critic, batch).mean()
         slow = torch.autograd.grad(loss, list(critic.parameters()))
-        assert patient.loss == pytest.approx(float(loss.detach()), abs=1e-9)
-        for gradient, wanted in zip(patient.gradient.values(), slow, strict=True):
+        for gradient, wanted in zip(patient.values(), slow, strict=True):
             assert float((gradient - wanted).abs().max()) < 1e-10
 
 

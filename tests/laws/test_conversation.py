@@ -27,8 +27,9 @@ from federation.outcome import Outcome, restored
 from federation.parameters import loaded
 from federation.participant import CHECKPOINTS, checkpoint
 from federation.rehearsal import initial_parameters
-from federation.rounds import QuorumLost, Schedule, sampled, schedule_of, verdict
+from federation.rounds import QuorumLost, Schedule, sampled, schedule_of
 from federation.task import Task
+from federation.verdict import verdict
 from personalize.apple import Apple
 from personalize.fedfomo import FedFomo
 from personalize.fedper import FedPer

@@ -20,7 +20,8 @@ from consilium.testing.runs import ADAM, SGD, TABLES, Case, Ground
 from federation import rounds
 from federation.engine import Answers, InProcess
 from federation.fedavg import FedAvg
-from federation.rounds import QuorumLost, Schedule, verdict
+from federation.rounds import QuorumLost, Schedule
+from federation.verdict import WRONG, check_introduction, verdict
 from privacy.message import Call, Message
 
 PROMPTS = Ground(small_clip.task(), {name: small_clip.table(k, n=14, shift=0.4 * k) for k, name in enumerate("abc")})
@@ -65,7 +66,7 @@ def spoilt(draw: Any, reply: Message) -> Message:
             tensors[draw(st.sampled_from(("", "model/x", "patient")))] = torch.zeros(2)
         elif what == "fact":
             facts[draw(st.sampled_from(("loss", "n", "algorithm", "x")))] = draw(ODD)
-        elif what == "lost":
+        elif what == "lost" and facts:
             facts.pop(draw(st.sampled_from(sorted(facts))), None)
         elif isinstance(facts.get("algorithm"), dict):
             own = facts["algorithm"]
@@ -118,9 +119,9 @@ def told(algorithm: Any, work: Any, ground: str) -> tuple[Any, Any, Message, Map
     limit = replace(LENIENT, rounds=2)
     kept = {"task": place.task, "work": work, "schedule": limit, "engine": Recording(crew), "between": seen.append}
     testbed.train(algorithm, crew, **kept)
-    _, template = testbed.opened(algorithm, place.task, work, torch.get_default_dtype())
+    _, forms = testbed.opened(algorithm, place.task, work, torch.get_default_dtype())
     before = next(one for one in seen if one.round == (1 if ("train", 2) in HEARD else 0))
-    return before, seen[-1], template, dict(HEARD)
+    return before, seen[-1], forms.reply, dict(HEARD)
 
 
 def went(algorithm: Any, before: Any, template: Message, replies: Mapping[str, Message]) -> Any:
@@ -143,7 +144,7 @@ def test_what_one_hospital_says_ends_no_round_and_changes_nothing_but_its_own_pa
         after = went(algorithm, before, template, {**replies, "b": bad})
         lost = [(site, code) for number, site, code in after.missing if number == before.round + 1]
         if lost:
-            assert [site for site, _ in lost] == ["b"] and lost[0][1] in rounds.WRONG
+            assert [site for site, _ in lost] == ["b"] and lost[0][1] in WRONG
             assert same(after.state, without.state) and after.losses == without.losses
             assert (after.totals, after.best) == (without.totals, without.best)
         else:
@@ -243,4 +244,41 @@ def test_an_introduction_that_the_method_cannot_take_is_lost_by_name():
     for said in (bad, Message({}, {"algorithm": None}), Message({"w": torch.tensor([math.nan])}, {"algorithm": {}})):
         engine = Saying({"a": good, "b": said, "c": good})
         with pytest.raises(QuorumLost, match=r"\(b: "):
-            rounds._introduce(engine, Strict(), "law", {}, dict.fromkeys("abc", Message()))  # type: ignore[arg-type]
+            rounds._introduce(engine, Strict(), "law", {}, dict.fromkeys("abc", Message()), good)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("algorithm", "work", "ground"), CASES)
+def test_an_introduction_of_another_form_is_lost_by_name_and_any_other_can_be_sent_on(algorithm, work, ground):
+    introductions = dict(told(algorithm, work, "tables" if ground is TABLES else "prompts")[3]["introduce", 0])
+    initial, forms = testbed.opened(algorithm, ground.task, work, torch.get_default_dtype())
+    openings = dict.fromkeys("abc", Message())
+
+    @settings(max_examples=25, deadline=None)
+    @given(spoilt(introductions["b"]))
+    def law(bad: Message) -> None:
+        engine, lost = Saying({**introductions, "b": bad}), {}
+        try:
+            start = rounds._introduce(engine, algorithm, "law", initial, openings, forms.introduction)  # type: ignore
+        except QuorumLost as error:
+            lost = dict(error.missing)
+        if lost:
+            assert set(lost) == {"b"} and lost["b"] in WRONG
+            return
+        assert check_introduction(bad, forms.introduction) is None
+        sent = [algorithm.send(start.state, site, Call("law", 1, "train", {})) for site in "abc"]
+        assert all(bool(tensor.isfinite().all()) for one in sent for tensor in one.tensors.values())
+
+    law()
+
+
+@pytest.mark.parametrize("shares", [[0.2, 0.3, 0.5], [], [1e30, 0.0], [-5.0, 6.0], [0.2, 0.2], [math.nan, 1.0]])
+def test_shares_of_classes_that_are_none_stop_nobody_elses_losses(shares):
+    method = methods.SETTLED["fedsld"]
+    initial, forms = testbed.opened(method, TABLES.task, SGD, torch.get_default_dtype())
+    good = Message({}, {"algorithm": {"n": 5, "shares": [0.4, 0.6]}})
+    bad = Message({}, {"algorithm": {"n": 5, "shares": shares}})
+    with pytest.raises(QuorumLost, match=r"\(b: "):
+        rounds._introduce(
+            Saying({"a": good, "b": bad, "c": good}),  # type: ignore[arg-type]
+            *(method, "law", initial, dict.fromkeys("abc", Message()), forms.introduction),
+        )

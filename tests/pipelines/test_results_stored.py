@@ -20,7 +20,7 @@ from pipelines.batch.results import ResultFile, Wanted, results_of
 from pipelines.models.file import read_ready
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
-from programs import dcmtk
+from programs import find_dcmtk
 from untaught import CLASSIFIER, DICOM, SEGMENTER, SLICES, model
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5)
@@ -29,7 +29,7 @@ KINDS = {"report": "SR", "capture": "OT", "segmentation": "SEG", "rejection": "K
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Iterator[Orthanc]:
-    if dcmtk("storescu") is None:
+    if find_dcmtk("storescu") is None:
         pytest.skip("storescu (dcmtk) is not installed")
     with running_orthanc(tmp_path, tls=False) as one:
         yield one
@@ -59,7 +59,16 @@ def test_all_kinds_of_results_are_stored_in_the_patients_study_and_shown(archive
     found = results(series, tmp_path / "out")
     assert [one.kind for one in found].count("rejection") == 2 and len(found) == 8
     for folder in sorted({one.path.parent for one in found}):
-        command = [str(dcmtk("storescu")), "-R", "+sd", "-aec", TITLE, "127.0.0.1", str(archive.dicom), str(folder)]
+        command = [
+            str(find_dcmtk("storescu")),
+            "-R",
+            "+sd",
+            "-aec",
+            TITLE,
+            "127.0.0.1",
+            str(archive.dicom),
+            str(folder),
+        ]
         told = subprocess.run(command, capture_output=True, text=True, check=False)
         assert told.returncode == 0, told.stderr
     (study,) = archive.ask("GET", "/studies?expand")

@@ -35,6 +35,7 @@ from harmonize.game import critic_losses, fakes, players
 from harmonize.translation import own_curves
 from harmonize.veto import Limits
 from pipelines.hospital import scoring
+from pipelines.hospital.benchmark import predictions
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
 from pipelines.loader.validation import to_plain
@@ -358,6 +359,25 @@ def test_scores_that_are_released_privately_do_not_hang_on_others(tmp_path, monk
         seen.append({name: tuple(level[k].numpy().tobytes() for level in levels) for k, name in enumerate(names)})
     for gone, other in zip(GONE[1:], seen[1:], strict=True):
         agree(seen[0], other, f"without {gone}")
+
+
+def test_a_signed_models_predictions_are_made_study_by_study_on_one_thread(tmp_path):
+    own, cohort = hospital(tmp_path)
+    seen: list[tuple[int, int]] = []
+
+    class Ready:
+        module = nn.Linear(1, 1)
+
+        def seen(self, images: Tensor) -> Tensor:
+            return images
+
+        def probabilities(self, x: Tensor) -> Tensor:
+            seen.append((torch.get_num_threads(), len(x)))
+            return torch.zeros(len(x), 2)
+
+    torch.set_num_threads(2)
+    assert len(predictions(Ready(), cohort_of(own, cohort))) == PATIENTS  # type: ignore[arg-type]
+    assert seen == [(1, 1)] * PATIENTS and torch.get_num_threads() == 2
 
 
 # Crafted weights, no noise: what leaves moves by what is booked.

@@ -65,7 +65,7 @@ def by_vmap(module: nn.Module, objective, views: list[Batch]) -> dict[str, torch
 
 def furthest(patients, other: dict[str, torch.Tensor]) -> float:
     """The largest difference of patients' gradients from (U, *shape) by name."""
-    gradients = [patient.gradient for patient in patients]
+    gradients = list(patients)
     assert all(set(gradient) == set(other) for gradient in gradients)
     return max(
         float((gradient[name] - other[name][u]).abs().max()) for u, gradient in enumerate(gradients) for name in other
@@ -80,8 +80,6 @@ def test_gradients_of_patients_are_those_of_vmap_in_float64(kind):
     views = [Batch(torch.randn(3, *task.inputs, dtype=torch.float64), torch.randint(2, (3,))) for _ in range(5)]
     patients = list(patient_gradients(module, task.objective, views))
     assert furthest(patients, by_vmap(module, task.objective, views)) < 1e-10
-    for patient, batch in zip(patients, views, strict=True):
-        assert patient.loss == pytest.approx(float(task.objective(module, batch).mean()), abs=1e-12)
 
 
 def test_parameters_that_the_loss_does_not_reach_have_zeros():
@@ -89,8 +87,8 @@ def test_parameters_that_the_loss_does_not_reach_have_zeros():
     views = [Batch(torch.ones(1, 2), torch.zeros(1))]
     for objective, names in ((lambda f, b: f["used"](b.x)[:, 0], {"used"}), (lambda f, b: b.x.sum(dim=1), set())):
         (patient,) = patient_gradients(module, objective, views)
-        reached = {name.split(".")[0] for name, value in patient.gradient.items() if bool((value != 0).any())}
-        assert reached == names and len(patient.gradient) == 4
+        reached = {name.split(".")[0] for name, value in patient.items() if bool((value != 0).any())}
+        assert reached == names and len(patient) == 4
 
 
 def test_a_gradient_penalty_inside_the_loss_works_and_takes_what_is_no_patients():

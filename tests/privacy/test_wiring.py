@@ -203,7 +203,7 @@ def test_parameters_that_are_not_trained_have_no_gradient_and_no_part_in_the_cli
     module[0].requires_grad_(False)
     views = Batch(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))
     (patient,) = patient_gradients(module, lambda f, b: f(b.x)[:, 0], [views])
-    assert set(patient.gradient) == {"1.weight", "1.bias"}
+    assert set(patient) == {"1.weight", "1.bias"}
 
 
 def wide(dropout: float) -> tuple[Weights, Rows]:

@@ -64,7 +64,7 @@ def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[s
     noise = calibrated(
         lambda noise: [SelfComposed(PoissonSampled(SAMPLING, Gaussian(noise)), STEPS)], epsilon=CLAIM, delta=delta
     )
-    make = through_private_access(replace(privacy.protection(noise), sampling=SAMPLING, chunk=64), source=source)
+    make = through_private_access(replace(privacy.protection(noise), sampling=SAMPLING), source=source)
     return asdict(audit_gradients(make, claimed=CLAIM, delta=delta, canaries=canaries, steps=STEPS, source=source))
 
 

@@ -13,7 +13,7 @@ from federation.membership import regroup, separable
 from federation.outcome import Outcome, restored
 from federation.parameters import count, section
 from federation.pretraining import begun
-from federation.rehearsal import initial_parameters, rehearse
+from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import conduct, schedule_of
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.conversations import learnt, opening, pooled_engine
@@ -117,17 +117,17 @@ def train_one(
     openings = {
         site: Message({}, opening(world, label, site, str(homes[site]["cohort"])) | said) for site in engine.sites
     }
-    template = rehearse(algorithm, task, work, initial)
+    forms = rehearse_forms(algorithm, task, work, initial)
     if separable(algorithm):
         scored = config.privacy == "none"
-        regroup(engine, algorithm, run=name, opening=openings, template=template, folder=folder, scored=scored)
+        regroup(engine, algorithm, run=name, opening=openings, forms=forms, folder=folder, scored=scored)
     outcome = conduct(
         engine,
         algorithm,
         run=name,
         initial=initial,
         opening=openings,
-        template=template,
+        forms=forms,
         schedule=config.train.schedule,
         seed=config.seed,
         folder=folder,

@@ -10,9 +10,9 @@ from federation.descent import Work
 from federation.models.monai import Unmade
 from federation.models.own import Own
 from federation.rehearsal import initial_parameters, rehearse
-from federation.rounds import verdict
 from federation.sizes import TooLarge
 from federation.task import Task
+from federation.verdict import verdict
 from personalize import AnyAlgorithm
 from personalize.prompts import no_prompt
 from pipelines.settings.foreign import failure

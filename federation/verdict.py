@@ -1,0 +1,69 @@
+"""Whether a coordinator can compute with what a hospital replied: form, finite numbers, believable counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from federation.rehearsal import unlike
+from privacy.message import Json, Message, as_mapping
+
+WRONG = MALFORMED, NON_FINITE = "malformed", "non_finite"
+"""The codes of `verdict`."""
+LARGEST_COUNT = 10**7
+"""The largest number of examples that a hospital is believed: more than any collection of medical images holds, and a
+number without bound would be all of every mean."""
+LARGEST_NUMBER = torch.finfo(torch.float32).max / 2**16
+
+
+def check_introduction(reply: Message, form: Message) -> str | None:
+    """The code of what is wrong with an introduction, or None. form: a rehearsed one; the first axis of its tensors may
+    count examples.
+    """
+    return MALFORMED if unlike(reply, form, Message(), first=False) else _unusable(reply)
+
+
+def verdict(reply: Message, template: Message) -> str | None:
+    """The code of what is wrong with a reply, or None: `malformed` (names, shapes, types) or `non_finite`."""
+    facts, rehearsed = reply.facts.get("algorithm"), as_mapping(template.facts.get("algorithm"))
+    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in template.tensors.items()}
+    arrived = {name: (tensor.shape, tensor.dtype) for name, tensor in reply.tensors.items()}
+    if expected != arrived or not isinstance(facts, dict) or set(facts) != set(rehearsed):
+        return MALFORMED
+    if any(type(facts[name]) is not type(rehearsed[name]) for name in facts):
+        return MALFORMED
+    if facts.get("n") == 0:  # nobody trained; if all said so, a mean over hospitals would divide by nothing
+        return MALFORMED
+    loss, n = reply.facts.get("loss"), reply.facts.get("n")
+    if type(n) is not int or not 0 <= n < LARGEST_COUNT:
+        return MALFORMED
+    if type(loss) is not (float if n else type(None)) or (isinstance(loss, float) and not loss >= 0):  # NaN is not
+        return MALFORMED
+    return _unusable(Message(reply.tensors, {"algorithm": facts, "loss": loss}))
+
+
+def _unusable(reply: Message) -> str | None:
+    """The code of a reply whose numbers nobody can compute with, whatever its form should be; or None."""
+    if not isinstance(reply.facts.get("algorithm"), dict):
+        return MALFORMED
+    numbers = list(_numbers(dict(reply.facts)))
+    if any(isinstance(value, int) and not 0 <= value < LARGEST_COUNT for value in numbers):
+        return MALFORMED
+    finite = all(map(_sane, reply.tensors.values())) and all(abs(value) < LARGEST_NUMBER for value in numbers)
+    return None if finite else NON_FINITE
+
+
+def _numbers(value: Json) -> Iterator[int | float]:
+    """All numbers within facts; a truth value is none."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(part)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def _sane(tensor: Tensor) -> bool:
+    """Whether all values are finite, and small enough that the mean over sites is finite too."""
+    return not tensor.is_floating_point() or bool((tensor.abs() < torch.finfo(tensor.dtype).max / 2**16).all())
