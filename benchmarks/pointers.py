@@ -4,149 +4,37 @@
 
 `benchmarks/pointers/PAGE.yaml` belongs to docs/results/PAGE.md (`results.yaml` to docs/results.md):
 
-    figures:   text of a figure, as on the page: where it is from, or a list where it stands for several
+    sentences: a table: words of the page with a brace in place of each figure, which says where it is from; an
+               address without a table is of this one, and several figures stand in a row
+    figures:   text of a figure, wherever it is on the page: where it is from, or a list where it stands for several
     claims:    words of the page: what must hold of cells, or a list of it
-    elsewhere: figures that no table of ours holds: settings, other people's, what a program prints
+    elsewhere: words around figures that nobody here measured: settings, and what other people print
+    by_hand:   words around figures that were measured and whose cells nobody kept: why, and the command that tells them
 
-An address is `page.table[cell; cell; column]`: the row that begins with these cells, and a column, of
-docs/results/data/page.json; `#2` behind it is the second figure of the cell; the page's own name may be left out. A
-figure may be a difference, `A - B`. What may hold of two figures, of which the second may be a number:
-
-    above, below       the intervals do not touch (of a figure by seeds: in every seed)
-    level              they do
-    holds, excludes    the first one's interval has the second in it, or not
-    more, less         by the figures alone
-
-tests/laws/test_pointers.py holds all of it, so a sentence whose cell changed fails there.
+Addresses and what holds of them: benchmarks/cells.py. tests/laws/test_pointers.py holds all of it, so a sentence whose
+cell changed fails there.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal
-from functools import cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PAGES, POINTERS = ROOT / "docs/results", ROOT / "benchmarks/pointers"
-NUMBER = r"[+−-]?\d*\.?\d+(?:e[−-]?\d+)?"
-IN_CELL = re.compile(rf"(?<![\w.]){NUMBER}(?: ± \d*\.?\d+| \({NUMBER}(?: {NUMBER})*\))?")
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from cells import IN_CELL, NUMBER, PAGES, agrees, bare, compute, is_cell, tables  # noqa: E402
+
+POINTERS = ROOT / "benchmarks/pointers"
 IN_PROSE = re.compile(r"(?<![\w.§])[+−-]?\d*\.\d+(?:e[−-]?\d+)?(?: ± \d*\.?\d+| \(\d*\.?\d+\))?(?!\d)")
-ADDRESS = re.compile(r"(?:([\w-]+)\.)?([\w-]+)\[([^\]]+)\](?:#(\d+))?")
-DIFFERENCE = re.compile(r"(.*?\](?:#\d+)?) - (.+)")
-CLAIM = re.compile(r"(.*\](?:#\d+)?) (above|below|level|holds|excludes|more|less) (.+)")
+BRACE = re.compile(r"\{([^{}]+)\}")
 HIDDEN = re.compile(r"<!-- table .*?<!-- end -->|```.*?```|`[^`]*`|\]\([^)]*\)|<!--.*?-->", re.DOTALL)
-
-
-class Figure(NamedTuple):
-    """A number with its interval, NaN if it has none."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-
-HOLDS: Mapping[str, Callable[[Figure, Figure], bool]] = {
-    "above": lambda one, other: one.low > other.high,
-    "below": lambda one, other: one.high < other.low,
-    "level": lambda one, other: one.low <= other.high and one.high >= other.low,
-    "holds": lambda one, other: one.low <= other.value <= one.high,
-    "excludes": lambda one, other: not one.low <= other.value <= one.high,
-    "more": lambda one, other: one.value > other.value,
-    "less": lambda one, other: one.value < other.value,
-}
-WITH_INTERVAL = ("above", "below", "level", "holds", "excludes")
-
-
-def numbers(text: str) -> list[float]:
-    """All numbers of a figure."""
-    return [float(one.replace("−", "-")) for one in re.findall(NUMBER, text)]
-
-
-def figure(text: str) -> Figure:
-    """`.8 ± .1`, or a mean with the figures of all seeds, `.8 (.7 .9)`; a deviation, `.8 (.1)`, is no interval."""
-    value, *others = numbers(text)
-    if "±" in text:
-        return Figure(value, value - others[0], value + others[0])
-    return Figure(value, min(others), max(others)) if len(others) > 1 else Figure(value)
-
-
-@cache
-def tables(page: str) -> dict[str, Any]:
-    """The committed tables of a page. Raises: OSError: it has none."""
-    found: dict[str, Any] = json.loads((PAGES / "data" / f"{page}.json").read_text(encoding="utf-8"))
-    return found
-
-
-def cell(address: str, page: str, known: Callable[[str], Mapping[str, Any]] = tables) -> str:
-    """The text of the figure at an address. page: that an address without a page is of.
-
-    Raises:
-        ValueError: the address is malformed, or names no cell, several, or one without that figure.
-    """
-    found = ADDRESS.fullmatch(address.strip())
-    if found is None:
-        raise ValueError(f"{address!r} is no address; write page.table[cell; column]")
-    table = known(found[1] or page).get(found[2])
-    if table is None:
-        raise ValueError(f"{address}: there is no such table")
-    first, _, column = (part.strip() for part in found[3].rpartition(";"))
-    rows = [row for row in table["rows"] if first in accumulate(map(bare, row), "{}; {}".format)]
-    if len(rows) != 1 or table["columns"].count(column) != 1:
-        raise ValueError(f"{address}: {len(rows)} rows begin so, and columns are {table['columns']}")
-    figures = IN_CELL.findall(rows[0][table["columns"].index(column)].replace("*", ""))
-    place = int(found[4] or 1)
-    if place > len(figures):
-        raise ValueError(f"{address}: the cell holds {len(figures)} figures")
-    return str(figures[place - 1])
-
-
-def bare(text: str) -> str:
-    """A cell without marks."""
-    return re.sub(r"[*`]", "", text).strip()
-
-
-def at(address: str, page: str, known: Callable[[str], Mapping[str, Any]] = tables) -> Figure:
-    """The figure at an address, of a difference of two, or a number. Raises: ValueError: as `cell`."""
-    if re.fullmatch(NUMBER, address.strip()):
-        (value,) = numbers(address)
-        return Figure(value, value, value)
-    if found := DIFFERENCE.fullmatch(address):
-        return Figure(at(found[1], page, known).value - at(found[2], page, known).value)
-    return figure(cell(address, page, known))
-
-
-def agrees(said: str, address: str, page: str, known: Callable[[str], Mapping[str, Any]] = tables) -> bool:
-    """Whether a figure on a page is the one at its address, rounded as it is written."""
-    texts = re.findall(NUMBER, said)
-    whole = DIFFERENCE.fullmatch(address) is None
-    there = numbers(cell(address, page, known)) if whole else [at(address, page, known).value]
-    return len(texts) <= len(there) and all(
-        abs(value - own) <= 0.5000001 * 10.0 ** int(Decimal(text.replace("−", "-")).as_tuple().exponent)
-        for text, value, own in zip(texts, numbers(said), there, strict=False)
-    )
-
-
-def holds(claim: str, page: str, known: Callable[[str], Mapping[str, Any]] = tables) -> bool:
-    """Whether a claim holds of the cells that it names. Raises: ValueError: it is malformed, or lacks an interval."""
-    found = CLAIM.fullmatch(claim)
-    if found is None:
-        raise ValueError(f"{claim!r} is no claim; write ADDRESS above ADDRESS, or another of {', '.join(HOLDS)}")
-    one, other = at(found[1], page, known), at(found[3], page, known)
-    if found[2] in WITH_INTERVAL and math.isnan(one.low):
-        raise ValueError(f"{claim}: the first figure has no interval; say more or less")
-    if found[2] in ("above", "below", "level") and math.isnan(other.low):
-        raise ValueError(f"{claim}: the second figure has no interval; say more or less")
-    return HOLDS[found[2]](one, other)
 
 
 def page_of(name: str) -> Path:
@@ -161,11 +49,13 @@ def prose(name: str) -> str:
 
 
 class Pointers(NamedTuple):
-    """What is pointed to from a page."""
+    """What is pointed to from a page. sentences: words with addresses that name their table."""
 
     figures: Mapping[str, Sequence[str]]
     claims: Mapping[str, Sequence[str]]
+    sentences: Sequence[str]
     elsewhere: Sequence[str]
+    by_hand: Mapping[str, str]
 
 
 def pointers(name: str) -> Pointers:
@@ -176,20 +66,75 @@ def pointers(name: str) -> Pointers:
         {text: [one] if isinstance(one, str) else one for text, one in said.get(part, {}).items()}
         for part in ("figures", "claims")
     )
-    return Pointers(figures, claims, [str(one) for one in said.get("elsewhere", [])])
+    sentences = [
+        BRACE.sub(lambda found, table=table: "{" + re.sub(r"(?<![\w-])\[", f"{table}[", found[1]) + "}", text)
+        for table, texts in said.get("sentences", {}).items()
+        for text in texts
+    ]
+    return Pointers(figures, claims, sentences, said.get("elsewhere", []), said.get("by_hand", {}))
+
+
+class Place(NamedTuple):
+    """Figures in a page's prose, from its letter `start` to `end`, and where they are from."""
+
+    start: int
+    end: int
+    address: str
+
+
+def places(sentence: str, text: str, name: str, known: Callable[[str], Mapping[str, Any]] = tables) -> list[Place]:
+    """Where the figures of a sentence stand in a page's prose. Raises: ValueError: as `cell`."""
+    addresses, pattern = [], ""
+    for k, part in enumerate(BRACE.split(" ".join(sentence.split()))):
+        if k % 2 == 0:
+            pattern += re.escape(part)
+            continue
+        count = len(compute(part, name, known)) if not is_cell(part) else 1
+        several = r"(?: ± |[^\d.+−-]{1,20}?)".join([NUMBER] * count)
+        whole = rf"{NUMBER}(?: ± \d*\.?\d+| \({NUMBER}(?: {NUMBER})*\))?"
+        pattern += rf"((?<![\w.]){whole if is_cell(part) else several}(?!\.?\d))"
+        addresses.append(part)
+    return [
+        Place(*found.span(k + 1), address)
+        for found in re.finditer(pattern, text)
+        for k, address in enumerate(addresses)
+    ]
+
+
+def spans(words: str, text: str) -> list[tuple[int, int]]:
+    """Where words stand in a page's prose."""
+    return [found.span() for found in re.finditer(re.escape(" ".join(words.split())), text)]
+
+
+def within(figures: Sequence[re.Match[str]], parts: Sequence[tuple[int, int]]) -> list[re.Match[str]]:
+    """The figures that lie in parts of a text."""
+    return [one for one in figures if any(start <= one.start() and one.end() <= end for start, end in parts)]
+
+
+def by_hand(name: str) -> list[str]:
+    """The figures of a page whose cells nobody kept."""
+    text = prose(name)
+    parts = [span for words in pointers(name).by_hand for span in spans(words, text)]
+    return [one[0] for one in within([*IN_PROSE.finditer(text)], parts)]
 
 
 def unpointed(name: str) -> list[str]:
     """The figures of a page's prose that point nowhere."""
-    said = pointers(name)
-    return [one for one in IN_PROSE.findall(prose(name)) if one not in said.figures and one not in said.elsewhere]
+    said, text = pointers(name), prose(name)
+    parts = [place[:2] for sentence in said.sentences for place in places(sentence, text, name)]
+    parts += [span for words in (*said.elsewhere, *said.by_hand) for span in spans(words, text)]
+    figures = [one for one in IN_PROSE.finditer(text) if one[0] not in said.figures]
+    pointed = within(figures, parts)
+    return [one[0] for one in figures if one not in pointed]
 
 
 def candidates(said: str, pages: Sequence[str]) -> list[str]:
     """Addresses of all figures that agree with one on a page."""
     found = []
     for page in pages:
-        for key, table in tables(page).items() if (PAGES / "data" / f"{page}.json").exists() else ():
+        for key, table in tables(page).items():
+            if key == "json":
+                continue
             for row in table["rows"]:
                 for column, text in zip(table["columns"][1:], row[1:], strict=False):
                     if table["columns"].count(column) > 1:

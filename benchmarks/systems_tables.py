@@ -2,7 +2,7 @@
 
     python benchmarks/systems_tables.py COMMIT && python benchmarks/results_tables.py
 
-A figure of ours is the address of its cell (`benchmarks/pointers.py`) in braces: `{page.table[row; column]}` with its
+A figure of ours is the address of its cell (`benchmarks/cells.py`) in braces: `{page.table[row; column]}` with its
 interval, `{=page.table[row; column]}` alone. `claims` are what the words of a row say of cells.
 """
 
@@ -20,7 +20,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from pointers import cell  # noqa: E402
+from cells import cell  # noqa: E402
 
 PAGE = ROOT / "docs/results/data/systems.json"
 COLUMNS = ["row", "system", "key in YAML", "law", "ours", "the paper's", "why they differ"]
@@ -33,7 +33,7 @@ def systems() -> list[dict[str, Any]]:
 
 
 def filled(text: str) -> str:
-    """A text with each address replaced by its figure. Raises: ValueError: as `pointers.cell`."""
+    """A text with each address replaced by its figure. Raises: ValueError: as `cells.cell`."""
 
     def figure(found: re.Match[str]) -> str:
         text = cell(found[2], "systems")

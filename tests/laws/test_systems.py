@@ -18,7 +18,7 @@ from personalize import AnyAlgorithm
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import pointers  # noqa: E402
+import cells  # noqa: E402
 import systems_tables  # noqa: E402
 
 ROWS: list[dict[str, Any]] = yaml.safe_load((ROOT / "benchmarks/systems.yaml").read_text(encoding="utf-8"))
@@ -52,7 +52,7 @@ def test_figures_are_cells_and_words_hold_of_them(one: dict[str, Any]) -> None:
             "a figure without an address"
         )
     assert f"{one['page']}." in one["ours"], "the page that is linked"
-    assert not [claim for claim in one.get("claims", []) if not pointers.holds(claim, "systems")]
+    assert not [claim for claim in one.get("claims", []) if not cells.holds(claim, "systems")]
     assert one["why"]
 
 
