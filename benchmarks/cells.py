@@ -1,11 +1,11 @@
 """Addresses of cells in committed tables, arithmetic with them, and what may hold of their intervals.
 
 An address is `page.table[cell; cell; column]`: the row that begins with these cells, and a column, of
-docs/results/data/page.json; `#2` behind it is the second figure of the cell; the page's own name may be left out.
-`page.json[key; key]` is a place in benchmarks/page.json. `*` stands for every row, column, key or figure, `a & b` for
-both, so such an address is of several figures. In place of an address there may be arithmetic with `mean`, `min`,
-`max`, `abs` and `interval` (mean and half of the 95 % t interval), figure by figure:
-`mean(t[a & b; AUC]) - t[c; AUC]`. What may hold of two figures, of which the second may be a number:
+docs/results/data/page.json; the page's own name may be left out. `#2` behind it is the second figure of the cell, `#±`
+what stands behind its first one after ± or in brackets. `page.json[key; key]` is a place in benchmarks/page.json. `*`
+stands for every row, column, key or figure, `a & b` for both, so such an address is of several figures. In place of an
+address there may be arithmetic with `mean`, `min`, `max`, `abs` and `interval` (mean and half of the 95 % t interval),
+figure by figure: `mean(t[a & b; AUC]) - t[c; AUC]`. What may hold of two figures, of which the second may be a number:
 
     above, below       the intervals do not touch (of a figure by seeds: in every seed)
     level              they do
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs/results"
 NUMBER = r"[+−-]?\d*\.?\d+(?:e[−-]?\d+)?"
 IN_CELL = re.compile(rf"(?<![\w.]){NUMBER}(?: ± \d*\.?\d+| \({NUMBER}(?: {NUMBER})*\))?")
-ADDRESS = re.compile(r"(?:([\w-]+)\.)?([\w-]+)\[([^\]]+)\](?:#(\d+|\*))?")
+ADDRESS = re.compile(r"(?:([\w-]+)\.)?([\w-]+)\[([^\]]+)\](?:#(\d+|\*|±))?")
 CLAIM = re.compile(r"(.*[\])](?:#\d+)?) (above|below|level|holds|excludes|more|less) (.+)")
 
 
@@ -148,8 +148,8 @@ def values(address: str, page: str, known: Callable[[str], Mapping[str, Any]] = 
     for start, name in product(starts, select(column, table["columns"][len(rows) :])):
         figures = figures_in(f"{found[1] or page}.{found[2]}[{'; '.join([*start, name])}]", page, known)
         if figures or column != "*":
-            texts += figures if found[4] == "*" else [figures[int(found[4] or 1) - 1]]
-    return [numbers(text)[0] for text in texts]
+            texts += figures if found[4] == "*" else [figures[int(found[4] or 1) - 1 if found[4] != "±" else 0]]
+    return [numbers(text)[found[4] == "±"] for text in texts]
 
 
 def interval(seeds: Any) -> Any:
@@ -191,7 +191,9 @@ def at(address: str, page: str, known: Callable[[str], Mapping[str, Any]] = tabl
 def is_cell(address: str) -> bool:
     """Whether an address is of one figure of a table."""
     found = ADDRESS.fullmatch(address.strip())
-    return found is not None and found[2] != "json" and "*" not in f"{found[4]} {found[3]}" and " & " not in found[3]
+    if found is None or found[2] == "json" or found[4] in ("*", "±"):
+        return False
+    return " & " not in found[3] and "*" not in found[3].split("; ")
 
 
 def agrees(said: str, address: str, page: str, known: Callable[[str], Mapping[str, Any]] = tables) -> bool:

@@ -9,7 +9,8 @@
     figures:   text of a figure, wherever it is on the page: where it is from, or a list where it stands for several
     claims:    words of the page: what must hold of cells, or a list of it
     elsewhere: words around figures that nobody here measured: settings, and what other people print
-    by_hand:   words around figures that were measured and whose cells nobody kept: why, and the command that tells them
+    by_hand:   words around figures that were measured and whose cells nobody kept: why, and the command that tells
+               them; ` … ` stands for whatever is between
 
 Addresses and what holds of them: benchmarks/cells.py. tests/laws/test_pointers.py holds all of it, so a sentence whose
 cell changed fails there.
@@ -102,8 +103,9 @@ def places(sentence: str, text: str, name: str, known: Callable[[str], Mapping[s
 
 
 def spans(words: str, text: str) -> list[tuple[int, int]]:
-    """Where words stand in a page's prose."""
-    return [found.span() for found in re.finditer(re.escape(" ".join(words.split())), text)]
+    """Where words stand in a page's prose; ` … ` among them is whatever stands between."""
+    parts = [re.escape(part) for part in " ".join(words.split()).split(" … ")]
+    return [found.span() for found in re.finditer(".*?".join(parts), text)]
 
 
 def within(figures: Sequence[re.Match[str]], parts: Sequence[tuple[int, int]]) -> list[re.Match[str]]:

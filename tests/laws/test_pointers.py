@@ -36,12 +36,9 @@ LEFT: dict[str, int] = {
     "many-classes": 30,
     "many-hospitals": 9,
     "maps": 15,
-    "masks": 178,
-    "one-message": 110,
     "one-message-phantom": 34,
     "partitions": 24,
     "peers": 13,
-    "privacy": 91,
     "prompts": 29,
     "public-start": 33,
     "pythons": 18,
@@ -58,7 +55,11 @@ LEFT: dict[str, int] = {
     "veto-calibration": 24,
     "without-a-patient": 46,
 }
-BY_HAND: dict[str, int] = {}
+BY_HAND: dict[str, int] = {
+    "masks": 135,
+    "one-message": 22,
+    "privacy": 23,
+}
 """Figures of a page that were measured, whose cells nobody kept. No number here may grow either."""
 NAMES = ["results", *sorted(path.stem for path in pointers.PAGES.glob("*.md"))]
 POINTED = [name for name in NAMES if (pointers.POINTERS / f"{name}.yaml").exists()]
@@ -76,7 +77,7 @@ def wrong(name: str, known: Any = cells.tables) -> list[str]:
           for start, end, address in pointers.places(sentence, text, name)
           if not cells.agrees(text[start:end], address, name, known)),
         *(f"{one!r} is not on the page" for one in (*said.figures, *said.claims, *said.elsewhere, *said.by_hand)
-          if " ".join(one.split()) not in text),
+          if not pointers.spans(one, text)),
         *(f"{one!r} is not on the page" for one in said.sentences if not pointers.places(one, text, name)),
     ]  # fmt: skip
 
