@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import yaml
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 from cells import IN_CELL, NUMBER, PAGES, agrees, bare, compute, is_cell, tables  # noqa: E402
 

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 from cells import cell  # noqa: E402
 

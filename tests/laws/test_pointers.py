@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 import cells  # noqa: E402
 import pointers  # noqa: E402

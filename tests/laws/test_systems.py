@@ -16,7 +16,7 @@ from harmonize.translation import Translators
 from personalize import AnyAlgorithm
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 import cells  # noqa: E402
 import systems_tables  # noqa: E402
