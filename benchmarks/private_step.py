@@ -1,20 +1,21 @@
-"""Cost of a private step against a plain one: python benchmarks/private_step.py
+"""Cost of a private step against a plain one: python benchmarks/private_step.py [PATIENTS] [--device cuda]
 
 One step of descent on U patients with K images each, forwards, backwards and update, on one thread. The plain step has
 the same U K images in one batch. Private: a gradient for each patient, who passes alone, clipped, summed, with noise
 from the operating system. Beside it stands Opacus's own way (hooks, every image a unit, rows of all patients in one
 pass: a weaker promise that does less work). The ways take turns, and the least CPU time of each counts, so that a busy
-machine slows all of them alike: only ratios within a run say anything. Then scores of 256 images, one by one as they
+machine slows all of them alike: only ratios within a run say anything. On a GPU the clock counts, until it is done.
+Then scores of 256 images, one by one as they
 are released privately, against chunks.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -42,26 +43,26 @@ TASKS = {
 }
 
 
-def rows(task: Task, patients: int, views: int) -> Rows:
-    n = patients * views
-    return Rows(torch.randn(n, *task.inputs), torch.arange(n) % 2, torch.arange(n) // views)
+def rows(task: Task, patients: int, views: int, device: str) -> Rows:
+    numbers = torch.arange(patients * views, device=device)
+    return Rows(torch.randn(len(numbers), *task.inputs, device=device), numbers % 2, numbers // views)
 
 
 def plain(task: Task, data: Rows) -> Callable[[], object]:
-    module = task.network()
+    module = task.network().to(data.x.device)
     site = Site("plain", task, Work(), open_access({"train": data}, batch=len(data.y), seed=0))
     return lambda: site.descend(module, task.objective, steps=1)
 
 
 def private(task: Task, data: Rows, views: int) -> Callable[[], object]:
-    module = task.network()
+    module = task.network().to(data.x.device)
     access = open_private({"train": data}, Protection(sampling=1.0, views=views, noise=1.0), counts=NOTHING)
     site = Site("private", task, Work(), access)
     return lambda: site.descend(module, task.objective, steps=1)
 
 
 def opacus(task: Task, data: Rows) -> Callable[[], object]:
-    module = GradSampleModule(task.network())
+    module = GradSampleModule(task.network().to(data.x.device))
     rule = DPOptimizer(
         torch.optim.Adam(module.parameters(), lr=1e-3),
         noise_multiplier=1.0,
@@ -77,28 +78,41 @@ def opacus(task: Task, data: Rows) -> Callable[[], object]:
     return step
 
 
-def timed(ways: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
+def seconds_of(way: Callable[[], object], device: str) -> float:
+    """Of the processor; of the clock where a GPU computes."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    begun = clock()
+    way()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return clock() - begun
+
+
+def timed(ways: dict[str, Callable[[], object]], turns: int, device: str) -> dict[str, float]:
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for way in ways.values():
         way()
     for _ in range(turns):
         for name, way in ways.items():
-            begun = time.process_time()
-            way()
-            seconds[name].append(time.process_time() - begun)
+            seconds[name].append(seconds_of(way, device))
     return {name: min(found) for name, found in seconds.items()}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    patients = int(sys.argv[1]) if len(sys.argv) > 1 else 32
-    print(f"{patients} patients a step, least CPU time of {TURNS} turns; times the plain step of the same images\n")
+    line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    line.add_argument("patients", type=int, nargs="?", default=32)
+    line.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = line.parse_args()
+    patients, device = options.patients, options.device
+    print(f"{patients} patients a step on {device}, least time of {TURNS} turns; ", end="")
+    print("times the plain step of the same images\n")
     print("| network | K | plain, ms | private | Opacus, unit = image |")
     print("|---|---|---|---|---|")
     for name, task in TASKS.items():
         for views in (1, 4):
-            data = rows(task, patients, views)
+            data = rows(task, patients, views, device)
             found = timed(
                 {
                     "plain": plain(task, data),
@@ -106,6 +120,7 @@ if __name__ == "__main__":
                     "opacus": opacus(task, data),
                 },
                 TURNS[views],
+                device,
             )
             base = found.pop("plain")
             print(
@@ -116,12 +131,13 @@ if __name__ == "__main__":
     print("\n| network | 256 images in chunks, ms | one by one |")
     print("|---|---|---|")
     for name, task in TASKS.items():
-        module, x = task.network(), torch.randn(256, *task.inputs)
+        module, x = task.network().to(device), torch.randn(256, *task.inputs, device=device)
         scored = timed(
             {
                 "chunks": lambda: task.probabilities(module, x),  # noqa: B023
                 "alone": lambda: task.probabilities(module, x, alone=True),  # noqa: B023
             },
             TURNS[4],
+            device,
         )
         print(f"| {name} | {1000 * scored['chunks']:.1f} | {scored['alone'] / scored['chunks']:.2f} |")

@@ -1,8 +1,8 @@
 """How many images a second training takes, beside a bare loop of the same work, and the peak of memory:
 
-    PYTHONPATH=. python benchmarks/throughput.py [--device cuda] [--json FILE]
+    PYTHONPATH=. python benchmarks/throughput.py [--device cuda] [--network resnet18] [--json FILE]
 
-One hospital trains a CNN on random images through the data access that every method uses (`Site.descend`): plain in
+One hospital trains a network on random images through the data access that every method uses (`Site.descend`): plain in
 float32, with channels last, in bfloat16, in both, and privately with each patient's gradient. The bare loop is the same
 network, batches, optimizer, precision and layout in torch's own words, without access, events or names; for private
 training it is plain float32, so that its ratio is the price of privacy. Each takes turns; of several tries the fastest
@@ -26,6 +26,8 @@ from torch.nn import functional
 
 from federation.descent import Site, Work
 from federation.models.cnn import Cnn
+from federation.models.resnet import ResNet18
+from federation.models.unet import UNet
 from federation.task import Task
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import questions
@@ -42,9 +44,19 @@ WAYS: dict[str, tuple[Precision, bool]] = {
 }
 
 
-def rows(images: int, side: int, device: str) -> Rows:
+def task_of(network: str, side: int, widths: tuple[int, ...]) -> Task:
+    """The network, and what it learns: one grey picture or volume, a colour picture, or a mask of a volume."""
+    if network == "resnet18":
+        return Task(ResNet18(norm="group"), (3, side, side), 2)
+    if network == "unet3d":
+        return Task(UNet(norm="group"), (1, side, side, side), 2, "segmentation")
+    return Task(Cnn(widths=widths, norm="group"), (1, side, side), 2)
+
+
+def rows(task: Task, images: int, device: str) -> Rows:
     made = torch.Generator().manual_seed(0)
-    x, y = torch.randn(images, 1, side, side, generator=made), torch.randint(2, (images,), generator=made)
+    x = torch.randn(images, *task.inputs, generator=made)
+    y = torch.randint(2, (images, *task.spatial), generator=made)
     return Rows(x.to(device), y.to(device), torch.arange(images, device=device))
 
 
@@ -101,10 +113,10 @@ def peak_mib(device: str) -> float:
 
 
 def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    task = Task(Cnn(widths=tuple(options.widths), norm="group"), (1, options.side, options.side), 2)
-    data, found = rows(options.images, options.side, options.device), {}
+    task = task_of(options.network, options.side, tuple(options.widths))
+    data, found = rows(task, options.images, options.device), {}
     plans = {name: (Work(optimizer="sgd", lr=0.01, batch=options.batch, precision=p, channels_last=c), False)
-             for name, (p, c) in WAYS.items()}  # fmt: skip
+             for name, (p, c) in WAYS.items() if not c or len(task.inputs) == 3}  # fmt: skip
     plans["private"] = (Work(optimizer="sgd", lr=0.01, batch=options.batch), True)
     for name, (work, private) in plans.items():
         if options.device == "cuda":
@@ -126,6 +138,7 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
 def main() -> None:
     line = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     line.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    line.add_argument("--network", choices=("cnn", "resnet18", "unet3d"), default="cnn")
     line.add_argument("--images", type=int, default=512)
     line.add_argument("--side", type=int, default=64)
     line.add_argument("--batch", type=int, default=32)
@@ -137,7 +150,7 @@ def main() -> None:
         raise SystemExit("--device cuda, and torch finds no GPU here: say --device cpu")
     name = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     said = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
-    asked = {key: getattr(options, key) for key in ("images", "side", "batch", "widths", "times")}
+    asked = {key: getattr(options, key) for key in ("network", "images", "side", "batch", "widths", "times")}
     found = {**said, **asked, "rows": measured(options)}
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -14,7 +14,7 @@ from harmonize.own import Own, rows_of
 from harmonize.randomized import Randomized
 from harmonize.reinhard import Reinhard
 from harmonize.scale import Progress
-from privacy.dp.chunks import copy_rows, use_one_thread
+from privacy.dp.chunks import compute_repeatably, copy_rows
 from privacy.folder import Folder
 from privacy.message import Params
 
@@ -94,7 +94,7 @@ def own_curves() -> tuple[str, ...]:
 def translate_each_patient(settings: Translator, params: Params, images: Tensor, patient: Tensor) -> Tensor:
     """Translate (n, C, H, W) in [-1, 1], one patient at a time: whoever else is there changes no bit of an image."""
     new = torch.empty_like(images)
-    with use_one_thread():
+    with compute_repeatably():
         for rows in rows_of(patient):
             new[rows] = settings.translate(params, copy_rows(images, rows), patient[rows])
     return new

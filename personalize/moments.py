@@ -119,14 +119,19 @@ class Moments:
         return _totalled({n: one for n, one in state.tensors.items() if not n.startswith(theirs)}, self.radius)
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        sent, total = section(memory.tensors, "own"), section(received.tensors, "total")
+        sent, total = _on_cpu(section(memory.tensors, "own")), _on_cpu(section(received.tensors, "total"))
         if not sent:
             start = section(received.tensors, "model")
             return {**start, **_head(start, *_of_others(self, total))} if total else start
         start, own = section(memory.tensors, "model"), centred(sent, self.radius)
         others = {part: total[part] - own[part] for part in SUMS} if total else _nothing(own)
-        weight, bias = solved(self, own, others, memory.tensors["centre"])
+        weight, bias = solved(self, own, others, memory.tensors["centre"].cpu())
         return {**start, **_head(start, weight, bias)}
+
+
+def _on_cpu(tensors: Params) -> Params:
+    """Sums and what is solved from them: small, in float64, and the same bits at every hospital."""
+    return {name: tensor.cpu() for name, tensor in tensors.items()}
 
 
 def _totalled(tensors: Params, radius: float) -> State:

@@ -129,7 +129,7 @@ class PFedMoAP:
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         if personal := section(memory.tensors, "personal"):
             return personal
-        whole = read(self.network(site.task))
+        whole = read(self.network(site.task).to(site.device))
         common = {PROMPT: received.tensors[f"model/{PROMPT}"], **section(received.tensors, "start")}
         return {**whole, "vectors": torch.zeros_like(whole["vectors"]), "there": whole["there"] * 0, **common}
 

@@ -28,7 +28,7 @@ from pipelines.models.file import Ready, parsed_ready
 from pipelines.models.likeness import studies_of
 from pipelines.models.signed import SIGNATURE, TENSOR, read_otherwise, settings_of
 from privacy.dp.access import Rows
-from privacy.dp.chunks import use_one_thread
+from privacy.dp.chunks import compute_repeatably
 from privacy.dp.events import NON_PRIVATE, Gaussian, describe
 from privacy.message import Call, Json, Message, number_of
 from privacy.release.gate import PRIVACY, Refused
@@ -117,7 +117,7 @@ def predictions(ready: Ready, cohort: Cohort) -> Tensor:
     study = studies_of(cohort.patient, cohort.position)
     device = next(ready.module.parameters()).device
     found = []
-    with use_one_thread():  # with several, last bits change from one call to the next
+    with compute_repeatably():  # with several, last bits change from one call to the next
         for number in range(study[-1] + 1):
             own = cohort.images[torch.from_numpy(study == number)]
             found.append(ready.probabilities(ready.seen(own).to(device)).cpu())

@@ -17,6 +17,7 @@ def minibatches(y: Tensor, *, batch: int, balance: bool, generator: torch.Genera
     n = len(y)
     if n == 0:
         raise ValueError("the training split has no rows: check the split fractions and the number of patients")
+    y = y.cpu()  # where the random generator is
     weight = (1.0 / torch.bincount(y).clamp(min=1).double())[y] if balance else None
     while True:
         order = (

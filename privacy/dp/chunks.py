@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or torch's products on a GPU are not deterministic
+NONE_KNOWN = "does not have a deterministic implementation"  # words of torch's error
 ROWS = 256  # of a pass without gradient
 DENSE = 2**20  # numbers in the images of one pass, if features are as large as the image
 
@@ -31,16 +34,37 @@ def copy_rows(x: Tensor, rows: Tensor) -> Tensor:
 
 
 @contextmanager
-def use_one_thread() -> Iterator[None]:
-    """Compute on one thread: with several, how work is shared out changes from one call to the next, and so do last
-    bits (seen once with gradients of a ResNet-18 on two threads).
+def compute_repeatably() -> Iterator[None]:
+    """Compute the same bits from the same numbers, whatever was computed before or is computed beside.
+
+    On one thread: with several, how work is shared out changes from one call to the next, and so do last bits (seen
+    once with gradients of a ResNet-18 on two threads). On a GPU by torch's deterministic algorithms, without trials of
+    which is fastest: the others add in the order in which threads end (seen with gradients of every convolution).
+
+    Raises:
+        ValueError: torch has no deterministic algorithm for an operation within, on a GPU.
     """
-    before = torch.get_num_threads()
+    threads, trials = torch.get_num_threads(), torch.backends.cudnn.benchmark
+    strict, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True)
     try:
         yield
+    except RuntimeError as error:
+        if NONE_KNOWN not in str(error):
+            raise
+        what = str(error).partition(NONE_KNOWN)[0].strip()
+        raise ValueError(
+            f"on a GPU, torch has no deterministic algorithm for {what}, and what is computed of one patient would hang "
+            "on others; say device: cpu, or take a network without it"
+        ) from error
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+        if torch.cuda.is_available():
+            torch.backends.cudnn.benchmark = trials
+            torch.use_deterministic_algorithms(strict, warn_only=warn)
 
 
 def apply_to_each_row(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -51,7 +75,7 @@ def apply_to_each_row(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor
     """
     if not len(x):
         return function(x)
-    with use_one_thread():
+    with compute_repeatably():
         return torch.cat([function(copy_rows(x, torch.tensor([row]))) for row in range(len(x))])
 
 

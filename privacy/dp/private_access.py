@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from privacy.dp.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, ballots
 from privacy.dp.access_limit import AccessLimit
-from privacy.dp.chunks import copy_rows, use_one_thread
+from privacy.dp.chunks import compute_repeatably, copy_rows
 from privacy.dp.dpsgd import private_gradient
 from privacy.dp.entropy import Source, choices, chosen, state, unrepeatable
 from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
@@ -149,7 +149,7 @@ class PrivateAccess:
             return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, math.nan)
         expected = (1.0 if use.full else p.sampling) * max(1, self.sizes.get("train", 0))
         patients = patient_gradients(module, objective, self._iterate_views(use, aux))
-        with unrepeatable(self.source), use_one_thread():
+        with unrepeatable(self.source), compute_repeatably():
             gradient = private_gradient(
                 named,
                 patients,
@@ -199,7 +199,7 @@ class PrivateAccess:
         patients = Patients(rows.x, rows.y, whose)
         count = self.sizes.get("train", 0)
         self.booked.extend((self.counts, Part(p.cut, "train", Gaussian(p.noise))))  # the count divides the centre
-        with use_one_thread():
+        with compute_repeatably():
             return noised_moments(
                 patients, embed, classes, width=width, radius=radius, count=count, noise=p.noise, source=self.source
             )
@@ -218,7 +218,7 @@ class PrivateAccess:
         noise = self.protection.votes_noise
         if noise is None:
             raise ValueError("votes were not paid for: votes_noise is null; give the noise multiplier that was planned")
-        with use_one_thread():
+        with compute_repeatably():
             cast = torch.zeros(0, bins) if self.dry else ballots(self.splits["train"], assign, bins)
         noised = vote_histogram(cast, noise_multiplier=noise, source=self.source)
         self.booked.append(Part(self.protection.cut, "train", noised.event))
@@ -293,7 +293,7 @@ def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Uni
     """Each patient's mean of a statistic over their rows, in evaluation mode: (N,)."""
     training = module.training
     module.eval()
-    with torch.no_grad(), use_one_thread():
+    with torch.no_grad(), compute_repeatably():
         means = [
             float(statistic(module, Batch(copy_rows(rows.x, index), copy_rows(rows.y, index))).double().mean())
             for index in all_views(units, torch.arange(len(units.sizes)))

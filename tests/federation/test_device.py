@@ -1,15 +1,18 @@
 """A site may compute on another device than its neighbour: what crosses the wall is the same, to rounding.
 
-Tests marked `gpu` need a GPU (docs/how-to/gpu.md). Their bodies run on the CPU too, on fewer methods, where both sides
-are one device: so that a test which nobody could run yet is known to run.
+Tests marked `gpu` need a GPU (docs/how-to/gpu.md). Everywhere else a stand-in takes its place, whose tensors refuse to
+meet those of the CPU and are rounded otherwise (`tests/other_device.py`). Methods learn by SGD: Adam divides a gradient
+that is zero but for rounding by its own size, and goes a whole step in a direction of chance.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
+from other_device import OTHER, other_device
 
 import methods
 import small_clip
@@ -19,27 +22,30 @@ from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.parameters import loaded
 from federation.rounds import Schedule
-from federation.scaffold import Scaffold
-from personalize.fenda import Fenda
 from privacy.dp.access import Rows
+from privacy.dp.batches import minibatches
 from privacy.dp.protection import Protection
 
 GPU = (
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here"),
 )
-ADAM, SGD = Work(lr=1e-2, batch=8, epochs=2), Work(optimizer="sgd", lr=1e-2, batch=8, epochs=2)
-FEW = [FedAvg(), Scaffold(), Fenda()]
+SGD = Work(optimizer="sgd", lr=1e-2, batch=8, epochs=2)
 QUIET = Protection(clip=0.5, sampling=0.5, views=2, noise=0.0, validation_noise=0.0)
 
 
-def there_and_here(chosen, few=FEW):
-    """(device, method, its local work): every method on a GPU, a few on the CPU."""
-    said = [("cuda", one, GPU) for one in chosen] + [("cpu", one, ()) for one in few]
+def everywhere(methods_):
+    """(device, method, its local work)."""
     return [
-        pytest.param(device, one, methods.work_of(one, ADAM, SGD), marks=marks, id=f"{one.name}-{device}")
-        for device, one, marks in said
+        pytest.param(device, one, methods.work_of(one, SGD, SGD), marks=marks, id=f"{one.name}-{name}")
+        for name, device, marks in (("GPU", "cuda", GPU), ("stand-in", OTHER, ()))
+        for one in methods_
     ]
+
+
+def place(device: str):
+    """Where a stand-in is asked for, it rounds sums otherwise."""
+    return other_device(1e-7) if device == OTHER else nullcontext()
 
 
 def on(device: str, splits: dict[str, Rows]) -> dict[str, Rows]:
@@ -53,32 +59,34 @@ def ground(algorithm):
     return testbed.task(), testbed.table(1), testbed.table(2, shift=0.7)
 
 
-@pytest.mark.parametrize(("device", "algorithm", "work"), there_and_here(methods.ALL))
+@pytest.mark.parametrize(("device", "algorithm", "work"), everywhere(methods.ALL))
 def test_a_mixed_federation_learns_what_one_on_the_cpu_learns(device, algorithm, work):
     task, here, there = ground(algorithm)
     if algorithm.name not in {one.name for one in methods.fit(task)}:
         task, here, there = testbed.mask_task(), testbed.scenes(1), testbed.scenes(2, shift=0.1)
     found = []
     for where in ("cpu", device):
-        sites = {"a": here, "b": on(where, there)}
-        crew = testbed.federation(algorithm, sites, task=task, work=work)
-        outcome = testbed.train(algorithm, crew, task=task, work=work, schedule=Schedule(rounds=3))
-        found.append((outcome.state.tensors, {name: testbed.final(hospital) for name, hospital in crew.items()}))
+        with place(where):
+            sites = {"a": here, "b": on(where, there)}
+            crew = testbed.federation(algorithm, sites, task=task, work=work)
+            outcome = testbed.train(algorithm, crew, task=task, work=work, schedule=Schedule(rounds=3))
+            found.append((outcome.state.tensors, {name: testbed.final(hospital) for name, hospital in crew.items()}))
     (one, mine), (two, theirs) = found
     assert all(tensor.device.type == "cpu" for tensor in two.values())
     assert testbed.close(one, two, 1e-3)
     assert all(testbed.close(mine[name], theirs[name], 1e-3) for name in mine)
 
 
-@pytest.mark.parametrize(("device", "algorithm", "work"), there_and_here(methods.private()))
+@pytest.mark.parametrize(("device", "algorithm", "work"), everywhere(methods.private()))
 def test_private_training_is_the_same_on_any_device(device, algorithm, work):
     """Samples and views come from the same bytes, and without noise so does all that follows, to rounding."""
     found, task = [], testbed.task()
     for where in ("cpu", device):
-        sites = {"a": on(where, testbed.table(1)), "b": on(where, testbed.table(2, shift=0.7))}
-        crew = testbed.federation(algorithm, sites, task=task, work=work)
-        private = {name: replace(hospital, protection=QUIET) for name, hospital in crew.items()}
-        found.append(testbed.train(algorithm, private, task=task, work=work, schedule=Schedule(rounds=3)))
+        with place(where):
+            sites = {"a": on(where, testbed.table(1)), "b": on(where, testbed.table(2, shift=0.7))}
+            crew = testbed.federation(algorithm, sites, task=task, work=work)
+            private = {name: replace(hospital, protection=QUIET) for name, hospital in crew.items()}
+            found.append(testbed.train(algorithm, private, task=task, work=work, schedule=Schedule(rounds=3)))
     assert testbed.close(found[0].state.tensors, found[1].state.tensors, 1e-3)
 
 
@@ -109,3 +117,28 @@ def test_bfloat16_and_channels_last_learn_the_same_to_rounding(device):
         found.append(testbed.train(FedAvg(), crew, task=task, work=work, schedule=Schedule(rounds=2)).state.tensors)
     assert not testbed.equal(*found) and testbed.close(*found, 0.05)
     assert all(tensor.dtype == torch.float32 for tensor in found[1].values() if tensor.is_floating_point())
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU), OTHER])
+def test_balanced_batches_are_drawn_in_the_same_way_for_any_device(device):
+    y = torch.tensor([0, 0, 0, 0, 1, 0, 1, 0])
+    with place(device):
+        here, there = (
+            next(minibatches(labels, batch=8, balance=True, generator=torch.Generator().manual_seed(3)))
+            for labels in (y, y.to(device))
+        )
+    assert torch.equal(here, there.cpu())
+
+
+def test_a_stand_in_refuses_what_a_gpu_refuses():
+    with other_device() as reads:
+        x, there = torch.rand(4, 4), torch.rand(4, 4).to(OTHER)
+        for mixed in (lambda: x + there, lambda: x @ there, lambda: torch.cat([x, there])):
+            with pytest.raises(RuntimeError, match="two devices meet"):
+                mixed()
+        with pytest.raises(RuntimeError, match="a random generator of one device"):
+            torch.multinomial(there, 2, generator=torch.Generator())
+        with pytest.raises(RuntimeError):
+            there.numpy()
+        assert float(there.sum()) == pytest.approx(float(there.cpu().sum())) and sum(reads.values()) == 1
+        assert there.device.type == OTHER and float(there.norm() * x.sum()) > 0, "numbers alone may meet"

@@ -41,6 +41,7 @@ from pipelines.hospital.kept import cohort_of
 from pipelines.loader.validation import to_plain
 from privacy.dp import private_access
 from privacy.dp.access import Batch, Rows
+from privacy.dp.chunks import compute_repeatably as repeatably
 from privacy.dp.moments import SLACK
 from privacy.dp.private_access import PrivateAccess, open_private
 from privacy.dp.protection import Protection
@@ -65,31 +66,42 @@ NETWORKS: dict[str, Task] = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
-def _threads(request) -> Iterator[None]:
+GPU = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here"),
+)
+
+
+@pytest.fixture(
+    params=[("cpu", 1), ("cpu", 2), pytest.param(("cuda", 1), marks=GPU)], ids=["1 thread", "2 threads", "GPU"]
+)
+def device(request) -> Iterator[str]:
+    """Where networks and patients lie, with so many threads of the CPU."""
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
+    place, threads = request.param
+    torch.set_num_threads(threads)
+    yield place
     torch.set_num_threads(before)
 
 
-def crafted(task: Task) -> nn.Module:
+def crafted(task: Task, device: str = "cpu") -> nn.Module:
     """Weights of very different sizes: sums in which last bits decide."""
     torch.manual_seed(3)
     module = task.network()
     with torch.no_grad():
         for p in module.parameters():
             p.mul_(10.0 ** torch.empty_like(p).uniform_(-1.0, 1.5))
-    return module
+    return module.to(device)
 
 
-def rows_of(task: Task) -> Rows:
+def rows_of(task: Task, device: str = "cpu") -> Rows:
     """N patients with one to three rows each, not in order."""
     g = torch.Generator().manual_seed(5)
     patient = torch.repeat_interleave(torch.arange(N), torch.arange(N) % 3 + 1)
     patient = patient[torch.randperm(len(patient), generator=g)]
     x = torch.randn(len(patient), *task.inputs, generator=g)
-    return Rows(x, torch.randint(task.classes, (len(patient), *task.spatial), generator=g), patient)
+    y = torch.randint(task.classes, (len(patient), *task.spatial), generator=g)
+    return Rows(x.to(device), y.to(device), patient.to(device))
 
 
 def with_rows(rows: Rows, keep: Tensor) -> Rows:
@@ -103,10 +115,10 @@ def neighbours(rows: Rows) -> Iterator[tuple[str, Rows]]:
     yield "two left", with_rows(rows, (rows.patient == 3) | (rows.patient == 8))
     yield "alone", with_rows(rows, rows.patient == 5)
     more = rows.x[rows.patient == 1].flip(-1)
-    numbers = torch.cat([torch.full((len(more),), -1), rows.patient])
+    numbers = torch.cat([torch.full_like(rows.patient[: len(more)], -1), rows.patient])
     added = Rows(torch.cat([more, rows.x]), torch.cat([rows.y[: len(more)], rows.y]), numbers)
     yield "one more before all", added
-    yield "rows in another order", with_rows(rows, torch.arange(len(rows.y)).flip(0))
+    yield "rows in another order", with_rows(rows, torch.arange(len(rows.y), device=rows.y.device).flip(0))
     changed = rows.x.clone()
     changed[rows.patient % 2 == 0] *= -1e3
     yield "every other patient holds something else", Rows(changed, rows.y, rows.patient)
@@ -114,11 +126,11 @@ def neighbours(rows: Rows) -> Iterator[tuple[str, Rows]]:
 
 def key(x: Tensor) -> bytes:
     """A patient's rows, whatever order they lie in: by them one is found again."""
-    return b"".join(sorted(row.numpy().tobytes() for row in x))
+    return b"".join(sorted(row.tobytes() for row in x.cpu().numpy()))
 
 
 def digest(value: Tensor) -> bytes:
-    return hashlib.sha256(value.detach().numpy().tobytes()).digest()
+    return hashlib.sha256(value.detach().cpu().numpy().tobytes()).digest()
 
 
 Seen = dict[bytes, tuple[bytes, ...]]
@@ -159,33 +171,35 @@ def ordered(rows: Rows) -> Rows:
     return with_rows(rows, order[torch.argsort(rows.patient[order], stable=True)])
 
 
-@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_patients_gradient_does_not_hang_on_others(name, monkeypatch):
+def test_a_patients_gradient_does_not_hang_on_others(name, device, monkeypatch):
     task = NETWORKS[name]
-    module, rows = crafted(task), rows_of(task)
+    module, rows = crafted(task, device), rows_of(task, device)
+    if device == "cuda" and name == "cnn of volumes":
+        with pytest.raises(ValueError, match="no deterministic algorithm for max_pool3d"):
+            gradients_of(task, module, ordered(rows), monkeypatch, full=True)
+        return
     whole = gradients_of(task, module, ordered(rows), monkeypatch, full=True)
     assert len(whole) == N
     few = slice(1, None, 6) if name in ("resnet", "cam", "cnn") else slice(None)  # the others take seconds each
     for what, other in list(neighbours(rows))[few]:
         agree(whole, gradients_of(task, module, ordered(other), monkeypatch, full=True), what)
-    single = with_rows(rows, torch.tensor([int((rows.patient == k).nonzero()[0]) for k in range(N)]))
+    single = with_rows(rows, torch.tensor([int((rows.patient == k).nonzero()[0]) for k in range(N)], device=device))
     drawn = gradients_of(task, module, single, monkeypatch, full=False)
     for what, other in list(neighbours(single))[few]:
         agree(drawn, gradients_of(task, module, other, monkeypatch, full=False), f"views, {what}")
 
 
-@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_patients_loss_embedding_and_vote_do_not_hang_on_others(name):
+def test_a_patients_loss_embedding_and_vote_do_not_hang_on_others(name, device):
     task = NETWORKS[name]
-    module, rows = crafted(task), rows_of(task)
+    module, rows = crafted(task, device), rows_of(task, device)
 
     def seen(here: Rows, ask_: Callable[[PrivateAccess, Callable], object]) -> Seen:
         computed = Seen()
 
         def noted(x: Tensor, value: Tensor) -> Tensor:
-            computed[key(x)] = (value.detach().numpy().tobytes(),)
+            computed[key(x)] = (value.detach().cpu().numpy().tobytes(),)
             return value
 
         access = open_private({"train": here, "validation": here}, QUIET)
@@ -216,27 +230,26 @@ def test_a_patients_loss_embedding_and_vote_do_not_hang_on_others(name):
             agree(whole, seen(ordered(other), release), f"{release.__name__}, {what}")
 
 
-@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("name", NETWORKS)
-def test_an_examples_probabilities_do_not_hang_on_others(name):
+def test_an_examples_probabilities_do_not_hang_on_others(name, device):
     task = NETWORKS[name]
-    module, rows = crafted(task), rows_of(task)
+    module, rows = crafted(task, device), rows_of(task, device)
 
     def seen(here: Rows) -> Seen:
         p = task.probabilities(module, here.x, alone=True)
-        return {x.numpy().tobytes(): (own.numpy().tobytes(),) for x, own in zip(here.x, p, strict=True)}
+        return {key(x[None]): (own.cpu().numpy().tobytes(),) for x, own in zip(here.x, p, strict=True)}
 
     whole = seen(rows)
     for what, other in neighbours(rows):
         agree(whole, seen(other), what)
 
 
-@pytest.mark.usefixtures("_threads")
-def test_the_critic_of_a_gan_and_the_score_of_a_hospital_do_not_hang_on_others(monkeypatch):
-    own = players(4, (1, 8, 8), 2, ema=0.9, start=None, seed=1, device=torch.device("cpu"))
-    aux = fakes(own.generator, torch.Generator().manual_seed(2), batch=1, views=2, device=torch.device("cpu"))
+def test_the_critic_of_a_gan_and_the_score_of_a_hospital_do_not_hang_on_others(device, monkeypatch):
+    place = torch.device(device)
+    own = players(4, (1, 8, 8), 2, ema=0.9, start=None, seed=1, device=place)
+    aux = fakes(own.generator, torch.Generator().manual_seed(2), batch=1, views=2, device=place)
     task = Task(Mlp(hidden=()), (1, 8, 8), 2)
-    rows = rows_of(task)
+    rows = rows_of(task, device)
     losses = critic_losses((1, 8, 8), 10.0)
 
     def seen(here: Rows) -> Seen:
@@ -256,11 +269,11 @@ def test_the_critic_of_a_gan_and_the_score_of_a_hospital_do_not_hang_on_others(m
         with monkeypatch.context() as patch:
             patch.setattr(private_access, "private_gradient", recorded)
             access.gradient(own.critic, objective, access.draw(full=True), aux)
-        module = Outside(Basis(torch.zeros(64), torch.eye(64)[:5] * 1e3, torch.ones(5)))
+        module = Outside(Basis(torch.zeros(64), torch.eye(64)[:5] * 1e3, torch.ones(5))).to(place)
 
         def scored(forward, batch: Batch) -> Tensor:
             value = outside(forward, batch)
-            found[b"score" + key(batch.x)] = (value.numpy().tobytes(),)
+            found[b"score" + key(batch.x)] = (value.cpu().numpy().tobytes(),)
             return value
 
         open_private({"train": here}, QUIET).measure(module, scored, "train")
@@ -270,6 +283,17 @@ def test_the_critic_of_a_gan_and_the_score_of_a_hospital_do_not_hang_on_others(m
     assert len(whole) == 2 * N
     for what, other in neighbours(rows):
         agree(whole, seen(ordered(other)), what)
+
+
+def test_an_operation_that_a_gpu_only_rounds_by_chance_is_refused_in_words():
+    """What torch says where there is one, in its words."""
+    with (
+        pytest.raises(ValueError, match=r"for max_pool3d_with_indices_backward_cuda, .* say device: cpu"),
+        repeatably(),
+    ):
+        raise RuntimeError("max_pool3d_with_indices_backward_cuda does not have a deterministic implementation, but")
+    with pytest.raises(RuntimeError, match="another"), repeatably():
+        raise RuntimeError("another")
 
 
 # At the hospital: what is computed of patients before a release.
@@ -403,8 +427,8 @@ def amplifier(seed: int, times: float = 1e9) -> tuple[Task, nn.Module]:
 
 def histogram(task: Task, module: nn.Module, rows: Rows) -> np.ndarray:
     """All that `evaluate` releases, before noise: the levels of the scale, and the scores by class."""
-    p = task.probabilities(module, rows.x, alone=True).double().numpy()
-    y, whose = rows.y.numpy(), rows.patient.numpy()
+    p = task.probabilities(module, rows.x, alone=True).double().cpu().numpy()
+    y, whose = rows.y.cpu().numpy(), rows.patient.cpu().numpy()
     levels = [tree_votes(cell_of(p[:, 1]), whose, level) for level in (1, 2, 3)]
     edges = cell_of(np.linspace(0, 1, BINS + 1)[1:-1, None])[:, 0][None]
     votes = [*levels, class_votes(y, p, whose, edges)]
@@ -428,14 +452,14 @@ def clipped_sum(task: Task, module: nn.Module, rows: Rows) -> Tensor:
     return torch.cat([value.flatten() for value in released])
 
 
-@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("seed", range(8))
-def test_what_leaves_of_a_crafted_network_moves_by_what_is_booked(seed):
+def test_what_leaves_of_a_crafted_network_moves_by_what_is_booked(seed, device):
     task, module = amplifier(seed)
+    module = module.to(device)
     for p in module.parameters():
         p.requires_grad_(True)
     x = torch.rand(20, INPUTS, generator=torch.Generator().manual_seed(1000 + seed))
-    rows = Rows(x, torch.zeros(20, dtype=torch.int64), torch.arange(20))
+    rows = Rows(x.to(device), torch.zeros(20, dtype=torch.int64, device=device), torch.arange(20, device=device))
     whole = histogram(task, module, rows), clipped_sum(task, module, rows)
     for gone in (0, 9, 19):
         rest = with_rows(rows, rows.patient != gone)

@@ -1,0 +1,140 @@
+"""A stand-in for a GPU: tensors that lie on a device of their own, refuse to meet those of the CPU, and compute there.
+
+    with other_device() as syncs:
+        rows.x.to(OTHER)        # computed by the CPU, but torch says that it lies elsewhere
+
+An operation that mixes both devices is an error, as it is on a GPU. `syncs` counts what makes a GPU wait: values that
+are read by Python. The device is called "lazy": torch knows the name, allows gradients there, and nobody uses it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_flatten, tree_map
+
+OTHER = "lazy"
+aten = torch.ops.aten
+MOVES = {aten._to_copy.default, aten.copy_.default}
+INDEXES = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
+SUMS = {
+    *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default),
+    *(aten.convolution_backward.default, aten.native_group_norm.default, aten.native_batch_norm.default),
+}
+READS = {aten._local_scalar_dense.default, aten.equal.default}
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor of the other device; `inner` holds its values on the CPU."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Elsewhere:
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, inner.size(), inner.stride(), inner.storage_offset(), dtype=inner.dtype, device=OTHER
+        )
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _Refusing(0.0).__torch_dispatch__(func, types, args, kwargs)  # in a thread, which has no modes
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"Elsewhere({self.inner!r})"
+
+
+class _Refusing(TorchDispatchMode):
+    def __init__(self, rounding: float) -> None:
+        super().__init__()
+        self.syncs, self.rounding = Counter[str](), rounding
+        self.random = torch.Generator().manual_seed(0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        tensors = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
+        there = [one for one in tensors if isinstance(one, Elsewhere)]
+        here = [one for one in tensors if not isinstance(one, Elsewhere) and one.dim() > 0]
+        if func in INDEXES:  # indices may lie on the CPU
+            here = [] if isinstance(args[0], Elsewhere) else here
+        if there and here and func not in MOVES:
+            shapes = [(type(one).__name__, tuple(one.shape)) for one in tensors]
+            raise RuntimeError(f"{func}: tensors of two devices meet: {shapes}")
+        if there and func in READS:
+            self.syncs[str(func)] += 1
+        device = kwargs.get("device")
+        asked = None if device is None else torch.device(device).type == OTHER
+        if device is not None:
+            kwargs["device"] = torch.device("cpu")
+        wrapped = bool(there) if asked is None else asked
+        if func is aten.copy_.default:
+            wrapped = isinstance(args[0], Elsewhere)
+        given, named = tree_map(_inner, (args, kwargs))
+        out = func(*given, **named)
+        if func is aten._to_copy.default and out is given[0]:
+            out = out.clone()
+        if wrapped and self.rounding and func in SUMS:
+            out = tree_map(self._rounded, out)
+        out = tree_map(lambda one: Elsewhere(one) if wrapped and isinstance(one, torch.Tensor) else one, out)
+        return return_and_correct_aliasing(func, args, kwargs, out) if there or wrapped else out
+
+    def _rounded(self, value: Any) -> Any:
+        """Sums in another order: other last bits."""
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        return value * (1 + self.rounding * torch.empty_like(value).uniform_(-1, 1, generator=self.random))
+
+
+def _inner(value: Any) -> Any:
+    return value.inner if isinstance(value, Elsewhere) else value
+
+
+class _Moving(TorchFunctionMode):
+    """What no dispatch mode sees: `torch.tensor`, whose result is moved, and whose a random generator is."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        device = (kwargs or {}).get("device")
+        generator = (kwargs or {}).get("generator")
+        if generator is not None:
+            there = any(isinstance(one, Elsewhere) for one in tree_flatten((args, kwargs))[0])
+            if getattr(generator, "elsewhere", False) != (there or str(device) == OTHER):
+                raise RuntimeError(f"{func}: a random generator of one device, and tensors of the other")
+        if func is torch.Tensor.__getitem__ and isinstance(args[1], list):
+            args = (args[0], torch.tensor(args[1], dtype=torch.int64))
+        if func not in (torch.tensor, torch.as_tensor) or device is None or torch.device(device).type != OTHER:
+            return func(*args, **(kwargs or {}))
+        return func(*args, **{name: value for name, value in (kwargs or {}).items() if name != "device"}).to(OTHER)
+
+
+class _Generator(torch.Generator):
+    elsewhere: bool
+
+    def __new__(cls, device: Any = "cpu") -> _Generator:
+        made = super().__new__(cls, "cpu" if torch.device(device).type == OTHER else device)
+        made.elsewhere = torch.device(device).type == OTHER
+        return made
+
+
+class _Autocast(torch.autocast):
+    def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__("cpu" if device_type == OTHER else device_type, *args, **kwargs)
+
+
+@contextmanager
+def other_device(rounding: float = 0.0) -> Iterator[Counter[str]]:
+    """rounding: how far, relatively, products of matrices and convolutions are from those of the CPU."""
+    mode = _Refusing(rounding)
+    doubles = mock.patch.multiple(torch, Generator=_Generator, autocast=_Autocast)
+    with mode, _Moving(), doubles, mock.patch("torch.optim.adam._device_dtype_check_for_fused"):
+        yield mode.syncs
