@@ -57,8 +57,8 @@ def compute_repeatably() -> Iterator[None]:
             raise
         what = str(error).partition(NONE_KNOWN)[0].strip()
         raise ValueError(
-            f"on a GPU, torch has no deterministic algorithm for {what}, and what is computed of one patient would hang "
-            "on others; say device: cpu, or take a network without it"
+            f"on a GPU, torch has no deterministic algorithm for {what}, and what is computed of one patient would "
+            "hang on others; say device: cpu, or take a network without it"
         ) from error
     finally:
         torch.set_num_threads(threads)
