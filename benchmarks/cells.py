@@ -1,12 +1,12 @@
 """Addresses of cells in committed tables, arithmetic with them, and what may hold of their intervals.
 
 An address is `page.table[cell; cell; column]`: the row that begins with these cells, and a column, of
-docs/results/data/page.json; the page's own name may be left out. `#2` behind it is the second figure of the cell, `#±`
-what stands behind its first one after ± or in brackets, `#±2` the second there. `page.json[key; key]` is a place in
-benchmarks/page.json. `*` stands for every row, column, key or figure, `a & b` for both, so such an address is of
-several figures. In place of an address there may be arithmetic with `mean`, `min`, `max`, `abs` and `interval` (mean
-and half of the 95 % t interval), figure by figure: `mean(t[a & b; AUC]) - t[c; AUC]`. What may hold of two figures, of
-which the second may be a number:
+docs/results/data/page.json; the page's own name may be left out. `#2` behind it is the second figure of the cell, `#2±`
+what stands behind that one after ± or in brackets, `#2±2` the second there (`#±` of the first). `page.json[key; key]`
+is a place in benchmarks/page.json. `*` stands for every row, column, key or figure, `a & b` for both, so such an
+address is of several figures. In place of an address there may be arithmetic with `mean`, `min`, `max`, `abs` and
+`interval` (mean and half of the 95 % t interval), figure by figure: `mean(t[a & b; AUC]) - t[c; AUC]`. What may hold of
+two figures, of which the second may be a number:
 
     above, below       the intervals do not touch (of a figure by seeds: in every seed)
     level              they do
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs/results"
 NUMBER = r"[+−-]?\d*\.?\d+(?:e[−-]?\d+)?"
 IN_CELL = re.compile(rf"(?<![\w.]){NUMBER}(?: ± \d*\.?\d+| \({NUMBER}(?: {NUMBER})*\))?")
-ADDRESS = re.compile(r"(?:([\w-]+)\.)?([\w-]+)\[([^\]]+)\](?:#(\d+|\*|±\d*))?")
+ADDRESS = re.compile(r"(?:([\w-]+)\.)?([\w-]+)\[([^\]]+)\](?:#(\d*±\d*|\d+|\*))?")
 CLAIM = re.compile(r"(.*[\])](?:#\d+)?) (above|below|level|holds|excludes|more|less) (.+)")
 
 
@@ -145,12 +145,13 @@ def values(address: str, page: str, known: Callable[[str], Mapping[str, Any]] = 
     firsts = [[bare(row[min(k, len(row) - 1)]) for row in table["rows"]] for k in range(len(rows))]
     taken = [select(words, list(dict.fromkeys(first))) for words, first in zip(rows, firsts, strict=True)]
     starts = [one for one in product(*taken) if "*" not in rows or one in zip(*firsts, strict=True)]
-    texts, place = [], found[4] or "1"
+    which, within, behind = (found[4] or "1").partition("±")
+    texts = []
     for start, name in product(starts, select(column, table["columns"][len(rows) :])):
         figures = figures_in(f"{found[1] or page}.{found[2]}[{'; '.join([*start, name])}]", page, known)
         if figures or column != "*":
-            texts += figures if place == "*" else [figures[int(place) - 1 if place.isdigit() else 0]]
-    return [numbers(text)[int(place[1:] or 1) if place[0] == "±" else 0] for text in texts]
+            texts += figures if which == "*" else [figures[int(which or 1) - 1]]
+    return [numbers(text)[int(behind or 1) if within else 0] for text in texts]
 
 
 def interval(seeds: Any) -> Any:
@@ -192,7 +193,7 @@ def at(address: str, page: str, known: Callable[[str], Mapping[str, Any]] = tabl
 def is_cell(address: str) -> bool:
     """Whether an address is of one figure of a table."""
     found = ADDRESS.fullmatch(address.strip())
-    if found is None or found[2] == "json" or (found[4] or "1")[0] in "*±":
+    if found is None or found[2] == "json" or {*"*±"} & {*(found[4] or "")}:
         return False
     return " & " not in found[3] and "*" not in found[3].split("; ")
 
