@@ -15,6 +15,7 @@ from torch import nn
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE
 from evaluation.rows import AT_ONE
+from federation.models.own import OwnModule
 from federation.registry import permitting
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.ledger import FILE
@@ -153,8 +154,12 @@ class Results:
             return read_ready(path)
 
     def model(self, method: str, hospital: str) -> nn.Module:
-        """A hospital's finished network, loaded, in evaluation mode. Raises: KeyError: as `ready`."""
-        return self.ready(method, hospital).module
+        """A hospital's finished network, loaded, in evaluation mode, with what its author fixed among its parameters.
+
+        Raises: KeyError: as `ready`.
+        """
+        module = self.ready(method, hospital).module
+        return module.show_fixed() if isinstance(module, OwnModule) else module
 
     def probabilities(self, method: str, hospital: str, x: Any) -> torch.Tensor:
         """Probabilities (n, classes, *spatial) of new examples x (n, *inputs), as in the evaluation.

@@ -157,7 +157,7 @@ class Site:
 
         Args:
             objective: (forward, batch) -> per-example losses (b,).
-            trainable: predicate on parameter names; the others stay as they are.
+            trainable: predicate on parameter names; the others, and those that require no gradient, stay as they are.
             correction: (current parameters) -> tensors added to the gradient, after any noise.
             after: called on the module after each step (clamps).
             optimizer: state of an earlier descent over the same parameters; empty or None starts afresh.
@@ -165,7 +165,7 @@ class Site:
         """
         lr = self.work.lr if lr is None else lr
         total = self.steps(steps, epochs)
-        names = {n for n, p in module.named_parameters() if trainable is None or trainable(n)}
+        names = {n for n, p in module.named_parameters() if p.requires_grad and (trainable is None or trainable(n))}
         flags = {name: p.requires_grad for name, p in module.named_parameters()}
         for name, p in module.named_parameters():
             p.requires_grad_(name in names)

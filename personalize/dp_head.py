@@ -81,7 +81,7 @@ class DpHead:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model")).eval()
         for name, p in module.named_parameters():
-            p.requires_grad_(head(name))
+            p.requires_grad_(p.requires_grad and head(name))
         w, averaged = select(trainable(module), head), section(received.tensors, "mean")
         for t in range((call.round - 1) * self.steps + 1, call.round * self.steps + 1):
             gradient, _, deviation = site.access.gradient(module, site.task.objective, site.draw(full=True))

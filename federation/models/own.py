@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from federation.models.fixed import Fixed, apply_to_fixed, find_fixed, hide_fixed, read_fixed, show_fixed, write_fixed
 from federation.task import Kind, Output, cross_entropy, overlap_loss
+from privacy.message import Params
 from privacy.settings_error import Problem, refuse
 
 Build: TypeAlias = Callable[..., nn.Module]
@@ -59,10 +61,10 @@ class Own:
         if build is None:
             known = ", ".join(sorted(_BUILDERS)) or "none"
             raise ValueError(f"no network {self.network!r} is registered here (there is {known}): {ELSEWHERE}")
-        _tried(build, self, inputs, classes)
-        return adapted(
-            _made(build, inputs, classes), stem=self.stem, blocks=self.blocks, head=self.head, kind=self.kind
-        )
+        fixed = _tried(build, self, inputs, classes)
+        module = _adapted(_made(build, inputs, classes), self)
+        module.write_fixed(fixed)
+        return module
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
         """Cross-entropy, per example; in segmentation with soft Dice."""
@@ -89,18 +91,47 @@ def builder_of(name: str) -> Build | None:
 class OwnModule(nn.Module):
     """A network whose parts are named stem, blocks.k and head. Parts are the given network's own submodules, and its
     own `forward` runs; only the head is called here, so that it can be replaced.
+    What its author fixed is none of its parameters and buffers (`federation.models.fixed`).
     """
 
-    def __init__(self, whole: nn.Module, stem: nn.Module, blocks: list[nn.Module], head: nn.Module, kind: Kind) -> None:
+    def __init__(
+        self, whole: nn.Module, stem: nn.Module, blocks: list[nn.Module], head: nn.Module, kind: Kind, fixed: Fixed
+    ) -> None:
         super().__init__()
+        self.fixed = fixed
         self.stem, self.blocks, self.head, self.kind = stem, nn.ModuleList(blocks), head, kind
         self.originals: dict[str, str] = {}  # name in the given network -> ours, in `state_dict`
         self._whole = (whole,)  # in a tuple it is no submodule, or each parameter would have two names
 
     def train(self, mode: bool = True) -> OwnModule:
-        """As every module; also parts without parameters, as dropout between the blocks."""
+        """As the given network does it, which may leave parts in evaluation mode; parts without parameters too."""
+        self.training = mode
         self._whole[0].train(mode)
-        super().train(mode)
+        self.head.train(mode)
+        for path in self.fixed.still:
+            self._whole[0].get_submodule(path).eval()
+        for part in (self.blocks, *([self.stem] if isinstance(self.stem, nn.ModuleList) else [])):
+            part.training = mode  # lists of ours, which the network does not know
+        return self
+
+    def write_fixed(self, values: Params) -> None:
+        """Take these for what is fixed, by the names of the given network."""
+        write_fixed(self._whole[0], values)
+
+    def read_fixed(self) -> Params:
+        """What is fixed, by the names of the given network."""
+        return read_fixed(self._whole[0], self.fixed)
+
+    def show_fixed(self) -> OwnModule:
+        """The module itself, with what is fixed among its parameters and buffers: whole, and not to be trained here."""
+        show_fixed(self._whole[0], self.fixed)
+        self.fixed = Fixed()
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OwnModule:
+        """Of torch: to another device or type."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        apply_to_fixed(self._whole[0], self.fixed, fn)
         return self
 
     def forward(self, x: Tensor) -> Output:
@@ -121,6 +152,8 @@ def adapted(
     paths = (*stem, *blocks, head)
     if problems := [*_path_problems(network, paths), *_head_problems(network, head, kind)]:
         raise ValueError("; ".join(problems))
+    fixed = find_fixed(network)
+    hide_fixed(network, fixed)
     first = [network.get_submodule(path) for path in stem]
     middle, last = [network.get_submodule(path) for path in blocks], network.get_submodule(head)
     before = network.state_dict(keep_vars=True)
@@ -129,10 +162,14 @@ def adapted(
     for part in network.modules():
         if getattr(part, "inplace", False) is True:
             part.inplace = False  # type: ignore[assignment]  # per-patient gradients would be wrong
-    module = OwnModule(network, first[0] if len(first) == 1 else nn.ModuleList(first), middle, last, kind)
+    module = OwnModule(network, first[0] if len(first) == 1 else nn.ModuleList(first), middle, last, kind, fixed)
     ours = {id(value): name for name, value in module.state_dict(keep_vars=True).items()}
     module.originals = {name: ours[id(value)] for name, value in before.items()}
     return module
+
+
+def _adapted(network: nn.Module, how: Own) -> OwnModule:
+    return adapted(network, stem=how.stem, blocks=how.blocks, head=how.head, kind=how.kind)
 
 
 def _path_problems(network: nn.Module, paths: tuple[str, ...]) -> Iterator[str]:
@@ -154,6 +191,9 @@ def _head_problems(network: nn.Module, head: str, kind: Kind) -> Iterator[str]:
     last = dict(network.named_modules()).get(head)
     if last is None:
         return
+    if frozen := [name for name, p in last.named_parameters() if not p.requires_grad]:
+        names = ", ".join(f"{head}.{name}" for name in frozen)
+        yield f"{names}: frozen, and every method trains the head; leave it its gradient"
     if getattr(last, "weight", None) is None:
         yield f"the head {head!r} is a {type(last).__name__} without weight; name the last Linear (or 1x1 convolution)"
     elif kind == "segmentation" and not (isinstance(last, nn.Conv2d | nn.Conv3d) and set(last.kernel_size) == {1}):
@@ -174,8 +214,12 @@ def _made(build: Build, inputs: tuple[int, ...], classes: int) -> nn.Module:
 
 
 @lru_cache(maxsize=64)
-def _tried(build: Build, own: Own, inputs: tuple[int, ...], classes: int) -> None:
-    """Check once, with two random examples, that the head's output is the network's. Raises: ValueError."""
+def _tried(build: Build, own: Own, inputs: tuple[int, ...], classes: int) -> Params:
+    """Check once, with two random examples, that the head's output is the network's. Raises: ValueError.
+
+    Returns:
+        What its author fixed, by name: drawn with one seed, so that it is the same at all hospitals.
+    """
     with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("cpu"):
         torch.manual_seed(0)
         network, x = _made(build, inputs, classes).eval(), torch.randn(2, *inputs)
@@ -189,7 +233,7 @@ def _tried(build: Build, own: Own, inputs: tuple[int, ...], classes: int) -> Non
             found = list(whole.shape) if isinstance(whole, Tensor) else type(whole).__name__
             wanted = ["n", classes, *spatial]
             raise ValueError(f"the network must return logits {wanted}, found {found}")
-        module = adapted(network, stem=own.stem, blocks=own.blocks, head=own.head, kind=own.kind).eval()
+        module = _adapted(network, own).eval()
         try:
             logits = module(x).logits
         except Exception as error:  # its own code, which meets an identity in the head's place
@@ -201,3 +245,20 @@ def _tried(build: Build, own: Own, inputs: tuple[int, ...], classes: int) -> Non
                 f"the head {own.head!r} is not the network's last step: without it the features are not what it gets, "
                 "or something follows it; name the last layer, and return its logits as they are"
             )
+        return _fixed_values(build, own, inputs, classes)
+
+
+def _fixed_values(build: Build, own: Own, inputs: tuple[int, ...], classes: int) -> Params:
+    """Raises: ValueError: they are not the same the next time."""
+    values = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        values.append(_adapted(_made(build, inputs, classes), own).read_fixed())
+    first, second = values
+    other = [name for name, value in first.items() if name not in second or not torch.equal(value, second[name])]
+    if other or len(first) != len(second):
+        raise ValueError(
+            f"{', '.join(other) or 'what'} is fixed and has other values each time the network is made, so hospitals "
+            "would differ; load its values, or draw them by torch.randn and the like, which are seeded"
+        )
+    return first

@@ -19,20 +19,21 @@ def unfit(module: nn.Module) -> list[str]:
     from opacus.validators import ModuleValidator  # slow to import
 
     found: dict[str, list[str]] = {}
+    module.train()
     for name, part in module.named_modules():
         buffers = [own for own, _ in part.named_buffers(recurse=False)]
         kind = type(part).__name__
         if buffers:
             what = f"{kind} keeps {', '.join(buffers)}, which training writes past clipping and noise; {REMEDY}"
             found.setdefault(what, []).append(name)
-        elif isinstance(part, _NormBase) and not _of_one_example(part):
+        elif isinstance(part, _NormBase) and part.training and not _of_one_example(part):
             found.setdefault(f"{kind} mixes the examples of a batch; {REMEDY}", []).append(name)
     complaints = [f"{what} (at {_listed(names)})" for what, names in found.items()]
     if complaints:
         return complaints
     if not any(p.requires_grad for p in module.parameters()):
         return ["the network has no parameter to train; use another one"]
-    return [f"opacus: {error}" for error in ModuleValidator.validate(module.train(), strict=False)]
+    return [f"opacus: {error}" for error in ModuleValidator.validate(module, strict=False)]
 
 
 def _of_one_example(part: _NormBase) -> bool:

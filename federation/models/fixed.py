@@ -1,0 +1,108 @@
+"""What the author of a network fixed: frozen parameters, and buffers that training does not change.
+
+They are taken out of a network's parameters and buffers and stay with it as plain attributes. So no method trains,
+clips, noises or sends them, and `state_dict` does not know them. Fixed are
+
+* parameters that do not require a gradient;
+* buffers inside a submodule whose parameters are all frozen; its norms stay in evaluation mode (as in Keras, where a
+  layer that is not trainable infers), for a running mean that goes on is training, too;
+* buffers of a submodule that `train()` leaves in evaluation mode, because its author overrode it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from privacy.message import Params
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """parameters, buffers: names of fixed tensors. still: paths of norms that stay in evaluation mode."""
+
+    parameters: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    still: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all fixed tensors."""
+        return self.parameters + self.buffers
+
+
+def find_fixed(network: nn.Module) -> Fixed:
+    """What of a network, as its author made it, is fixed."""
+    frozen = [f"{path}." if path else "" for path, part in network.named_modules() if _is_frozen(part)]
+    resting = _resting(network)
+    buffers, still = list[str](), list[str]()
+    for path, part in network.named_modules():
+        inside = f"{path}.".startswith(tuple(frozen))
+        if inside and isinstance(part, _NormBase):
+            still.append(path)
+        if inside or path in resting:
+            buffers += [f"{path}.{name}".lstrip(".") for name, _ in part.named_buffers(recurse=False)]
+    parameters = [n for n, p in network.named_parameters(remove_duplicate=False) if not p.requires_grad]
+    return Fixed(tuple(parameters), tuple(buffers), tuple(still))
+
+
+def hide_fixed(network: nn.Module, fixed: Fixed) -> None:
+    """Make fixed tensors plain attributes."""
+    for name in fixed.names:
+        part, last = _place(network, name)
+        registered = part._parameters if name in fixed.parameters else part._buffers
+        tensor = registered.pop(last)
+        part._non_persistent_buffers_set.discard(last)
+        setattr(part, last, None if tensor is None else tensor.detach())
+
+
+def show_fixed(network: nn.Module, fixed: Fixed) -> None:
+    """Make fixed tensors parameters and buffers again, so that `state_dict` and `parameters` know them."""
+    for name in fixed.names:
+        part, last = _place(network, name)
+        tensor = getattr(part, last)
+        delattr(part, last)
+        if name in fixed.parameters:
+            part.register_parameter(last, nn.Parameter(tensor, requires_grad=False))
+        else:
+            part.register_buffer(last, tensor)
+
+
+def read_fixed(network: nn.Module, fixed: Fixed) -> Params:
+    """Hidden tensors by name."""
+    return {name: getattr(*_place(network, name)) for name in fixed.names}
+
+
+def write_fixed(network: nn.Module, values: Params) -> None:
+    """Hidden tensors become those of that name, without a copy: nobody changes them."""
+    for name, value in values.items():
+        part, last = _place(network, name)
+        setattr(part, last, value)
+
+
+def apply_to_fixed(network: nn.Module, fixed: Fixed, function: Callable[[Tensor], Tensor]) -> None:
+    """What `nn.Module._apply` does to parameters: another device, another type."""
+    write_fixed(network, {name: function(value) for name, value in read_fixed(network, fixed).items()})
+
+
+def _is_frozen(part: nn.Module) -> bool:
+    parameters = list(part.parameters())
+    return bool(parameters) and not any(p.requires_grad for p in parameters)
+
+
+def _resting(network: nn.Module) -> set[str]:
+    """Paths of submodules that stay in evaluation mode when the network is told to train."""
+    before = [(part, part.training) for part in network.modules()]
+    network.train()
+    resting = {path for path, part in network.named_modules() if not part.training}
+    for part, training in before:
+        part.training = training
+    return resting
+
+
+def _place(network: nn.Module, name: str) -> tuple[nn.Module, str]:
+    above, _, last = name.rpartition(".")
+    return network.get_submodule(above), last
