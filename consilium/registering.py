@@ -40,9 +40,9 @@ def own(
     """
     called = name or str(getattr(build, "__name__", "network")).lower()
     try:
-        register_network(called, build)
+        code = register_network(called, build)
         first = (stem,) if isinstance(stem, str) else tuple(stem)
-        return Own(network=called, stem=first, blocks=tuple(blocks), head=head, kind=kind)
+        return Own(network=called, stem=first, blocks=tuple(blocks), head=head, kind=kind, code=code)
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem(("model",), str(error))]) from error
 

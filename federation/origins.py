@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from federation.code_digest import code_digest
 from federation.installed import Offer
 from federation.models.own import Own, builder_of
-from federation.registry import is_registered, offered, place_of, source_digest
+from federation.registry import is_registered, offered, place_of
 from privacy.message import Json
 
 PACKAGES = "packages"
@@ -17,7 +18,7 @@ PACKAGES = "packages"
 class Origin(NamedTuple):
     """Where a class is from. what: as `method trimmed_mean`. source: the package and its version; of a class that was
     registered in a process, its module and name. digest: SHA-256 of the package (`federation.installed.digest_of`), or
-    of the registered class's file; empty if it has none. offer: None for a registered class.
+    of the registered code (`federation.code_digest`). offer: None for a registered class.
     """
 
     what: str
@@ -36,7 +37,10 @@ def identity(*settings: object) -> dict[str, Json]:
     """What a result depends on besides settings, where code that is not ours takes part: digests, by source; empty
     without such code, so that digests of other runs stay the same.
     """
-    found: dict[str, Json] = {origin.source: origin.digest for origin in origins(*settings)}
+    found: dict[str, Json] = {}
+    for origin in origins(*settings):  # several may have one place, as lambdas of a module
+        before = found.get(origin.source)
+        found[origin.source] = origin.digest if before is None else f"{before} {origin.digest}"
     return {PACKAGES: found} if found else {}
 
 
@@ -87,9 +91,9 @@ def _origin(kind: type, value: object) -> Origin | None:
     if (found := offered(kind)) is not None:
         group, offer = found
         return Origin(f"{group.what} {getattr(value, group.tag)}", offer.source, offer.digest, offer)
-    if isinstance(value, Own) and (build := builder_of(value.network)) is not None:
-        return Origin(f"network {value.network}", place_of(build), source_digest(build))
+    if isinstance(value, Own) and (build := builder_of(value)) is not None:
+        return Origin(f"network {value.network}", place_of(build), value.code or code_digest(build))
     if is_registered(kind):
         name = getattr(value, "name", None) or getattr(value, "kind", "")
-        return Origin(str(name), place_of(kind), source_digest(kind))
+        return Origin(str(name), place_of(kind), code_digest(kind))
     return None

@@ -13,15 +13,12 @@ imported.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import inspect
 import json
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from federation.installed import Offer, load, offers
@@ -191,7 +188,9 @@ def class_named(group: Group, name: str) -> type | None:
     """
     here = _PERMITTED.get() or Permission({})
     if (kind := _REGISTERED.get((group.group, name))) is not None:
-        here.used.add((f"{group.what} {name}", place_of(kind), source_digest(kind)))
+        from federation.code_digest import code_digest  # brings torch
+
+        here.used.add((f"{group.what} {name}", place_of(kind), code_digest(kind)))
         return kind
     if (offer := offer_of(group, name)) is None:
         return None
@@ -231,18 +230,6 @@ def complaints(group: Group, kind: object) -> list[str]:
 def place_of(kind: object) -> str:
     """Module and name of a class or function."""
     return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', type(kind).__name__)}"
-
-
-@lru_cache(maxsize=256)
-def source_digest(kind: Any) -> str:
-    """SHA-256 of the file of a registered class or function, or of its lines in a notebook; empty if neither can be
-    had."""
-    try:
-        path = Path(inspect.getsourcefile(kind) or "")
-        data = path.read_bytes() if path.is_file() else inspect.getsource(kind).encode()
-    except (OSError, TypeError):
-        return ""
-    return hashlib.sha256(data).hexdigest()
 
 
 @lru_cache(maxsize=256)

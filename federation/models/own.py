@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from federation.code_digest import code_digest
 from federation.models.fixed import Fixed, apply_to_fixed, find_fixed, hide_fixed, read_fixed, show_fixed, write_fixed
 from federation.task import Kind, Output, cross_entropy, overlap_loss
 from privacy.message import Params
@@ -26,7 +27,8 @@ ELSEWHERE = (
     "a network of one's own is known only where it was registered; for hospitals on other machines put it into a "
     "package that each installs (docs/how-to/extend.md)"
 )
-_BUILDERS: dict[str, Build] = {}
+_BUILDERS: dict[tuple[str, str], Build] = {}
+"""By name and digest of the code, the last one registered last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class Own:
     """A registered network. network: the name under which it was registered. stem: paths of the submodules that come
     first, as in [conv1, bn1]. blocks: a path each, in the order from input to output. head: path of the last layer, a
     Linear, or a 1x1 convolution in segmentation; what it gets are the network's features, what it gives the logits.
-    kind: of the task.
+    kind: of the task. code: digest of its code (`federation.code_digest`); empty = the last one of that name.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -45,6 +47,7 @@ class Own:
     blocks: tuple[str, ...] = ()
     head: str
     kind: Kind = "classification"
+    code: str = ""
 
     def __post_init__(self) -> None:
         given = {"network": (self.network,), "stem": self.stem, "blocks": self.blocks, "head": (self.head,)}
@@ -57,9 +60,14 @@ class Own:
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A new network. Raises: ValueError: nobody registered it here, or it cannot be adapted: all that is wrong."""
-        build = _BUILDERS.get(self.network)
+        build = builder_of(self)
+        if build is None and (others := [code for name, code in _BUILDERS if name == self.network]):
+            raise ValueError(
+                f"the network {self.network!r} that is registered here has other code ({others[-1][:12]}) than these "
+                f"settings name ({self.code[:12]}): define it as it was, or train anew with it as it is"
+            )
         if build is None:
-            known = ", ".join(sorted(_BUILDERS)) or "none"
+            known = ", ".join(sorted({name for name, _ in _BUILDERS})) or "none"
             raise ValueError(f"no network {self.network!r} is registered here (there is {known}): {ELSEWHERE}")
         fixed = _tried(build, self, inputs, classes)
         module = _adapted(_made(build, inputs, classes), self)
@@ -71,21 +79,30 @@ class Own:
         return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
 
 
-def register_network(name: str, build: Build) -> None:
+def register_network(name: str, build: Build) -> str:
     """Let settings of this process name a network. build: makes a new `nn.Module`; called with `inputs`, the shape of
-    an example, and `classes`, if it takes arguments.
+    an example, and `classes`, if it takes arguments. Networks of one name and other code stand beside each other.
+
+    Returns:
+        The digest of its code, by which `Own` tells it from others of that name.
 
     Raises:
         TypeError: it cannot be called; a module instead of what makes one would be shared by all hospitals.
+        ValueError: it holds a value that cannot be compared (`federation.code_digest`).
     """
     if isinstance(build, nn.Module) or not callable(build):
         raise TypeError(f"build must be a function or class that makes a network, found {type(build).__name__}")
-    _BUILDERS[name] = build
+    code = code_digest(build)
+    _BUILDERS.pop((name, code), None)
+    _BUILDERS[name, code] = build
+    return code
 
 
-def builder_of(name: str) -> Build | None:
-    """What was registered under a name."""
-    return _BUILDERS.get(name)
+def builder_of(own: Own) -> Build | None:
+    """What was registered under a name, with this code."""
+    if own.code:
+        return _BUILDERS.get((own.network, own.code))
+    return next((build for (name, _), build in reversed(_BUILDERS.items()) if name == own.network), None)
 
 
 class OwnModule(nn.Module):

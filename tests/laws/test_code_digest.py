@@ -1,0 +1,191 @@
+"""Equal digests mean that the same would be computed; other code has another digest, wherever it stands."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from consilium import own
+from federation.code_digest import Undigestible, code_digest
+from federation.models.own import Own, OwnModule, register_network
+from federation.origins import identity
+
+NOTEBOOK = """
+import functools, torch
+from torch import nn
+
+RATE = 3
+
+def scale(x, by=2.0):
+    return x * by
+
+class Base(nn.Module):
+    def half(self, x):
+        return x / 2
+
+class Net(Base):
+    filters = 8
+
+    def __init__(self, drop=0.1):
+        super().__init__()
+        self.lin = nn.Linear(4, self.filters)
+        self.head = nn.Linear(self.filters, 2)
+
+    @property
+    def first(self):
+        return self.lin
+
+    @staticmethod
+    def squared(x):
+        return x.square()
+
+    def forward(self, x):
+        return self.head(scale(self.half(self.lin(x)).relu()) * RATE)
+
+def make():
+    width = 5
+    return lambda: nn.Linear(4, width)
+
+made = make()
+part = functools.partial(Net, drop=0.3)
+"""
+
+EDITS = {  # what in the notebook is edited -> whose digest is another
+    "a class attribute": ("filters = 8", "filters = 32", {"Net", "part"}),
+    "a constructor": ("nn.Linear(4, self.filters)", "nn.Linear(4, self.filters, bias=False)", {"Net", "part"}),
+    "a default": ("drop=0.1", "drop=0.2", {"Net", "part"}),
+    "a base": ("x / 2", "x / 3", {"Base", "Net", "part"}),
+    "a function that it uses": ("x * by", "x + by", {"scale", "Net", "part"}),
+    "a default of a function that it uses": ("by=2.0", "by=2.5", {"scale", "Net", "part"}),
+    "a constant of the module": ("RATE = 3", "RATE = 4", {"Net", "part"}),
+    "a static method": ("x.square()", "x.abs()", {"Net", "part"}),
+    "a property": ("return self.lin\n", "return self.head\n", {"Net", "part"}),
+    "a captured value": ("width = 5", "width = 6", {"made", "make"}),
+    "an argument of a partial": ("drop=0.3", "drop=0.4", {"part"}),
+    "a comment and empty lines": ("RATE = 3", "# a rate\n\n\nRATE = 3", set()),
+}
+NAMES = ("scale", "Base", "Net", "make", "made", "part")
+
+
+def run_cell(source: str, space: dict[str, Any]) -> None:
+    exec(compile(source, f"<{space['__name__']}>", "exec", dont_inherit=True), space)  # noqa: S102 - as a notebook does
+
+
+def digests(source: str, module: str = "notebook") -> dict[str, str]:
+    space: dict[str, Any] = {"__name__": module}
+    run_cell(source, space)
+    return {name: code_digest(space[name]) for name in NAMES}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_changes_the_digests_of_what_it_reaches_and_no_other(edit: str) -> None:
+    old, new, reached = EDITS[edit]
+    assert NOTEBOOK.count(old) == 1
+    before, after = digests(NOTEBOOK), digests(NOTEBOOK.replace(old, new))
+    assert {name for name in NAMES if before[name] != after[name]} == reached
+
+
+def test_the_same_code_has_the_same_digest_in_another_place_and_process(tmp_path: Path) -> None:
+    here = digests(NOTEBOOK)
+    assert digests("\n\n\n" + NOTEBOOK, "elsewhere") == here
+    (tmp_path / "written.py").write_text(NOTEBOOK)
+    tell = (
+        "import written; from federation.code_digest import code_digest; "
+        f"print([code_digest(getattr(written, name)) for name in {NAMES!r}])"
+    )
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+        done = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, env=environment, check=True)
+        assert done.stdout.strip() == repr(list(here.values()))  # once compiled anew, once from a .pyc
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4)
+PLAIN = st.recursive(
+    LEAVES | st.binary(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3) | st.tuples(inner)
+    ),
+    max_leaves=6,
+)
+
+
+def around(value: Any) -> Any:
+    return lambda: value
+
+
+@given(PLAIN, PLAIN)
+def test_functions_around_other_values_have_other_digests(first: Any, second: Any) -> None:
+    assert (code_digest(around(first)) == code_digest(around(second))) == (repr(first) == repr(second))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (torch.zeros(3), torch.tensor([0.0, 0.0, 1.0])),
+        (torch.zeros(3), torch.zeros(3, dtype=torch.float64)),
+        (torch.zeros(2, 3), torch.zeros(3, 2)),
+        (np.arange(3), np.arange(4)),
+        (nn.Linear(2, 2), nn.Linear(2, 2)),
+        (nn.ReLU(), nn.Tanh()),
+        ({1, 2}, {1, 3}),
+        (functools.partial(max, 1), functools.partial(max, 2)),
+        (nn.Linear, nn.Conv2d),
+        (torch.relu, torch.tanh),
+        (Path("a"), Path("b")),
+    ],
+)
+def test_captured_tensors_modules_and_functions_count_by_their_content(first: Any, second: Any) -> None:
+    assert code_digest(around(first)) == code_digest(around(first)) != code_digest(around(second))
+
+
+def test_what_cannot_be_compared_is_refused_with_its_place() -> None:
+    with pytest.raises(Undigestible, match=r"value around it: holds a _io.BytesIO"):
+        code_digest(around(io.BytesIO()))
+    with pytest.raises(Exception, match="nobody can tell whether it is the same"):
+        own(around(io.BytesIO()), stem="0", head="1")
+
+
+def net(width: int) -> Any:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, width), nn.Linear(width, 2))
+
+    return build
+
+
+def test_two_networks_of_one_name_are_two_networks() -> None:
+    narrow, wide = own(net(3), stem="0", head="1"), own(net(9), stem="0", head="1")
+    assert narrow.network == wide.network and narrow != wide
+    sizes = [one.build(inputs=(4,), classes=2).state_dict()["stem.weight"].shape[0] for one in (narrow, wide, narrow)]
+    assert sizes == [3, 9, 3]
+    assert identity(narrow) != identity(wide) and identity((narrow, wide)) not in (identity(narrow), identity(wide))
+    assert isinstance(Own(network=wide.network, stem=("0",), head="1").build(inputs=(4,), classes=2), OwnModule)
+
+
+def test_settings_of_a_network_whose_code_is_another_now_are_refused_by_name() -> None:
+    model = own(net(3), stem="0", head="1", name="edited")
+    other = Own(network="edited", stem=("0",), head="1", code="0" * 64)
+    assert model.build(inputs=(4,), classes=2)
+    with pytest.raises(ValueError, match="'edited' that is registered here has other code"):
+        other.build(inputs=(4,), classes=2)
+    with pytest.raises(ValueError, match="no network 'unknown' is registered here"):
+        Own(network="unknown", stem=("0",), head="1").build(inputs=(4,), classes=2)
+
+
+def test_a_class_that_is_changed_at_work_is_another_network() -> None:
+    space: dict[str, Any] = {"__name__": "notebook"}
+    run_cell(NOTEBOOK, space)
+    before = register_network("changing", space["Net"])
+    space["Net"].filters = 4
+    assert register_network("changing", space["Net"]) != before
