@@ -250,8 +250,8 @@ def distances(cells: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def tables(commit: str, date: str) -> None:
-    """Write the tables of the page."""
+def tables(commit: str, date: str) -> dict[str, Any]:
+    """The tables of the page, but for the one that is measured whenever it is written."""
     cells = known()
     command = "CONSILIUM_DATA=… python benchmarks/augmentation.py"
     about = {"command": command, "commit": commit, "date": date}
@@ -264,7 +264,6 @@ def tables(commit: str, date: str) -> None:
     }
     made = {key: table for key, table in made.items() if table["rows"]}
     made["distances"] = {**about, "columns": sites, "rows": distances(cells)}
-    made["copies"] = {**about, "columns": ["200 pictures", "near copies"], "rows": copies()}
     if tried := [[name, *_tried(cells, name)] for name in TRIED if f"tried/{name}" in cells]:
         how = {**about, "command": f"{command} --tried"}
         made["tried"] = {
@@ -272,7 +271,7 @@ def tables(commit: str, date: str) -> None:
             "columns": ["synthesis", "FD to held-back", "FD of real ones", "near copies"],
             "rows": tried,
         }
-    TABLE.write_text(json.dumps(made, indent=2, ensure_ascii=False) + "\n")
+    return made
 
 
 def _tried(cells: Mapping[str, Any], name: str) -> list[str]:
@@ -308,7 +307,10 @@ def main() -> None:
                 if number < asked.cells:
                     kept(name_of(*cell), measured(configured(*cell, chosen()), folder))
     if asked.commit:
-        tables(asked.commit, asked.date)
+        made = tables(asked.commit, asked.date)
+        about = {key: made["cnn"][key] for key in ("command", "commit", "date")}
+        made["copies"] = {**about, "columns": ["200 pictures", "near copies"], "rows": copies()}
+        TABLE.write_text(json.dumps(made, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

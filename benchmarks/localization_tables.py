@@ -72,8 +72,8 @@ def lines(book: Mapping[str, Any], seeds: list[str]) -> list[str]:
     return [name for name in READINGS if all(name in book[seed] for seed in seeds)]
 
 
-def main() -> None:
-    book = json.loads(BOOK.read_text())
+def made(book: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of the page."""
     seeds = [seed for seed in REPORTED if {"floors", "as printed"} <= set(book.get(seed, {}))]
     numbers = " ".join(seeds)
     told = {"command": f"python benchmarks/localization.py --seeds {numbers}", "commit": COMMIT, "date": DATE}
@@ -99,7 +99,11 @@ def main() -> None:
         "columns": ["reading", "AUC P", "AUC L", *COLUMNS],
         "rows": readings(book, [CHOSEN]),
     }
-    TABLE.write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
+    return tables
+
+
+def main() -> None:
+    TABLE.write_text(json.dumps(made(json.loads(BOOK.read_text())), indent=1, ensure_ascii=False) + "\n")
 
 
 COLUMNS = (

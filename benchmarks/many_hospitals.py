@@ -133,11 +133,11 @@ def measured(folder: str, sites: int, case: str) -> dict[str, float]:
         }
 
 
-def tables(kept: Mapping[str, Any], commit: str) -> None:
-    """Write the figures of the page."""
+def tables(kept: Mapping[str, Any], commit: str) -> dict[str, Any]:
+    """The tables that this program measures."""
     columns = ["hospitals", "asked a round", "CPU s a round", "CPU ms a hospital asked", "files a hospital"]
     columns += ["KiB a hospital", "memory, MiB: first and last round", "state, KiB: first and last", "replies lost"]
-    made: dict[str, Any] = json.loads(TABLE.read_text()) if TABLE.exists() else {}  # others' tables stay
+    made: dict[str, Any] = {}
     for case in CASES:
         rows = []
         for sites in SIZES:
@@ -151,7 +151,7 @@ def tables(kept: Mapping[str, Any], commit: str) -> None:
         about = {"command": "PYTHONPATH=. python benchmarks/many_hospitals.py", "commit": commit}
         date = datetime.now(UTC).strftime("%Y-%m-%d")
         made[case] = {**about, "date": date, "columns": columns, "rows": rows}
-    TABLE.write_text(json.dumps(made, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return made
 
 
 def main() -> None:
@@ -170,7 +170,8 @@ def main() -> None:
                 print(key, kept[key], flush=True)
                 KEPT.write_text(json.dumps(kept, indent=1) + "\n")
     if asked.commit:
-        tables(json.loads(KEPT.read_text()), asked.commit)
+        told = json.loads(TABLE.read_text()) | tables(json.loads(KEPT.read_text()), asked.commit)  # others' tables stay
+        TABLE.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

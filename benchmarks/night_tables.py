@@ -69,7 +69,7 @@ def broken(book: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def written(commit: str) -> None:
+def made(commit: str) -> dict[str, Any]:
     """The tables, of the figures that came with a commit."""
     book = json.loads(BOOK.read_text())
     about = {"command": COMMAND, "commit": commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
@@ -85,7 +85,11 @@ def written(commit: str) -> None:
         "handed over, says the worklist",
     ]
     tables["broken"] = {**about, "columns": columns, "rows": broken(book)}
-    PAGE.write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
+    return tables
+
+
+def written(commit: str) -> None:
+    PAGE.write_text(json.dumps(made(commit), indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -215,7 +215,8 @@ def scores(contrast: str) -> dict[str, Scores]:
     return {n: found for n, found in every.items() if len(found) >= FEWEST}
 
 
-def main() -> None:
+def made() -> dict[str, object]:
+    """The tables of the page."""
     told: dict[str, object] = {}
     for contrast in BOOKS:
         every, name = scores(contrast), "phantom" if contrast == "adc" else contrast
@@ -227,8 +228,11 @@ def main() -> None:
     told["detector"] = detector(json.loads((ROOT / "benchmarks/detector_slices.json").read_text()))
     told["cameras"] = cameras(json.loads((ROOT / "benchmarks/cameras.json").read_text()))
     told["fundus"] = fundus(json.loads((ROOT / "benchmarks/fundus_cameras.json").read_text()))
-    text = json.dumps(told, indent=1, ensure_ascii=False)
-    TABLE.write_text(text + "\n")
+    return told
+
+
+def main() -> None:
+    TABLE.write_text(json.dumps(made(), indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

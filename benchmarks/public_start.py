@@ -228,11 +228,11 @@ def main() -> None:
     path = Path(__file__).with_suffix(".json")
     before = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(figures := {**before, options.data: kept}, indent=1) + "\n")
-    told = {key: _table(key, one) for key, one in figures.items()}
+    told = json.loads(TABLE.read_text()) | {key: table(key, one) for key, one in figures.items()}
     TABLE.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
 
-def _table(key: str, kept: dict) -> dict[str, object]:
+def table(key: str, kept: dict) -> dict[str, object]:
     rows = [["the start as it is (ε = 0)", "", interval(kept["nobody"]), "", ""]]
     for privacy, found in kept["found"].items():
         gains = [[b - a for a, b in zip(found["random"], found["public"], strict=True)]]

@@ -12,11 +12,12 @@ add or remove, delta 1e-5. Figures in benchmarks/synthesis_on_skin.json.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,6 +88,11 @@ def said_of(figure: str, values: np.ndarray) -> str:
 def main() -> None:
     options = asked(str(__doc__), HERE / "synthesis_on_skin.json", splits=5)
     kept = collected(options, {archive: partial(lines_of, archive=archive) for archive in ARCHIVES})
+    write_tables(TABLE, tables(kept, options.commit))
+
+
+def tables(kept: Mapping[str, Mapping[str, float]], commit: str) -> dict[str, Any]:
+    """The table of the page."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for key, of in kept.items():
         archive, line, epsilon = key.split(" | ")
@@ -96,12 +102,12 @@ def main() -> None:
     columns = [f"{archive}, {figure}" for archive in ARCHIVES for figure in ("FD", "SW")]
     table = {
         "command": "CONSILIUM_DATA=… python benchmarks/synthesis_on_skin.py",
-        "commit": options.commit,
+        "commit": commit,
         "date": datetime.now(UTC).date().isoformat(),
         "columns": ["way", "ε of a lesion", *columns],
         "rows": [[*key, *(cells[column] for column in columns)] for key, cells in found.items()],
     }
-    write_tables(TABLE, {"synthesis": table})
+    return {"synthesis": table}
 
 
 if __name__ == "__main__":

@@ -214,6 +214,7 @@ def noise() -> str:
     lines = ["| a record is | drawn in a step | steps | multiplier on the sum | true ε at δ = 1e-5 |", "|---" * 5 + "|"]
     raw, augmented = 100 * 1008 // BATCH, 100 * 7888 // BATCH
     for record, count, steps in (
+        ("a slice of the paper's target", 1008, 5),
         ("a slice of the paper's target", 1008, raw),
         ("a slice of the paper's target", 1008, augmented),
         ("a patient of the paper's target", 152, augmented),

@@ -146,7 +146,7 @@ def parts(book: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def written(commit: str) -> None:
+def made(commit: str) -> dict[str, Any]:
     """Tables of the figures that came with a commit."""
     book = json.loads(BOOK.read_text()) if BOOK.exists() else {}
     about = {"commit": commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
@@ -154,7 +154,7 @@ def written(commit: str) -> None:
     run = "python benchmarks/vafl_as_published.py"
     ours = [f"ours, {what}" for what in ("AUC overall", "AUC, hospitals' mean", "accuracy overall")]
     theirs = [f"paper, {what}" for what in ("AUC overall", "AUC, hospitals' mean", "accuracy overall")]
-    tables = {
+    return {
         "scores": {
             "command": run, **about, "columns": ["case", "line", *theirs, *ours, "seeds"], "rows": scores(book),
         },
@@ -170,7 +170,10 @@ def written(commit: str) -> None:
         "parts": {"command": run, **about, "columns": ["case", "seed", *PARTS.values()], "rows": parts(book)},
         "noise": {"command": f"{run} --noise", **about, "columns": head, "rows": rest[1:]},
     }  # fmt: skip
-    PAGE.write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
+
+
+def written(commit: str) -> None:
+    PAGE.write_text(json.dumps(made(commit), indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -306,6 +306,17 @@ def table(columns: list[str], rows: list[list[str]]) -> dict[str, object]:
 
 COMMIT = "6aec9a8"
 
+
+def tables() -> dict[str, Any]:
+    """The tables of the page."""
+    return {
+        "translators": translators_table(cases()),
+        "limits": limits_table(cases()),
+        "chosen": chosen_table(cases()),
+        "recorded": gans_table(),
+    }
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true")
@@ -318,10 +329,4 @@ if __name__ == "__main__":
     if options.measure:
         measure(options.n, options.seeds, options.translators, options.train)
     else:
-        told = {
-            "translators": translators_table(cases()),
-            "limits": limits_table(cases()),
-            "chosen": chosen_table(cases()),
-            "recorded": gans_table(),
-        }
-        TABLE.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        TABLE.write_text(json.dumps(tables(), indent=1, ensure_ascii=False) + "\n")

@@ -71,3 +71,9 @@ def test_every_figure_of_a_claim_stands_in_the_page_that_it_links(figure, page):
 def test_every_page_of_results_is_linked_from_the_claims():
     linked = set(re.findall(r"\(results/([\w-]+)\.md\)", CLAIMS.read_text()))
     assert linked == {page.stem for page in EACH}
+
+
+def test_the_families_that_the_page_of_laws_counts_are_its_rows():
+    text = (PAGES / "laws.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    assert text.split("\n\n")[1].split()[0] == str(len(rows))
