@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from pipelines.runs.listing import listed
 from pipelines.runs.runner import Results as Ended
 from privacy.message import Json
 from privacy.release import ledger as ledgers
+from privacy.release.chain import Damaged
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,16 +71,18 @@ class Statement:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A finished run. folder: with all its artifacts. yaml: the settings that it ran by; None of a mapping. ran, kept:
-    stages. rows: scores. starts: method -> the digest of the weights with which its networks began, and what is said of
-    them; none for random numbers. losses: method -> hospital -> round -> validation loss. statements: by hospital.
-    recommended: hospital -> the method that its page recommends; None for none, and where the hospital is on another
-    machine and keeps its decision to itself. not_guaranteed: what this run does not
-    promise that a run at real hospitals by reviewed code would; each a sentence.
+    """A finished run, as a record: a later run in its folder changes nothing here. What that one replaced is refused.
+
+    folder: with all its artifacts. report: the folder of its pages. ran, kept: stages. rows: scores. starts: method ->
+    the digest of the weights with which its networks began, and what is said of them; none for random numbers. losses:
+    method -> hospital -> round -> validation loss. statements: by hospital. recommended: hospital -> the method that
+    its page recommends; None for none, and where the hospital is on another machine and keeps its decision to itself.
+    not_guaranteed: what this run does not promise that a run at real hospitals by reviewed code would; each a sentence.
+    settings, digests, heads: the file of settings, SHA-256 of files and ends of ledgers when it ended.
     """
 
     folder: Path
-    yaml: Path | None
+    report: Path
     ran: tuple[str, ...]
     kept: tuple[str, ...]
     rows: tuple[Score, ...] = field(repr=False)
@@ -87,11 +91,27 @@ class Results:
     statements: Mapping[str, Statement] = field(repr=False)
     recommended: Mapping[str, str | None]
     not_guaranteed: tuple[str, ...]
+    settings: Path | None = field(repr=False)
+    digests: Mapping[Path, str] = field(repr=False)
+    heads: Mapping[Path, tuple[int, str]] = field(repr=False)
 
     @property
     def page(self) -> Path:
         """The coordinator's page."""
-        return self.folder / PAGE
+        return self.report / PAGE
+
+    @property
+    def yaml(self) -> Path | None:
+        """The settings that it ran by; None of a mapping. Raises: ValueError: a later run replaced them."""
+        return None if self.settings is None else self._unchanged(self.settings, "the settings")
+
+    def _unchanged(self, path: Path, what: str) -> Path:
+        if _digest(path) == self.digests.get(path):
+            return path
+        raise ValueError(
+            f"{path}: a later run in this folder replaced {what} of this one; take the results of that run, or give "
+            "each run a folder of its own"
+        )
 
     def frame(self) -> pd.DataFrame:
         """The scores as a DataFrame, with the columns of `Score`.
@@ -142,6 +162,7 @@ class Results:
 
         Raises:
             KeyError: there is none here: another name, or the hospital is on another machine, where its models stay.
+            ValueError: a later run replaced it.
         """
         folder = self.folder / "sites" / hospital / READY
         path = folder / f"{method}.safetensors"
@@ -150,6 +171,7 @@ class Results:
                 str(one.relative_to(self.folder / "sites")) for one in self.folder.glob(f"sites/*/{READY}/*")
             )
             raise KeyError(f"no model of {method!r} at {hospital!r}; there are {there}")
+        self._unchanged(path, f"the model of {method!r} at {hospital!r}")
         with permitting("all"):  # whoever calls chose the packages that this process has
             return read_ready(path)
 
@@ -175,7 +197,7 @@ class Results:
             return ready.probabilities(ready.seen(given))
 
     def ledger(self, hospital: str) -> tuple[Mapping[str, Json], ...]:
-        """Every line of a hospital's ledger: what left, at which cost.
+        """Every line of a hospital's ledger up to the end of this run: what left, at which cost.
 
         Raises:
             KeyError: no ledger is here, as of a hospital on another machine, or with a home of its own.
@@ -184,9 +206,10 @@ class Results:
         path = self.folder / "sites" / hospital / FILE
         if not path.is_file():
             raise KeyError(f"no ledger of {hospital!r} at {path}; it lies in the hospital's home, or with the hospital")
-        if complaints := ledgers.verify(path):
+        head = self.heads.get(path)
+        if complaints := ledgers.verify(path, head):
             raise ValueError(f"{path}: {'; '.join(complaints)}")
-        return tuple(ledgers.lines(path))
+        return tuple(ledgers.lines(path))[: None if head is None else head[0]]
 
 
 def _cell(row: Score) -> str:
@@ -214,9 +237,10 @@ def read_results(ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: 
                 site: {int(number): float(loss) for number, loss in own.items()} for site, own in said["losses"].items()
             }
             starts |= {str(said["label"]): said["start"]} if "start" in said else {}
+    models, books = list(folder.glob(f"sites/*/{READY}/*.safetensors")), list(folder.glob(f"sites/*/{FILE}"))
     return Results(
         folder,
-        yaml,
+        report,
         ended.ran,
         ended.kept,
         rows,
@@ -225,7 +249,26 @@ def read_results(ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: 
         _statements(report),
         {one["site"]: (kept.decision.method if (kept := here[one["site"]]) else one["method"]) or None for one in use},
         not_guaranteed,
+        yaml,
+        {path: _digest(path) for path in (*models, *([] if yaml is None else [yaml]))},
+        {path: head for path in books if (head := _head(path)) is not None},
     )
+
+
+def _head(ledger: Path) -> tuple[int, str] | None:
+    """None of one that is damaged, which is told to whoever reads it."""
+    try:
+        return ledgers.head(ledger)
+    except Damaged:
+        return None
+
+
+def _digest(path: Path) -> str:
+    """Empty where there is no file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _score(row: Mapping[str, Any]) -> Score:

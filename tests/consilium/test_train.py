@@ -32,8 +32,8 @@ from pipelines.run import main
 from pipelines.runs.exits import Exit
 from privacy.message import Call, Message
 
-FAIL_AT = [0]
-"""The round of training in which `Failing` fails; 0 = none."""
+FAILS_AT = "CONSILIUM_TEST_FAILS_AT"
+"""In the environment: the round of training in which `Failing` fails. In a list of this module it would be its code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Failing(FedAvg):
     name: Literal["failing"] = "failing"  # type: ignore[assignment]
 
     def send(self: object, state: State, site: str, call: Call) -> Message:
-        if call.request == "train" and call.round == FAIL_AT[0]:
+        if call.request == "train" and call.round == int(os.environ.get(FAILS_AT, "0")):
             raise RuntimeError("the coordinator burns")
         return FedAvg.send(self, state, site, call)
 
@@ -159,16 +159,16 @@ def test_messages_as_bytes_train_the_same_models(plain: Results, tmp_path: Path)
     assert bits[0] == bits[1] and len(bits[0]) > 4
 
 
-def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     consilium.register(Failing)
     try:
-        FAIL_AT[0] = 2
+        monkeypatch.setenv(FAILS_AT, "2")
         with pytest.raises(RunFailed, match="burns") as caught:
             train(tmp_path / "one", method="failing")
         assert caught.value.code is Exit.FAILED and f"python -m pipelines.run {tmp_path}/one/settings.yaml" in str(
             caught.value
         )
-        FAIL_AT[0] = 0
+        monkeypatch.delenv(FAILS_AT)
         resumed, whole = train(tmp_path / "one", method=Failing()), train(tmp_path / "two", method=Failing())
         assert same(resumed, whole) and "ingest" in resumed.kept
         trained = [line for line in resumed.ledger("north") if line["request"] == "train"]
