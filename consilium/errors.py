@@ -36,5 +36,5 @@ def _last_refusals(logs: Iterable[Path]) -> list[str]:
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         last = next((line for line in reversed(lines) if "refused with code" in line or "failed" in line), None)
         if last is not None:
-            found.append(f"{path.parent.name}: {last.partition(' ')[2]}")
+            found.append(f"{path.parent.name}: {last.partition(' ')[2]}; what happened stands in {path}")
     return found

@@ -143,10 +143,23 @@ def _numbers(value: Any, name: str, kinds: str, problems: list[Problem]) -> NDAr
         problems.append(Problem((name,), f"no array of numbers ({error}); give one shape for all examples"))
         return None
     if found.dtype.kind not in kinds:
-        what = "whole numbers" if kinds == WHOLE else "numbers"
-        problems.append(Problem((name,), f"must hold {what}, found {found.dtype}; convert it"))
+        problems.append(Problem((name,), _unlike(found, kinds)))
         return None
     return found
+
+
+def _unlike(found: NDArray[Any], kinds: str) -> str:
+    """What is wrong with an array of another type, and what to do."""
+    if kinds != WHOLE or found.dtype.kind != "f":
+        what = "whole numbers" if kinds == WHOLE else "numbers"
+        return f"must hold {what}, found {found.dtype}; convert it"
+    between = found[~(np.isfinite(found) & (found == np.round(found)))]
+    if not len(between):
+        return f"must hold classes as whole numbers, found {found.dtype}; say y.astype(int)"
+    return (
+        f"must hold classes 0, 1, ..., found measurements such as {between.flat[0]:g} ({found.dtype}); nothing here "
+        "learns to predict a measurement: make classes of it, as (y > 20).astype(int)"
+    )
 
 
 def _names(patient: object, count: int | None, problems: list[Problem]) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.parameters import prefixed, read
+from federation.promised import name_among
 from federation.task import Output, Task
 from privacy.dp.access import Draw
 from privacy.message import Call, Message
@@ -55,7 +56,9 @@ class Alone:
     name: Literal["local_ridge", "local_svm"] = "local_ridge"
 
     def network(self, task: Task) -> Machine:
-        return Machine(task.inputs, task.classes, WAVES if self.name == "local_svm" else 0)
+        return Machine(
+            task.inputs, task.classes, WAVES if name_among(self, ("local_ridge", "local_svm")) == "local_svm" else 0
+        )
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         found = []

@@ -28,6 +28,7 @@ from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, descend_from, merged, reply
 from federation.parameters import difference, loaded, mark_buffers, prefixed, section, zeros
+from federation.promised import name_among
 from privacy.message import Call, Message
 from privacy.settings_error import refuse, unmet
 
@@ -91,8 +92,9 @@ class FedOpt:
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         """The next second moment: never negative."""
-        if self.name == "fedadagrad":
+        kind = name_among(self, ("fedadam", "fedyogi", "fedadagrad"))
+        if kind == "fedadagrad":
             return v + square
-        if self.name == "fedyogi":
+        if kind == "fedyogi":
             return v - (1 - self.beta2) * square * torch.sign(v - square)
         return self.beta2 * v + (1 - self.beta2) * square

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, get_args, get_origin, get_type_hints
 
 
@@ -13,6 +13,19 @@ def names_of(kind: type, tag: str = "name") -> tuple[str, ...]:
     """The values of a class's field by which settings choose it; () if it is no literal."""
     hint = get_type_hints(kind).get(tag)
     return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def name_among(method: object, names: Collection[str]) -> str:
+    """Which of these names a method computes as: its own, or that of the nearest base, where a subclass has another.
+
+    Raises:
+        KeyError: none of them.
+    """
+    given = [getattr(method, "name", ""), *(vars(base).get("name") for base in type(method).__mro__)]
+    for name in given:
+        if name in names:
+            return str(name)
+    raise KeyError(f"{given[0]!r} is none of {', '.join(sorted(names))}, and nor is a base of {type(method).__name__}")
 
 
 def lacking(kind: object, needs: type, tag: str) -> list[str]:

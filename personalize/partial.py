@@ -34,6 +34,7 @@ from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights, descend_from
 from federation.parameters import loaded, section
+from federation.promised import name_among
 from personalize import sharing
 from personalize.sharing import SHARED, Shared, merge_shared, parts, split_model, without_effect
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
@@ -59,14 +60,19 @@ class Partial:
 
     def __post_init__(self) -> None:
         problems = unmet(self, depth=(self.depth is None or self.depth >= 0, ">= 0"))
-        if self.depth is not None and self.name != "splitnn":
+        if self.depth is not None and self.kind != "splitnn":
             text = f"belongs to splitnn, found depth {self.depth} with {self.name}: leave it out"
             problems.append(Problem(("depth",), text))
         refuse(problems)
 
+    @property
+    def kind(self) -> str:
+        """Which of the names it computes as; a subclass may have another name."""
+        return name_among(self, SHARED)
+
     def shared(self, module: nn.Module) -> Shared:
         """A predicate that says which of this network's parameters and buffers are shared."""
-        return SHARED[self.name](module, DEPTH if self.depth is None else self.depth)
+        return SHARED[self.kind](module, DEPTH if self.depth is None else self.depth)
 
     network = FedAvg.network
 
@@ -77,10 +83,10 @@ class Partial:
             "splitnn": f"choose a depth from 1 to {before}" if before else "choose a network with more than a head",
             "private_intercept": "choose a network whose head has a bias and other parameters",
         }
-        return without_effect(module, self.shared(module), self.name, remedies.get(self.name, "choose another network"))
+        return without_effect(module, self.shared(module), self.name, remedies.get(self.kind, "choose another network"))
 
     def introduce(self, site: Site) -> Message:
-        if self.name != INTERCEPT or site.work.balance:
+        if self.kind != INTERCEPT or site.work.balance:
             return Message()
         shares: list[Json] = site.shares().tolist()
         return Message({}, {"shares": shares})
@@ -101,7 +107,7 @@ class Partial:
         return split_model(module, self.shared(module), site, descent.optimizer)
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        merged = merge_shared(state, replies, self.weights or ("uniform" if self.name == "fedbn" else "size"))
+        merged = merge_shared(state, replies, self.weights or ("uniform" if self.kind == "fedbn" else "size"))
         return Message(merged.tensors, state.facts)
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:

@@ -29,8 +29,11 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights, merged, reply
 from federation.local import Local
 from federation.parameters import combined, loaded, prefixed, read, section, trainable, zeros
+from federation.promised import name_among
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 from privacy.settings_error import Problem, refuse, unmet
+
+KINDS = "pgfed", "pgfedmo"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,7 @@ class PGFed:
             alpha_0=(self.alpha_0 is None or self.alpha_0 >= 0, ">= 0"),
             beta=(self.beta is None or 0 <= self.beta < 1, "in [0, 1)"),
         )
-        if self.beta and self.name == "pgfed":
+        if self.beta and name_among(self, KINDS) == "pgfed":
             text = f"belongs to pgfedmo, found {self.beta}: say name: pgfedmo, or leave it out"
             problems.append(Problem(("beta",), text))
         refuse(problems)
@@ -68,7 +71,7 @@ class PGFed:
     @property
     def momentum(self) -> float:
         """beta of pgfedmo; 0 for pgfed."""
-        if self.name == "pgfed":
+        if name_among(self, KINDS) == "pgfed":
             return 0.0
         return 0.5 if self.beta is None else self.beta
 

@@ -8,7 +8,7 @@ on another machine has none: there an installed package offers the network (`fed
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -219,15 +219,35 @@ def _head_problems(network: nn.Module, head: str, kind: Kind) -> Iterator[str]:
 
 
 def _made(build: Build, inputs: tuple[int, ...], classes: int) -> nn.Module:
+    given: dict[str, Any] = {"inputs": inputs, "classes": classes}
+    parameters = _parameters_of(build)
+    takes = [name for name, one in parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    # Of a class they are those of `nn.Module`, which takes none.
+    everything = not isinstance(build, type) and any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    needs = [
+        name
+        for name, one in parameters.items()
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL) and name not in given
+    ]
+    if needs:
+        raise ValueError(
+            f"the network needs {', '.join(needs)}, and is given only inputs (the shape of an example) and classes, "
+            "where it takes them; give it a default, or say what it is: functools.partial(Net, width=8)"
+        )
     try:
-        takes = inspect.signature(build).parameters
-        said: dict[str, Any] = {"inputs": inputs, "classes": classes} if takes else {}
-        found = build(**said)
+        found = build(**{name: value for name, value in given.items() if everything or name in takes})
     except Exception as error:  # its own code
         raise ValueError(f"the network cannot be made ({type(error).__name__}: {error})") from error
     if not isinstance(found, nn.Module):
         raise ValueError(f"build must return an nn.Module, found {type(found).__name__}")
     return found
+
+
+def _parameters_of(build: Build) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(build).parameters
+    except ValueError:  # some built-in classes tell no signature
+        return {}
 
 
 @lru_cache(maxsize=64)

@@ -354,7 +354,9 @@ def test_files_that_cannot_be_read_end_with_the_hospitals_own_words(tmp_path: Pa
     settings = {"north": {"source": {"kind": "tensors", "file": str(tmp_path / "north.st")}}}
     with pytest.raises(RunFailed, match="cannot be read as safetensors") as caught:
         train(tmp_path / "x", settings, settings={**SMALL, "images": {"kind": "tensors", "inputs": [4]}})
-    assert caught.value.code is Exit.DATA and len(caught.value.details) == 1
+    (detail,) = caught.value.details
+    log = tmp_path / "x" / "run" / "sites" / "north" / "log.txt"
+    assert caught.value.code is Exit.DATA and detail.endswith(f"what happened stands in {log}") and log.is_file()
 
 
 def test_the_process_is_left_as_it_was(plain: Results) -> None:

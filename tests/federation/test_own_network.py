@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -245,3 +246,45 @@ def test_several_submodules_are_one_stem() -> None:
 
     module = adapted(Three(), stem=("a", "b"), blocks=(), head="c")
     assert isinstance(module, OwnModule) and {name.split(".")[0] for name in read(module)} == {"stem", "head"}
+
+
+def _lone(width: int = 6) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, width), nn.Linear(width, 2))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: _lone(),
+        lambda width=5: _lone(width),
+        lambda inputs: _lone(*inputs),
+        lambda classes, drop=0.1: _lone(3 * classes),
+        lambda inputs, classes: _lone(inputs[0] * classes),
+        lambda *, classes, width=5: _lone(width),
+        lambda **given: _lone(given["inputs"][0]),
+        lambda *rest: _lone(),
+        functools.partial(_lone, width=3),
+    ],
+)
+def test_a_network_is_given_what_its_signature_names(build: Any) -> None:
+    register_network("signed", build)
+    module = Own(network="signed", stem=("0",), head="1").build(inputs=(4,), classes=2)
+    assert module(torch.randn(3, 4)).logits.shape == (3, 2)
+
+
+def test_what_a_network_needs_and_nobody_gives_is_named() -> None:
+    def build(width: int, depth: int, classes: int) -> nn.Module:
+        return _lone(width)
+
+    register_network("signed", build)
+    with pytest.raises(ValueError, match=r"the network needs width, depth, and is given only inputs"):
+        Own(network="signed", stem=("0",), head="1").build(inputs=(4,), classes=2)
+
+
+def test_a_class_that_has_no_constructor_is_made_without_arguments() -> None:
+    class Bare(nn.Sequential):
+        pass
+
+    register_network("signed", Bare)
+    with pytest.raises(ValueError, match=r"no submodule .0.|cannot take examples|must return logits"):
+        Own(network="signed", stem=("0",), head="1").build(inputs=(4,), classes=2)
