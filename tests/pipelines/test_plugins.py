@@ -191,6 +191,15 @@ def test_the_command_lists_packages_and_who_permits_them(offer: Offer, capsys: A
     assert plugins.main(["nowhere.yaml"]) == 2
 
 
+def test_a_package_that_changed_since_is_permitted_by_nobody_in_the_list(offer: Offer, capsys: Any) -> None:
+    stale = ("0" if offer.digest[0] != "0" else "1") + offer.digest[1:]
+    Path("stale.yaml").write_text(yaml.safe_dump({"plugins": {offer.distribution: stale}}))
+    Path("none.yaml").write_text(yaml.safe_dump({"plugins": {"another": offer.digest}}))
+    assert plugins.main(["stale.yaml", "none.yaml", "--json"]) == 0
+    rows = [row for row in json.loads(capsys.readouterr().out) if row["package"] == offer.distribution]
+    assert rows and all(row["permitted"] == [] for row in rows)
+
+
 def test_a_policy_names_packages_as_they_are_and_digests_whole() -> None:
     with pytest.raises(ValueError, match=r"plugins\.Some_Name.*lower case.*plugins\.good must be a digest of 64"):
         Policy(plugins={"Some_Name": "0" * 64, "good": "123"})
