@@ -19,6 +19,7 @@ from pipelines.settings.task import MOST
 from privacy.settings_error import Problem
 
 SHOWN = 4
+AGAIN = 32  # items that are read twice: what flips half of them is missed once in 4e9
 REAL, WHOLE = "fiub", "iub"  # numpy's letters of kinds of numbers
 
 
@@ -85,14 +86,17 @@ class Examples:
     def of(items: Any, patient: Sequence[object] | Literal["each"] | None = None, **more: Any) -> Examples:
         """All items of a `torch.utils.data.Dataset`, or of any sequence, read once in their order.
 
-        items: (x, y, patient) each, or (x, y) with `patient` given apart. more: `split`, as of `Examples`. Transforms
-        that draw random numbers are drawn once; the run's own are in `Work(augment=...)`.
+        items: (x, y, patient) each, or (x, y) with `patient` given apart. more: `split`, as of `Examples`. Up to
+        AGAIN items are read twice: a Dataset that draws random numbers would be frozen as drawn, test patients too,
+        so it is refused; the run draws views of training patients only, by `Work(augment=...)`.
 
         Raises:
             ConfigError: all that is wrong.
         """
         try:
-            parts = [tuple(items[number]) for number in range(len(items))]
+            read = [items[number] for number in range(len(items))]
+            _refuse_dictionaries(items, read)
+            parts = [tuple(item) for item in read]
         except (TypeError, KeyError) as error:
             text = f"{type(items).__name__} is no sequence of (x, y, patient): {error}; give a Dataset with a length"
             raise ConfigError([Problem((), text)]) from error
@@ -103,6 +107,7 @@ class Examples:
             form = "(x, y, patient)" if wanted == 3 else "(x, y)"
             text = f"{type(items).__name__} has {found}; each must be {form}"
             raise ConfigError([Problem((), text + also)])
+        _refuse_random(items, parts)
         whose = [_scalar(one[2]) for one in parts] if patient is None else patient
         x, y = _stacked([one[0] for one in parts], "x"), _stacked([one[1] for one in parts], "y")
         return Examples(x, None, whose, mask=y, **more) if y.ndim > 1 else Examples(x, y, whose, **more)
@@ -111,6 +116,26 @@ class Examples:
         """The bytes of their file (`pipelines.data.tensor_source`). classes: of the run's task; empty = not said."""
         parts = {"x": self.x, **({"y": self.y} if self.mask is None else {"mask": self.mask})}
         return tensor_bytes(parts, [str(name) for name in self.patient], tuple(map(str, self.split or ())), classes)
+
+
+def _refuse_dictionaries(items: Any, read: Sequence[object]) -> None:
+    if read and isinstance(read[0], Mapping):
+        keys = ", ".join(map(repr, list(read[0])[:SHOWN]))
+        text = f"{type(items).__name__} has dictionaries with {keys}; each item must be (x, y) or (x, y, patient)"
+        raise ConfigError([Problem((), f"{text}: give [(item['image'], item['label']) for item in dataset]")])
+
+
+def _refuse_random(items: Any, parts: Sequence[tuple[Any, ...]]) -> None:
+    step = -(-len(parts) // AGAIN)
+    for number in range(0, len(parts), step):
+        for before, after in zip(parts[number][:2], items[number], strict=False):
+            first, second = _array(before), _array(after)
+            if first.shape != second.shape or first.tobytes() != second.tobytes():
+                text = (
+                    f"{type(items).__name__} gives another item {number} when it is read again: it draws random numbers"
+                )
+                todo = "which would be frozen, in test patients too; take them out, and use Work(augment=...)"
+                raise ConfigError([Problem((), f"{text}, {todo}")])
 
 
 def _single(x: NDArray[Any]) -> NDArray[np.float32]:
