@@ -16,7 +16,7 @@ from torch import nn
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE
 from evaluation.rows import AT_ONE
-from federation.models.own import OwnModule
+from federation.models.own import show_fixed_in
 from federation.registry import permitting
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.ledger import FILE
@@ -180,8 +180,7 @@ class Results:
 
         Raises: KeyError: as `ready`.
         """
-        module = self.ready(method, hospital).module
-        return module.show_fixed() if isinstance(module, OwnModule) else module
+        return show_fixed_in(self.ready(method, hospital).module)
 
     def probabilities(self, method: str, hospital: str, x: Any) -> torch.Tensor:
         """Probabilities (n, classes, *spatial) of new examples x (n, *inputs), as in the evaluation.

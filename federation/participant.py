@@ -24,7 +24,10 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from federation.algorithm import Algorithm, Memory
 from federation.descent import Site
+from federation.models.fixed import digest_of
+from federation.models.own import fixed_in
 from federation.parameters import loaded
+from federation.randomness import seeded
 from federation.task import Task
 from privacy.folder import Folder
 from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
@@ -32,6 +35,7 @@ from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes,
 Checkpoint: TypeAlias = Literal["latest", "global", "local"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("latest", "global", "local")
 NOTES = "notes"
+FIXED = "fixed"
 
 _IDLE: dict[tuple[Algorithm, Task, torch.dtype], nn.Module] = {}
 """The network that scored the last model, its numbers wiped: making one takes as long as all else that a short round
@@ -54,11 +58,12 @@ def participate(
     Returns:
         reply: tensors of the algorithm; facts `algorithm`, `loss` (validation loss of the model after round
         `call.round - 1`, None without validation patients) and `n` (validation examples).
+            An introduction has `algorithm`, and the facts of `facts_of_fixed`.
         memory: to be committed with the reply.
     """
     if call.request == "introduce":
         said = algorithm.introduce(site)
-        return Message(said.tensors, {"algorithm": dict(said.facts)}), memory
+        return Message(said.tensors, {"algorithm": dict(said.facts), **facts_of_fixed(site.task)}), memory
     received = Message(_on(site.device, message.tensors), as_mapping(message.facts.get("algorithm")))
     own = Message(_on(site.device, memory.tensors), as_mapping(memory.facts.get("algorithm")))
     scored = message.facts.get("score") is not False
@@ -79,6 +84,16 @@ def participate(
     if NOTES in kept.facts:
         remembered[NOTES] = {**as_mapping(memory.facts.get(NOTES)), str(call.round): _finite(kept.facts[NOTES])}
     return reply, Message(kept.tensors, remembered)
+
+
+def facts_of_fixed(task: Task) -> Mapping[str, Json]:
+    """The digest of what the author of the task's network fixed, as `fixed`; empty if that is nothing.
+
+    Fixed values are never sent, so that each site has those of its own code: sites must compare them.
+    """
+    with seeded(0):
+        fixed = fixed_in(task.network())
+    return {FIXED: digest_of(fixed)} if fixed else {}
 
 
 def _validate(

@@ -11,7 +11,7 @@ import torch
 from federation.algorithm import Algorithm, Memory
 from federation.descent import Site, Work
 from federation.parameters import read
-from federation.participant import participate
+from federation.participant import facts_of_fixed, participate
 from federation.randomness import seeded
 from federation.task import Task
 from privacy.dp.access import Access, Rows, Split, open_access
@@ -52,7 +52,7 @@ def rehearse_forms(algorithm: Algorithm, task: Task, work: Work, initial: Params
         call = Call("rehearsal", 1, "train", {})
         reply, _ = algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)
         algorithm.merge(state, {site.name: reply})
-    said = Message(introduction.tensors, {"algorithm": dict(introduction.facts)})
+    said = Message(introduction.tensors, {"algorithm": dict(introduction.facts), **facts_of_fixed(task)})
     return Forms(said, Message(reply.tensors, {"algorithm": dict(reply.facts)}))
 
 

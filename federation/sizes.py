@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from federation.models.own import fixed_in
 from federation.task import Task
 
 PARAMETERS = 2**28
@@ -36,7 +37,7 @@ def size_of(algorithm: Builds | None, task: Task) -> int:
     """
     with torch.device("meta"):
         module = task.network() if algorithm is None else algorithm.network(task)
-    return sum(value.numel() for value in module.state_dict().values())
+    return sum(value.numel() for value in (*module.state_dict().values(), *fixed_in(module).values()))
 
 
 def check_size(algorithm: Builds | None, task: Task) -> None:

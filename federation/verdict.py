@@ -7,11 +7,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from federation.participant import FIXED
 from federation.rehearsal import unlike
 from privacy.message import Json, Message, as_mapping
 
 WRONG = MALFORMED, NON_FINITE = "malformed", "non_finite"
 """The codes of `verdict`."""
+OTHER_FIXED = "other_fixed_values"
+"""The code of an introduction from where the network's code gives other values to what its author fixed."""
 LARGEST_COUNT = 10**7
 """The largest number of examples that a hospital is believed: more than any collection of medical images holds, and a
 number without bound would be all of every mean."""
@@ -22,6 +25,8 @@ def check_introduction(reply: Message, form: Message) -> str | None:
     """The code of what is wrong with an introduction, or None. form: a rehearsed one; the first axis of its tensors may
     count examples.
     """
+    if reply.facts.get(FIXED) != form.facts.get(FIXED):
+        return OTHER_FIXED
     return MALFORMED if unlike(reply, form, Message(), first=False) else _unusable(reply)
 
 

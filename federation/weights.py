@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from federation.models.own import OwnModule
@@ -57,12 +58,29 @@ def fitting(found: Params, network: nn.Module, *, head: Literal["kept", "fresh"]
         known = {}
     said = {ours: name for name, ours in reversed(known.items())}  # the name in the file of each of ours
     given = {known.get(name, name): value for name, value in reversed([*found.items()])}  # of one tensor the first name
+    if isinstance(network, OwnModule):
+        given = _without_fixed(given, {network.originals.get(n, n): v for n, v in network.read_fixed().items()}, said)
     if head == "fresh":
         wanted = {name: value for name, value in wanted.items() if not name.startswith(HEAD)}
         given = {name: value for name, value in given.items() if not name.startswith(HEAD)}
     if problems := list(_mismatches(given, wanted, said)):
         raise ValueError("; ".join(problems))
     return {name: given[name].to(value.dtype) for name, value in wanted.items()}
+
+
+def _without_fixed(given: Params, fixed: Params, said: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors without what the network's author fixed, which every hospital has from the network's code.
+
+    Raises:
+        ValueError: the file has other values of it.
+    """
+    both = [name for name in fixed if name in given and not fixed[name].is_meta]
+    if other := [said.get(n, n) for n in both if not torch.equal(given[n].to(fixed[n].dtype), fixed[n].cpu())]:
+        raise ValueError(
+            f"{len(other)} are fixed by the network's author and have other values in the file: {_listed(other)}; load "
+            "them in the network's constructor, so that every hospital has them"
+        )
+    return {name: value for name, value in given.items() if name not in fixed}
 
 
 def _mismatches(given: Params, wanted: Params, said: Mapping[str, str]) -> Iterator[str]:

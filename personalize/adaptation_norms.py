@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from federation.models.fixed import has_fixed_statistics
 from federation.parameters import NORMS
 from federation.task import Output
 
@@ -95,6 +96,7 @@ class AtTest(nn.Module):
 def by_test_statistics(network: nn.Module, statistics: Statistics, affine: Affine) -> None:
     """Make a network's batch norms use the test images' statistics, in place, and freeze all other parameters.
 
+    Statistics that the network's author fixed stay as they are.
     affine: whether scales and shifts of all normalization layers, group norms included, may be trained.
     """
     for p in network.parameters():
@@ -104,7 +106,7 @@ def by_test_statistics(network: nn.Module, statistics: Statistics, affine: Affin
             for p in part.parameters():
                 p.requires_grad_(affine == "trained")
     for name, part in list(network.named_modules()):
-        if isinstance(part, _BatchNorm):
+        if isinstance(part, _BatchNorm) and not has_fixed_statistics(part):
             replace(network, name, ImageNorm(part, name) if statistics == "image" else SetNorm(part))
 
 

@@ -40,6 +40,7 @@ from federation.algorithm import Memory, State
 from federation.descent import Site, Work, averages
 from federation.fedavg import FedAvg, descend_from, merged
 from federation.local import Local
+from federation.models.fixed import has_fixed_statistics
 from federation.moon import contrast, cosine
 from federation.parameters import loaded, prefixed, read, section, select
 from federation.task import Output, Task
@@ -269,7 +270,7 @@ def freeze_statistics(module: nn.Module) -> None:
     """Turn dropout off; batch norms normalize by the batch and do not update running statistics."""
     module.eval()
     for part in module.modules():
-        if isinstance(part, _BatchNorm):
+        if isinstance(part, _BatchNorm) and not has_fixed_statistics(part):
             part.train()
             part.track_running_stats = False
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from consilium.testing.held import hold, hold_equal
+from federation.models.own import fixed_in
 from federation.randomness import seeded
 from federation.task import Model, Output, Task
 from privacy.dp.access import Batch
@@ -85,10 +86,22 @@ def one_seed_gives_one_network(task: Task) -> None:
     hold_equal(made[0], made[1], "two networks from one seed")
 
 
+def what_its_author_fixed_is_kept_from_methods_and_is_the_same_everywhere(task: Task) -> None:
+    """What needs no gradient is no parameter, and two hospitals that build the network have the same of it."""
+    made = []
+    for seed in (7, 8):
+        with seeded(seed):
+            made.append(task.network())
+    odd = [name for name, parameter in made[0].named_parameters() if not parameter.requires_grad]
+    hold(not odd, f"need no gradient, and would be sent: {odd[:5]}; wrap the network by federation.models.own.adapted")
+    hold_equal(fixed_in(made[0]), fixed_in(made[1]), "what is fixed, which every hospital builds anew,")
+
+
 LAWS = (
     outputs_have_the_promised_shapes,
     every_parameter_learns_from_losses_of_single_examples,
     an_example_is_scored_alone_as_among_others,
     one_seed_gives_one_network,
+    what_its_author_fixed_is_kept_from_methods_and_is_the_same_everywhere,
 )
 """Of networks, on a task that they accept."""

@@ -4,29 +4,34 @@ They are taken out of a network's parameters and buffers and stay with it as pla
 clips, noises or sends them, and `state_dict` does not know them. Fixed are
 
 * parameters that do not require a gradient;
-* buffers inside a submodule whose parameters are all frozen; its norms stay in evaluation mode (as in Keras, where a
-  layer that is not trainable infers), for a running mean that goes on is training, too;
+* buffers inside a submodule whose parameters are all frozen; what holds them stays in evaluation mode (as in Keras,
+  where a layer that is not trainable infers), for a running mean, or a spectral norm's vector, that goes on is
+  training, too;
 * buffers of a submodule that `train()` leaves in evaluation mode, because its author overrode it.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from privacy.message import Params
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """parameters, buffers: names of fixed tensors. still: paths of norms that stay in evaluation mode."""
+    """parameters, buffers: names of fixed tensors. still: paths of what stays in evaluation mode because its buffers
+    are fixed. passing: names of the buffers that `state_dict` never had.
+    """
 
     parameters: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     still: tuple[str, ...] = ()
+    passing: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,15 +43,16 @@ def find_fixed(network: nn.Module) -> Fixed:
     """What of a network, as its author made it, is fixed."""
     frozen = [f"{path}." if path else "" for path, part in network.named_modules() if _is_frozen(part)]
     resting = _resting(network)
-    buffers, still = list[str](), list[str]()
-    for path, part in network.named_modules():
-        inside = f"{path}.".startswith(tuple(frozen))
-        if inside and isinstance(part, _NormBase):
+    parameters, buffers, still, passing = list[str](), list[str](), list[str](), list[str]()
+    for path, part in network.named_modules():  # a part that has two places comes once
+        inside, prefix = f"{path}.".startswith(tuple(frozen)), f"{path}." if path else ""
+        parameters += [prefix + name for name, p in part._parameters.items() if p is not None and not p.requires_grad]
+        held = [name for name, value in part._buffers.items() if value is not None]
+        if held and (inside or path in resting):
+            buffers += [prefix + name for name in held]
+            passing += [prefix + name for name in held if name in part._non_persistent_buffers_set]
             still.append(path)
-        if inside or path in resting:
-            buffers += [f"{path}.{name}".lstrip(".") for name, _ in part.named_buffers(recurse=False)]
-    parameters = [n for n, p in network.named_parameters(remove_duplicate=False) if not p.requires_grad]
-    return Fixed(tuple(parameters), tuple(buffers), tuple(still))
+    return Fixed(tuple(parameters), tuple(buffers), tuple(still), tuple(passing))
 
 
 def hide_fixed(network: nn.Module, fixed: Fixed) -> None:
@@ -55,7 +61,6 @@ def hide_fixed(network: nn.Module, fixed: Fixed) -> None:
         part, last = _place(network, name)
         registered = part._parameters if name in fixed.parameters else part._buffers
         tensor = registered.pop(last)
-        part._non_persistent_buffers_set.discard(last)
         setattr(part, last, None if tensor is None else tensor.detach())
 
 
@@ -68,7 +73,7 @@ def show_fixed(network: nn.Module, fixed: Fixed) -> None:
         if name in fixed.parameters:
             part.register_parameter(last, nn.Parameter(tensor, requires_grad=False))
         else:
-            part.register_buffer(last, tensor)
+            part.register_buffer(last, tensor, persistent=name not in fixed.passing)
 
 
 def read_fixed(network: nn.Module, fixed: Fixed) -> Params:
@@ -86,6 +91,20 @@ def write_fixed(network: nn.Module, values: Params) -> None:
 def apply_to_fixed(network: nn.Module, fixed: Fixed, function: Callable[[Tensor], Tensor]) -> None:
     """What `nn.Module._apply` does to parameters: another device, another type."""
     write_fixed(network, {name: function(value) for name, value in read_fixed(network, fixed).items()})
+
+
+def has_fixed_statistics(norm: nn.Module) -> bool:
+    """Whether a norm's running statistics are fixed: whatever else changes statistics leaves these."""
+    return getattr(norm, "running_mean", None) is not None and "running_mean" not in norm._buffers
+
+
+def digest_of(fixed: Params) -> str:
+    """A digest of names, types, shapes and bits."""
+    found = hashlib.sha256()
+    for name, value in sorted(fixed.items()):
+        found.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _is_frozen(part: nn.Module) -> bool:

@@ -121,19 +121,27 @@ class OwnModule(nn.Module):
         self._whole = (whole,)  # in a tuple it is no submodule, or each parameter would have two names
 
     def train(self, mode: bool = True) -> OwnModule:
-        """As the given network does it, which may leave parts in evaluation mode; parts without parameters too."""
-        self.training = mode
+        """As every module, with what a method added; then as the given network does it, which may leave parts in
+        evaluation mode, and has parts without parameters, as dropout between the blocks.
+        """
+        super().train(mode)
         self._whole[0].train(mode)
-        self.head.train(mode)
         for path in self.fixed.still:
             self._whole[0].get_submodule(path).eval()
-        for part in (self.blocks, *([self.stem] if isinstance(self.stem, nn.ModuleList) else [])):
-            part.training = mode  # lists of ours, which the network does not know
         return self
 
     def write_fixed(self, values: Params) -> None:
-        """Take these for what is fixed, by the names of the given network."""
-        write_fixed(self._whole[0], values)
+        """Take these for what is fixed, by the names of the given network.
+
+        Raises:
+            ValueError: names or shapes are not those of what is fixed.
+        """
+        held = self.read_fixed()
+        both = held.keys() & values.keys()
+        if odd := sorted((held.keys() ^ values.keys()) | {n for n in both if held[n].shape != values[n].shape}):
+            raise ValueError(f"what is fixed in the network does not fit: {', '.join(odd[:4])}")
+        buffers = self.fixed.buffers  # copied, because code of the network's author may change them
+        write_fixed(self._whole[0], {n: value.clone() if n in buffers else value for n, value in values.items()})
 
     def read_fixed(self) -> Params:
         """What is fixed, by the names of the given network."""
@@ -170,7 +178,6 @@ def adapted(
     if problems := [*_path_problems(network, paths), *_head_problems(network, head, kind)]:
         raise ValueError("; ".join(problems))
     fixed = find_fixed(network)
-    hide_fixed(network, fixed)
     first = [network.get_submodule(path) for path in stem]
     middle, last = [network.get_submodule(path) for path in blocks], network.get_submodule(head)
     before = network.state_dict(keep_vars=True)
@@ -182,6 +189,37 @@ def adapted(
     module = OwnModule(network, first[0] if len(first) == 1 else nn.ModuleList(first), middle, last, kind, fixed)
     ours = {id(value): name for name, value in module.state_dict(keep_vars=True).items()}
     module.originals = {name: ours[id(value)] for name, value in before.items()}
+    hide_fixed(network, fixed)
+    return module
+
+
+def fixed_in(module: nn.Module) -> Params:
+    """All that is fixed in a method's network, as `<path of an own network>/<name>`; not copied."""
+    return {
+        f"{path}/{name}": value
+        for path, part in module.named_modules()
+        if isinstance(part, OwnModule)
+        for name, value in part.read_fixed().items()
+    }
+
+
+def write_fixed_in(module: nn.Module, values: Params) -> None:
+    """Take these for what is fixed in a method's network; as made, where there are none.
+
+    Raises:
+        ValueError: they do not fit.
+    """
+    for path, part in module.named_modules():
+        theirs = {n.removeprefix(f"{path}/"): v for n, v in values.items() if n.rpartition("/")[0] == path}
+        if theirs and isinstance(part, OwnModule):
+            part.write_fixed(theirs)
+
+
+def show_fixed_in(module: nn.Module) -> nn.Module:
+    """A method's network itself, with what is fixed among its parameters and buffers: whole, not to be trained."""
+    for part in list(module.modules()):
+        if isinstance(part, OwnModule):
+            part.show_fixed()
     return module
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluation.rows import PRIVATE
+from federation.models.own import fixed_in
 from federation.parameters import count, read
 from pipelines.exports.network import preparation
 from pipelines.hospital.beginnings import START, beginnings
@@ -105,7 +106,7 @@ def card(ready: Ready, report: Report | None, *, licence: str, leaves: str) -> d
             "training": {name: facts.get(name) for name in ("rounds_trained", "rounds", "ended")},
             "program": facts.get("program"),
             "checkpoint": facts.get("checkpoint"),
-            "parameters": count(read(ready.module)),
+            "parameters": count({**read(ready.module), **fixed_in(ready.module)}),
             "network": to_plain(ready.task.model),
         },
         "method": {"settings": facts.get("algorithm"), "what": _what(facts), "calibration": facts.get("calibration")},

@@ -18,6 +18,7 @@ from federation.calibration import Centring
 from federation.features.encoder import Encoder
 from federation.models import OnFeatures
 from federation.models.clip import Clip
+from federation.models.own import show_fixed_in
 from federation.task import Output
 from personalize.routing import Routed
 from pipelines.data.images import Features, Slices, Tensors, Volumes
@@ -73,7 +74,7 @@ def exported(ready: Ready) -> Exported:
             f"{label_of(ready)} is routed: each image gets convolution kernels of its own, and a file for other "
             "software has fixed ones; use predict, or export a hospital's own model"
         )
-    made = Exported(ready.module, ready.centring, ready.scale, ready.axes).eval()
+    made = Exported(show_fixed_in(ready.module), ready.centring, ready.scale, ready.axes).eval()
     return made.requires_grad_(False)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from federation.calibration import Calibrated
 from federation.models import OnFeatures
+from federation.models.own import fixed_in
 from federation.origins import packages_of
 from federation.parameters import read
 from harmonize.translation import AnyTranslator
@@ -19,7 +20,7 @@ from pipelines.hospital.frozen import SCALE as FEATURES
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import Opening
 from pipelines.loader.validation import to_plain
-from pipelines.models.file import CENTRING, FORMAT, PREFIX, READY, SCALED, digest_of, ended_in, window_in
+from pipelines.models.file import CENTRING, FIXED, FORMAT, PREFIX, READY, SCALED, digest_of, ended_in, window_in
 from pipelines.models.likeness import ENDING, likeness_of, to_file
 from pipelines.models.translator_file import BESIDE, read_translator, unplaced
 from pipelines.runs.store import DiskFolder, versions
@@ -80,7 +81,8 @@ def make_ready(
     }
     params = {name: tensor.cpu() for name, tensor in read(served.module).items()}
     fitted = {} if served.centring is None else {CENTRING: torch.tensor(served.centring, dtype=torch.float64)}
-    whole = Message({**params, **tensors, **fitted}, facts)
+    fixed = {f"{FIXED}{name}": tensor.cpu().clone() for name, tensor in fixed_in(served.module).items()}
+    whole = Message({**params, **fixed, **tensors, **fitted}, facts)
     data = sealed(to_bytes(whole))
     folder = DiskFolder(hospital.root / READY)
     name = _place(folder, label, data, facts)

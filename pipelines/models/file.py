@@ -21,6 +21,7 @@ from federation.calibration import Calibrated, Centring
 from federation.descent import Work
 from federation.models import AnyModel, NamedModel, OnFeatures
 from federation.models.clip import Clip, held_by
+from federation.models.own import write_fixed_in
 from federation.origins import permitted_in
 from federation.parameters import loaded
 from federation.registry import NotPermitted, permitting
@@ -57,6 +58,7 @@ KIND: TypeAdapter[Kind] = TypeAdapter(Kind)
 PREFIX = "translator:"
 """Prefix of a translator's tensors, in a file that also holds a classifier."""
 SCALED = "features:"
+FIXED = "fixed:"
 """Prefix of the tensors that scale fixed features, in the file of a model that is built on them."""
 CENTRING = "calibration:centring"
 """The tensor (2,) float64 of a calibrated classifier: offset and spread of its logits."""
@@ -170,7 +172,8 @@ def parsed_ready(data: bytes) -> Ready:
             kind = KIND.validate_python(facts.get("kind", "classification"))
             task = Task(model, tuple(wholes_of(facts, "inputs")), whole_of(facts, "classes"), kind)
             algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
-            own = {n: t for n, t in message.tensors.items() if not n.startswith((PREFIX, SCALED)) and n != CENTRING}
+            ours = (PREFIX, SCALED, FIXED)
+            own = {n: t for n, t in message.tensors.items() if not n.startswith(ours) and n != CENTRING}
             scaled = {n.removeprefix(SCALED): t for n, t in message.tensors.items() if n.startswith(SCALED)}
             features = from_tensors(scaled, model) if isinstance(model, OnFeatures) else None
             if features is not None and isinstance(model, Clip):
@@ -178,6 +181,9 @@ def parsed_ready(data: bytes) -> Ready:
             if problems := size_problems(algorithm, task, Work()):
                 raise ValueError("; ".join(problems))
             module = loaded(algorithm.network(task), own).eval()
+            write_fixed_in(
+                module, {n.removeprefix(FIXED): t for n, t in message.tensors.items() if n.startswith(FIXED)}
+            )
             images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
             source = SOURCE.validate_json(json.dumps(facts["source"]), strict=True)
             translate = translation(message)

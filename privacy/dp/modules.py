@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 REMEDY = "use group norm (norm: group)"
 
@@ -28,6 +28,9 @@ def unfit(module: nn.Module) -> list[str]:
             found.setdefault(what, []).append(name)
         elif isinstance(part, _NormBase) and part.training and not _of_one_example(part):
             found.setdefault(f"{kind} mixes the examples of a batch; {REMEDY}", []).append(name)
+        elif isinstance(part, _BatchNorm) and not part.training and any(p.requires_grad for p in part.parameters()):
+            what = f"{kind} trains scale and shift beside fixed statistics; fix these too (requires_grad_(False))"
+            found.setdefault(what, []).append(name)
     complaints = [f"{what} (at {_listed(names)})" for what, names in found.items()]
     if complaints:
         return complaints
