@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import pytest
 import torch
@@ -145,6 +145,30 @@ def test_a_part_that_a_method_adds_changes_its_mode_too() -> None:
     module = built(KINDS["batch norm"])
     module.projector = nn.BatchNorm1d(4)
     assert not module.eval().projector.training and module.train().projector.training
+
+
+def test_what_an_author_keeps_in_evaluation_stays_there_also_without_buffers() -> None:
+    class Kept(Network):
+        def train(self, mode: bool = True) -> Kept:
+            super().train(mode)
+            self.part[1].eval()
+            return self
+
+    module = built(lambda: Kept(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.9))))
+    x = torch.randn(5, 4)
+    assert torch.equal(module.train()(x).features, module(x).features) and module.training
+
+
+def test_a_buffer_that_its_authors_code_changes_is_changed_at_one_hospital_only() -> None:
+    def counted(part: nn.Module, x: Tensor) -> Tensor:
+        part.place += 1
+        return cast(Tensor, part(x))
+
+    here, elsewhere = (built(lambda: Network(passing(), counted)) for _ in range(2))
+    before = elsewhere.read_fixed()["part.place"].clone()
+    here(torch.randn(5, 4))
+    assert torch.equal(elsewhere.read_fixed()["part.place"], before)
+    assert not torch.equal(here.read_fixed()["part.place"], before)
 
 
 def test_other_code_changes_no_fixed_statistics() -> None:
