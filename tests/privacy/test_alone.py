@@ -27,6 +27,7 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.models.monai import Monai
+from federation.models.own import Own, register_network
 from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
 from federation.task import Task
@@ -42,6 +43,7 @@ from pipelines.loader.validation import to_plain
 from privacy.dp import private_access
 from privacy.dp.access import Batch, Rows
 from privacy.dp.chunks import compute_repeatably as repeatably
+from privacy.dp.modules import unfit
 from privacy.dp.moments import SLACK
 from privacy.dp.private_access import PrivateAccess, open_private
 from privacy.dp.protection import Protection
@@ -52,6 +54,23 @@ N = 11
 DENSE = Monai(
     network="DenseNet", norm="group", arguments={"init_features": 16, "growth_rate": 16, "block_config": (1, 1)}
 )
+
+
+class Attending(nn.Module):
+    """Rows of an image as a sequence: attention, then a recurrent layer."""
+
+    def __init__(self, inputs: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.attention = nn.TransformerEncoderLayer(inputs[-1], 2, 24, dropout=0.0, batch_first=True)
+        self.recurrent, self.head = nn.GRU(inputs[-1], 12, batch_first=True), nn.Linear(12, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.recurrent(self.attention(x[:, 0]))[1][-1])
+        return logits
+
+
+CODE = register_network("attending", Attending)
+SEQUENCE = Own(network="attending", stem=("attention",), blocks=("recurrent",), head="head", code=CODE)
 NETWORKS: dict[str, Task] = {
     "mlp": Task(Mlp(hidden=(17, 5)), (13,), 2),
     "mlp, one logit": Task(Mlp(hidden=(25, 1), logits="one"), (16,), 2),
@@ -63,6 +82,7 @@ NETWORKS: dict[str, Task] = {
     "monai": Task(DENSE, (1, 32, 32), 2),
     "unet": Task(UNet(width=4, levels=2, norm="group"), (1, 8, 8), 3, "segmentation"),
     "prompt": small_clip.task(),
+    "attention": Task(SEQUENCE, (1, 16, 16), 2),
 }  # fmt: skip
 
 
@@ -465,6 +485,11 @@ def test_what_leaves_of_a_crafted_network_moves_by_what_is_booked(seed, device):
         rest = with_rows(rows, rows.patient != gone)
         assert np.linalg.norm(whole[0] - histogram(task, module, rest)) <= 1.0
         assert float((whole[1] - clipped_sum(task, module, rest)).norm()) <= SLACK
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(3, 4), nn.GRU(3, 4), nn.MultiheadAttention(4, 2), nn.EmbeddingBag(3, 2)])
+def test_layers_that_give_no_gradient_of_each_example_can_be_trained_privately(layer: nn.Module) -> None:
+    assert unfit(layer) == []
 
 
 def test_rounding_of_rows_that_pass_together_would_be_seen():
