@@ -16,7 +16,7 @@ from torch import nn
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE
 from evaluation.rows import AT_ONE
-from federation.models.own import show_fixed_in
+from federation.models.adapted import show_fixed_in
 from federation.registry import permitting
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.ledger import FILE

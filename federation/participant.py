@@ -24,8 +24,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from federation.algorithm import Algorithm, Memory
 from federation.descent import Site
+from federation.models.adapted import fixed_in
 from federation.models.fixed import digest_of
-from federation.models.own import fixed_in
 from federation.parameters import loaded
 from federation.randomness import seeded
 from federation.task import Task

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from federation.models.own import fixed_in
+from federation.models.adapted import fixed_in
 from federation.task import Task
 
 PARAMETERS = 2**28

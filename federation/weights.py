@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from federation.models.own import OwnModule
+from federation.models.adapted import OwnModule
 from federation.pretraining import HEAD
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from consilium.testing.held import hold, hold_equal
-from federation.models.own import fixed_in
+from federation.models.adapted import fixed_in
 from federation.randomness import seeded
 from federation.task import Model, Output, Task
 from privacy.dp.access import Batch

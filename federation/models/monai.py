@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
+from federation.models.adapted import adapted
 from federation.models.cnn import Norm
-from federation.models.own import adapted
 from federation.task import Kind, Output, cross_entropy, overlap_loss
 from privacy.settings_error import Problem, refuse, shown
 

@@ -8,7 +8,7 @@ on another machine has none: there an installed package offers the network (`fed
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.code_digest import code_digest
-from federation.models.fixed import Fixed, apply_to_fixed, find_fixed, hide_fixed, read_fixed, show_fixed, write_fixed
+from federation.models.adapted import OwnModule, adapted
 from federation.task import Kind, Output, cross_entropy, overlap_loss
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse
@@ -105,155 +105,8 @@ def builder_of(own: Own) -> Build | None:
     return next((build for (name, _), build in reversed(_BUILDERS.items()) if name == own.network), None)
 
 
-class OwnModule(nn.Module):
-    """A network whose parts are named stem, blocks.k and head. Parts are the given network's own submodules, and its
-    own `forward` runs; only the head is called here, so that it can be replaced.
-    What its author fixed is none of its parameters and buffers (`federation.models.fixed`).
-    """
-
-    def __init__(
-        self, whole: nn.Module, stem: nn.Module, blocks: list[nn.Module], head: nn.Module, kind: Kind, fixed: Fixed
-    ) -> None:
-        super().__init__()
-        self.fixed = fixed
-        self.stem, self.blocks, self.head, self.kind = stem, nn.ModuleList(blocks), head, kind
-        self.originals: dict[str, str] = {}  # name in the given network -> ours, in `state_dict`
-        self._whole = (whole,)  # in a tuple it is no submodule, or each parameter would have two names
-
-    def train(self, mode: bool = True) -> OwnModule:
-        """As every module, with what a method added; then as the given network does it, which may leave parts in
-        evaluation mode, and has parts without parameters, as dropout between the blocks.
-        """
-        super().train(mode)
-        self._whole[0].train(mode)
-        for path in self.fixed.still:
-            self._whole[0].get_submodule(path).eval()
-        return self
-
-    def write_fixed(self, values: Params) -> None:
-        """Take these for what is fixed, by the names of the given network.
-
-        Raises:
-            ValueError: names or shapes are not those of what is fixed.
-        """
-        held = self.read_fixed()
-        both = held.keys() & values.keys()
-        if odd := sorted((held.keys() ^ values.keys()) | {n for n in both if held[n].shape != values[n].shape}):
-            raise ValueError(f"what is fixed in the network does not fit: {', '.join(odd[:4])}")
-        buffers = self.fixed.buffers  # copied, because code of the network's author may change them
-        write_fixed(self._whole[0], {n: value.clone() if n in buffers else value for n, value in values.items()})
-
-    def read_fixed(self) -> Params:
-        """What is fixed, by the names of the given network."""
-        return read_fixed(self._whole[0], self.fixed)
-
-    def show_fixed(self) -> OwnModule:
-        """The module itself, with what is fixed among its parameters and buffers: whole, and not to be trained here."""
-        show_fixed(self._whole[0], self.fixed)
-        self.fixed = Fixed()
-        return self
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OwnModule:
-        """Of torch: to another device or type."""
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        apply_to_fixed(self._whole[0], self.fixed, fn)
-        return self
-
-    def forward(self, x: Tensor) -> Output:
-        features = self._whole[0](x)
-        return Output(self.head(features), features)
-
-
-def adapted(
-    network: nn.Module, *, stem: tuple[str, ...], blocks: tuple[str, ...], head: str, kind: Kind = "classification"
-) -> OwnModule:
-    """Wrap a network, which is taken over: its head becomes an identity, and no layer works in place any more.
-
-    stem, blocks, head: paths of submodules, as `Own` takes them.
-
-    Raises:
-        ValueError: a path that is none, a parameter in no part or in two, a head without weight; all at once.
-    """
-    paths = (*stem, *blocks, head)
-    if problems := [*_path_problems(network, paths), *_head_problems(network, head, kind)]:
-        raise ValueError("; ".join(problems))
-    fixed = find_fixed(network)
-    first = [network.get_submodule(path) for path in stem]
-    middle, last = [network.get_submodule(path) for path in blocks], network.get_submodule(head)
-    before = network.state_dict(keep_vars=True)
-    above, _, own = head.rpartition(".")
-    setattr(network.get_submodule(above), own, nn.Identity())
-    for part in network.modules():
-        if getattr(part, "inplace", False) is True:
-            part.inplace = False  # type: ignore[assignment]  # per-patient gradients would be wrong
-    module = OwnModule(network, first[0] if len(first) == 1 else nn.ModuleList(first), middle, last, kind, fixed)
-    ours = {id(value): name for name, value in module.state_dict(keep_vars=True).items()}
-    module.originals = {name: ours[id(value)] for name, value in before.items()}
-    hide_fixed(network, fixed)
-    return module
-
-
-def fixed_in(module: nn.Module) -> Params:
-    """All that is fixed in a method's network, as `<path of an own network>/<name>`; not copied."""
-    return {
-        f"{path}/{name}": value
-        for path, part in module.named_modules()
-        if isinstance(part, OwnModule)
-        for name, value in part.read_fixed().items()
-    }
-
-
-def write_fixed_in(module: nn.Module, values: Params) -> None:
-    """Take these for what is fixed in a method's network; as made, where there are none.
-
-    Raises:
-        ValueError: they do not fit.
-    """
-    for path, part in module.named_modules():
-        theirs = {n.removeprefix(f"{path}/"): v for n, v in values.items() if n.rpartition("/")[0] == path}
-        if theirs and isinstance(part, OwnModule):
-            part.write_fixed(theirs)
-
-
-def show_fixed_in(module: nn.Module) -> nn.Module:
-    """A method's network itself, with what is fixed among its parameters and buffers: whole, not to be trained."""
-    for part in list(module.modules()):
-        if isinstance(part, OwnModule):
-            part.show_fixed()
-    return module
-
-
 def _adapted(network: nn.Module, how: Own) -> OwnModule:
     return adapted(network, stem=how.stem, blocks=how.blocks, head=how.head, kind=how.kind)
-
-
-def _path_problems(network: nn.Module, paths: tuple[str, ...]) -> Iterator[str]:
-    there = dict(network.named_modules())
-    known = ", ".join(name for name, _ in network.named_children())
-    for path in paths:
-        if path not in there:
-            yield f"there is no submodule {path!r}; the network's are {known}"
-    parts = [f"{path}." for path in paths if path in there]
-    named = [name for name, _ in (*network.named_parameters(), *network.named_buffers())]
-    if lost := [name for name in named if not name.startswith(tuple(parts))]:
-        shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
-        yield f"{shown}: in none of stem, blocks and head; name each submodule that has parameters or buffers"
-    if twice := [name for name in named if sum(name.startswith(part) for part in parts) > 1]:
-        yield f"{twice[0]} is in two of stem, blocks and head; name each submodule once"
-
-
-def _head_problems(network: nn.Module, head: str, kind: Kind) -> Iterator[str]:
-    last = dict(network.named_modules()).get(head)
-    if last is None:
-        return
-    if frozen := [name for name, p in last.named_parameters() if not p.requires_grad]:
-        names = ", ".join(f"{head}.{name}" for name in frozen)
-        yield f"{names}: frozen, and every method trains the head; leave it its gradient"
-    if getattr(last, "weight", None) is None:
-        yield f"the head {head!r} is a {type(last).__name__} without weight; name the last Linear (or 1x1 convolution)"
-    elif kind == "segmentation" and not (isinstance(last, nn.Conv2d | nn.Conv3d) and set(last.kernel_size) == {1}):
-        text = f"the head {head!r} of a network that segments must be a 1x1 convolution, found {type(last).__name__}"
-        yield f"{text}; end the network in one"
 
 
 def _made(build: Build, inputs: tuple[int, ...], classes: int) -> nn.Module:

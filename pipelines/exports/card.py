@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluation.rows import PRIVATE
-from federation.models.own import fixed_in
+from federation.models.adapted import fixed_in
 from federation.parameters import count, read
 from pipelines.exports.network import preparation
 from pipelines.hospital.beginnings import START, beginnings

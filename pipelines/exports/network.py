@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from federation.calibration import Centring
 from federation.features.encoder import Encoder
 from federation.models import OnFeatures
+from federation.models.adapted import show_fixed_in
 from federation.models.clip import Clip
-from federation.models.own import show_fixed_in
 from federation.task import Output
 from personalize.routing import Routed
 from pipelines.data.images import Features, Slices, Tensors, Volumes

@@ -8,7 +8,7 @@ import torch
 
 from federation.calibration import Calibrated
 from federation.models import OnFeatures
-from federation.models.own import fixed_in
+from federation.models.adapted import fixed_in
 from federation.origins import packages_of
 from federation.parameters import read
 from harmonize.translation import AnyTranslator

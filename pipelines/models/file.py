@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from federation.calibration import Calibrated, Centring
 from federation.descent import Work
 from federation.models import AnyModel, NamedModel, OnFeatures
+from federation.models.adapted import write_fixed_in
 from federation.models.clip import Clip, held_by
-from federation.models.own import write_fixed_in
 from federation.origins import permitted_in
 from federation.parameters import loaded
 from federation.registry import NotPermitted, permitting

@@ -16,9 +16,10 @@ from consilium.testing import testbed
 from consilium.testing.networks import what_its_author_fixed_is_kept_from_methods_and_is_the_same_everywhere
 from federation.descent import Work
 from federation.fedavg import FedAvg
+from federation.models.adapted import OwnModule, adapted, fixed_in, show_fixed_in, write_fixed_in
 from federation.models.cnn import Cnn
 from federation.models.fixed import has_fixed_statistics
-from federation.models.own import Own, OwnModule, adapted, fixed_in, register_network, show_fixed_in, write_fixed_in
+from federation.models.own import Own, register_network
 from federation.parameters import count, read
 from federation.participant import FIXED
 from federation.rounds import QuorumLost, Schedule

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 import methods
 from consilium.testing import testbed
 from federation.descent import Work
+from federation.models.adapted import OwnModule, adapted
 from federation.models.cnn import Cnn, CnnModule
-from federation.models.own import Own, OwnModule, adapted, register_network
+from federation.models.own import Own, register_network
 from federation.parameters import read
 from federation.randomness import seeded
 from federation.rounds import Schedule

@@ -19,7 +19,8 @@ from torch import nn
 
 from consilium import own
 from federation.code_digest import Undigestible, code_digest
-from federation.models.own import Own, OwnModule, register_network
+from federation.models.adapted import OwnModule
+from federation.models.own import Own, register_network
 from federation.origins import identity
 
 NOTEBOOK = """

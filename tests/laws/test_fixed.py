@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import methods
 from consilium.testing import testbed
 from federation.descent import Work
-from federation.models.own import Own, OwnModule, adapted, register_network
+from federation.models.adapted import OwnModule, adapted
+from federation.models.own import Own, register_network
 from federation.parameters import read
 from federation.rounds import Schedule
 from privacy.dp import private_access
