@@ -10,8 +10,6 @@ from __future__ import annotations
 import base64
 import csv
 import gzip
-import html
-import io
 import json
 import os
 import re
@@ -26,6 +24,7 @@ import numpy as np
 import pydicom
 import pytest
 import yaml
+from embedded import texts_of
 from PIL import Image
 from pydicom.dataset import Dataset
 
@@ -313,7 +312,6 @@ def started(command: str, folder: Path) -> tuple[int, str]:
     return done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace")
 
 
-EMBEDDED = re.compile(rb"base64,([A-Za-z0-9+/]+=*)")
 NUMBER = {
     plant: re.compile(rf"(?<![0-9A-Fa-f.]){plant}(?![0-9A-Fa-f])".encode()) for plant in PLANTS if plant.isdigit()
 }
@@ -321,24 +319,8 @@ NUMBER = {
 
 
 def found(data: bytes) -> set[str]:
-    """Plants in bytes: as they are, in UTF-16, behind entities and escapes, and in what is embedded or compressed.
-
-    What is embedded is searched decoded: five letters stand in a megabyte of base64 once in thirty runs.
-    """
-    plain = EMBEDDED.sub(b"", data)
-    texts = [plain, plain.replace(b"\0", b""), html.unescape(plain.decode("latin-1")).encode("latin-1", "replace")]
-    for part in EMBEDDED.findall(data):
-        texts += _decoded(base64.b64decode(part + b"=" * (-len(part) % 4)))
-    return {plant for plant in PLANTS for text in texts if _holds(text, plant)}
-
-
-def _decoded(data: bytes) -> list[bytes]:
-    """A picture's texts (its pixels are looked at by the law of burned-in text), and any other bytes as they are."""
-    if not data.startswith(b"\x89PNG"):
-        return [data]
-    with Image.open(io.BytesIO(data)) as picture:
-        picture.load()
-        return [f"{key}={value}".encode() for key, value in picture.info.items()]
+    """Plants in bytes: as they are, in UTF-16, behind entities and escapes, and in what is embedded or compressed."""
+    return {plant for plant in PLANTS for text in texts_of(data) if _holds(text, plant)}
 
 
 def _holds(text: bytes, plant: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from embedded import texts_of
 
 from pipelines.coordinator.tracking import mlflow as to_mlflow
 from pipelines.coordinator.tracking import sending
@@ -150,9 +151,8 @@ def test_what_goes_out_is_the_same_with_the_hospitals_folders_taken_away(run):
 
 def test_no_patient_is_named_in_what_goes_out(done):
     root = done / "runs/tiny"
-    sent = b"".join(path.read_bytes() for path in (root / "tracking").rglob("*") if path.is_file()).decode(
-        errors="replace"
-    )
+    files = [path.read_bytes() for path in (root / "tracking").rglob("*") if path.is_file()]
+    sent = b"\n".join(text for data in files for text in texts_of(data)).decode(errors="replace")
     linkages = [json.loads(path.read_text()) for path in root.glob("sites/*/linkage.json")]
     names = {one for said in linkages for one in leaves(said) if isinstance(one, str) and any(map(str.isdigit, one))}
     assert len(names) > 20
