@@ -223,7 +223,7 @@ def _installed() -> Mapping[str, list[str]]:
 @functools.cache
 def _version(module: str) -> str:
     names = _installed().get(module.split(".")[0], ())
-    return ",".join(sorted(f"{name} {metadata.version(name)}" for name in set(names)))
+    return " and ".join(sorted(f"{name} {metadata.version(name)}" for name in set(names)))
 
 
 @functools.cache

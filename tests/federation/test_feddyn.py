@@ -18,6 +18,7 @@ from federation.feddyn import FedDyn
 from federation.fedprox import FedProx
 from federation.outcome import Outcome
 from federation.parameters import section
+from federation.rehearsal import rehearse_forms
 from federation.rounds import sampled
 from federation.task import Task
 from privacy.dp.access import Rows, open_access
@@ -177,7 +178,8 @@ def test_a_site_gets_and_sends_no_more_than_with_fedavg():
     message = algorithm.send(outcome.state, "a", None)
     assert set(message.tensors) == {f"model/{n}" for n in names}
     assert message.facts == {"scale": 1.0}
-    assert {n.split("/", 1)[1] for n in testbed.rehearse(algorithm, TASK, WORK, start().state_dict()).tensors} == names
+    reply = rehearse_forms(algorithm, TASK, WORK, start().state_dict()).reply
+    assert {name.split("/", 1)[1] for name in reply.tensors} == names
 
 
 def test_weights_by_size_release_n_in_the_introduction_and_uniform_ones_do_not():

