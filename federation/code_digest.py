@@ -14,6 +14,7 @@ import enum
 import functools
 import hashlib
 import inspect
+import pickle
 import re
 import sys
 import types
@@ -190,18 +191,26 @@ class _Walk:
         elif self._is_followed(type(value).__module__) and hasattr(value, "__dict__"):
             self.take(type(value), where)
             self.take(vars(value), where)
-        elif type(value).__module__ == "functools" and hasattr(value, "func"):
-            self.take(value.func, where)  # cached_property
+        elif isinstance(wrapped := getattr(value, "func", getattr(value, "__wrapped__", None)), types.FunctionType):
+            self.take(wrapped, where)  # cached_property, cache
         else:
-            raise Undigestible(
-                f"{where}: holds a {type(value).__module__}.{type(value).__qualname__}, of which nobody can tell "
-                "whether it is the same another time; take what it gives, as numbers, tensors or text"
-            )
+            self.say(type(value).__module__, type(value).__qualname__, _pickled(value, where))
 
     def _is_followed(self, module: str) -> bool:
         """Whether code is followed to its end: what the person wrote, and not what was installed."""
         top = module.split(".")[0]
         return top == self.root or not (top in OURS or top in sys.stdlib_module_names or top in _installed())
+
+
+def _pickled(value: object, where: str) -> bytes:
+    """An object of somebody else's class, as it would be kept. Raises: Undigestible: it cannot be."""
+    try:
+        return pickle.dumps(value, protocol=4)
+    except Exception as error:
+        raise Undigestible(
+            f"{where}: holds a {type(value).__module__}.{type(value).__qualname__}, of which nobody can tell "
+            "whether it is the same another time; take what it gives, as numbers, tensors or text"
+        ) from error
 
 
 def _is_code(value: object) -> bool:
