@@ -116,7 +116,9 @@ def test_in_a_private_run_the_hospital_recommends_at_home_against_floors_without
             "svm_at_home.safetensors",
         }
         text = (home / "report.html").read_text()
-        assert "ridge_at_home" in text and ("expected" in text) == (site == "a")
+        measured = json.loads((home / "recommended.json").read_text())["decision"]["recommendation"] or {}
+        # Not by words of the page: noise decides whether a recommendation is withdrawn there.
+        assert "ridge_at_home" in text and bool(measured.get("own")) == (site == "a")
         assert not [line for line in ledger.lines(home / "ledger.jsonl") if line["request"] == "compare"]
 
 

@@ -320,7 +320,6 @@ BAD = {
     "batch norm": nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)),
     "batch norm of the batch": nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8, track_running_stats=False)),
     "spectral norm": nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))),
-    "a recurrent layer": nn.Sequential(nn.LSTM(3, 4)),
 }
 GOOD = {
     "group norm": nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(4, 8)),
