@@ -14,7 +14,6 @@ import enum
 import functools
 import hashlib
 import inspect
-import pickle
 import re
 import sys
 import types
@@ -194,7 +193,7 @@ class _Walk:
         elif isinstance(wrapped := getattr(value, "func", getattr(value, "__wrapped__", None)), types.FunctionType):
             self.take(wrapped, where)  # cached_property, cache
         else:
-            self.say(type(value).__module__, type(value).__qualname__, _pickled(value, where))
+            self._row(f"{type(value).__module__}.{type(value).__qualname__}", _parts_of(value, where), where)
 
     def _is_followed(self, module: str) -> bool:
         """Whether code is followed to its end: what the person wrote, and not what was installed."""
@@ -202,15 +201,18 @@ class _Walk:
         return top == self.root or not (top in OURS or top in sys.stdlib_module_names or top in _installed())
 
 
-def _pickled(value: object, where: str) -> bytes:
-    """An object of somebody else's class, as it would be kept. Raises: Undigestible: it cannot be."""
+def _parts_of(value: object, where: str) -> list[Any]:
+    """What an object of somebody else's class is made of again from. Raises: Undigestible: it cannot be."""
     try:
-        return pickle.dumps(value, protocol=4)
+        made = value.__reduce_ex__(4)
     except Exception as error:
         raise Undigestible(
             f"{where}: holds a {type(value).__module__}.{type(value).__qualname__}, of which nobody can tell "
             "whether it is the same another time; take what it gives, as numbers, tensors or text"
         ) from error
+    if isinstance(made, str):
+        return [made]
+    return [part if place < 3 or part is None else list(part) for place, part in enumerate(made)]
 
 
 def _is_code(value: object) -> bool:
