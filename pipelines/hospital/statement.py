@@ -55,7 +55,7 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
 
     Audits of the mechanism are on the coordinator's page.
     """
-    budget, unit = hospital.policy.budget, hospital.policy.unit
+    budget, caps, unit = hospital.policy.budget, hospital.policy.caps, hospital.policy.unit
     settings = hospital.settings
     learning = ("synthesize", "translate", "augment", "extract")
     known_of = _remembered(hospital, lines)
@@ -69,6 +69,7 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
         site=hospital.name,
         delta=delta_of(hospital),
         budget=None if budget is None else (budget.epsilon, budget.delta),
+        caps=None if budget is None else (caps["release"].epsilon, caps["run"].epsilon),
         details={run: _details(hospital, run, learnt.get(run, {})) for run in runs},
         contents=contents(hospital, lines, known_of),
         pretraining=beginnings({**learnt, **begun}) or "none",

@@ -70,6 +70,7 @@ def build_statement(
     site: str,
     delta: float,
     budget: tuple[float, float] | None = None,
+    caps: tuple[float, float] | None = None,
     details: Mapping[str, Details] | None = None,
     contents: Mapping[str, str] | None = None,
     audit: Audit | None = None,
@@ -83,6 +84,7 @@ def build_statement(
     Args:
         lines: of the ledger, as `ledger.lines` reads them. An event that is not known counts as non-private.
         delta: at which every ε is computed. budget: the policy's (ε, δ).
+        caps: the most ε of one release and of one run, by the policy.
         details: by run. contents: what a reply to each request holds. pretraining: the weights that models started
             from, and their licence; "none" = random weights. packages: whose code took part besides ours, in words.
         beyond: what no ε covers in these runs besides what none ever does.
@@ -113,7 +115,7 @@ def build_statement(
         refused=sum(line.refused for line in kept),
         first=dates[0],
         last=dates[-1],
-        budget=_budget(total, budget),
+        budget=_budget(total, budget, caps or (None, None)),
         runs=tuple(
             _run(run, [line for line in kept if line.run == run], price, (details or {}).get(run, Details()))
             for run in dict.fromkeys(line.run for line in kept)
@@ -246,12 +248,14 @@ def _splits(total: _Tally, delta: float) -> tuple[SplitLoss, ...]:
     return tuple(SplitLoss(cut, split, upwards(found.epsilon)) for (cut, split), found in costs.items())
 
 
-def _budget(total: _Tally, budget: tuple[float, float] | None) -> Budget | None:
+def _budget(
+    total: _Tally, budget: tuple[float, float] | None, caps: tuple[float | None, float | None]
+) -> Budget | None:
     if budget is None:
         return None
     epsilon, delta = budget
     spent, _ = _pricer(delta)(total)
-    return Budget(epsilon, delta, spent, downwards(max(0.0, epsilon - spent)))
+    return Budget(epsilon, delta, spent, downwards(max(0.0, epsilon - spent)), *caps)
 
 
 def _unprotected(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterator[Unprotected]:

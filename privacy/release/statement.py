@@ -98,12 +98,16 @@ class SplitLoss:
 
 @dataclass(frozen=True)
 class Budget:
-    """The hospital's limit for one patient over the ledger's life; spent and remaining are at the budget's δ."""
+    """The hospital's limit for one patient over the ledger's life; spent and remaining are at the budget's δ.
+    release, run: what its policy caps one reply and one run at; None = a statement of before caps were stated.
+    """
 
     epsilon: float
     delta: float
     spent: Loss
     remaining: float
+    release: float | None = None
+    run: float | None = None
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ def _head(said: Statement) -> Iterator[str]:
         yield "| Budget | none was set |"
     else:
         yield f"| Budget for each {unit} over the ledger's life | ε = {budget.epsilon:g} at δ = {budget.delta:g} |"
+        if budget.release is not None and budget.run is not None:
+            yield f"| At most, of one release and of one run | ε = {budget.release:g}; ε = {budget.run:g} |"
         yield f"| Spent, and remaining | {loss(budget.spent)}; {budget.remaining:g} |"
     torn = f", {said.torn} of them cut off by a crash (their replies never left)" if said.torn else ""
     yield f"| Ledger | {said.lines} lines{torn}; {inert(said.first) or '–'} to {inert(said.last) or '–'} |"

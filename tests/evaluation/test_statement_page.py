@@ -63,12 +63,13 @@ def ledger(bare=False):
     return [line("train", private, n) for n in (1, 2, 3)] + ([line("export", NON_PRIVATE, size=5000)] if bare else [])
 
 
-def made(site="a", *, bare=False, budget=(8.0, DELTA)):
+def made(site="a", *, bare=False, budget=(8.0, DELTA), caps=None):
     return build_statement(
         ledger(bare),
         site=site,
         delta=DELTA,
         budget=budget,
+        caps=caps,
         details={"fedavg": Details(1.5, 4, 30.0)},
         contents={"export": "its model"},
         audit=AUDIT,
@@ -125,6 +126,12 @@ def test_what_is_no_statement_is_refused():
     said = to_json(made())
     with pytest.raises(ValueError, match="epsilon"):
         from_json({name: value for name, value in said.items() if name != "epsilon"})
+
+
+@pytest.mark.parametrize(("caps", "said"), [(None, ""), ((2.0, 5.0), "at most 2 in one release, 5 in one run")])
+def test_caps_of_one_release_and_one_run_stand_beside_the_budget(caps, said):
+    page = Text(run_page(statements=(from_json(to_json(made(caps=caps))),)))
+    assert (said in page.text) and ("in one release" in page.text) == (caps is not None)
 
 
 def test_the_coordinators_page_has_a_line_for_each_hospital_and_a_row_for_each_mechanism():

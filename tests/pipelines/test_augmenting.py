@@ -168,6 +168,18 @@ def test_a_generator_that_copies_is_not_used_unless_someone_allows_it(place):
     assert allowed["state"] == "augmented" and allowed["cohort"] != place.cohort
 
 
+def test_cohorts_of_two_requests_never_share_a_name_though_their_images_are_equal(place):
+    """An equal name would say that the images are equal; a request that is asked again gets the name that it got."""
+    allowed = {"r/one": 0.5, "r/two": None, "s/again": 0.5}
+    told = [
+        place.augment({"name": "public"}, run, augment={"near_copies": share})["cohort"]
+        for run, share in allowed.items()
+    ]
+    one, other, again = (cohort_of(place.hospital, str(name)) for name in told)
+    assert same(one, other) and same(one, again)
+    assert told[0] != told[1] and told[0] == told[2]
+
+
 def test_distances_are_to_validation_images_and_test_images_change_nothing_that_leaves(tmp_path):
     one, other = Place(tmp_path / "one"), Place(tmp_path / "two")
     test = other.raw.split == 2

@@ -74,6 +74,7 @@ from privacy.message import Call, Message
 from privacy.release import ledger as ledgers
 from privacy.release.gate import BUDGET, Refused, release, unaffordable
 from privacy.release.policy import Budget, Most, Policy
+from privacy.release.statement_markdown import markdown
 
 COUNTS = Declared("counts")
 QUIET = Protection(clip=1e2, sampling=0.5, views=2, noise=0.0, cut="c")
@@ -725,7 +726,11 @@ def test_the_statement_is_at_the_budgets_delta_and_says_how_a_run_was_protected(
     rounds(own, cohort, 1)
     lines = list(ledgers.lines(own.ledger))
     found = own_statement(own, lines)
+    policy = Policy(budget=budget, most=Most(release=2.0, run=5.0))
+    capped = replace(own, settings=replace(own.settings, policy=policy))
     assert (found.delta, found.unit) == (1e-7, "simulated patient") and found.budget is not None
+    assert (found.budget.release, found.budget.run) == (99.0 / 2, 99.0)
+    assert "| At most, of one release and of one run | ε = 2; ε = 5 |" in markdown(own_statement(capped, lines))
     assert found.audit is None, "whoever audits the mechanism says so; it is no word of the hospital's"
     (run,) = found.runs
     assert (run.details.clip, run.details.views) == (PROTECTED.clip, PROTECTED.views)
