@@ -15,6 +15,7 @@ import yaml
 from torch import nn
 
 from consilium.examples import SHOWN, Examples
+from evaluation.classes import compare_classes
 from federation.pretraining import Pretrained
 from federation.weights import Weights
 from pipelines.loader.document import ConfigError
@@ -203,7 +204,7 @@ def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[P
 
     Raises:
         ConfigError: a class occurs that has no name; or names are not given, and a class below the highest occurs at
-            no hospital.
+            no hospital, or no hospital has both the first and the last of more than two.
     """
     if not examples:
         return None, tuple(classes)
@@ -218,6 +219,11 @@ def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[P
     names = tuple(classes) or (
         () if count == 2 and not masks else tuple(f"class_{n}" for n in range(masks, count + masks))
     )
+    first = int(masks)
+    held = {site: [number in one.classes for number in range(first, count + first)] for site, one in examples.items()}
+    if not classes and (odd := compare_classes(held, [str(number) for number in range(first, count + first)])):
+        text = f"{odd}: number them alike, or say that it is so by naming them: classes=[...], the first = {first}"
+        raise ConfigError([Problem(("hospitals", "*", "mask" if masks else "y"), text)])
     if names and len(names) < count:
         what = "beside the background " if masks else ""
         text = f"{len(names)} names, and {count} classes {what}occur; name each"

@@ -45,6 +45,26 @@ def named_classes(classes: Classes, number: int) -> tuple[str, ...]:
     return classes.names if len(classes.names) == number else tuple(f"class {c}" for c in range(number))
 
 
+def compare_classes(held: Mapping[str, Sequence[int]], names: Sequence[str]) -> str:
+    """What is odd about the classes that hospitals have, of C > 2 named ones; empty if nothing is.
+
+    A class that nobody has is odd. So are {0, 1} beside {1, 2}: one hospital probably counts from 0 and the other from
+    1, so that no hospital has both the first and the last class. held: hospital -> its examples of each class.
+    """
+    if len(names) < 3 or not held:
+        return ""
+    if gone := [name for c, name in enumerate(names) if not any(own[c] for own in held.values())]:
+        return f"no hospital has an example of {', '.join(gone)}; leave it out of the classes, or correct the labels"
+    if any(own[0] and own[-1] for own in held.values()):
+        return ""
+    having = {site: [name for name, times in zip(names, own, strict=True) if times] for site, own in held.items()}
+    each = "; ".join(f"{site} has {', '.join(some) or 'none'}" for site, some in having.items())
+    return (
+        f"no hospital has both the first class, {names[0]}, and the last, {names[-1]}: {each}; if hospitals count "
+        "classes from different numbers, one finding has two classes, and two findings have one"
+    )
+
+
 def of_class(kind: str, name: str) -> str:
     """The name of a measure of one class."""
     return f"{kind} {name}"

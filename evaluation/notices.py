@@ -15,8 +15,9 @@ from evaluation.attacks import (
     strongest,
 )
 from evaluation.choice import direction, guess, own_scores
+from evaluation.classes import compare_classes
 from evaluation.harmony import Harmony
-from evaluation.records import Missing, Model, RunPage, SitePage
+from evaluation.records import Missing, Model, RunPage, SiteCounts, SitePage
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import READABLE, Words, counted, listed
 from privacy.release.statement import Audit, Statement
@@ -49,6 +50,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
         *_budgets(page.statements),
         *_vetoes(page.harmony),
         *_scores(page.scores, page.reference, page.words, page.classes),
+        *_unlike_classes(page.sites, page.classes),
         *_quarantine(rejected, page.words, "the table of patients gives the reasons", "whom"),
         *_withdrawn([(s.site, [k.run for k in s.withdrawn.knew]) for s in held]),
     )
@@ -192,6 +194,15 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Seq
 
 def _gain(row: ScoreRow) -> str:
     return f" ({row.gain:+.3f})".replace("-", "−")
+
+
+def _unlike_classes(sites: Sequence[SiteCounts], names: Sequence[str]) -> Iterator[Notice]:
+    """Only where all hospitals count images exactly: of a noised count nobody knows whether it is 0."""
+    if any(site.released or any(len(split.classes) != len(names) for split in site.splits) for site in sites):
+        return
+    held = {site.site: [sum(own) for own in zip(*(s.classes for s in site.splits), strict=True)] for site in sites}
+    if said := compare_classes(held, names):
+        yield Notice("Classes", f"{said[:1].upper()}{said[1:]}.")
 
 
 def _quarantine(rejected: Mapping[str, int], words: Words, where: str, link: str) -> Iterator[Notice]:

@@ -90,6 +90,12 @@ def counting(step: Shown, total: float, begun: float = 0, text: str = "") -> Cal
     return told
 
 
+def print_remark(text: str) -> None:
+    """Print a line that stays: above the bars of a terminal, else among the lines of the task around it."""
+    display = _INSIDE.get() or _Display(Console(stderr=True), time.monotonic, None)
+    _write(display if display.bars is None else replace(display, console=display.bars.console), f"! {text}")
+
+
 def sent(send: Callable[[Told], None]) -> None:
     """From now on this process shows no progress, but sends it to one that does, which uses `take_over`."""
     _INSIDE.set(_Display(Console(quiet=True), time.monotonic, None, send=send))

@@ -23,6 +23,39 @@ def test_classes_without_names_are_numbered_without_gaps(labels: tuple[int, ...]
     task_of({"a": one, "b": other}, ())  # another hospital has those that this one lacks
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "refused"),
+    [
+        ((0, 1), (1, 2), True),
+        ((0, 1, 2), (1, 2, 3), True),
+        ((0, 1), (0, 2), False),
+        ((0, 1, 2), (1, 2), False),
+        ((0,), (1,), False),
+    ],
+)
+@pytest.mark.parametrize("masks", [False, True])
+def test_hospitals_that_count_classes_from_different_numbers(
+    one: tuple[int, ...], other: tuple[int, ...], refused: bool, masks: bool
+) -> None:
+    def having(labels: tuple[int, ...]) -> Examples:
+        x, y = np.arange(12 * 4.0).reshape(12, 1, 2, 2), np.resize(np.array(labels), 12)
+        if not masks:
+            return Examples(x, y, "each")
+        mask = np.repeat(y + 1, 4).reshape(12, 2, 2)
+        mask[:, 0, 0] = 0
+        return Examples(x, None, "each", mask=mask)
+
+    examples = {"north": having(one), "south": having(other)}
+    if refused:
+        with pytest.raises(ConfigError, match=r"no hospital has both the first class.*north has.*south has") as found:
+            task_of(examples, ())
+        assert "classes=[...]" in str(found.value)
+    names = [f"grade {n}" for n in range(max(*one, *other) + 1)]
+    assert task_of(examples, names)[1] == tuple(names)
+    if not refused:
+        task_of(examples, ())
+
+
 def test_a_hospital_of_one_patient_is_refused_before_the_run_begins() -> None:
     x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
     two = Examples(x, y, ["p", "p", "q", "q"])

@@ -12,13 +12,14 @@ from hypothesis.extra import numpy as hnp
 from sklearn.metrics import cohen_kappa_score, recall_score, roc_auc_score
 
 from evaluation import protocols, records
-from evaluation.classes import KINDS, TWO, Classes, mean_over, named_classes, of_class
+from evaluation.classes import KINDS, TWO, Classes, compare_classes, mean_over, named_classes, of_class
 from evaluation.confusion import MOST, confusion_matrices
 from evaluation.figures import dots, roc_by_class
 from evaluation.floors import unfloored, with_floor
 from evaluation.histograms import add, count
 from evaluation.intervals import percentile_interval
 from evaluation.metrics import AUC, BALANCED_ACCURACY, quadratic_kappa
+from evaluation.notices import run_notices
 from evaluation.report import coordinator_page, site_page
 from evaluation.scoring import label_measures, score_rows
 from evaluation.support import judged, support, support_of
@@ -145,6 +146,40 @@ def test_the_pages_show_each_class_and_say_over_which_means_are_taken(pages):
     assert "<b>south</b>: nv, bkl, mel." in pages["run"] and "nv, bkl, mel." in pages["site"]
     assert "Confusion matrices" in pages["run"] and "of nv" in pages["run"] and "90 · 40 · 30 · 25" in pages["site"]
     assert "no curve" in pages["run"]
+
+
+@pytest.mark.parametrize(
+    ("north", "south", "released", "told"),
+    [
+        ((9, 9, 0, 0), (0, 9, 9, 9), "", True),
+        ((9, 9, 0, 1), (0, 9, 9, 9), "", False),
+        ((9, 9, 0, 0), (0, 9, 9, 9), "once, with noise", False),
+        ((9, 9, 9, 0), (0, 9, 9, 9), "", True),
+    ],
+)
+def test_hospitals_that_count_classes_from_different_numbers_are_named(north, south, released, told):
+    own = {"north": north, "south": south}
+    sites = [
+        records.SiteCounts(name, (records.SplitCount("train", 9, 9, 9, counts),), {}, released=released)
+        for name, counts in own.items()
+    ]
+    page = records.RunPage(
+        title="T", run="r", date="", simulation=True, reference="local", classes=NAMES, what="", sites=tuple(sites),
+        scores=(), gains=(), methods=(), left=(), missing=(), stages=(), settings="", commands=(), pictures=(),
+    )  # fmt: skip
+    texts = [notice.text for notice in run_notices(page) if notice.what == "Classes"]
+    assert bool(texts) == told
+    if told:
+        assert f"both the first class, {NAMES[0]}, and the last, {NAMES[3]}" in texts[0] and "south has" in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("held", "gone"), [(((0, 1, 1, 1), (0, 0, 2, 3)), NAMES[0]), (((3, 0, 0, 1), (9, 9, 0, 0)), NAMES[2])]
+)
+def test_a_class_that_nobody_has_is_named(held, gone):
+    said = compare_classes(dict(enumerate(held)), NAMES)
+    assert f"no hospital has an example of {gone};" in said
+    assert not compare_classes(dict(enumerate((*held, (1, 1, 1, 1)))), NAMES) and not compare_classes({}, NAMES)
 
 
 def test_the_rarest_class_of_a_mean_makes_no_hospital_weak(pages):

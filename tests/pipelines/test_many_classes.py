@@ -18,6 +18,7 @@ from pipelines.loader.validation import validate
 from pipelines.models.file import read_ready
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.predict import main as predict
+from pipelines.run import main
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
 from privacy.message import from_file
@@ -118,3 +119,22 @@ def test_masks_and_significance_tell_two_classes_only() -> None:
         site["source"].pop("labels")
     with pytest.raises(ConfigError, match="significant tells two classes, and the task has 6"):
         validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+
+
+def test_classes_that_no_hospital_has_are_named_at_once_and_on_the_page(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Tables with labels 1 and 2 under three classes, of which the first is 0."""
+    monkeypatch.chdir(tmp_path)
+    sites = {}
+    for site in ("a", "b"):
+        rows = "".join(f"{site}{number},{number % 7},{1 + number % 2}\n" for number in range(24))
+        Path(f"{site}.csv").write_text(f"id,age,grade\n{rows}")
+        sites[site] = {"source": {"kind": "table", "file": f"{site}.csv", "patient": "id", "label": "grade"}}
+    images = {"kind": "features", "numbers": ["age"]}
+    said = {"name": "tables", "sites": sites, "images": images, "model": {"name": "mlp"}, "evaluate": {"copies": 0}}
+    train = {"schedule": {"rounds": 1}, "methods": {"fedavg": {"name": "fedavg"}}, "work": {"lr": 0.1, "batch": 8}}
+    said |= {"task": {"kind": "classification", "classes": ["0", "1", "2"]}, "train": train, "privacy": "none"}
+    Path("tables.yaml").write_text(yaml.safe_dump(said))
+    assert main(["tables.yaml", "--until", "ingest"]) == 0
+    assert "no hospital has an example of 0; leave it out" in capsys.readouterr().err
+    assert main(["tables.yaml"]) == 0
+    assert "No hospital has an example of 0; leave it out" in Path("runs/tables/report.html").read_text()

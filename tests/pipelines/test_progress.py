@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pipelines.runs.progress import EVERY_S, left, sent, shown, spoken, take_over
+from pipelines.runs.progress import EVERY_S, left, print_remark, sent, shown, spoken, take_over
 
 
 class Clock:
@@ -43,6 +43,16 @@ def test_a_batch_gets_plain_lines_with_the_time_left():
         "train: 10 of 100 (10 %), about 6 min 00 s left",
         "train: done in 40 s",
     ]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_remark_is_printed_at_once_and_stays(terminal):
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=terminal, width=80)
+    with shown("ingest", console=console, clock=Clock()) as step:
+        step(0, 2)
+        print_remark("class [a] is nowhere")
+        assert "ingest: ! class [a] is nowhere" in text.getvalue()
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evaluation.classes import compare_classes
 from pipelines.coordinator.permissions import check_permitted, permissions_from
 from pipelines.coordinator.spaces import complaint_about
 from pipelines.coordinator.witness import asked_to_survey
 from pipelines.coordinator.world import World
 from pipelines.data.images import Features
 from pipelines.loader.validation import to_plain
-from pipelines.runs.progress import counting, shown
+from pipelines.runs.progress import counting, print_remark, shown
 from pipelines.runs.runner import Stage
 from pipelines.settings.checks.partition import partition_differences
 from pipelines.settings.config import Config
@@ -77,7 +78,9 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         scale = _scale(world, name, facts, counting(step, 2 * len(sites)))
         asked_for, told = dict.fromkeys(sites, Message(scale, facts)), counting(step, 2 * len(sites), len(sites))
         replies = world.ask_each(dict.fromkeys(sites, name), "ingest", asked_for, told=told)
-    found: dict[str, Mapping[str, Json]] = {site: replies[site].facts for site in sites}
+        found: dict[str, Mapping[str, Json]] = {site: replies[site].facts for site in sites}
+        if odd := _odd_classes(world.config, found):
+            print_remark(odd)
     (out / "sites.json").write_text(json.dumps(found, indent=1, sort_keys=True))
     problems = [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]
     problems += [text for site, facts in sorted(found.items()) for text in _loose(world.config, site, facts)]
@@ -118,6 +121,12 @@ def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
         for split, number in patients.items()
         if number == 0
     ]
+
+
+def _odd_classes(config: Config, found: Mapping[str, Mapping[str, Any]]) -> str:
+    """What is odd about the hospitals' classes beside each other, where all of them count images exactly."""
+    held = {site: facts["classes"] for site, facts in found.items() if "classes" in facts and "released" not in facts}
+    return compare_classes(held, config.task.names) if len(held) == len(found) else ""
 
 
 def _too_few(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
