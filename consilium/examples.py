@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from federation.transforms import function_of, register_transform, view_of
 from pipelines.data.images import MOST_AXES
 from pipelines.data.pseudonym import normalized
 from pipelines.data.split import SPLITS
@@ -35,6 +37,9 @@ class Examples:
         mask: (n, *spatial) whole numbers, the class of each pixel, 0 = background.
         split: of each example "train", "validation" or "test", the same for all of a patient; or patient -> split.
             None = the run divides the patients.
+        transform: gives a random view of an example each time that training draws it; validation and test patients
+            are seen as they are. See `federation.transforms.register_transform` for how it is called and what it may
+            draw from. Up to AGAIN examples are tried twice here.
 
     Raises:
         ConfigError: all that is wrong.
@@ -45,6 +50,7 @@ class Examples:
     patient: Sequence[object] | Literal["each"] = ()
     mask: Any = None
     split: Sequence[str] | Mapping[object, str] | None = None
+    transform: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         problems: list[Problem] = []
@@ -60,6 +66,8 @@ class Examples:
             problems += _value_problems(x, y, mask)
             problems += _length_problems(len(x), names)
         split = () if self.split is None else _splits(self.split, names, problems)
+        if self.transform is not None and x is not None and not problems:
+            problems += _transform_problems(self.transform, _single(x), mask)
         if problems or x is None:
             raise ConfigError(problems)
         for name, value in (("x", _single(x)), ("y", y if y is None else y.astype(np.int64)), ("patient", names)):
@@ -86,9 +94,10 @@ class Examples:
     def of(items: Any, patient: Sequence[object] | Literal["each"] | None = None, **more: Any) -> Examples:
         """All items of a `torch.utils.data.Dataset`, or of any sequence, read once in their order.
 
-        items: (x, y, patient) each, or (x, y) with `patient` given apart. more: `split`, as of `Examples`. Up to
-        AGAIN items are read twice: a Dataset that draws random numbers would be frozen as drawn, test patients too,
-        so it is refused; the run draws views of training patients only, by `Work(augment=...)`.
+        items: (x, y, patient) each, or (x, y) with `patient` given apart. more: `split` and `transform`, as of
+        `Examples`. Up to AGAIN items are read twice: a Dataset that draws random numbers would be frozen as drawn, test
+        patients too, so it is refused; the run draws views of training patients only, by `transform` or
+        `Work(augment=...)`.
 
         Raises:
             ConfigError: all that is wrong.
@@ -98,7 +107,9 @@ class Examples:
             _refuse_dictionaries(items, read)
             parts = [tuple(item) for item in read]
         except (TypeError, KeyError) as error:
-            text = f"{type(items).__name__} is no sequence of (x, y, patient): {error}; give a Dataset with a length"
+            loads = hasattr(items, "batch_size") and hasattr(items, "dataset")  # torch's and MONAI's DataLoader
+            remedy = "give its dataset, the run makes the batches" if loads else "give a Dataset with a length"
+            text = f"{type(items).__name__} is no sequence of (x, y, patient): {error}; {remedy}"
             raise ConfigError([Problem((), text)]) from error
         wanted = 3 if patient is None else 2
         if not parts or (wrong := sorted({len(one) for one in parts} - {wanted})):
@@ -126,16 +137,44 @@ def _refuse_dictionaries(items: Any, read: Sequence[object]) -> None:
 
 
 def _refuse_random(items: Any, parts: Sequence[tuple[Any, ...]]) -> None:
-    step = -(-len(parts) // AGAIN)
-    for number in range(0, len(parts), step):
+    for number in _spread(len(parts)):
         for before, after in zip(parts[number][:2], items[number], strict=False):
             first, second = _array(before), _array(after)
             if first.shape != second.shape or first.tobytes() != second.tobytes():
                 text = (
                     f"{type(items).__name__} gives another item {number} when it is read again: it draws random numbers"
                 )
-                todo = "which would be frozen, in test patients too; take them out, and use Work(augment=...)"
+                todo = "which would be frozen, in test patients too; take them out, and give them as transform=..., or "
+                todo += "use Work(augment=...)"
                 raise ConfigError([Problem((), f"{text}, {todo}")])
+
+
+def _spread(count: int) -> list[int]:
+    """Up to AGAIN numbers below count, from the first to the last."""
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, AGAIN))})
+
+
+def _transform_problems(transform: Callable[..., Any], x: NDArray[Any], mask: NDArray[Any] | None) -> list[Problem]:
+    """Why a transform cannot be used: it fails, or gives other views of an example where its seed is the same."""
+    rows = _spread(len(x))
+    try:
+        function = function_of(register_transform(transform))
+        before, after = (
+            {row: _view(function, x[row], None if mask is None else mask[row], row) for row in order}
+            for order in (rows, rows[::-1])
+        )
+    except (TypeError, ValueError) as error:
+        return [Problem(("transform",), str(error))]
+    if all(before[row] == after[row] for row in rows):
+        return []
+    text = "gives another view of an example with the same seed: it draws from a generator of its own, or remembers "
+    text += "earlier examples; draw from torch's, numpy's or Python's global generator in each call, or have MONAI's "
+    return [Problem(("transform",), f"{text}set_random_state")]
+
+
+def _view(function: Callable[..., Any], x: NDArray[Any], mask: NDArray[Any] | None, seed: int) -> list[bytes]:
+    y = torch.zeros((), dtype=torch.int64) if mask is None else torch.from_numpy(np.array(mask))
+    return [part.numpy().tobytes() for part in view_of(function, torch.from_numpy(np.array(x)), y, seed)]
 
 
 def _single(x: NDArray[Any]) -> NDArray[np.float32]:

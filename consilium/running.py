@@ -20,18 +20,22 @@ from consilium.far import Flare, far_problems, run_far
 from consilium.registering import registered
 from consilium.results import Results, read_results
 from consilium.settings import (
+    ALL,
     Plain,
     common_names,
     file_of,
     given,
+    mapping_or_plain,
     merged,
     methods_of,
     named_or_plain,
     plain,
     policies,
-    start_of,
+    sites_of,
     task_of,
     text_of,
+    training_of,
+    transforms_of,
 )
 from federation.descent import Work
 from federation.engine import InProcess, Worker
@@ -49,6 +53,7 @@ from pipelines.settings.config import Config
 from pipelines.settings.learning import Split
 from pipelines.settings.load import configured
 from pipelines.settings.privacy import PatientLevel
+from pipelines.settings.run_settings import works
 from privacy.message import Call, Message
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
@@ -73,8 +78,10 @@ UNREVIEWED = (
 def not_guaranteed(config: Config, shared_names: int = 0) -> tuple[str, ...]:
     """What a run in this process does not promise. shared_names: how many names occur at several hospitals."""
     said = [SIMULATED]
-    if own := [one for one in origins(config.train, config.model) if one.offer is None]:
-        said.append(f"what {', '.join(one.what for one in own)} computes: {UNREVIEWED}")
+    own = [one for one in origins(config.train, config.model) if one.offer is None]
+    views = {f"transform {work.transform.function}" for _, _, work in works(config) if work.transform is not None}
+    if code := [*(one.what for one in own), *sorted(views)]:
+        said.append(f"what {', '.join(code)} computes: {UNREVIEWED}")
     if unknown := [one.what for one in own if not one.digest]:
         said.append(f"that a change in {', '.join(unknown)} is noticed: Python has no source of it; use a new folder")
     if shared_names:
@@ -130,17 +137,17 @@ def train(
     have, methods, place = given(hospitals), methods_of(method), Path(folder)
     _register(one for one in (*methods.values(), model) if not isinstance(one, str | Mapping))
     task, names = task_of(have.examples, classes)
-    sites = {site: {"source": {"kind": "tensors", "file": str(file_of(place, site))}} for site in have.examples}
+    views = transforms_of(have.examples, methods)
     said: Plain = {
         "name": name,
         "privacy": "none" if privacy is None else plain(privacy),
         "seed": seed,
         "runs": str(place),
-        "sites": {**sites, **have.settings},
+        "sites": {**sites_of(have.examples, place, views), **have.settings},
         **_forms(have.examples, task),
-        **({} if split is None else {"split": _as_plain(split)}),
+        **({} if split is None else {"split": mapping_or_plain(split)}),
         "model": named_or_plain(model, "model"),
-        "train": _training(methods, rounds, work, start),
+        "train": training_of(methods, rounds, work, start, views.get(ALL)),
     }
     for site, one in policies(policy, list(said["sites"])).items():
         said["sites"][site] = {**said["sites"][site], "policy": one}
@@ -195,21 +202,6 @@ def _document(settings: object) -> Document:
     if not isinstance(settings, Mapping):
         raise ConfigError([Problem((), f"must be a path or a mapping, found {type(settings).__name__}")])
     return parsed(text_of(settings, "settings"), environment=os.environ)
-
-
-def _as_plain(value: object) -> Any:
-    return dict(value) if isinstance(value, Mapping) else plain(value)
-
-
-def _training(
-    methods: Mapping[str, object], rounds: int, work: Work | Mapping[str, Any] | None, start: object
-) -> Plain:
-    return {
-        "schedule": {"rounds": rounds},
-        **({} if work is None else {"work": _as_plain(work)}),
-        **({} if start is None else {"start": start_of(start)}),
-        "methods": {label: named_or_plain(one, "method") for label, one in methods.items()},
-    }
 
 
 def _forms(examples: Mapping[str, Examples], task: Plain | None) -> Plain:

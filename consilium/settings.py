@@ -16,7 +16,9 @@ from torch import nn
 
 from consilium.examples import SHOWN, Examples
 from evaluation.classes import compare_classes
+from federation.descent import Work
 from federation.pretraining import Pretrained
+from federation.transforms import register_transform
 from federation.weights import Weights
 from pipelines.loader.document import ConfigError
 from pipelines.loader.names import named
@@ -27,6 +29,7 @@ from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
 TAGS = ("name", "kind")
+ALL = "*"
 Plain: TypeAlias = dict[str, Any]
 
 
@@ -69,6 +72,11 @@ def named_or_plain(value: object, where: str) -> Plain:
     return dict(plain(value))
 
 
+def mapping_or_plain(value: object) -> Plain:
+    """A mapping as it is, and settings as YAML has them."""
+    return dict(value) if isinstance(value, Mapping) else dict(plain(value))
+
+
 def start_of(start: object) -> Plain:
     """The settings of a start, of a path too. Raises: ConfigError: it is none, as a network or its tensors."""
     if isinstance(start, str | Path):
@@ -78,6 +86,20 @@ def start_of(start: object) -> Plain:
     text = f"must be the path of a safetensors file, or settings as Weights(file=...), found {type(start).__name__}"
     remedy = "; safetensors.torch.save_file(network.state_dict(), FILE) writes one"
     raise ConfigError([Problem(("start",), text + remedy)])
+
+
+def training_of(
+    methods: Mapping[str, object], rounds: int, work: Work | Mapping[str, Any] | None, start: object, view: Plain | None
+) -> Plain:
+    """The settings `train`. view: the transform of all hospitals. Raises: ConfigError: see `start_of`."""
+    local = {} if work is None else mapping_or_plain(work)
+    local |= {} if view is None else {"transform": view}
+    return {
+        "schedule": {"rounds": rounds},
+        **({"work": local} if local else {}),
+        **({} if start is None else {"start": start_of(start)}),
+        "methods": {label: named_or_plain(one, "method") for label, one in methods.items()},
+    }
 
 
 def methods_of(method: object) -> dict[str, object]:
@@ -134,6 +156,33 @@ def given(hospitals: Mapping[str, object]) -> Given:
     if problems:
         raise ConfigError(problems)
     return Given(examples, settings)
+
+
+def sites_of(examples: Mapping[str, Examples], folder: Path, views: Mapping[str, Plain]) -> dict[str, Plain]:
+    """The settings of hospitals with examples. views: their own transforms, by hospital."""
+    said: dict[str, Plain] = {
+        site: {"source": {"kind": "tensors", "file": str(file_of(folder, site))}} for site in examples
+    }
+    for site in views.keys() & said.keys():
+        said[site]["work"] = {"transform": views[site]}
+    return said
+
+
+def transforms_of(examples: Mapping[str, Examples], methods: Mapping[str, object]) -> dict[str, Plain]:
+    """The settings of hospitals' transforms, by hospital; ALL -> those of every hospital, where they are the same.
+
+    Raises:
+        ConfigError: they differ, and a method pools the hospitals' examples.
+    """
+    given = {site: one.transform for site, one in examples.items()}
+    said = {site: dict(plain(register_transform(one))) for site, one in given.items() if one is not None}
+    different = [one for place, one in enumerate(said.values()) if one not in list(said.values())[:place]]
+    if len(said) == len(given) and len(different) == 1:
+        return {ALL: different[0]}
+    if said and (pooled := [label for label, one in methods.items() if _name_of(one) == "central"]):
+        text = f"{pooled[0]} trains on all hospitals' examples together, and their transforms differ; give all the same"
+        raise ConfigError([Problem(("hospitals", "*", "transform"), text)])
+    return said
 
 
 def _unlike(examples: Mapping[str, Examples]) -> list[Problem]:

@@ -37,6 +37,10 @@ MADE_BY_PYTHON = {
 }
 
 
+SITE = {"site-packages", "dist-packages"}
+"""Folders of installed packages; the files of one that is installed in editable form lie elsewhere."""
+
+
 class Undigestible(ValueError):
     """Code holds something whose content cannot be compared."""
 
@@ -53,9 +57,11 @@ def code_digest(code: object) -> str:
 
 
 def _root(code: object) -> str:
-    """The package, or the module, that a person wrote it in."""
+    """The package, or the module, that a person wrote it in; empty if it is of an installed package."""
     kind = code.func if isinstance(code, functools.partial) else code
-    return str(getattr(kind, "__module__", None) or type(kind).__module__).split(".")[0]
+    module = str(getattr(kind, "__module__", None) or type(kind).__module__)
+    place = Path(str(getattr(sys.modules.get(module), "__file__", None) or ""))
+    return "" if SITE & set(place.parts) else module.split(".")[0]
 
 
 @dataclass(frozen=True)
@@ -173,6 +179,8 @@ class _Walk:
         if isinstance(value, nn.Module):
             self.take(type(value), where)
             self.say(repr(value))
+            for part in value.modules():  # what no `extra_repr` says
+                self.say(sorted((name, one) for name, one in vars(part).items() if isinstance(one, SIMPLE)))
             self.take(dict(value.state_dict()), where)
         elif is_dataclass(value):
             self.take(type(value), where)
@@ -185,8 +193,10 @@ class _Walk:
             self.say(getattr(value, "__module__", ""), value.__qualname__)
         elif type(value).__module__ == "typing" or isinstance(value, types.GenericAlias | types.UnionType):
             self.say(str(value))
-        elif callable(value) and not self._is_followed(str(getattr(value, "__module__", ""))):
-            self.say("callable", value.__module__, getattr(value, "__qualname__", type(value).__qualname__))
+        elif isinstance(value, np.ufunc):
+            self.say("ufunc", value.__name__)
+        elif hasattr(value, "__qualname__") and not self._is_followed(str(value.__module__)):
+            self.say("callable", value.__module__, value.__qualname__)
         elif self._is_followed(type(value).__module__) and hasattr(value, "__dict__"):
             self.take(type(value), where)
             self.take(vars(value), where)

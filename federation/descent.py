@@ -18,6 +18,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from federation.task import Task
+from federation.transforms import Transform
 from privacy.dp.access import Draw, Objective, Questions, Sample, Split
 from privacy.dp.moments import Embed, Moments
 from privacy.dp.passes import PLAIN, Passes, Precision
@@ -34,6 +35,7 @@ class Work:
     epochs or steps: exactly one of them. keep_optimizer: whether a site keeps its optimizer state between rounds.
     balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps or
     with random smooth deformations (elastic).
+    transform: a registered function that gives a view of one training example, before `augment`.
     randomize: strength of what disturbs images besides, 1 = as in `federation.randomization`.
     precision, channels_last: of the passes through a network, see `privacy.dp.passes`; not in private training.
     """
@@ -50,6 +52,7 @@ class Work:
     keep_optimizer: bool = True
     balance: bool = False
     augment: Literal["none", "flip", "affine", "elastic"] = "none"
+    transform: Transform | None = None
     randomize: float = 0.0
     precision: Precision = "float32"
     channels_last: bool = False

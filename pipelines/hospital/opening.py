@@ -95,6 +95,7 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
             )
         found = size_problems(algorithm, task, work)
         found += [] if protection is None else work.privately
+        found += [work.transform.missing] if work.transform is not None and work.transform.missing else []
         if found:
             raise ValueError("; ".join(found))
     except (KeyError, TypeError, ValueError) as error:

@@ -12,6 +12,7 @@ from federation.descent import Site
 from federation.participant import participate, prune
 from federation.randomization import disturbances
 from federation.randomness import derived, seeded
+from federation.transforms import views_by
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
 from pipelines.data.stored import synthetic_in
@@ -158,6 +159,8 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
     if start.work.randomize:
         scale = default_scale(IMAGES.validate_python(cohort.recipe["images"]))
         augment = disturbances(start.work.randomize, scale.low, scale.high, before=augment)
+    if start.work.transform is not None:
+        augment = views_by(start.work.transform, after=augment)
     if start.protection is None:
         work = start.work
         return open_access(rows, batch=work.batch, seed=seed, balance=work.balance, augment=augment, passes=work.passes)

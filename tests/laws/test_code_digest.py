@@ -133,6 +133,12 @@ def test_functions_around_other_values_have_other_digests(first: Any, second: An
     assert (code_digest(around(first)) == code_digest(around(second))) == (repr(first) == repr(second))
 
 
+def zeroed(module: nn.Module) -> nn.Module:
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    return module
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -151,6 +157,9 @@ def test_functions_around_other_values_have_other_digests(first: Any, second: An
         (functools.cache(lambda: 1), functools.cache(lambda: 2)),
         (torch.distributions.Normal(0.0, 1.0), torch.distributions.Normal(0.0, 2.0)),
         (Fraction(1, 3), Fraction(2, 3)),
+        (np.poly1d([1, 2]), np.poly1d([1, 3])),
+        (np.exp, np.log),
+        (zeroed(nn.MultiheadAttention(4, 1)), zeroed(nn.MultiheadAttention(4, 2))),
     ],
 )
 def test_captured_tensors_modules_and_functions_count_by_their_content(first: Any, second: Any) -> None:

@@ -38,6 +38,11 @@ def problems(run: RunSettings) -> list[Problem]:
         if work.randomize and run.images.kind in ("features", "tensors"):
             text = f"{work.randomize:g} disturbs images of a known range, and these are {run.images.kind}; say 0"
             found.append(Problem(("train", "work", "randomize"), text))
+        if work.transform is not None and run.images.kind != "tensors":
+            text = f"{work.transform.function} gives views of examples that are tensors, and these are "
+            found.append(Problem(("train", "work", "transform"), f"{text}{run.images.kind}; say augment"))
+        elif work.transform is not None and work.transform.missing:
+            found.append(Problem(("train", "work", "transform"), work.transform.missing))
         if work.channels_last and len(run.images.inputs) != 3:
             text = f"true is for images (channels, height, width), and these are {list(run.images.inputs)}; say false"
             found.append(Problem(("train", "work", "channels_last"), text))
