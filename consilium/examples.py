@@ -216,7 +216,10 @@ def _unlike(found: NDArray[Any], kinds: str) -> str:
     """What is wrong with an array of another type, and what to do."""
     if kinds != WHOLE or found.dtype.kind != "f":
         what = "whole numbers" if kinds == WHOLE else "numbers"
-        return f"must hold {what}, found {found.dtype}; convert it"
+        remedy = "say which number each stands for" if found.dtype.kind in "USO" else f"give real {what}"
+        if kinds == WHOLE and found.dtype.kind in "US":
+            remedy = "classes may have names: names, y = np.unique(y, return_inverse=True), and classes=[*names]"
+        return f"must hold {what}, found {found.dtype}; {remedy}"
     between = found[~(np.isfinite(found) & (found == np.round(found)))]
     if not len(between):
         return f"must hold classes as whole numbers, found {found.dtype}; say y.astype(int)"

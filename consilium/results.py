@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -19,9 +21,11 @@ from evaluation.rows import AT_ONE
 from federation.models.adapted import show_fixed_in
 from federation.registry import permitting
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
+from pipelines.export import main as export
 from pipelines.ledger import FILE
 from pipelines.models.file import READY, Ready, read_ready
 from pipelines.models.recommended import read_recommended
+from pipelines.runs.exits import Exit
 from pipelines.runs.listing import listed
 from pipelines.runs.runner import Results as Ended
 from privacy.message import Json
@@ -31,6 +35,7 @@ from privacy.release.chain import Damaged
 if TYPE_CHECKING:
     import pandas as pd
 
+Kind: TypeAlias = Literal["onnx", "bundle", "card"]
 USUAL = (AUC.name, DICE.name)
 
 
@@ -194,6 +199,22 @@ class Results:
             raise ValueError(f"x must be (n, {', '.join(map(str, ready.images.inputs))}), found {tuple(given.shape)}")
         with torch.no_grad():
             return ready.probabilities(ready.seen(given))
+
+    def export(self, method: str, hospital: str, folder: str | Path, *kinds: Kind) -> tuple[Path, ...]:
+        """Write a finished model for other software, as `python -m pipelines.export` does; also one of own code.
+
+        Raises:
+            KeyError: as `ready`. RuntimeError: nothing was written; why.
+        """
+        self.ready(method, hospital)
+        path = self.folder / "sites" / hospital / READY / f"{method}.safetensors"
+        flags = [f"--{kind}" for kind in kinds]
+        told, why = io.StringIO(), io.StringIO()
+        with permitting("all"), redirect_stdout(told), redirect_stderr(why):
+            code = export([str(path), "--out", str(folder), "--json", *flags])
+        if code != Exit.OK:
+            raise RuntimeError(f"{method} of {hospital} is not exported: {why.getvalue().strip()}")
+        return tuple(Path(folder) / name for name in json.loads(told.getvalue())["files"])
 
     def ledger(self, hospital: str) -> tuple[Mapping[str, Json], ...]:
         """Every line of a hospital's ledger up to the end of this run: what left, at which cost.

@@ -48,6 +48,7 @@ from pipelines.hospital.hospital import KEY
 from pipelines.loader.document import ConfigError, Document, parsed
 from pipelines.loader.files import document_at
 from pipelines.loader.validation import validate
+from pipelines.runs.runner import CALL
 from pipelines.runs.stopping import Stop, Stopped, safe_stop
 from pipelines.settings.config import Config
 from pipelines.settings.learning import Split
@@ -75,14 +76,18 @@ UNREVIEWED = (
 )
 
 
+HEAD = (
+    "Written by consilium.train. `python -m pipelines.run` runs the same, but for code that only a process from Python "
+    "registers."
+)
+
+
 def not_guaranteed(config: Config, shared_names: int = 0) -> tuple[str, ...]:
     """What a run in this process does not promise. shared_names: how many names occur at several hospitals."""
     said = [SIMULATED]
-    own = [one for one in origins(config.train, config.model) if one.offer is None]
-    views = {f"transform {work.transform.function}" for _, _, work in works(config) if work.transform is not None}
-    if code := [*(one.what for one in own), *sorted(views)]:
+    if code := registered_code(config):
         said.append(f"what {', '.join(code)} computes: {UNREVIEWED}")
-    if unknown := [one.what for one in own if not one.digest]:
+    if unknown := [one.what for one in origins(config.train, config.model) if one.offer is None and not one.digest]:
         said.append(f"that a change in {', '.join(unknown)} is noticed: Python has no source of it; use a new folder")
     if shared_names:
         said.append(
@@ -90,6 +95,13 @@ def not_guaranteed(config: Config, shared_names: int = 0) -> tuple[str, ...]:
             "where such a name is one person, a test patient may be trained on elsewhere, and ε adds up"
         )
     return tuple(said)
+
+
+def registered_code(config: Config) -> list[str]:
+    """The methods, networks and transforms of a run that this process registered, and that no command knows."""
+    own = [one.what for one in origins(config.train, config.model) if one.offer is None]
+    views = {f"transform {work.transform.function}" for _, _, work in works(config) if work.transform is not None}
+    return [*own, *sorted(views)]
 
 
 def train(
@@ -151,7 +163,7 @@ def train(
     }
     for site, one in policies(policy, list(said["sites"])).items():
         said["sites"][site] = {**said["sites"][site], "policy": one}
-    text = text_of(merged(said, settings or {}), "Written by consilium.train; python -m pipelines.run runs the same.")
+    text = text_of(merged(said, settings or {}), HEAD)
     config = _checked(parsed(text, environment=os.environ), engine, have.examples)
     with _private_files():
         for site, own_examples in have.examples.items():
@@ -160,7 +172,7 @@ def train(
         if repeats := privacy is None:
             _put_keys(config, have.examples)
     told = (*not_guaranteed(config, common_names(have.examples)), *([DERIVED] if repeats and have.examples else []))
-    return _go(config, place / SETTINGS, told, engine=engine, quiet=quiet)
+    return _go(config, place / SETTINGS, told, "consilium.train", engine=engine, quiet=quiet)
 
 
 def run(settings: str | Path | Mapping[str, Any], *, engine: Engine = "in process", quiet: bool = False) -> Results:
@@ -176,7 +188,7 @@ def run(settings: str | Path | Mapping[str, Any], *, engine: Engine = "in proces
         text = "these are settings of an external site; python -m pipelines.run runs them"
         raise ConfigError([Problem(("models",), text)])
     config = _checked(said, engine, {})
-    return _go(config, path, not_guaranteed(config), engine=engine, quiet=quiet)
+    return _go(config, path, not_guaranteed(config), "consilium.run", engine=engine, quiet=quiet)
 
 
 def _check_engine(engine: object) -> None:
@@ -242,12 +254,14 @@ def _register(settings: Iterable[object]) -> None:
         raise ConfigError(problems)
 
 
-def _go(config: Config, yaml: Path | None, told: tuple[str, ...], *, engine: Engine, quiet: bool) -> Results:
-    """Run all stages, or go on with them."""
+def _go(config: Config, yaml: Path | None, told: tuple[str, ...], call: str, *, engine: Engine, quiet: bool) -> Results:
+    """Run all stages, or go on with them. call: the function that was called."""
     if isinstance(engine, Flare):
         return run_far(config, yaml, engine, quiet=quiet)
     root = Path(config.runs) / config.name
-    command = f"python -m pipelines.run {shlex.quote(str(yaml))}" if yaml is not None else "consilium.run(settings)"
+    command = f"python -m pipelines.run {shlex.quote(str(yaml))}"
+    if yaml is None or registered_code(config):
+        command = f"{CALL}{call}"
     logs = [root / "sites" / site / "log.txt" for site in config.sites]
     threads = torch.get_num_threads()
     with _private_files(), safe_stop() as stop:

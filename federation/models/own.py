@@ -24,8 +24,9 @@ from privacy.settings_error import Problem, refuse
 
 Build: TypeAlias = Callable[..., nn.Module]
 ELSEWHERE = (
-    "a network of one's own is known only where it was registered; for hospitals on other machines put it into a "
-    "package that each installs (docs/how-to/extend.md)"
+    "a network of one's own is known only to the process that registered it, from Python: there Results.probabilities "
+    "and Results.export use it; for commands and hospitals on other machines put it into a package that each installs "
+    "(docs/how-to/extend.md)"
 )
 _BUILDERS: dict[tuple[str, str], Build] = {}
 """By name and digest of the code, the last one registered last."""

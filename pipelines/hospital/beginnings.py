@@ -22,6 +22,9 @@ NOT_PUBLIC = (
 BEFORE = "Those whose data shaped weights of a file with which networks began, and which are not said to be public"
 
 
+CODE = "Those whose data shaped weights that the code of an own network reads when it makes one"
+
+
 def beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
     """Everything that is not a patient's and shaped what these runs learnt; empty if nothing did.
 
@@ -34,9 +37,18 @@ def uncovered(memories: Iterable[Mapping[str, Json]]) -> tuple[str, ...]:
     """Whom no ε of these runs covers because of what networks began with: a sentence for each file. memories: with the
     fact `start`, as openings and finished models have it.
     """
+    memories = list(memories)
     starts = (as_mapping(said.get(START)) for said in memories)
     own = (one for one in starts if "weights" in one and as_mapping(one["weights"]).get("public") is not True)
-    return tuple(dict.fromkeys(f"{BEFORE} (SHA-256 {one.get('sha256')})" for one in own))
+    said = [f"{BEFORE} (SHA-256 {one.get('sha256')})" for one in own]
+    said += [f"{CODE} ({one.get('network')}; nobody reviewed it)" for one in map(_own_network, memories) if one]
+    return tuple(dict.fromkeys(said))
+
+
+def _own_network(said: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The settings of a network that was registered from Python; empty if it is none."""
+    model = as_mapping(said.get("model"))
+    return model if model.get("name") == "own" else {}
 
 
 def _of(said: Mapping[str, Json]) -> Iterator[str]:
@@ -49,6 +61,10 @@ def _of(said: Mapping[str, Json]) -> Iterator[str]:
             f"a network (SHA-256 {translation.get('sha256')}) that translates images, used unless the veto refused it, "
             f"learnt from {_drawn(translation.get('prior'))}, and no patient shaped it (ε = 0)"
         )
+    if own := _own_network(said):
+        code = f"the code of {own.get('network')} makes them (SHA-256 {own.get('code') or 'not known'})"
+        read = "random numbers, or weights that it reads; nobody reviewed which, and whose data shaped them"
+        yield f"networks began as {code}: {read}"
     start = as_mapping(said.get(START))
     if brought := as_mapping(start.get("weights")):
         file = f"networks began with weights of a file (SHA-256 {start.get('sha256')}) that the coordinator brought"

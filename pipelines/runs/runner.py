@@ -42,6 +42,9 @@ __all__ = [
 
 W = TypeVar("W")
 
+CALL = "the same call of "
+"""With the name of a function it stands for a command, where no command knows the code that goes on with a run."""
+
 
 @dataclass(frozen=True)
 class Event:
@@ -153,7 +156,9 @@ def _run(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]], stop: St
 
 
 def _command_from(step: Step[W], steps: Sequence[Step[W]], command: str) -> str:
-    """The command that resumes at a step, with the original selection of stages."""
+    """The command that resumes at a step, with the original selection of stages; a call from Python has none."""
+    if command.startswith(CALL):
+        return command
     names = [each.stage.name for each in steps]
     asked = [each.stage.name for each in steps if each.state != "skip"]
     if len(asked) == 1 and len(names) > 1:
