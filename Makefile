@@ -2,9 +2,11 @@
 # make run CONFIG=prostatex.yaml   another configuration        make test-all  the slow tests too
 # make install                     nothing but the installation  make docs      the documents as a site: build/site
 # make test-shuffled SEED=1        the default suite in another order
+# make test-noise NOISE=high       the default suite with the worst noise that chance gives (tests/extremes)
 PYTHON ?= python3
 CONFIG ?= prostate_adc.yaml
 SEED ?= 1
+NOISE ?= high
 BIN := .venv/bin
 # Tests of one file stay together, so that what they share is made once; who is done first takes from the other.
 PARALLEL := -n 2 --dist worksteal --durations=20
@@ -13,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Tests write thousands of files and wait for the disk after each: they lie in memory where 4 GiB of it are free.
 export PYTEST_DEBUG_TEMPROOT ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4194304 {d = 1} END {print d ? "/dev/shm" : "/tmp"}')
 
-.PHONY: install run test test-all test-shuffled check docs clean
+.PHONY: install run test test-all test-shuffled test-noise check docs clean
 
 install: .venv/installed
 
@@ -29,6 +31,9 @@ test-all: .venv/installed-test check
 # Fixtures and random generators stay as they are: only the order of the tests is drawn.
 test-shuffled: .venv/installed-test
 	$(BIN)/python -m pytest $(PARALLEL) -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
+
+test-noise: .venv/installed-test
+	PYTHONPATH=tests/extremes NOISE=$(NOISE) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not chance"
 
 check: .venv/installed-test
 	$(BIN)/ruff check .

@@ -1,4 +1,5 @@
-"""Deterministic tests: one thread, and hypothesis without deadlines. The default suite is a part of `--thorough`.
+"""Deterministic tests: one thread, seeded generators, hypothesis without deadlines. The default suite is a part of
+`--thorough`. What is left to chance says so by `@pytest.mark.chance`.
 
 By default hypothesis tests run a fifth of their examples, the same in every run (`derandomize`). `pytest --thorough`,
 which is `make test-all`, runs all examples, and also the tests marked `slow`.
@@ -10,6 +11,7 @@ import gc
 import hashlib
 import html
 import os
+import random
 import shutil
 import signal
 import sys
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -45,6 +48,32 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts jobs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)  # tests of Ctrl-C would wait for ever
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """What a file of tests draws when it is imported does not hang on the files before it."""
+    if isinstance(collector, pytest.Module):
+        seed_generators()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Nor does what a fixture draws hang on those before it."""
+    seed_generators()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Nor does what a test draws hang on the tests before it."""
+    seed_generators()
+
+
+def seed_generators() -> None:
+    """Seed the generators that a process has one of. Noise comes from the operating system, and stays by chance."""
+    torch.default_generator.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
 
 
 def pytest_collection_finish() -> None:

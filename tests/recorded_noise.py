@@ -32,7 +32,7 @@ from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, S
 from privacy.dp.moments import Embed, Moments, Patients
 from privacy.dp.private_access import PrivateAccess
 
-ALARM = 1e-6
+ALARM = 1e-7
 
 
 class Piece(NamedTuple):

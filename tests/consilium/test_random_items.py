@@ -29,6 +29,7 @@ class Items:
         return self.change(self.x[number]), number % 2, f"p{number}"
 
 
+@pytest.mark.chance(3e-10, "32 flips of a coin come twice alike: 2^-32")
 @pytest.mark.parametrize("name", DRAWS)
 def test_random_dataset_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"draws random numbers.*Work\(augment"):

@@ -17,7 +17,7 @@ import sys
 
 KINDS = ("high", "low", "turns", "none", "nobody", "everybody")
 KIND = os.environ.get("NOISE", "")
-ENTROPY = "privacy.dp.entropy"
+ENTROPY, AUDIT = "privacy.dp.entropy", "privacy.attacks.audit"
 LEAST, HALF, MOST = ((number % 2**64).to_bytes(8, "little") for number in (-(2**63), 0, 2**63 - 1))
 """Eight bytes of which `uniform` makes a number right above 0, 1/2, and right below 1."""
 
@@ -32,6 +32,8 @@ def urandom(size: int, /) -> bytes:
         return _urandom(size)
     if asks.f_code.co_name == "gaussians":
         drawn = b"".join(gaussian(number) for number in asks.f_locals["sizes"])
+    elif asks.f_back is not None and asks.f_back.f_globals.get("__name__") == AUDIT:
+        drawn = b""  # of 100 canaries or more nobody is none or all: 2^-100
     else:
         drawn = {"nobody": MOST, "everybody": LEAST}.get(KIND, b"") * (size // 8)
     return drawn if len(drawn) == size else _urandom(size)

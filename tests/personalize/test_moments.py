@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from fixed_bytes import bytes_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -42,12 +43,15 @@ def solved(
     how: Moments, task: Task, rows: dict[str, Rows], *, noise: float | None = None
 ) -> dict[str, torch.nn.Module]:
     """Each hospital's model after the one round."""
+    source = bytes_of(0)
     state = how.start(initial_parameters(how, task, seed=0), {})
     replies, memories, sites = {}, {}, {}
     for name, own in rows.items():
         splits = {"train": own, "validation": own}
         access = (
-            open_access(splits, batch=8, seed=0) if noise is None else open_private(splits, Protection(noise=noise))
+            open_access(splits, batch=8, seed=0)
+            if noise is None
+            else open_private(splits, Protection(noise=noise), source=source)
         )
         sites[name] = Site(name, task, Work(), access)
         replies[name], memories[name] = how.train(sites[name], how.send(state, name, TRAIN), Message(), TRAIN)
@@ -147,8 +151,8 @@ def test_noise_costs_less_the_more_patients_there_are():
         found = [(model(fresh.x).logits.argmax(dim=1) == fresh.y).double().mean() for model in models.values()]
         return float(torch.stack(found).mean())
 
-    assert right(8000) > 0.8
-    assert min(right(50) for _ in range(5)) < 0.75
+    few, many = right(30), right(8000)
+    assert (few < 0.75, many > 0.8) == (True, True), (few, many)
 
 
 @pytest.mark.parametrize("classes", [2, 4])

@@ -276,6 +276,7 @@ def test_a_hospital_that_promises_privacy_synthesizes_nothing_without_noise(tmp_
     assert caught.value.code == "budget"
 
 
+@pytest.mark.chance(1e-12, "two draws of noise make the same images")
 def test_a_lost_cohort_is_made_again_and_charged_again(tmp_path):
     own = Place(tmp_path / "a", PROMISED)
     told = own.augment(NOISED, private=True)

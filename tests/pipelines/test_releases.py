@@ -92,6 +92,7 @@ def spent(own: Hospital, request: str) -> list:
     return [read(line["event"]) for line in ledgers.lines(own.ledger) if line["request"] == request]
 
 
+@pytest.mark.chance(4e-7, "four groups of exact tests of noise, each at 1e-7")
 def test_parameters_that_leave_have_the_noise_of_all_their_steps_in_every_run_round_and_hospital(places, replies):
     silent, pieces = replies["silent", ""], []
     unit = RATE * LOUD.clip * STEPS**0.5 / (PATIENTS / 3)
@@ -107,6 +108,7 @@ def test_parameters_that_leave_have_the_noise_of_all_their_steps_in_every_run_ro
     assert complaints(pieces, [alone] * len(pieces)) == []
 
 
+@pytest.mark.chance(2e-7, "two exact tests of noise, each at 1e-7")
 def test_validation_losses_that_leave_have_the_noise_that_is_booked(replies):
     unit, silent = LOUD.loss_bound / 2 / (PATIENTS / 3) * 0.5, replies["silent", ""]
     away = [
@@ -121,6 +123,7 @@ def test_validation_losses_that_leave_have_the_noise_that_is_booked(replies):
     assert len(set(away)) == 8
 
 
+@pytest.mark.chance(8e-7, "eight groups of exact tests of noise, each at 1e-7")
 def test_histograms_of_scores_that_leave_have_the_noise_that_is_booked(places, replies):
     bins: list[Piece] = []
     levels: list[Piece] = []
@@ -151,6 +154,7 @@ def shares(votes):
     return (votes / votes.sum(axis=1, keepdims=True)).sum(axis=0)
 
 
+@pytest.mark.chance(4e-7, "four groups of exact tests of noise, each at 1e-7")
 def test_scores_of_images_that_leave_have_the_noise_that_is_booked(places, monkeypatch):
     monkeypatch.setattr(imitate, "PUBLIC", 40)
     settings = Score(release="dp", epsilon=100.0, components=5)
@@ -185,6 +189,7 @@ def name_of(settings) -> str:
     return settings.name
 
 
+@pytest.mark.chance(1e-12, "two of a few hundred answers in float64 are equal")
 @pytest.mark.parametrize("settings", IMITATIONS, ids=name_of)
 def test_what_is_learnt_of_the_same_patients_from_the_same_seed_is_never_the_same(places, settings, monkeypatch):
     answers = []

@@ -388,6 +388,7 @@ def test_names_follow_from_the_key(tmp_path):
     assert {name for name, _ in found[0]} >= {"digest", "sha256", "cohort", "cut"}
 
 
+@pytest.mark.chance(6e-9, "one of three counts is six deviations away")
 def test_noised_counts_are_near_the_truth_paid_once_and_written_in_the_ledger(tmp_path):
     site = Site(tmp_path / "h", NOISED)
     first = site.ingest("one")
@@ -403,6 +404,7 @@ def test_noised_counts_are_near_the_truth_paid_once_and_written_in_the_ledger(tm
     assert again.facts["splits"] == told and again.event == {"kind": "nothing"} and site.spent == paid
 
 
+@pytest.mark.chance(3e-9, "a mean of 200 is six deviations away, or their deviation 40 % off")
 def test_the_noise_of_counts_is_that_which_is_booked(tmp_path, monkeypatch):
     """The mechanism against a slow count: the deviation of 200 releases of one cell is the booked one."""
     from pipelines.hospital import released_counts as told

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
+from fixed_bytes import bytes_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from privacy.dp.entropy import choices, chosen, gaussian, generator, uniform
-
-
-def bytes_of(seed: int):
-    return random.Random(seed).randbytes
 
 
 def test_torch_keeps_32_bits_of_a_seed_which_is_why_noise_does_not_come_from_it():
@@ -64,6 +59,7 @@ def test_a_generator_for_views_has_all_of_its_state_from_the_source():
     assert stats.kstest(one.numpy(), "uniform").pvalue > 0.01
 
 
+@pytest.mark.chance(1e-12, "fifty numbers are drawn twice")
 def test_without_a_source_nothing_repeats():
     assert not torch.equal(gaussian((50,), 1.0), gaussian((50,), 1.0))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
 
 import pytest
 import torch
+from fixed_bytes import bytes_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -27,10 +27,6 @@ from privacy.dp.protection import Protection
 from privacy.dp.units import all_views, some_views, units_of
 
 QUIET = Protection(clip=1e2, sampling=1.0, views=3, noise=0.0)
-
-
-def bytes_of(seed: int):
-    return random.Random(seed).randbytes
 
 
 def images(patients: int = 7, seed: int = 0, dtype=torch.float64) -> Rows:
@@ -127,6 +123,7 @@ def test_private_descent_without_noise_and_with_a_huge_clip_is_the_plain_gradien
     )
 
 
+@pytest.mark.chance(6e-9, "a deviation over 19,000 numbers is 3 % off")
 def test_noise_has_the_standard_deviation_that_is_booked():
     task, rows = Task(Cnn(widths=(32, 64), norm="group"), (1, 8, 8), 2), images(20, dtype=torch.float32)
     module = task.network()

@@ -1,0 +1,90 @@
+"""What is left to chance: each test that can fail by it says how often, once in a million runs at most."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from privacy.dp import entropy
+
+ROOT = Path(__file__).parents[2]
+MOST = 1e-6
+HEAD = "| test | fails once in | when |\n| --- | ---: | --- |\n"
+
+
+class Chance(NamedTuple):
+    file: str
+    test: str
+    probability: float
+    why: str
+
+
+def marked() -> Iterator[Chance]:
+    """All marks in the tests, as they stand in the files."""
+    for path in sorted(ROOT.glob("tests/**/test_*.py")):
+        if "mark.chance(" not in (text := path.read_text()):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            for one in node.decorator_list if isinstance(node, ast.FunctionDef) else []:
+                if isinstance(one, ast.Call) and ast.unparse(one.func) == "pytest.mark.chance":
+                    probability, why = (ast.literal_eval(argument) for argument in one.args)
+                    yield Chance(str(path.relative_to(ROOT / "tests")), node.name, float(probability), str(why))
+
+
+CHANCES = list(marked())
+
+
+def table() -> str:
+    """The list in CONTRIBUTING.md."""
+    rows = [f"| `tests/{one.file}`: `{one.test}` | {1 / one.probability:.0e} | {one.why} |\n" for one in CHANCES]
+    return HEAD + "".join(rows)
+
+
+def test_each_is_rare_and_all_of_them_are_too() -> None:
+    assert len(CHANCES) >= 10 and all(0 < one.probability < MOST and one.why for one in CHANCES)
+    assert sum(one.probability for one in CHANCES) < 1e-5
+
+
+def test_the_list_is_that_of_the_marks() -> None:
+    assert table() in (ROOT / "CONTRIBUTING.md").read_text(), f"CONTRIBUTING.md needs this list:\n{table()}"
+
+
+def test_global_generators_begin_each_test_alike() -> None:
+    first = np.random.random(), random.random()
+    assert first == (0.5488135039273248, 0.8444218515250481)
+
+
+DRAWS = """
+from privacy.dp.entropy import chosen, gaussians, uniform
+import os
+import random
+print(gaussians([2, 3], 1.0).tolist(), chosen(400, 0.1).double().mean().item(), len(set(os.urandom(64))) > 8)
+"""
+
+
+@pytest.mark.parametrize("kind", ["high", "low", "turns", "none", "nobody", "everybody", ""])
+def test_the_worst_draws_are_what_they_say(kind: str) -> None:
+    variables = {**os.environ, "NOISE": kind, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests/extremes"), str(ROOT)])}
+    done = subprocess.run([sys.executable, "-c", DRAWS], env=variables, capture_output=True, text=True, check=True)
+    noise, _, rest = done.stdout.partition("] ")
+    numbers, (share, others) = np.array(ast.literal_eval(f"{noise}]")), rest.split()
+    assert others == "True", "keys, names and seeds stay random"
+    if kind in ("high", "low", "turns"):
+        signs = {"high": [1, 1, 1, 1, 1], "low": [-1] * 5, "turns": [1, -1, 1, -1, 1]}[kind]
+        assert (np.sign(numbers) == signs).all() and (np.abs(numbers) > 8.5).all()
+    elif kind == "none":
+        assert (np.abs(numbers) < 1e-7).all()
+    else:
+        assert 0 < np.abs(numbers).max() < 8
+    expected = {"nobody": 0.0, "everybody": 1.0}.get(kind)
+    assert float(share) == expected if expected is not None else 0 < float(share) < 0.4
+    assert entropy.RESOLUTION == 52, "the words of tests/extremes are made for it"
