@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from privacy.principal_components import fit_components
 
 SMALL = 512  # up to this many images, or numbers per image, the decomposition is exact: a fraction of a second
 FEWEST = 4  # points of a t-SNE map: with perplexity (n - 1) / 3, fewer would have less than one neighbour
@@ -49,13 +50,10 @@ def basis(images: Tensor, components: int = 40) -> Basis:
         wrong.append("images hold numbers that are not finite; leave such images out")
     if wrong:
         raise ValueError("no principal components: " + "; ".join(wrong))
-    from sklearn.decomposition import PCA  # takes a second
-
     number = min(components, len(flat) - 1, flat.shape[1])
     solver = "full" if min(flat.shape) <= SMALL else "randomized"
     # not whitened: a caller that divides by a deviation must decide what to do where it is 0
-    with np.errstate(invalid="ignore"):  # the explained share of a variance of 0, which is not used here
-        fitted = PCA(n_components=number, svd_solver=solver, random_state=0).fit(flat.numpy())
+    fitted = fit_components(flat.numpy(), number, solver=solver)
     directions = torch.from_numpy(fitted.components_)
     largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
     directions = directions * torch.where(largest < 0, -1.0, 1.0)  # scikit-learn's own rule changed between versions

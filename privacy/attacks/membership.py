@@ -22,6 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from privacy.principal_components import fit_components
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -160,8 +162,6 @@ def pool_membership(
     Raises:
         ValueError: naming every argument that is not allowed.
     """
-    from sklearn.decomposition import PCA  # slow to import
-
     made, inside, outside = _flat(pool), _rows(members, member_patients), _rows(others, other_patients)
     wrong = [_flaw("pool", made, 2), *_flaws("member", *inside), *_flaws("other", *outside)]
     wrong += [_overlap(inside[1], outside[1]), _noise_flaw(control_noise)]
@@ -177,7 +177,7 @@ def pool_membership(
     copies = _copies(known[0], len(made), control_noise, seed)
     if components is not None:
         everything = np.concatenate([known[0], held_out[0]])
-        space = PCA(min(components, *everything.shape), random_state=seed).fit(everything)
+        space = fit_components(everything, min(components, *everything.shape), seed=seed)
         made, copies = space.transform(made), space.transform(copies)
         known, held_out = ((space.transform(images), patients) for images, patients in (known, held_out))
     scores = _nearness(made, known, held_out)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from privacy.message import Json
+from privacy.principal_components import fit_components
 
 RANK = 1e-6
 """A direction whose spread is below this share of the largest depends on rounding errors."""
@@ -27,10 +28,8 @@ def fitted_axes(x: Tensor, components: int) -> Axes:
     Raises:
         ValueError: the examples do not span so many directions.
     """
-    from sklearn.decomposition import PCA  # slow to import
-
     most = min(len(x), x.shape[1])
-    found = PCA(n_components=most, svd_solver="full").fit(x.double().numpy()) if most > 1 else None
+    found = fit_components(x.double().numpy(), most, solver="full") if most > 1 else None
     spread = [] if found is None else found.singular_values_.tolist()
     spanned = sum(value > RANK * spread[0] for value in spread)
     if found is None or spanned < components:
