@@ -18,12 +18,14 @@ class Problem:
     """One mistake in settings.
 
     where: keys and indices, from the group that was checked; () = the group itself. message: what is wrong, what was
-    found, what is allowed, what to do. line: in the text, from 1; None = not known.
+    found, what is allowed, what to do. line: in the text, from 1; None = not known. needs: places of other settings,
+    from the same group, on which it hangs: where one of them is wrong, only that is told.
     """
 
     where: Path
     message: str
     line: int | None = None
+    needs: tuple[Path, ...] = ()
 
     @property
     def path(self) -> str:
@@ -31,8 +33,8 @@ class Problem:
         return notation(self.where)
 
     def within(self, *group: str | int) -> Problem:
-        """The same problem, with its path extended by the enclosing group."""
-        return replace(self, where=(*group, *self.where))
+        """The same problem, with its paths extended by the enclosing group."""
+        return replace(self, where=(*group, *self.where), needs=tuple((*group, *need) for need in self.needs))
 
     def __str__(self) -> str:
         between = " " if self.message.startswith("must ") else ": "

@@ -168,7 +168,7 @@ class Features:
             problems.append(Problem(("ranges",), text))
         if unknown := [name for name in self.ranges if name not in self.numbers]:
             text = f"{', '.join(unknown)} is not among numbers ({', '.join(self.numbers)}); remove it"
-            problems.append(Problem(("ranges",), text))
+            problems.append(Problem(("ranges",), text, needs=(("numbers",),)))
         return problems + [
             Problem(("ranges", name), f"must be two finite numbers, the lower first, found {list(ends)}")
             for name, ends in self.ranges.items()

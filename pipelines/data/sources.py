@@ -189,7 +189,7 @@ class PictureSource:
             problems.append(Problem(("pattern",), text))
         if self.masks is None:
             problems += [
-                Problem((name,), "missing; only pictures with masks need none")
+                Problem((name,), "missing; only pictures with masks need none", needs=(("masks",),))
                 for name in ("table", "label")
                 if getattr(self, name) is None
             ]

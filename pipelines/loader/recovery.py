@@ -74,24 +74,30 @@ def _with(data: Json, path: Path, value: Json) -> Json:
 
 def follows(problem: Problem, gone: Sequence[Path]) -> bool:
     """Whether a problem may only follow from removed settings: its place is theirs or that of an enclosing group, it
-    names them, or a whole hospital was removed and the problem concerns the run as a whole.
+    needs them or names them, or a whole hospital was removed and the problem concerns the run as a whole.
     """
     text = f"{problem.path} {problem.message}"
     of_run = len(problem.where) < 2
     return any(
-        beside(problem, path) or _names(text, str(path[-1])) or (of_run and path[0] == "sites" and len(path) == 2)
+        beside(problem, path)
+        or any(_overlap(need, path) for need in problem.needs)
+        or _names(text, str(path[-1]))
+        or (of_run and path[0] == "sites" and len(path) == 2)
         for path in gone
     )
 
 
 def beside(problem: Problem, path: Path) -> bool:
     """Whether a problem's place is a path, a part of it, or an enclosing group."""
-    return problem.where[: len(path)] == path or path[: len(problem.where)] == problem.where
+    return _overlap(problem.where, path)
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one[: len(other)] == other or other[: len(one)] == one
 
 
 def _names(text: str, key: str) -> bool:
-    """Whether a sentence names a key: in quotes, as part of a path, or as a method."""
+    """Whether a sentence names a key: in quotes, as part of a path, with its value after a colon, or as a method."""
     word = re.escape(key)
-    return (
-        re.search(rf"['\"]{word}['\"]|\.{word}(?![\w-])|(?<![\w-]){word}\.\w|method {word}(?![\w-])", text) is not None
-    )
+    forms = (f"['\"]{word}['\"]", f"\\.{word}(?![\\w-])", f"(?<![\\w-]){word}(\\.\\w|: )", f"method {word}(?![\\w-])")
+    return any(re.search(form, text) for form in forms)

@@ -65,6 +65,8 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
     augment.problems,
 )
 """Checks between the parts of a run's settings, by subject."""
+FOUNDATIONS = tuple((name,) for name in ("images", "task", "privacy", "outside", "pooling"))
+"""What all such checks hang on: where one of these is wrong, nothing is told that may only follow from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,8 @@ class Config:
         except SettingsError as error:
             found += error.problems
         object.__setattr__(self, "train", with_features(self.train, self.model, self.images, self.task))
-        refuse([*found, *(problem for check in CHECKS for problem in guarded(check, self))])
+        between = [problem for check in CHECKS for problem in guarded(check, self)]
+        refuse([*found, *(replace(each, needs=(*each.needs, *FOUNDATIONS)) for each in between)])
 
     @property
     def harmonized(self) -> Harmonize:

@@ -71,7 +71,8 @@ class Segmentation:
             text = f"1 to {MOST} different names are needed, as in [disc, cup]; found {self.classes}"
             problems.append(Problem(("classes",), text))
         if self.target != "masks" and self.classes:
-            problems.append(Problem(("classes",), f"the target {self.target} is one class of that name; remove it"))
+            text = f"the target {self.target} is one class of that name; remove it"
+            problems.append(Problem(("classes",), text, needs=(("target",),)))
         refuse(problems)
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import itertools
 import os
 import random
 import typing
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -19,6 +21,7 @@ import yaml
 from pipelines.loader.document import ConfigError, parsed, read_yaml, render
 from pipelines.loader.files import CONFIGS, document
 from pipelines.loader.overrides import overridden
+from pipelines.loader.recovery import beside
 from pipelines.loader.validation import to_plain, validate
 from pipelines.settings import checks
 from pipelines.settings.config import CHECKS, Config
@@ -199,6 +202,31 @@ def test_mutated_configurations_end_in_settings_or_in_named_problems(tries):
             validate(read_yaml("".join(text), environment=environment), Config)
             good += 1
     assert 0 < good < tries
+
+
+def places_in(said: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The places of all keys."""
+    for key, value in said.items() if isinstance(said, dict) else ():
+        yield (*path, str(key))
+        yield from places_in(value, (*path, str(key)))
+
+
+@pytest.mark.parametrize("name", ["prostate_adc.yaml", *(pytest.param(p.name, marks=pytest.mark.slow) for p in RUNS)])
+def test_one_wrong_value_is_one_problem_and_nothing_that_follows_from_it_is_told(name):
+    """The file is right but for one value, so whatever is told of another place is not so."""
+    text = next(path for path in RUNS if path.name == name).read_text()
+    good = read_yaml(text, environment={"CONSILIUM_DATA": "/data"}).data
+    beside_it = {}
+    for path in places_in(good):
+        for wrong in ("no such thing", -3, []):
+            said = copy.deepcopy(good)
+            put(*path, wrong)(said)
+            try:
+                validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+            except ConfigError as error:
+                others = [str(each) for each in error.problems if not beside(each, path)]
+                beside_it |= {(path, str(wrong)): others} if others and len(others) < len(error.problems) else {}
+    assert beside_it == {}
 
 
 def folder_of(site: str, folder: str):

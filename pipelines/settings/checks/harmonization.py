@@ -26,7 +26,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
     for label, space in run.train.method_images.items():
         if space not in known:
             text = f"{space!r} is no space of images; known are {', '.join(known)}"
-            yield Problem(("train", "method_images", label), text)
+            yield Problem(("train", "method_images", label), text, needs=(("harmonize",), ("augment",)))
     if plan is None:
         return
     for problem in (*_image_problems(run, plan), *_site_problems(run, plan), *_promise_problems(run, plan)):

@@ -18,7 +18,13 @@ from personalize.prompts import no_prompt
 from pipelines.settings.foreign import failure
 from pipelines.settings.run_settings import RunSettings, network, ready, try_network, works
 from privacy.release.policy import SITES
-from privacy.settings_error import Problem
+from privacy.settings_error import Path, Problem
+
+OF_A_METHOD: tuple[Path, ...] = (
+    ("model",),
+    *(("train", name) for name in ("work", "method_work", "method_model")),
+)
+"""What a method's network and work follow from, besides its own settings."""
 
 
 def problems(run: RunSettings) -> list[Problem]:
@@ -101,7 +107,8 @@ def _form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[
         text = f"{own.name}, but all sites run one method, {common.name} here; remove it"
         return [Problem((*where, "name"), text)]
     try:
-        found = [Problem(where, said) for said in own.complaints(network(own, task), work, run.privacy != "none")]
+        complaints = own.complaints(network(own, task), work, run.privacy != "none")
+        found = [Problem(where, said, needs=OF_A_METHOD) for said in complaints]
     except TooLarge as error:
         return [Problem(where, f"{error}")]
     except Exception as error:
