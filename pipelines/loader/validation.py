@@ -264,13 +264,15 @@ def _listed(names: Sequence[str]) -> str:
 def located(data: Json, loc: Sequence[str | int]) -> Path:
     """Pydantic's location of an error as a path in the data, without the labels of union members."""
     path: list[str | int] = []
+    labelled = False  # whether the label of the group at hand was passed
     for index, part in enumerate(loc):
         rest = loc[index + 1 :]
         if isinstance(data, dict) and part in data:
-            tagged = part in (data.get("name"), data.get("kind")) and bool(rest)
-            if tagged and not _holds(data[str(part)], rest[0]):
+            tagged = part in (data.get("name"), data.get("kind")) and not labelled
+            if tagged and not (rest and _holds(data[str(part)], rest[0])):
+                labelled = True
                 continue  # the label of a tagged union that is also a key in it
-            data = data[str(part)]
+            data, labelled = data[str(part)], False
         elif isinstance(data, list) and isinstance(part, int) and part < len(data):
             data = data[part]
         else:
