@@ -38,7 +38,7 @@ def gives(results: Results) -> Iterator[tuple[str, Callable[[], Any]]]:
         "ledger": ("north",),
     }
     for name in sorted(part for part in dir(results) if not part.startswith("_")):
-        if name in ("frame", "settings", "folder"):  # pandas is optional; paths
+        if name in ("frame", "settings", "folder", "export"):  # pandas is optional; paths; export writes `ready`
             continue
 
         def get(name: str = name) -> Any:

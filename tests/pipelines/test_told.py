@@ -494,7 +494,7 @@ def test_too_few_patients_train_nothing(tmp_path):
     for request in ("score", "synthesize", "introduce"):
         assert told[request].code == "too_few_patients", request
     shutil.rmtree(site.folder)
-    declared = Site(tmp_path / "h", replace(EXACT, min_patients=None))  # 11 by default, and about half of 15 train
+    declared = Site(tmp_path / "h", replace(EXACT, min_patients=None), patients=10)  # 11 by default
     assert declared.ingest("one").code == "too_few_patients"
 
 
