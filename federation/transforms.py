@@ -1,4 +1,4 @@
-"""Random views of training examples by a function of one's own, as MONAI's, TorchIO's and torchvision's transforms.
+"""Random views of training examples by a function of one's own, as MONAI's and TorchIO's transforms.
 
 Settings cross the wire as JSON and code never does, so they name a function that the process has registered, and the
 digest of its code. It is called for one example at a time, in training draws only: never for validation or test

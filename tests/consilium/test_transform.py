@@ -106,7 +106,7 @@ def test_hospitals_may_have_transforms_of_their_own_but_not_where_examples_are_p
     assert [*transforms_of({"a": hospital(1, one), "b": hospital(2, one)}, {"central": "central"})] == [ALL]
 
 
-def test_transforms_of_monai_torchvision_style_and_torchio_are_taken() -> None:
+def test_transforms_of_monai_and_torchio_and_modules_are_taken() -> None:
     from monai.transforms import Compose, RandFlip, RandGaussianNoise
     from torchio import RandomNoise
 

@@ -5,7 +5,7 @@
 Python imports this file when it starts, if its folder is on PYTHONPATH; it does nothing unless NOISE names a draw. Of
 Gaussian noise every number is then 8.6 standard deviations above (`high`) or below (`low`) 0, which chance gives once
 in 1e17, both in turns (`turns`), or 0 (`none`). Of patients nobody (`nobody`) or everybody (`everybody`) is in every
-sample, and of sets each gets the last or the first. A test that passes with all six cannot fail by such a chance; one
+sample, and of sets each gets the last or the first. A test that passes with all six hardly hangs on noise; one
 that does not says by `@pytest.mark.chance` how likely it is to fail. Files that ask for names, keys and seeds get what
 they always get.
 """
