@@ -3,6 +3,7 @@
 # make install                     nothing but the installation  make docs      the documents as a site: build/site
 # make test-shuffled SEED=1        the default suite in another order
 # make test-noise NOISE=high       the default suite with the worst noise that chance gives (tests/extremes)
+# make test KEYS=1                 the default suite with other secret keys of hospitals (tests/extremes)
 PYTHON ?= python3
 CONFIG ?= prostate_adc.yaml
 SEED ?= 1
@@ -33,7 +34,7 @@ test-shuffled: .venv/installed-test
 	$(BIN)/python -m pytest $(PARALLEL) -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
 
 test-noise: .venv/installed-test
-	PYTHONPATH=tests/extremes NOISE=$(NOISE) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not chance"
+	PYTHONPATH=$(CURDIR)/tests/extremes NOISE=$(NOISE) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not chance"
 
 check: .venv/installed-test
 	$(BIN)/ruff check .

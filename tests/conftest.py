@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from extremes import fixed_keys
 from filelock import FileLock
 from hypothesis import settings
 
@@ -44,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    fixed_keys.fix_keys()
     if config.getoption("--thorough"):
         config.option.markexpr = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts jobs in the background

@@ -6,14 +6,16 @@ Python imports this file when it starts, if its folder is on PYTHONPATH; it does
 Gaussian noise every number is then 8.6 standard deviations above (`high`) or below (`low`) 0, which chance gives once
 in 1e17, both in turns (`turns`), or 0 (`none`). Of patients nobody (`nobody`) or everybody (`everybody`) is in every
 sample, and of sets each gets the last or the first. A test that passes with all six hardly hangs on noise; one
-that does not says by `@pytest.mark.chance` how likely it is to fail. Files that ask for names, keys and seeds get what
-they always get.
+that does not says by `@pytest.mark.chance` how likely it is to fail. Files that ask for names and seeds get what they
+always get; hospitals' keys are those of `fixed_keys.py`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+
+import fixed_keys
 
 KINDS = ("high", "low", "turns", "none", "nobody", "everybody")
 KIND = os.environ.get("NOISE", "")
@@ -51,3 +53,4 @@ if KIND:
     if KIND not in KINDS:
         raise SystemExit(f"NOISE must be one of {', '.join(KINDS)}, found {KIND!r}")
     os.urandom = urandom
+fixed_keys.fix_keys()

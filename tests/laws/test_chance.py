@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from extremes.fixed_keys import DEFAULT, VARIABLE, fixed_key
+from rich.console import Console
 
+from pipelines.batch.key import read_key
 from privacy.dp import entropy
 
 ROOT = Path(__file__).parents[2]
@@ -88,3 +91,33 @@ def test_the_worst_draws_are_what_they_say(kind: str) -> None:
     expected = {"nobody": 0.0, "everybody": 1.0}.get(kind)
     assert float(share) == expected if expected is not None else 0 < float(share) < 0.4
     assert entropy.RESOLUTION == 52, "the words of tests/extremes are made for it"
+
+
+ONE_KEY = """
+from rich.console import Console
+from pathlib import Path
+from pipelines.batch.key import read_key
+print(read_key(Path("key"), Console(quiet=True)).hex())
+"""
+
+
+def test_secret_keys_hang_on_the_place_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = ["pytest-1/test_a0/h1/home", "pytest-27/popen-gw1/test_a3/h1/home", "pytest-1/popen-gw0/test_a/h1/home"]
+    assert len({fixed_key(tmp_path.parents[2] / place) for place in places}) == 1
+    others = [fixed_key(Path("/t/pytest-1", place)) for place in ("test_a0/h2/home", "test_b0/h1/home", "h1/home")]
+    assert len({*others, fixed_key(Path("/t/pytest-1", places[0]))}) == 4
+    monkeypatch.setenv(VARIABLE, "another")
+    assert fixed_key(Path("/t/pytest-1/test_a0/h2/home")) != others[0]
+
+
+def test_a_test_and_the_processes_that_it_starts_make_the_same_key(tmp_path: Path) -> None:
+    if os.environ[VARIABLE] != DEFAULT:
+        pytest.skip("other keys are being tried")
+    here = read_key(tmp_path / "key", Console(quiet=True))
+    assert here == fixed_key(tmp_path / "key") and (tmp_path / "key").read_bytes() == here
+    (tmp_path / "key").unlink()
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_KEY], env=variables, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == here.hex()
