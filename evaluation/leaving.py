@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from evaluation.wording import Words
 from privacy.release.meaning import UNBOUNDED, loss
 from privacy.release.statement import Statement
 
+Records: TypeAlias = Literal["none", "left", "unknown"]
+"""unknown: the hospital does not remember what it sent."""
+
 
 @dataclass(frozen=True)
 class Left:
-    """What left a hospital in response to one request. content: what it is. epsilon: a text, because ∞ is explained in
-    words; without a statement there is no guarantee.
+    """What left a hospital in response to one request. content: what it is; brief: in a few words, empty for counts and
+    digests. epsilon: a text, because ∞ is explained in words; without a statement there is no guarantee. records:
+    whether patients' own images, labels or records left, and `of_patients`, in words, which would.
     """
 
     site: str
@@ -24,6 +28,9 @@ class Left:
     bytes: int
     epsilon: str = UNBOUNDED
     content: str = ""
+    brief: str = ""
+    records: Records = "none"
+    of_patients: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,29 +73,22 @@ def _by_site(left: Iterable[Left]) -> dict[str, list[Left]]:
     return found
 
 
-class Patients(NamedTuple):
-    """Hospitals whose own patients' images, labels or records left. pooled: for a central baseline. shared: as target
-    images for translation. unknown: the ledger does not say what was shared. All are names of hospitals.
-    """
+class OfPatients(NamedTuple):
+    """Patients' own images, labels or records that left in answer to one request, or may have. what: in words."""
 
-    pooled: tuple[str, ...]
-    shared: tuple[str, ...]
-    unknown: tuple[str, ...]
+    request: str
+    what: str
+    records: Records
+    sites: tuple[str, ...]
 
 
-def of_patients(left: Iterable[Left]) -> Patients:
+def of_patients(left: Iterable[Left]) -> tuple[OfPatients, ...]:
     """Read from the ledgers' entries, because the settings of this run would not show what an earlier run released."""
-    pooled, shared, unknown = dict[str, None](), dict[str, None](), dict[str, None]()
+    found = dict[tuple[str, str, Records], dict[str, None]]()
     for entry in left:
-        if not entry.messages:
-            continue
-        if entry.request == "pool":
-            pooled[entry.site] = None
-        elif "images of patients as they are" in entry.content:
-            shared[entry.site] = None
-        elif "as they are" in entry.content:
-            unknown[entry.site] = None
-    return Patients(tuple(pooled), tuple(shared), tuple(unknown))
+        if entry.messages and entry.records != "none":
+            found.setdefault((entry.request, entry.of_patients, entry.records), {})[entry.site] = None
+    return tuple(OfPatients(*what, tuple(sites)) for what, sites in found.items())
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,6 @@ class Departure:
     sites: tuple[str, ...]
     epsilon: str
     said: tuple[str, ...]
-
-
-KINDS = (
-    (("train", "finish", "export"), "model parameters"),
-    (("evaluate", "route"), "scores on test patients"),
-    (("sample",), "synthetic images that other hospitals translate their images towards"),
-    (("compare",), "how models compare on validation patients"),
-    (("audit",), "results of attacks"),
-)
-"""Requests, and the content of their replies in a few words. Replies to all others are counts and digests."""
 
 
 def departures(left: Sequence[Left], statements: Sequence[Statement], words: Words) -> tuple[Departure, ...]:
@@ -122,16 +112,13 @@ def departures(left: Sequence[Left], statements: Sequence[Statement], words: Wor
 
 
 def _what(own: Sequence[Left], words: Words) -> str:
-    requests, patients = {entry.request.removesuffix(" to outside") for entry in own}, of_patients(own)
-    kinds = [name for asked, name in KINDS if requests.intersection(asked)]
-    if patients.pooled:
-        kinds.append(f"training and validation {words.examples} with their labels (for the central baseline)")
-    if patients.shared:
-        kinds.append(f"training {words.examples} of patients as they are, with their labels")
+    patients = of_patients(own)
+    kinds = list(dict.fromkeys(entry.brief for entry in own if entry.brief and entry.records != "left"))
+    kinds += [one.what.replace("examples", words.examples) for one in patients if one.records == "left"]
     if not own:
         return "Nothing."
     listed = ", ".join([*kinds, "counts and digests"])
-    end = "" if any(patients) else "; no patient's image, label or record"
+    end = "" if patients else "; no patient's image, label or record"
     return f"{listed[0].upper()}{listed[1:]}{end}."
 
 

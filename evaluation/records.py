@@ -132,7 +132,7 @@ class RunPage:
     """The coordinator's page.
 
     what: a line on what was run. date: as printed. reference: the method over which gains are computed. settings: the
-    YAML. pooled: training and validation images left for a central baseline. statements: one of each hospital that has
+    YAML. statements: one of each hospital that has
     one. audits: of mechanisms; membership: attacks that detect who took part. structures: what the methods segment;
     none = they predict labels. outside: scores at external sites, by line of `route`; external_sites: their counts, all
     in one split. field: the setting that crops images around their masks; empty = none. inversion: attacks that
@@ -160,7 +160,6 @@ class RunPage:
     settings: str
     commands: tuple[Command, ...]
     pictures: tuple[Picture, ...] = ()
-    pooled: bool = False
     words: Words = Words()
     statements: tuple[Statement, ...] = ()
     audits: tuple[Audit, ...] = ()

@@ -27,7 +27,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.hospital.words import CONTENTS
 from pipelines.loader.command_line import announce, command_parser
 from pipelines.runs.exits import Exit, as_process, print_error
 from privacy.dp.events import NON_PRIVATE, Event, UnknownEvent, describe
@@ -266,7 +265,9 @@ def _explained_line(number: int, line: _Line, event: Event | None) -> ExplainedL
     if request == RESTORED and event is not None:
         said = f"put back from an older copy; what its lost lines cost: {in_words(event)}"
         return ExplainedLine(number, _text(line.get("time")), RESTORED, "", 0, said)
-    holds = f": {CONTENTS[request]}" if request in CONTENTS else ""
+    from pipelines.requests import REQUESTS  # imports torch, which other verbs do without
+
+    holds = f": {REQUESTS[request].says}" if request in REQUESTS else ""
     asked = f"{request}{holds} (run {_text(line.get('run'))}, round {_text(line.get('round'))})"
     done = "the same reply as before, sent again: not charged again" if event is None else in_words(event)
     if event is not None and _unread(line, event):

@@ -14,27 +14,12 @@ from pathlib import Path
 
 from federation.engine import Answers, Engine
 from pipelines.coordinator.world import World
+from pipelines.requests import REQUESTS
 from pipelines.runs.plan import Stage
 from pipelines.runs.witness import remember
 from privacy.message import Call, Json, Message
 
 ASKED = "asked"
-KEEPING = frozenset(
-    {
-        "ingest",
-        "score",
-        "sample",
-        "translate",
-        "augment",
-        "extract",
-        "evaluate",
-        "audit",
-        "route",
-        "benchmark",
-        "report",
-    }
-)
-"""Requests whose answers may write files at a hospital, beside what is committed with the reply."""
 
 
 class Noting:
@@ -52,7 +37,7 @@ class Noting:
         """See `Engine.ask`."""
         answers = self._engine.ask(call, messages, deadline_s=deadline_s)
         self._last.update(answers.replies)
-        if call.request in KEEPING:
+        if REQUESTS[call.request].writes:
             for site in answers.replies:
                 self._asked.setdefault(site, []).append([call.at(site).run, call.round, call.request])
         return answers

@@ -96,6 +96,7 @@ def book(ready: Ready, files: Mapping[str, bytes], home: Path, policy: Policy, n
             release(
                 data,
                 describe(event_of(ready)),
+                forms=None,
                 call=call,
                 policy=policy,
                 ledger=home / LEDGER,

@@ -23,6 +23,7 @@ from pipelines.hospital.overview import described, remember_inside
 from pipelines.hospital.promises import broken, complaint_of, keep
 from pipelines.hospital.quarantine import Quarantine, quarantined, remember, write_accounts
 from pipelines.hospital.released_counts import ASKED, check_same_cohort, floor_of, recount, released_counts
+from pipelines.requests import REQUESTS
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.learning import Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
@@ -161,7 +162,7 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
     except Malformed:
         folder.remove(name)
         return
-    if call.request not in ("ingest", "translate", "augment", "extract"):
+    if not REQUESTS[call.request].cohort:
         return
     lost = _complaint(hospital, facts) or _stale(hospital, facts)
     gone = broken(hospital, call)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from federation.conversation import newest, remembered
 from pipelines.hospital.hospital import Hospital
+from pipelines.requests import REQUESTS
+from pipelines.requests.reading import Reading
 from pipelines.runs.listing import listed
 from pipelines.runs.store import DiskFolder
 from privacy.message import Call, Json, Malformed, Message, as_mapping, to_bytes
@@ -15,10 +17,6 @@ from privacy.release.gate import Refused
 
 MEANING = "meaning"
 """The fact of a memory with the digest of the question that it answers, without the question's name."""
-LATER = ("train", "finish")
-"""Requests that go on with what `introduce` began: they are checked there."""
-FREE = ("ingest", "moments")
-"""Reading files again costs nothing: counts leave once, and are repeated."""
 
 
 def meaning_of(call: Call, message: Message) -> str:
@@ -32,7 +30,10 @@ def check_paid_once(hospital: Hospital, call: Call, message: Message) -> None:
     Raises:
         Refused: `policy_again`; its cause names the other conversation.
     """
-    if hospital.policy.spend_again or call.request in (*LATER, *FREE):
+    request = REQUESTS[call.request]
+    # A round goes on with what `introduce` began, and is checked there. Reading files again costs nothing: counts leave
+    # once, and are repeated.
+    if hospital.policy.spend_again or request.rounds or issubclass(request.question, Reading):
         return
     lines = ledgers.lines(hospital.ledger) if hospital.ledger.exists() else iter(())
     paid = {str(line.get("run")) for line, _ in ledgers.charged(lines) if _costs(line.get("event"))}

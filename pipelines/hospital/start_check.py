@@ -9,7 +9,8 @@ from typing import Literal
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from pipelines.hospital.request_checks import Digest, Public
+from pipelines.requests.extract import Public
+from pipelines.requests.fields import Digest
 from privacy.message import Json, as_mapping
 
 

@@ -7,15 +7,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from evaluation.leaving import Left
+from evaluation.leaving import Left, Records
 from federation.conversation import newest, remembered
 from federation.origins import PACKAGES
 from pipelines.hospital.beginnings import beginnings, uncovered
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import REAL_SENT
 from pipelines.hospital.opening import opened
-from pipelines.hospital.words import CONTENTS
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests import REQUESTS
+from pipelines.requests.export import EXPORT
+from pipelines.requests.leaving import TO, left_in
+from pipelines.requests.sample import SAMPLE
+from pipelines.requests.track import TRACK
+from pipelines.requests.train import INTRODUCE, TRAIN
 from privacy.dp.accounting import cost
 from privacy.dp.events import NON_PRIVATE, Declared, Event, composed, known
 from privacy.message import Json, Malformed, as_list, as_mapping, number_of, whole_of
@@ -29,13 +34,11 @@ from privacy.release.statement import Details, Statement
 
 Lines = Sequence[Mapping[str, Json]]
 AS_THEY_ARE = "training images of patients as they are, with their labels (synthesis real), for every hospital"
-"""The coordinator's page looks for the words `as they are`, and says so above its numbers."""
 OUTSIDE = (
     "synthetic images, outside any guarantee: their synthesis had no noise, or they were selected by looking at "
     "patients' images (the rule raw), which is an extra defence and no guarantee"
 )
-TO = " to outside"
-"""Suffix of a request whose reply went to external sites."""
+SAYS = {name: request.says for name, request in REQUESTS.items()}
 TO_OUTSIDE = "its model, handed to external sites"
 TO_TRACKING = "that figures which it released may be copied to a tracking server (recipient tracking); nothing new"
 FORGOTTEN = (
@@ -57,9 +60,9 @@ def own_statement(hospital: Hospital, lines: Lines) -> Statement:
     """
     budget, caps, unit = hospital.policy.budget, hospital.policy.caps, hospital.policy.unit
     settings = hospital.settings
-    learning = ("synthesize", "translate", "augment", "extract")
     known_of = _remembered(hospital, lines)
-    asked = dict.fromkeys(str(line.get("run")) for line in lines if line.get("request") in learning)
+    shaping = {name for name, request in REQUESTS.items() if request.shapes}
+    asked = dict.fromkeys(str(line.get("run")) for line in lines if line.get("request") in shaping)
     learnt = {run: known_of[run] for run in asked}
     runs = {str(line.get("run")) for line in lines}
     nobody = settings is not None and isinstance(settings.source, PhantomSource)
@@ -96,7 +99,7 @@ def contents(
     patients' own and what no guarantee covers. Runs are named where they differ. known_of: the memories of these lines'
     runs; None: read them.
     """
-    sent = [line for line in lines if line.get("request") == "sample" and not line.get("refused")]
+    sent = [line for line in lines if line.get("request") == SAMPLE.name and not line.get("refused")]
     remembered = _remembered(hospital, sent) if known_of is None else known_of
     runs = dict[str, list[str]]()
     for line in sent:
@@ -104,13 +107,12 @@ def contents(
         of = runs.setdefault(_shared(line, remembered[run]), [])
         of += [] if run in of else [run]
     named = [text if len(runs) == 1 else f"{text} ({', '.join(of)})" for text, of in runs.items()]
-    handed = {request: _handed(request, lines) for request in ("introduce", "train")}
     return {
-        **CONTENTS,
-        **handed,
-        "export": _exported(lines),
-        "track": _tracked(lines),
-        "sample": "; ".join(named) or CONTENTS["sample"],
+        **SAYS,
+        **{request.name: _handed(request.name, lines) for request in (INTRODUCE, TRAIN)},
+        EXPORT.name: _exported(lines),
+        TRACK.name: _tracked(lines),
+        SAMPLE.name: "; ".join(named) or SAMPLE.says,
     }
 
 
@@ -119,30 +121,30 @@ def _handed(request: str, lines: Lines) -> str:
     left = [line for line in lines if line.get("request") == request and not line.get("refused")]
     runs = dict.fromkeys(str(line.get("run")) for line in left if line.get("recipient") == SITES)
     if not runs:
-        return CONTENTS[request]
+        return SAYS[request]
     all_of_them = len(runs) == len({str(line.get("run")) for line in left})
     names = "" if all_of_them else f" ({', '.join(runs)})"
-    return f"{CONTENTS[request]}; handed on to all other sites{names}"
+    return f"{SAYS[request]}; handed on to all other sites{names}"
 
 
 def _exported(lines: Lines) -> str:
     """What replies to `export` contain, by recipient."""
-    sent = [line for line in lines if line.get("request") == "export" and not line.get("refused")]
-    told = {TO_OUTSIDE if line.get("recipient") == BEYOND else CONTENTS["export"]: None for line in sent}
-    return "; ".join(told) or CONTENTS["export"]
+    sent = [line for line in lines if line.get("request") == EXPORT.name and not line.get("refused")]
+    told = {TO_OUTSIDE if line.get("recipient") == BEYOND else EXPORT.says: None for line in sent}
+    return "; ".join(told) or EXPORT.says
 
 
 def _tracked(lines: Lines) -> str:
     """What a reply to `track` lets the coordinator do, by recipient."""
-    sent = [line for line in lines if line.get("request") == "track" and not line.get("refused")]
+    sent = [line for line in lines if line.get("request") == TRACK.name and not line.get("refused")]
     server = any(line.get("recipient") == TRACKING for line in sent)
-    return TO_TRACKING if server else CONTENTS["track"]
+    return TO_TRACKING if server else TRACK.says
 
 
 def _shared(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
     """What a reply with shared images contained."""
     if known(line["event"]) != NON_PRIVATE:
-        return CONTENTS["sample"]
+        return SAMPLE.says
     how = as_mapping(remembered.get("how")).get("train")
     return FORGOTTEN if how is None else AS_THEY_ARE if how == REAL_SENT else OUTSIDE
 
@@ -161,7 +163,7 @@ def _remembered(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, J
 def _openings(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:
     """Settings of the training runs that this hospital accepted, by run."""
     found = {}
-    for run in dict.fromkeys(str(line.get("run")) for line in lines if line.get("request") == "introduce"):
+    for run in dict.fromkeys(str(line.get("run")) for line in lines if line.get("request") == INTRODUCE.name):
         with suppress(Refused, Malformed):
             found[run] = as_mapping(remembered(hospital.conversation(run), 0).facts.get("opening"))
     return found
@@ -184,16 +186,27 @@ def left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
     own.
     """
     about, charged = dict(contents(hospital, lines)), dict[str, list[Event]]()
-    about |= {"export": CONTENTS["export"], f"export{TO}": TO_OUTSIDE}
+    about |= {EXPORT.name: EXPORT.says, f"{EXPORT.name}{TO}": TO_OUTSIDE}
     for line, event in ledgers.charged(lines):
         charged.setdefault(_named(line), []).append(event)
     sums: dict[str, Left] = {}
     for line in lines:
         request = _named(line)
-        entry = sums.setdefault(request, Left(hospital.name, request, 0, 0, content=about.get(request, "")))
+        if request not in sums:
+            sums[request] = left_in(hospital.name, request, about.get(request, ""), records_in(about, request))
+        entry = sums[request]
         messages, size = entry.messages + (line["refused"] is None), entry.bytes + whole_of(line, "bytes")
         sums[request] = replace(entry, messages=messages, bytes=size)
     return [replace(entry, epsilon=_text(charged.get(request, []), delta)) for request, entry in sums.items()]
+
+
+def records_in(about: Mapping[str, str], request: str) -> Records:
+    """Whether patients' own images or labels left in answer to a request. about: what its replies contain."""
+    declared = REQUESTS.get(request.removesuffix(TO))
+    if declared is None or (declared.records and not declared.always_records and FORGOTTEN in about.get(request, "")):
+        return "unknown"
+    own = declared.always_records or (declared.records and AS_THEY_ARE in about.get(request, ""))
+    return "left" if own else "none"
 
 
 def _named(line: Mapping[str, Json]) -> str:

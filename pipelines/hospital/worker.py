@@ -29,16 +29,18 @@ from pipelines.hospital.benchmark import benchmark
 from pipelines.hospital.features import extract
 from pipelines.hospital.hospital import Done, Hospital
 from pipelines.hospital.page import page
-from pipelines.hospital.paid_once import LATER, MEANING, check_paid_once, meaning_of
+from pipelines.hospital.paid_once import MEANING, check_paid_once, meaning_of
 from pipelines.hospital.private_limits import check_may_answer, check_paid
 from pipelines.hospital.recommending import compare
-from pipelines.hospital.request_checks import check_question
 from pipelines.hospital.tracking import track
+from pipelines.requests import REQUESTS, Repeat
+from pipelines.requests.check import check_question
+from pipelines.requests.reading import Reading
 from pipelines.runs.exits import trace
 from pipelines.runs.stopping import Stopped
 from pipelines.runs.written import noting
 from privacy.dp.events import NOTHING, Declared, describe
-from privacy.message import Call, Json, Message, from_bytes, to_bytes
+from privacy.message import Call, Json, Message, to_bytes
 from privacy.release.bounds import check, plain
 from privacy.release.chain import Damaged
 from privacy.release.gate import Refused, book_refusal, release
@@ -48,15 +50,8 @@ from privacy.system_errors import failure
 Handler: TypeAlias = Callable[[Hospital, Call, Message, Message], Done]
 """handler(hospital, call, message, memory) -> Done"""
 
-FRESH: Mapping[str, Handler] = {
+HANDLERS: Mapping[str, Handler] = {
     "survey": files.survey_files,
-    "holds": admit.holds,
-    "compare": compare,
-    "report": page.report,
-}
-"""Requests about the current state of the disk: answered anew each time."""
-
-ONCE: Mapping[str, Handler] = {
     "moments": admit.pooled_moments,
     "ingest": admit.ingest,
     "score": imitate.score,
@@ -74,24 +69,16 @@ ONCE: Mapping[str, Handler] = {
     "audit": attack.attack_models,
     "route": route.route,
     "benchmark": benchmark,
+    "compare": compare,
     "track": track,
+    "report": page.report,
+    "holds": admit.holds,
 }
-"""Work that is done once per (run, round, request), and committed before anything leaves."""
-
+"""Work that a request asks for. It is committed before anything leaves, once per (run, round, request), unless the
+request is answered anew each time (`Repeat.ANEW`)."""
+ROUNDS = {name: request.rounds for name, request in REQUESTS.items()}
 LONGEST = 1000
 """Most characters of a reason in the log."""
-REPEATABLE = (
-    "moments", "ingest", "sample", "translate", "augment", "extract", "export", "pool", "evaluate", "audit", "route",
-    "benchmark", "track",
-)  # fmt: skip
-"""Work without training: a damaged committed reply may be computed again, with the same result. With `augment` it is
-another one where noise has a part, and patients are charged again."""
-
-RESTORED = ("score", "sample", "evaluate", "audit", "route", "benchmark")
-"""Work whose files here, if one is gone, are made again while the committed reply stays: nothing new leaves, so nobody
-is charged again."""
-UNLISTED = ("introduce", "train", "finish", "export", "pool", "moments", "synthesize")
-"""Work that writes nothing but what is committed, and models with seals of their own."""
 
 
 def worker(hospital: Hospital) -> Worker:
@@ -122,7 +109,8 @@ def _answered(hospital: Hospital, call: Call, message: Message) -> Message:
         done = _tried(hospital, call, message, place)
     try:
         place["recipient"] = done.recipient
-        release(done.reply, done.event, policy=policy, replay=done.replay, commit=done.commit, **place)
+        how: Replay = {"replay": done.replay, "commit": done.commit}
+        reply = release(done.reply, done.event, forms=REQUESTS[call.request].replies, policy=policy, **how, **place)
     except Refused as refused:
         logged(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
         raise
@@ -133,7 +121,7 @@ def _answered(hospital: Hospital, call: Call, message: Message) -> Message:
         # A kill may have come between the commit and this; only for the finish no later request makes up for it.
         if done.best and (call.request == "finish" or not done.replay):
             learn.tidy(hospital, call, done.best[0], done.memories)
-    return from_bytes(done.reply)
+    return reply
 
 
 def _check_request(hospital: Hospital, call: Call, message: Message) -> None:
@@ -143,7 +131,7 @@ def _check_request(hospital: Hospital, call: Call, message: Message) -> None:
         Refused: see `privacy.release.bounds.check` and `check_question`.
     """
     try:
-        check(call, message)
+        check(call, message, ROUNDS)
         if hospital.policy.allows(call.request):
             check_question(call.request, message)
     except Refused as refused:
@@ -164,6 +152,13 @@ class Work(NamedTuple):
     recipient: str = COORDINATOR
     memories: tuple[Message, ...] = ()
     best: tuple[Json, ...] = ()
+
+
+class Replay(TypedDict):
+    """Whether a reply was committed before, and under which name."""
+
+    replay: bool
+    commit: str
 
 
 class Place(TypedDict):
@@ -208,41 +203,39 @@ def _book(hospital: Hospital, call: Call, place: Place, code: str, told: str) ->
 
 def _reading(hospital: Hospital, call: Call) -> set[tuple[str, str, str]]:
     """The package whose reader wrote the files that a request reads, as `Permission.used` has it; empty without."""
-    if call.request not in ("moments", "ingest") or hospital.settings is None:
+    if hospital.settings is None or not issubclass(REQUESTS[call.request].question, Reading):
         return set()
     return {(one.what, one.source, one.digest) for one in origins(hospital.settings.source)}
 
 
 def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission) -> Work:
     """Do the work, or read its committed reply. allowed: packages; which of them took part is committed, too."""
-    if call.request in FRESH:
+    request, handler = REQUESTS[call.request], HANDLERS[call.request]
+    if request.repeat is Repeat.ANEW:
         with noting() as written:
-            done = FRESH[call.request](hospital, call, message, Message())
+            done = handler(hospital, call, message, Message())
         if written:
             promises.keep(hospital, call, written)
         return Work(to_bytes(done.reply), done.event)
-    handler = ONCE.get(call.request)
-    if handler is None:
-        raise Refused("unknown_request")
 
     def work(memory: Message) -> tuple[Message, Message]:
         check_paid(hospital, memory)
         check_paid_once(hospital, call, message)
         with noting() as written:
             done = handler(hospital, call, message, memory)
-        if call.request not in UNLISTED:
+        if request.writes:
             promises.keep(hospital, call, written)
-        said: dict[str, Json] = {"best": message.facts.get("best")} if call.request in ("train", "finish") else {}
+        said: dict[str, Json] = {"best": message.facts.get("best")} if request.rounds else {}
         used = allowed.used | _reading(hospital, call)
         said |= {PACKAGES: [list(one) for one in sorted(used)]} if used else {}
-        said |= {} if call.request in LATER else {MEANING: meaning_of(call, message)}
+        said |= {} if request.rounds else {MEANING: meaning_of(call, message)}
         facts = {**done.memory.facts, **said, "event": done.event, "commit": secrets.token_hex(16)}
         return done.reply, Message(done.memory.tensors, facts)
 
-    if call.request in REPEATABLE:
+    if request.repeat is not Repeat.ONCE:
         admit.forget_damaged(hospital, call)
     folder = hospital.conversation(call.run)
-    answered = call.request in RESTORED and folder.has(f"{call.request}-{call.round}")
+    answered = request.repeat is Repeat.RESTORED and folder.has(f"{call.request}-{call.round}")
     if answered and promises.broken(hospital, call) != []:
         work(remembered(folder, call.merged.get(hospital.name, 0)))  # its files again; its reply stays what it was
     answer = once(folder, call, hospital.name, work)

@@ -20,15 +20,15 @@ from cryptography.x509.oid import NameOID
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
 from pipelines.data.survey import survey
 from pipelines.hospital.files import ARCHIVE_ERRORS, files_of, in_archive, survey_files
-from pipelines.hospital.words import CONTENTS
 from pipelines.remote.client import hospital_of
 from pipelines.remote.site_config import Place
 from pipelines.remote.startup_kit import address_in, foreign_entries, strict
+from pipelines.requests import REQUESTS
 from privacy.message import Call, Message, number_of
 from privacy.release import ledger as ledgers
 from privacy.release.chain import Damaged
 from privacy.release.gate import Refused
-from privacy.release.policy import REQUESTS, Policy
+from privacy.release.policy import Policy
 
 NEEDED_GB, SOON = 5.0, timedelta(days=30)
 CONNECT_S = 10.0
@@ -58,9 +58,8 @@ def preflight(place: Place) -> list[Finding]:
 
 def releases(policy: Policy) -> Iterator[tuple[str, str]]:
     """Each request with the content of its answer under this policy, or `not answered`."""
-    for request in REQUESTS:
-        answered = policy.allows(request)
-        yield request, CONTENTS.get(request, request) if answered else "not answered"
+    for request in REQUESTS.values():
+        yield request.name, request.says if policy.allows(request.name) else "not answered"
 
 
 def promises(policy: Policy) -> list[str]:

@@ -18,13 +18,11 @@ from torch import Tensor
 
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
-from privacy.release.policy import REQUESTS
 
 RUN = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}/[a-z0-9][a-z0-9_-]{0,79}")
 """A run's name and a conversation's name in it."""
 TENSOR = re.compile(r"[!-~]{1,300}")
 ROUNDS = 1_000_000
-ROUNDED = ("train", "finish")
 SITES = 10_000
 FACTS, DEPTH, TEXT, NUMBER = 100_000, 24, 2**20, 2**64
 """Of a message's facts: how many values and keys, how deep, how many characters in all, and the largest integer."""
@@ -39,8 +37,8 @@ CONTROL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 are unassigned surrogates."""
 
 
-def check(call: Call, message: Message) -> None:
-    """Check that a request is within bounds.
+def check(call: Call, message: Message, rounds: Mapping[str, bool]) -> None:
+    """Check that a request is within bounds. rounds: request -> whether it belongs to the rounds of a training.
 
     Raises:
         Refused: `malformed_run`, `malformed_round`, `malformed_merged`, `unknown_request`, `malformed_message`; its
@@ -51,10 +49,10 @@ def check(call: Call, message: Message) -> None:
         (
             "unknown_request",
             None
-            if isinstance(call.request, str) and call.request in REQUESTS
+            if isinstance(call.request, str) and call.request in rounds
             else f"no such request: {shown(call.request)}",
         ),
-        ("malformed_round", _round_of(call)),
+        ("malformed_round", _round_of(call, rounds)),
         ("malformed_merged", _merged(call.merged)),
         ("malformed_message", facts_beyond(message.facts)),
         ("malformed_message", tensors_beyond(message.tensors)),
@@ -90,9 +88,9 @@ def _run(run: object) -> str | None:
     return f"a run is named RUN/CONVERSATION, each of a-z 0-9 _ - (1 to 80), found {shown(run)}"
 
 
-def _round_of(call: Call) -> str | None:
+def _round_of(call: Call, rounds: Mapping[str, bool]) -> str | None:
     """Training has rounds from 1; all other requests have round 0."""
-    low, high = (1, ROUNDS) if call.request in ROUNDED else (0, 0)
+    low, high = (1, ROUNDS) if rounds.get(call.request) else (0, 0)
     if _round(call.round) and low <= call.round <= high:
         return None
     return f"the round of {call.request} must be in [{low}, {high}], found {shown(call.round)}"

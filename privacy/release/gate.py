@@ -21,14 +21,17 @@ from privacy.dp.events import (
     known,
     leaves,
 )
-from privacy.message import Call, Json
+from privacy.message import Call, Json, Message, from_bytes
 from privacy.release import ledger as ledgers
+from privacy.release.form import RECORDS, kinds_in, undeclared
 from privacy.release.policy import Policy, declarations
 
 BUDGET = "budget"
 """The refusal code if the policy's privacy budget does not allow the reply."""
 PRIVACY = "policy_privacy"
 """The refusal code if the policy requires privacy and the reply has no finite ε."""
+UNDECLARED = "undeclared_reply"
+"""The refusal code if a reply holds what its request does not declare."""
 
 
 class Refused(Exception):
@@ -43,6 +46,7 @@ def release(
     reply: bytes,
     event: Json,
     *,
+    forms: Sequence[type] | None,
     call: Call,
     policy: Policy,
     ledger: Path,
@@ -50,8 +54,8 @@ def release(
     now: str,
     replay: bool,
     commit: str = "",
-) -> None:
-    """Release a serialized reply, or refuse it. The ledger line is on disk before this returns.
+) -> Message:
+    """Release a serialized reply, or refuse it. The ledger line is on disk before this returns the reply.
 
     Reading what was spent and writing the line happen under one lock, so two runs of a hospital cannot spend the same
     remaining budget.
@@ -59,19 +63,25 @@ def release(
     Args:
         event: the privacy event of this reply, as `events.describe` writes it. An unreadable event counts as
         non-private.
+        forms: of which the reply must be one (`privacy.release.form`); None: it is no message, but a file that a person
+        hands out, and nothing is returned but an empty message.
         recipient: who gets it. now: ISO time. replay: the reply was stored before, so it may have left before.
         commit: the random name under which the reply was stored; a reply is free if this name was charged before.
 
     Raises:
-        Refused: the policy does not allow it; the refusal is in the ledger too.
+        Refused: the policy does not allow it, or its request does not declare what it holds; the refusal is in the
+            ledger too.
         Damaged: the ledger was modified or is corrupt; nothing leaves until it is restored.
         OSError: writing failed.
     """
     digest = hashlib.sha256(reply).hexdigest()
+    message, code, why = Message(), _verdict(policy, call, len(reply), recipient), ""
+    if code is None and forms is not None:
+        message = from_bytes(reply)
+        code, why = _undeclared(policy, forms, message) or (None, "")
     with ledgers.transaction(ledger) as opened:
         before = tuple(opened.lines())
         again = replay and (commit in paid(before) if commit else _left_before(before, call, digest))
-        code, why = _verdict(policy, call, len(reply), recipient), ""
         if code is None and not again:
             code, why = unaffordable(policy, before, [known(event)], call.run) or (None, "")
         opened.append(
@@ -88,6 +98,18 @@ def release(
         )
     if code is not None:
         raise Refused(code) from (ValueError(why) if why else None)
+    return message
+
+
+def _undeclared(policy: Policy, forms: Sequence[type], reply: Message) -> Refusal | None:
+    """Why a reply may not leave as what it is; None: its request declares it, and the policy lets such things leave."""
+    if wrong := undeclared(forms, reply):
+        return Refusal(UNDECLARED, f"the reply is not what its request declares: {'; '.join(wrong[:10])}")
+    if kinds_in(forms, reply) & RECORDS and not policy.pooling:
+        return Refusal(
+            "policy_pooling", "patients' images or labels would leave as they are; the policy says no pooling"
+        )
+    return None
 
 
 def _verdict(policy: Policy, call: Call, size: int, recipient: str) -> str | None:

@@ -95,6 +95,7 @@ DECIDED = frozenset(
         "no_test_patients",
         "corrupt_cohort",
         "too_few_images",
+        "undeclared_reply",
         "unexpected_reply",
         "too_many_rejected",
     }

@@ -123,12 +123,17 @@ def test_groups_of_a_calibration_curve_by_hand():
         reliability.grouped(scores[..., :12])
 
 
+POOLED = Left("b", "pool", 0, 10, records="left", of_patients="training examples with their labels")
+
+
 def test_images_of_patients_that_left_are_said_in_the_first_words():
-    left = [Left("a", "train", 1, 10), Left("b", "pool", 1, 10), Left("b", "report", 0, 0)]
+    left = [Left("a", "train", 1, 10, brief="parameters"), replace(POOLED, messages=1), Left("b", "report", 0, 0)]
     one, other = departures(left, (), Words())
-    assert one.sites == ("a",) and one.said[0].endswith("no patient's image, label or record.")
-    assert "with their labels (for the central baseline)" in other.said[0] and "no patient's" not in other.said[0]
-    assert of_patients([Left("a", "pool", 0, 0)]) == ((), (), ())
+    assert one.sites == ("a",) and one.said[0].startswith("Parameters, counts and digests; ")
+    assert one.said[0].endswith("no patient's image, label or record.")
+    assert "Training images with their labels" in other.said[0] and "no patient's" not in other.said[0]
+    assert of_patients([POOLED]) == ()
+    assert of_patients(left) == (("pool", "training examples with their labels", "left", ("b",)),)
 
 
 def test_a_model_that_guesses_is_not_recommended(rows):

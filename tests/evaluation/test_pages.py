@@ -70,7 +70,7 @@ def run_page(tables, **more):
         left=(
             Left("a", "train", 3, 1500, content="parameters"),
             Left("b", "train", 4, 2500, "2 at δ = 1e-5", "parameters"),
-            Left("b", "pool", 1, 99),
+            Left("b", "pool", 1, 99, records="left", of_patients="training examples with their labels"),
         ),
         missing=(),
         stages=(),

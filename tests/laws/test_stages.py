@@ -10,7 +10,8 @@ import pytest
 
 from pipelines.coordinator.arguments import STAGE_NAMES
 from pipelines.coordinator.run import STAGES
-from pipelines.hospital import request_checks, words, worker
+from pipelines.hospital.worker import HANDLERS
+from pipelines.requests import REQUESTS as DECLARED
 from privacy.release.policy import REQUESTS
 
 ROOT = Path(__file__).parents[2]
@@ -20,9 +21,8 @@ ASKS = {"ask_all": 1, "ask_each": 1, "ask_one": 1, "Call": 2}
 """Function -> at which of its arguments the request's name stands."""
 TABLES = {
     "REQUESTS of privacy/release/policy.py, so that a hospital can refuse it": REQUESTS,
-    "ONCE or FRESH of pipelines/hospital/worker.py, with its handler": {**worker.ONCE, **worker.FRESH},
-    "QUESTIONS of pipelines/hospital/request_checks.py, with what its facts must be": request_checks.QUESTIONS,
-    "CONTENTS of pipelines/hospital/words.py, with what its reply holds, for the hospital's page": words.CONTENTS,
+    "HANDLERS of pipelines/hospital/worker.py, with its handler": HANDLERS,
+    "REQUESTS of pipelines/requests/__init__.py, with its declaration in a file of its own": DECLARED,
 }
 
 

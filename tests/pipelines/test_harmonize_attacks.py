@@ -32,10 +32,10 @@ from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, contents, left, own_statement
 from pipelines.hospital.synthesis import SYNTHESIS
 from pipelines.hospital.translation import SPACE
-from pipelines.hospital.words import CONTENTS
 from pipelines.hospital.worker import worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests.sample import SAMPLE
 from pipelines.runs.store import short
 from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
@@ -251,12 +251,12 @@ def test_images_that_were_made_up_stay_so_beside_a_run_that_sent_patients_own(tm
         with suppress(Refused):
             site.ask("sample", site.facts(synthesis_run="r/paid", sampling=SURROGATE, shared=2), run="r/made-up")
             break
-    assert set(_statement_lines(site)) == {CONTENTS["sample"]}
+    assert set(_statement_lines(site)) == {SAMPLE.says}
     site.ask("synthesize", site.facts(synthesis={"name": "real"}), run="r/real")
-    assert set(_statement_lines(site)) == {CONTENTS["sample"]}, "put aside, and not sent"
+    assert set(_statement_lines(site)) == {SAMPLE.says}, "put aside, and not sent"
     site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1), run="r/own")
     (said,) = set(_statement_lines(site))
-    assert said == f"{CONTENTS['sample']} (r/made-up); {AS_THEY_ARE} (r/own)"
+    assert said == f"{SAMPLE.says} (r/made-up); {AS_THEY_ARE} (r/own)"
 
 
 def test_images_of_which_nothing_is_remembered_are_not_called_made_up(tmp_path):
@@ -273,7 +273,7 @@ def test_refused_samples_are_no_images(tmp_path):
     site.ask("synthesize", site.facts(synthesis={"name": "real"}), run="r/real")
     strict = Site(tmp_path / "a", Policy())
     assert strict.code("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=4)) == "policy_pooling"
-    assert set(_statement_lines(strict)) == {CONTENTS["sample"]}
+    assert set(_statement_lines(strict)) == {SAMPLE.says}
 
 
 def test_a_statement_reads_what_each_conversation_remembers_once(tmp_path, monkeypatch):

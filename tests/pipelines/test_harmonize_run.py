@@ -20,9 +20,9 @@ from harmonize.scale import Scale
 from pipelines.coordinator.permissions import permissions_in, refused_requests, unanswered
 from pipelines.coordinator.run import HARMONIZING, STAGES, stages_of
 from pipelines.hospital.statement import AS_THEY_ARE
-from pipelines.hospital.words import CONTENTS
 from pipelines.loader.document import ConfigError
 from pipelines.loader.validation import validate
+from pipelines.requests.sample import SAMPLE
 from pipelines.run import main
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
@@ -136,7 +136,7 @@ def test_pages_tell_of_spaces_and_pictures_of_patients_stay_home(done):
         own = (done / "sites" / site / "report.html").read_text()
         assert "Image spaces" in own and "How well this hospital" in own
     assert "no patient's image" in page and "central baseline" not in page
-    assert CONTENTS["sample"] in page and AS_THEY_ARE not in page
+    assert SAMPLE.says in page and AS_THEY_ARE not in page
 
 
 def test_reports_tell_the_share_of_the_oracle_gap(done):
@@ -205,7 +205,7 @@ def test_patients_own_images_that_were_shared_are_called_so_on_every_page(real):
         (real / place).read_text() for place in ("report.html", "sites/b/report.html", "sites/a/report.html")
     )
     assert "no patient's image" not in page and "central baseline" in page
-    assert "training slices of b as they are" in page and AS_THEY_ARE in page and CONTENTS["sample"] not in page
+    assert "training slices of b as they are" in page and AS_THEY_ARE in page and SAMPLE.says not in page
     assert f"{len(shared)} of its training images, drawn at random" in page and "synthetic 1" not in page
     assert AS_THEY_ARE in at_b and AS_THEY_ARE not in at_a and "synthetic images, which" not in at_b
     assert AS_THEY_ARE in (real / "sites" / "b" / "statement.md").read_text()

@@ -19,8 +19,9 @@ from harmonize.wgan import WganGp
 from pipelines.coordinator.report.harmonization import described, selected
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.page.harmonization import PAIRS, _shown
-from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, OUTSIDE
-from pipelines.hospital.words import CONTENTS
+from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, OUTSIDE, records_in
+from pipelines.requests.leaving import left_in
+from pipelines.requests.sample import SAMPLE
 from privacy.dp.accounting import cost
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 
@@ -46,38 +47,43 @@ def page(*left: Left) -> str:
     return " ".join(re.sub(r"<[^>]+>", "", text).split())
 
 
+def sent(site: str, request: str, content: str = "", messages: int = 1) -> Left:
+    """What a hospital says of its replies to a request."""
+    return left_in(site, request, content, records_in({request: content}, request), messages, 9)
+
+
 NOTHING = "no patient's image, label or record is among them"
 
 
-@pytest.mark.parametrize("text", [CONTENTS["sample"], OUTSIDE])
+@pytest.mark.parametrize("text", [SAMPLE.says, OUTSIDE])
 def test_the_page_says_that_no_image_left_where_shared_ones_were_made_up(text):
-    assert NOTHING in page(Left("north", "sample", 1, 9, content=text), Left("north", "train", 3, 9))
+    assert NOTHING in page(sent("north", "sample", text), sent("north", "train"))
 
 
-@pytest.mark.parametrize("more", [f"{CONTENTS['sample']} (r/1); {AS_THEY_ARE} (r/2)", AS_THEY_ARE])
+@pytest.mark.parametrize("more", [f"{SAMPLE.says} (r/1); {AS_THEY_ARE} (r/2)", AS_THEY_ARE])
 def test_the_page_says_whose_images_left_as_they_are(more):
     """Whatever this run's own settings are: what left is counted over the life of the ledger."""
-    said = page(Left("north", "sample", 1, 9, content=more), Left("south", "train", 3, 9))
-    assert NOTHING not in said and "are training images of north as they are, with their labels" in said
+    said = page(sent("north", "sample", more), sent("south", "train"))
+    assert NOTHING not in said and f"(sample) are {SAMPLE.records.replace('examples', 'images')}, of north" in said
     assert more in said, "and what left, by request"
 
 
 def test_the_page_claims_nothing_of_images_of_which_nothing_is_remembered():
-    said = page(Left("north", "sample", 1, 9, content=FORGOTTEN))
-    assert NOTHING not in said and "are training images of north" not in said
+    said = page(sent("north", "sample", FORGOTTEN))
+    assert NOTHING not in said and "training images of patients" not in said
     assert "cannot be told any more of north" in said
 
 
 def test_the_page_tells_of_images_that_were_pooled_in_an_earlier_run_and_not_of_refused_ones():
-    assert NOTHING not in page(Left("north", "pool", 1, 9))
-    assert NOTHING in page(Left("north", "pool", 0, 9), Left("north", "sample", 0, 9, content=AS_THEY_ARE))
+    assert NOTHING not in page(sent("north", "pool"))
+    assert NOTHING in page(sent("north", "pool", messages=0), sent("north", "sample", AS_THEY_ARE, 0))
 
 
 def test_the_page_does_not_say_of_one_hospital_what_another_sent():
-    both = Left("north", "sample", 1, 9, content=AS_THEY_ARE), Left("south", "sample", 1, 9, content=CONTENTS["sample"])
+    both = sent("north", "sample", AS_THEY_ARE), sent("south", "sample", SAMPLE.says)
     for order in (both, both[::-1]):
         said = page(*order)
-        assert f"north: {AS_THEY_ARE}" in said and f"south: {CONTENTS['sample']}" in said
+        assert f"north: {AS_THEY_ARE}" in said and f"south: {SAMPLE.says}" in said
 
 
 def test_what_the_papers_noise_buys_is_told_beside_what_is_claimed_for_it():

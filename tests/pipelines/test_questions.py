@@ -22,16 +22,18 @@ from federation.task import Task
 from pipelines.data.images import Slices
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.request_checks import QUESTIONS
+from pipelines.hospital.worker import ROUNDS as OF_ROUNDS
 from pipelines.hospital.worker import worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests import REQUESTS as DECLARED
 from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message
 from privacy.release import bounds
 from privacy.release.bounds import FACTS, TEXT, check, plain, shown
+from privacy.release.form import fields_of
 from privacy.release.gate import Refused
 from privacy.release.policy import REQUESTS, Budget, Policy
 from privacy.release.refusals import DECIDED, UNDECIDED, may_tell
@@ -172,7 +174,7 @@ JSON = st.recursive(
 RUNS = st.one_of(ODD, st.sampled_from(["r/x", "r/ingest", "r/new"]))
 REQUESTED = st.one_of(ODD, st.sampled_from(REQUESTS))
 ROUNDS = st.one_of(ODD, st.integers(0, 5))
-NAMES = st.sampled_from(sorted({key for one in QUESTIONS.values() for key in json.dumps(one.json_schema()).split('"')}))
+NAMES = st.sampled_from(sorted({one.name for request in DECLARED.values() for one in fields_of(request.question)}))
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -197,7 +199,7 @@ def test_bounds_hold_whatever_is_said(run, round_, request_, merged, facts, tens
 
 def refusal(call: Call, message: Message) -> Refused | None:
     try:
-        check(call, message)
+        check(call, message, OF_ROUNDS)
     except Refused as refused:
         return refused
     return None
@@ -351,7 +353,7 @@ def test_malformed_requests_do_not_lock_a_hospital_and_failures_that_patients_de
     def failing(*arguments, **options):
         raise RuntimeError("a patient made it fail")
 
-    monkeypatch.setitem(way_in.FRESH, "survey", failing)
+    monkeypatch.setitem(way_in.HANDLERS, "survey", failing)
     codes = [code(hospital, Call("r/survey", 0, "survey", {}), Message()) for _ in range(5)]
     assert codes == ["failed"] * 3 + ["too_many_failures"] * 2
 
@@ -406,3 +408,10 @@ def test_a_method_that_cannot_be_private_is_refused_before_it_is_tried(method):
         assert caught.value.code == "malformed_opening"
     else:
         rehearsed.events(method, task, work, Protection(noise=1.0))
+
+
+def test_moments_are_of_columns_and_never_of_images(started) -> None:
+    """A sum over a hospital's images is an image."""
+    hospital, cohort = started
+    asked = Message({}, {**READ, "cohort": cohort})
+    assert code(hospital, Call("r/moments", 0, "moments", {}), asked) == "malformed_request"

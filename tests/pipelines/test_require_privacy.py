@@ -68,9 +68,9 @@ def test_what_no_finite_epsilon_bounds_is_refused_whatever_the_budget(event, tmp
     ledger = tmp_path / "ledger.jsonl"
     place = {"policy": REQUIRES, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
     with pytest.raises(Refused, match="policy_privacy"):
-        release(b"x", describe(event), call=Call("r/x", 1, "train", {}), **place)
+        release(b"x", describe(event), forms=None, call=Call("r/x", 1, "train", {}), **place)
     with pytest.raises(Refused, match="policy_privacy"):
-        release(b"x", {"kind": "of tomorrow"}, call=Call("r/x", 2, "train", {}), **place)
+        release(b"x", {"kind": "of tomorrow"}, forms=None, call=Call("r/x", 2, "train", {}), **place)
     assert all(line["refused"] == "policy_privacy" and line["bytes"] == 0 for line in ledgers.lines(ledger))
     assert unaffordable(Policy(), [], [event], "r/x") is None
 
@@ -236,7 +236,7 @@ def test_a_cap_that_a_run_will_meet_is_told_before_it_with_all_that_it_would_cos
     policy, event = Policy(budget=Budget(epsilon=8.0), most=Most(release=1.5, run=1.5)), Gaussian(3.0)
     ledger = tmp_path / "ledger.jsonl"
     place = {"policy": policy, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
-    release(b"x", describe(event), call=Call("one/x", 0, "train", {}), **place)
+    release(b"x", describe(event), forms=None, call=Call("one/x", 0, "train", {}), **place)
 
     def ahead(run: str, events: list[Event], **releases: Event) -> list[str]:
         each = {name: [one] for name, one in releases.items()}

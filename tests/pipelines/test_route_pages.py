@@ -24,9 +24,9 @@ from pipelines.coordinator.report.external_sites import field
 from pipelines.coordinator.report.methods import inversion
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, mixed
 from pipelines.hospital.segmentation import most_of, ranked, read_patient_scores
-from pipelines.hospital.words import CONTENTS
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate
+from pipelines.requests.route import ROUTE
 from pipelines.run import main as run
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
@@ -179,7 +179,7 @@ def test_what_left_has_a_row_of_every_release_of_every_hospital(done):
     assert ("west", "route") in wanted and ("north", "export to outside") in wanted
     rows = {row[0]: row for row in cells(section(page, "left"))}
     assert rows["export to outside"][1] == "its model, handed to external sites"
-    assert rows["route"][1] == CONTENTS["route"] and rows["route"][4].endswith(f"{len(LINES)} messages")
+    assert rows["route"][1] == ROUTE.says and rows["route"][4].endswith(f"{len(LINES)} messages")
     assert rows["route"][2] == rows["route"][3] == "–" and "export" not in rows
     assert [row[0] for row in cells(section(page, "out"))] == ["north", "south", "west outside"]
     assert [one["site"] for one in facts["statements"]] == list(HOSPITALS)

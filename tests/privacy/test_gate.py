@@ -21,6 +21,7 @@ def let(tmp_path, reply=b"abc", call=CALL, policy=None, replay=False):
     release(
         reply,
         describe(NON_PRIVATE),
+        forms=None,
         call=call,
         policy=policy or Policy(),
         ledger=tmp_path / "ledger.jsonl",

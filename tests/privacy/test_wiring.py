@@ -296,7 +296,7 @@ def let(ledger, event, policy=None, *, call=CALL, reply=b"abc", replay=False, re
     code, book_ = None, ledger / "ledger.jsonl"
     more = {"replay": replay, "commit": commit, "recipient": recipient, "now": "2026-01-01T00:00:00Z"}
     try:
-        release(reply, describe(event), call=call, policy=policy or Policy(), ledger=book_, **more)
+        release(reply, describe(event), forms=None, call=call, policy=policy or Policy(), ledger=book_, **more)
     except Refused as refused:
         code = refused.code
     last = list(ledgers.lines(book_))[-1]

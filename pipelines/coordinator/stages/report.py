@@ -18,7 +18,7 @@ from evaluation.choice import optimism
 from evaluation.classes import Classes
 from evaluation.floors import unfloored, with_floor
 from evaluation.gap_rows import gap_rows
-from evaluation.leaving import Left
+from evaluation.leaving import Left, Records
 from evaluation.many import in_figures
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, measures
@@ -29,7 +29,7 @@ from evaluation.scoring import gain_rows, label_measures, outside_rows, score_ro
 from evaluation.wording import moment
 from federation.origins import origins
 from federation.rounds import schedule_of
-from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
+from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.augmented import augmented
 from pipelines.coordinator.report.comparing import decided
@@ -43,6 +43,7 @@ from pipelines.hospital.hospital import SPLITS
 from pipelines.hospital.segmentation import measured
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import READY
+from pipelines.requests.leaving import left_in
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
 from pipelines.settings.learning import Training
@@ -51,7 +52,8 @@ from privacy.message import Json, as_list, as_mapping, number_of
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
-VERSION = 24
+VERSION = 25
+RECORDS: TypeAdapter[Records] = TypeAdapter(Records)
 
 
 def settings(world: World) -> Json:
@@ -103,7 +105,6 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         stages=(*(_state(name, folder) for name, folder in inputs.items()), _itself(world, out)),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
         commands=_commands(world),
-        pooled=any(result["name"] == CENTRAL for result in trained),
         pictures=tuple(pictures(tables, unfloored(rows), trained, reference, use, words, classes)),
         words=words,
         structures=structures,
@@ -207,9 +208,9 @@ def _left(site: str, entry: Json) -> Left:
     facts = as_mapping(entry)
     request = str(facts["request"])
     content, epsilon = str(facts["content"]), str(facts["epsilon"])
-    return Left(
-        site, request, whole_number(facts["messages"]), whole_number(facts["bytes"]), epsilon=epsilon, content=content
-    )
+    records = RECORDS.validate_python(facts.get("records", "unknown"))
+    messages, size = whole_number(facts["messages"]), whole_number(facts["bytes"])
+    return replace(left_in(site, request, content, records, messages, size), epsilon=epsilon)
 
 
 def _missing(trained: list[Any], refused: list[Any]) -> list[Missing]:

@@ -239,7 +239,7 @@ def _sent(lines: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
 
 def _plain(entry: Left) -> dict[str, Json]:
     """What left in answer to one request, for the coordinator's page."""
-    names = ("request", "content", "messages", "bytes", "epsilon")
+    names = ("request", "content", "messages", "bytes", "epsilon", "records")
     return {name: getattr(entry, name) for name in names}
 
 

@@ -1,0 +1,41 @@
+"""A hospital attacks its own models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pipelines.requests.fields import Line, Settings
+from pipelines.requests.model import Model
+from pipelines.requests.request import Repeat, Request
+from privacy.release.form import ABSENT, Absent, Of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(Model):
+    """membership: whether to infer who trained the model. calibration: none; a model is attacked as it was trained."""
+
+    cohort: Line
+    membership: bool | Absent = ABSENT
+    calibration: Absent | None = ABSENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attacked:
+    """found: of membership inference. inversion: of reconstructions. None where a guarantee is given: then results stay
+    on the hospital's own page.
+    """
+
+    found: Annotated[Settings | None, Of.SCORE]
+    inversion: Annotated[Settings | None, Of.SCORE] | Absent = ABSENT
+
+
+AUDIT = Request(
+    name="audit",
+    question=Audit,
+    replies=(Attacked,),
+    says="how well an attack tells training patients from others, or draws their images, if nothing is guaranteed",
+    brief="results of attacks",
+    repeat=Repeat.RESTORED,
+    writes=True,
+)

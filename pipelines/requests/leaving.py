@@ -1,0 +1,16 @@
+"""What left a hospital in answer to a request, with what the request declares of its replies."""
+
+from __future__ import annotations
+
+from evaluation.leaving import Left, Records
+from pipelines.requests import REQUESTS
+
+TO = " to outside"
+"""Suffix of a request whose reply went to external sites."""
+
+
+def left_in(site: str, request: str, content: str, records: Records, messages: int = 0, size: int = 0) -> Left:
+    """What left. request: its name, perhaps with `TO`. size: in bytes."""
+    declared = REQUESTS.get(request.removesuffix(TO))
+    brief, of_patients = ("", "") if declared is None else (declared.brief, declared.records)
+    return Left(site, request, messages, size, content=content, brief=brief, records=records, of_patients=of_patients)

@@ -1,0 +1,37 @@
+"""Lines of a run's tables, as `compare` and `report` ask of them."""
+
+from __future__ import annotations
+
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+from federation.participant import Checkpoint
+from pipelines.requests.fields import Line, Name, Round, Run
+from pipelines.settings.variants import Variant as Scored
+
+
+class Trained(TypedDict):
+    """Which model of a run."""
+
+    train_run: Run
+    checkpoint: Checkpoint
+    best: Round | None
+
+
+class Method(Trained):
+    """A method."""
+
+    label: Name
+    cohort: NotRequired[Line]
+    space: NotRequired[Line]
+    calibration: NotRequired[None]
+
+
+class Variant(Trained):
+    """A method as a variant scores it."""
+
+    label: Name
+    cohort: NotRequired[Line]
+    space: NotRequired[Line]
+    calibration: Scored

@@ -1,0 +1,24 @@
+"""How a hospital's files become a cohort: the question of `moments` and of `ingest`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipelines.data.images import AnyImages, Target
+from pipelines.requests.fields import Line
+from pipelines.settings.learning import Split
+from privacy.release.form import ABSENT, Absent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """independent: whether each patient's split depends on that patient alone. target: the masks that every study must
+    have. classes: names of what is learnt.
+    """
+
+    images: AnyImages
+    split: Split
+    seed: int
+    independent: bool | Absent = ABSENT
+    target: Target | Absent | None = ABSENT
+    classes: list[Line] | Absent = ABSENT

@@ -1,0 +1,41 @@
+"""How hard a hospital's images are to imitate (VAFL's complexity score)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pipelines.requests.fields import Line, Number
+from pipelines.requests.request import Repeat, Request
+from privacy.release.form import Of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """score: `harmonize.complexity.Score`. prior: of the public images that span the space of distances."""
+
+    cohort: Line
+    score: Any
+    prior: Any
+    scale: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """values: the score of each seed; deviation: theirs, None with one seed or with noise."""
+
+    score: Number
+    deviation: Annotated[float | None, Of.SCORE]
+    values: Annotated[list[float], Field(max_length=1000), Of.SCORE]
+
+
+SCORE = Request(
+    name="score",
+    question=Score,
+    replies=(Scored,),
+    says="how hard its images are to imitate: one number",
+    repeat=Repeat.RESTORED,
+    writes=True,
+)

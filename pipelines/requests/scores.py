@@ -1,0 +1,61 @@
+"""Scores of a model on a hospital's patients: what `evaluate`, `route` and `benchmark` let leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.requests.fields import Count, Round, Whole
+from privacy.release.form import Of, Shape
+
+Histograms = Annotated[
+    Mapping[str, Tensor],
+    Of.SCORE,
+    Shape(axes=3, names="scores|columns|shape|confusion|patients|class_patients", whole=True),
+]
+"""Of labels, with bootstrap copies (`evaluation.histograms.to_tensors`)."""
+Totals = Annotated[Mapping[str, Tensor], Of.SCORE, Shape(axes=3, names="(floor_)?totals", whole=False)]
+"""Of masks: sums of overlaps, of the model and of the mean mask (`evaluation.overlap.to_tensors`)."""
+Numbers = Annotated[
+    Mapping[str, Tensor],
+    Of.COUNT,
+    Shape(axes=3, names="(floor_)?(known|patients|images|class_patients)", whole=True),
+]
+NoisedHistograms = Annotated[
+    Mapping[str, Tensor], Of.SCORE, Shape(axes=2, names="scale|noised|rest|confusion", whole=False)
+]
+"""Of labels, with noise (`evaluation.noised.to_tensors`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelScores:
+    """Of a model that gives labels."""
+
+    histograms: Histograms
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskScores:
+    """Of a model that gives masks."""
+
+    totals: Totals
+    numbers: Numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisedScores:
+    """Of a model that gives labels, with noise. patients, images, class_patients: declared or released counts."""
+
+    histograms: NoisedHistograms
+    noise: Annotated[float, Field(ge=0), Of.NAME]
+    patients: Count
+    images: Count
+    class_patients: Annotated[list[Whole], Of.COUNT]
+
+
+RoundScored = Annotated[Round | None, Of.NAME]
+"""The round of the model that was scored; None = it is no model of this hospital."""

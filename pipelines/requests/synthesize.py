@@ -1,0 +1,33 @@
+"""A hospital learns to imitate its training images; its networks stay there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.requests.fields import Line
+from pipelines.requests.request import Repeat, Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthesize:
+    """synthesis: `harmonize.synthesis.AnySynthesis`."""
+
+    cohort: Line
+    synthesis: Any
+    scale: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthesized:
+    """Nothing."""
+
+
+SYNTHESIZE = Request(
+    name="synthesize",
+    question=Synthesize,
+    replies=(Synthesized,),
+    says="that it has learnt to imitate its images; nothing of what it learnt",
+    repeat=Repeat.ONCE,
+    shapes=True,
+)

@@ -1,0 +1,51 @@
+"""A hospital brings its images into a common space; the images stay there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pipelines.requests.fields import AnyTensors, CohortName, KeyedDigest, Line
+from pipelines.requests.request import Request
+from privacy.release.form import ABSENT, Absent, Of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate:
+    """space: its label. translator: `pipelines.settings.harmonization.AnySpace`. veto: `harmonize.veto.Limits`.
+    tensors: `images`, the shared ones in [-1, 1], and their `labels`.
+    """
+
+    cohort: Line
+    space: Line
+    translator: Any
+    veto: Any
+    scale: Any
+    is_target: Any
+    scanner: Line | None
+    tensors: AnyTensors | Absent = ABSENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translated:
+    """The cohort to be used in this space: the raw one if the translation was vetoed. vetoed: why. quality: figures of
+    `harmonize.quality.Quality`; empty where they were not measured.
+    """
+
+    cohort: CohortName
+    sha256: KeyedDigest
+    vetoed: Annotated[list[Line], Field(max_length=100), Of.SCORE]
+    quality: Annotated[dict[Line, float | int | Line | None], Field(max_length=100), Of.SCORE]
+
+
+TRANSLATE = Request(
+    name="translate",
+    question=Translate,
+    replies=(Translated,),
+    says="name of a translated cohort, what the translation did to its images, and whether it is used",
+    writes=True,
+    cohort=True,
+    shapes=True,
+)

@@ -1,0 +1,207 @@
+"""The form of a message: every fact and tensor that it may hold, and what a reply's are of a patient.
+
+A form is a frozen dataclass. A field is a fact, or a tensor, or tensors by name; its annotation says the rest:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Extracted:
+        cohort: Annotated[str, Of.NAME, Field(max_length=200)]
+        values: Annotated[Tensor, Of.SCORE, Shape(axes=2)]
+        noise: Annotated[float, Of.NAME] | Absent = ABSENT
+
+What a hospital sends is compared with the forms of its request before it leaves (`privacy.release.gate`): a fact or a
+tensor that no form declares stays. A form cannot tell whether a declared number is what it is called.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from enum import Enum, StrEnum
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Final, NamedTuple, NotRequired, Union, get_args, get_origin
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
+from typing_extensions import TypedDict, get_type_hints
+
+from privacy.message import Message
+
+
+class Of(StrEnum):
+    """What a field is of the hospital's patients."""
+
+    NAME = "name"
+    """A name, a digest, a setting, a fixed sentence: chosen by a program or a person."""
+    COUNT = "count"
+    """Numbers of patients, studies, images, files, messages."""
+    SCORE = "score"
+    """Numbers that were computed from patients' images and labels, as losses, distances and histograms."""
+    SUM = "sum"
+    """Sums over patients' values."""
+    PARAMETER = "parameter"
+    """Parameters that were learnt from patients, and what a method says with them."""
+    SYNTHETIC = "synthetic image"
+    """Images that a generator drew, with the labels that were asked of it."""
+    IMAGE = "image"
+    """Images of patients, or other records of theirs, as they are."""
+    LABEL = "label"
+    """Labels of patients, as they are, and which of them belong to one patient."""
+
+
+RECORDS = frozenset({Of.IMAGE, Of.LABEL})
+"""What is a patient's own: it leaves only where the hospital's policy says `pooling: true`."""
+
+
+class Absent(Enum):
+    """The type of a field that may be left out."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+
+
+class Shape(NamedTuple):
+    """What a tensor must be. axes: how many, at most. numbers: at most. names: a pattern of the names, of a field with
+    many tensors. whole: integers; None = either.
+    """
+
+    axes: int
+    numbers: int = 2**32
+    names: str = ""
+    whole: bool | None = None
+
+
+class Text(NamedTuple):
+    """The most characters that a fact may have as JSON, if not `MOST_TEXT`."""
+
+    most: int
+
+
+MOST_TEXT = 2**16
+"""Characters of one fact as JSON. An image of 64 x 64 numbers is larger."""
+
+
+class FieldForm(NamedTuple):
+    """One field. kind: the type of a fact; of tensors it is not used. of: None in a question."""
+
+    name: str
+    kind: Any
+    of: Of | None
+    optional: bool
+    shape: Shape | None
+    most: int
+
+
+@cache
+def fields_of(form: type) -> tuple[FieldForm, ...]:
+    """The fields of a form.
+
+    Raises:
+        TypeError: it says of tensors no `Shape`, or of a fact or a tensor two things.
+    """
+    hints = get_type_hints(form, include_extras=True)
+    return tuple(_field(form, one.name, hints[one.name], one.default is not MISSING) for one in fields(form))
+
+
+def _field(form: type, name: str, hint: Any, has_default: bool) -> FieldForm:
+    kind = _without_absent(hint)
+    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    whats = [note for note in notes if isinstance(note, Of)]
+    shapes = [note for note in notes if isinstance(note, Shape)]
+    most = max((note.most for note in notes if isinstance(note, Text)), default=MOST_TEXT)
+    bare = get_args(kind)[0] if notes else kind
+    is_tensor = bare is Tensor or (get_origin(bare) is not None and Tensor in get_args(bare))
+    if len(whats) > 1 or is_tensor != (len(shapes) == 1):
+        raise TypeError(f"{form.__name__}.{name}: a tensor needs one Shape, a fact none, and either at most one Of")
+    if has_default != (kind is not hint):
+        raise TypeError(f"{form.__name__}.{name}: a field that may be left out is `... | Absent = ABSENT`")
+    return FieldForm(name, kind, next(iter(whats), None), has_default, next(iter(shapes), None), most)
+
+
+def _without_absent(hint: Any) -> Any:
+    """The type without `Absent`; the same object if that was no part of it."""
+    if get_origin(hint) not in (Union, UnionType) or Absent not in get_args(hint):
+        return hint
+    left = [one for one in get_args(hint) if one is not Absent]
+    return left[0] if len(left) == 1 else Union[tuple(left)]  # noqa: UP007
+
+
+def kinds_of(form: type) -> frozenset[Of]:
+    """What a reply of this form is of patients."""
+    return frozenset(one.of for one in fields_of(form) if one.of is not None)
+
+
+def takes_tensors(form: type) -> bool:
+    """Whether a message of this form may hold tensors."""
+    return any(one.shape is not None for one in fields_of(form))
+
+
+def problems(form: type, message: Message, *, closed: bool) -> list[str]:
+    """Why a message is not of this form, without its values. closed: whether facts beside the form are a problem, as
+    they are of replies; a question of a later version may hold more. Tensors beside the form always are.
+    """
+    declared = fields_of(form)
+    found = [f"{name[:60]!a}: not declared" for name in message.tensors if _tensor_field(declared, name) is None]
+    for one in declared:
+        if one.shape is not None:
+            own = {name: t for name, t in message.tensors.items() if _tensor_field(declared, name) is one}
+            found += [f"{name[:60]!a}: {text}" for name, t in own.items() for text in _misshapen(one.shape, t)]
+            found += [f"{one.name}: missing"] if not (own or one.optional or one.shape.names) else []
+        elif one.name in message.facts and len(text := json.dumps(message.facts[one.name])) > one.most:
+            found.append(f"{one.name}: {len(text)} characters, and at most {one.most} are allowed")
+    try:
+        _facts_of(form, closed).validate_json(json.dumps(dict(message.facts)), strict=True)
+    except ValidationError as error:
+        found += [f"{_place(each['loc'])}: {each['type']}" for each in error.errors(include_url=False)]
+    return found
+
+
+def _place(path: Sequence[str | int]) -> str:
+    """The place of a fact; keys come from outside, so they are cut short and in printable ASCII."""
+    return ".".join(f"{part[:60]!a}" if isinstance(part, str) else str(part) for part in path)
+
+
+def undeclared(forms: Sequence[type], reply: Message) -> list[str]:
+    """Why a reply is of none of these forms; empty if it is of one. Of several forms, the problems with the nearest."""
+    each = [problems(form, reply, closed=True) for form in forms]
+    return min(each, key=len, default=["its request declares no reply"])
+
+
+def kinds_in(forms: Sequence[type], reply: Message) -> frozenset[Of]:
+    """What a reply is of patients: by the first form that it has, or by all where it has none."""
+    fitting = [form for form in forms if not problems(form, reply, closed=True)][:1]
+    return frozenset().union(*map(kinds_of, fitting or forms))
+
+
+def _tensor_field(declared: Sequence[FieldForm], name: str) -> FieldForm | None:
+    """The field of a tensor: that of its name, else the first whose pattern its name has."""
+    shaped = [one for one in declared if one.shape is not None]
+    exact = [one for one in shaped if one.name == name and not one.shape.names]  # type: ignore[union-attr]
+    return next((one for one in [*exact, *shaped] if _is_named(one, name)), None)
+
+
+def _is_named(one: FieldForm, name: str) -> bool:
+    pattern = "" if one.shape is None else one.shape.names
+    return re.fullmatch(pattern, name) is not None if pattern else one.name == name
+
+
+def _misshapen(shape: Shape, tensor: Tensor) -> list[str]:
+    whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+    wrong = [f"{tensor.dim()} axes, and at most {shape.axes} are allowed"] * (tensor.dim() > shape.axes)
+    wrong += [f"{tensor.numel()} numbers, and at most {shape.numbers} are allowed"] * (tensor.numel() > shape.numbers)
+    return wrong + [f"{tensor.dtype} is not allowed"] * (shape.whole not in (None, whole))
+
+
+@cache
+def _facts_of(form: type, closed: bool) -> TypeAdapter[Any]:
+    """A parser of the facts of a form."""
+    facts = {
+        one.name: NotRequired[one.kind] if one.optional else one.kind for one in fields_of(form) if one.shape is None
+    }
+    typed = TypedDict("Facts", facts)  # type: ignore[misc]
+    typed.__pydantic_config__ = ConfigDict(extra="forbid" if closed else "ignore")  # type: ignore[attr-defined]
+    return TypeAdapter(typed)
