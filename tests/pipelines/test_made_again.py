@@ -110,6 +110,7 @@ def again(site: Path, capsys: pytest.CaptureFixture[str]) -> float:
     return added
 
 
+@pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")
 @pytest.mark.parametrize("reply", [False, True], ids=["files", "files and replies"])
 @pytest.mark.parametrize("asked", ["ingest", "translate", "extract"])
 def test_reading_translating_and_extracting_again_cost_nothing(here: Here, capsys, asked: str, reply: bool) -> None:
@@ -124,6 +125,7 @@ def test_reading_translating_and_extracting_again_cost_nothing(here: Here, capsy
     assert (site / ASKED).read_bytes() == counts
 
 
+@pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")
 @pytest.mark.parametrize(("reply", "charged"), [(False, False), (True, True)])
 def test_scores_cost_again_only_where_the_reply_is_gone_too_and_noise_is_drawn_again(
     here: Here, capsys, reply: bool, charged: bool
@@ -133,6 +135,7 @@ def test_scores_cost_again_only_where_the_reply_is_gone_too_and_noise_is_drawn_a
     assert (again(site, capsys) > 0) is charged
 
 
+@pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")
 def test_models_that_are_gone_are_trained_and_charged_again(here: Here, capsys) -> None:
     site = here(spaces())
     (models,) = (site / "models" / "tiny").glob("z-*")
@@ -140,6 +143,7 @@ def test_models_that_are_gone_are_trained_and_charged_again(here: Here, capsys) 
     assert again(site, capsys) > 0.5
 
 
+@pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")
 def test_one_message_whose_records_the_coordinator_lost_is_sent_and_charged_again(here: Here, capsys) -> None:
     site = here(spaces())
     (state,) = (site.parent.parent / "federation").glob("moments-*/state")
@@ -147,6 +151,7 @@ def test_one_message_whose_records_the_coordinator_lost_is_sent_and_charged_agai
     assert again(site, capsys) > 0.1
 
 
+@pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")
 def test_noised_counts_that_are_gone_are_drawn_and_charged_again(here: Here, capsys) -> None:
     site = here(spaces())
     (site / ASKED).unlink()

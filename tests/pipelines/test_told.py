@@ -313,6 +313,7 @@ def copied(site: Site, name: str) -> Site:
     return Site(folder, site.settings.policy)
 
 
+@pytest.mark.chance(1e-8, "noise leaves none of 10 training patients in three cells")
 @pytest.mark.parametrize(
     ("policy", "change"),
     [
@@ -369,6 +370,7 @@ def anonymous(event: Json) -> Json:
     return [anonymous(one) for one in event] if isinstance(event, list) else event
 
 
+@pytest.mark.chance(1e-8, "noise leaves none of 10 training patients in three cells")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_answered_is_answered(before, policy):
     """The law says nothing of what is refused: these are refused, and nothing else is."""
