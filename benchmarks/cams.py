@@ -27,7 +27,7 @@ if __name__ == "__main__":
         for site, settings in config.sites.items() if trained.get("name") not in (None, "central") else ():
             hospital = Hospital(site, root / "sites" / site, settings, lambda: "")
             cohort = read_cohort_file(hospital.cohort_folder(cohorts[site]["cohort"]) / COHORT)
-            _, params = own_model(hospital, {**trained, "checkpoint": config.evaluate.checkpoint})
+            _, params = own_model(hospital, trained["train_run"], config.evaluate.checkpoint, trained["best"])
             test = cohort.split == 2
             with torch.no_grad():
                 output = loaded(config.task_of(trained["label"]).network(), params).eval()(cohort.images[test])

@@ -32,12 +32,14 @@ from pipelines.hospital.released_counts import cost_of_counts
 from pipelines.loader.document import ConfigError
 from pipelines.loader.overrides import overridden
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests.ingest import Ingest
 from pipelines.runs.plan import Stage, plan
 from pipelines.settings.foreign import failure
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
 from privacy.dp.events import Event, composed
-from privacy.message import Json, as_list, as_mapping, number_of, to_bytes
+from privacy.message import Json, Message, as_list, as_mapping, number_of, to_bytes
+from privacy.release.form import read
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
@@ -169,7 +171,8 @@ def _inside(world: World, *, headers: bool) -> dict[str, str]:
     Raises:
         UnusableCohort: ingest would fail, with all that is wrong.
     """
-    found, problems, asked = dict[str, str](), list[str](), as_mapping(ingest.settings(world))
+    found, problems = dict[str, str](), list[str]()
+    question = read(Ingest, Message({}, as_mapping(ingest.settings(world))))
     for site, settings in world.config.sites.items():
         if isinstance(settings.source, Elsewhere):
             found[site] = "its files are at the hospital; python -m pipelines.site SITE.yaml --check shows them there"
@@ -181,9 +184,9 @@ def _inside(world: World, *, headers: bool) -> dict[str, str]:
         if not headers and is_unwritten(hospital):
             continue
         files = files_of(hospital)
-        seen = Foreseen("", table_problems(files, asked))
+        seen = Foreseen("", table_problems(files, question))
         if not seen.problems and (headers or files.source.kind in WHOLE):
-            seen = foreseen(hospital, asked)
+            seen = foreseen(hospital, question)
         found[site] = seen.line
         problems += [f"{site}: {text}" for text in seen.problems]
     if problems:

@@ -15,39 +15,40 @@ from torch import nn
 from federation.parameters import loaded
 from federation.task import Task, cross_entropy
 from pipelines.data.stored import of_patients
-from pipelines.hospital.hospital import Done, Hospital, rows_of
+from pipelines.hospital.hospital import Asked, Done, Hospital, rows_of
 from pipelines.hospital.inversion import invert
 from pipelines.hospital.kept import cohort_of, scores_name
 from pipelines.hospital.opening import opened, own_model
+from pipelines.requests.audit import Audit
 from pipelines.runs.store import DiskFolder
 from privacy.attacks.membership import Membership, model_membership
 from privacy.dp.access import Rows
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
-from privacy.message import Call, Json, Message
+from privacy.message import Json, Message
+from privacy.release.form import known
 
 FOUND: TypeAdapter[Membership] = TypeAdapter(Membership)
 
 
-def attack_models(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def attack_models(hospital: Hospital, asked: Asked[Audit]) -> Done:
     """Attack this hospital's model of a checkpoint: membership inference, and inversion of gradients and features.
 
-    Facts: `train_run`, `checkpoint`, `best`, `cohort`; `membership`, whether to infer membership (default: yes);
-    `inversion`, None or the settings (`pipelines.hospital.inversion`). The results are computed from training patients
+    The results are computed from training patients
     without noise. So they leave only if the model has no guarantee either, and otherwise stay on the hospital's own
     page. Reconstructed images never leave.
 
     Raises:
         Refused: `malformed_inversion`.
     """
-    facts = message.facts
-    start = opened(hospital, str(facts["train_run"]))
-    _, params = own_model(hospital, facts)
+    question, facts = asked.question, asked.message.facts
+    start = opened(hospital, question.train_run)
+    _, params = own_model(hospital, question.train_run, question.checkpoint, question.best)
     module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
     reply: dict[str, Json] = {"found": None}
-    if facts.get("membership", True) is True:
+    if question.membership is not False:
         reply["found"] = _members(hospital, start.task, module, facts)
-    if facts.get("inversion") is not None:
-        reply["inversion"] = invert(hospital, start, module, facts)
+    if (how := known(question.inversion)) is not None:
+        reply["inversion"] = invert(hospital, start, module, how, question.cohort, facts)
     leaves = start.protection is None and not hospital.policy.promises
     told = reply if leaves else dict.fromkeys(reply)
     return Done(Message({}, told), describe(NON_PRIVATE if leaves else NOTHING))

@@ -11,13 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor
 
 from federation.features.encoder import digest
@@ -31,22 +29,23 @@ from harmonize.public_features import compared, features_of
 from harmonize.scale import Scale
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names
-from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, split_rows
-from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
+from pipelines.hospital.harmonization import cohort_in, split_rows
+from pipelines.hospital.hospital import COHORT, SPLITS, Asked, Done, Hospital, keyed, write_cohort_file
 from pipelines.hospital.kept import REJECTED, SPLIT, digest_of, split_of
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.synthesis import inputs_of, learnt
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.fixed_features import WEIGHTS
+from pipelines.requests import augment as request
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.augment import Augment
 from pipelines.settings.harmonization import Public
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, Event, composed, describe
-from privacy.message import Call, Json, Message, to_bytes
+from privacy.message import Call, Json, Message, Params, to_bytes
+from privacy.release.form import known
 from privacy.release.gate import Refused
 
-SETTINGS: TypeAdapter[Augment] = TypeAdapter(Augment)
 AUGMENTED, BALANCED, ONE_CLASS, COPIES = "augmented", "balanced", "one_class", "copies"
 """What became of a hospital: synthetic images joined it; nothing was lacking; there is nothing to imitate of a class;
 the synthetic images copied training images, and are not used."""
@@ -64,12 +63,8 @@ class _Made(NamedTuple):
     said: dict[str, Json]
 
 
-def augment(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def augment(hospital: Hospital, asked: Asked[request.Augment]) -> Done:
     """Synthesize images of the smaller class, and write the cohort with them.
-
-    Facts: `augment` (the fields of `pipelines.settings.augment.Augment`), `cohort`, `scale`, `copies`, `prior` (of the
-    features in which distances are told), `seed`, `private`; and `fid`, the digest of Inception's weights, if these are
-    the tensors and their features are told instead.
 
     Returns:
         `cohort` and `sha256` of the cohort to be used in this space, with synthetic images or as it was; `state`;
@@ -79,60 +74,56 @@ def augment(hospital: Hospital, call: Call, message: Message, memory: Message) -
     Raises:
         Refused: `malformed_settings`; or what the policy does not allow of a synthesis.
     """
-    facts = message.facts
-    settings, network = _asked(message)
-    quiet = facts.get("private") is not False or hospital.policy.promises
-    cohort = cohort_in(hospital, facts)
+    call, question, settings = asked.call, asked.question, asked.question.augment
+    network = _network(question, asked.message.tensors)
+    quiet = question.private is not False or hospital.policy.promises
+    cohort = cohort_in(hospital, question.cohort)
     if len(label_names(cohort)) != 2:
         raise Refused("malformed_settings") from ValueError("augment balances two classes; this cohort has others")
-    _check_priors(settings, facts, inputs_of(cohort)[0])
+    _check_priors(settings, question.prior, inputs_of(cohort)[0])
     held, told = _counted(hospital, cohort) if quiet else (_classes(cohort), NON_PRIVATE)
     wanted = lack(held, settings.balanced_at)
     if wanted is None or not held[wanted.label]:
-        return _as_it_was(hospital, facts, BALANCED if wanted is None else ONE_CLASS, told)
-    made = _made(hospital, cohort, settings, call, facts, wanted)
+        return _as_it_was(hospital, question.cohort, BALANCED if wanted is None else ONE_CLASS, told)
+    made = _made(hospital, cohort, call, question, wanted)
     event = describe(composed([told, *made.events]))
     how: dict[Split, str] = {"train": SHAPED} if quiet else {"train": SHAPED, "validation": HELD}
-    kept = Message({}, {**looked_at(str(facts["cohort"]), how), **made.said})
-    found = {} if quiet else _judged(cohort, made.images, wanted, facts, network)
+    kept = Message({}, {**looked_at(question.cohort, how), **made.said})
+    found = {} if quiet else _judged(cohort, made.images, wanted, question, network)
     copied = found.get("near_copies")
     if settings.near_copies is not None and isinstance(copied, float) and copied > settings.near_copies:
-        was = _as_it_was(hospital, facts, COPIES, told).reply.facts
+        was = _as_it_was(hospital, question.cohort, COPIES, told).reply.facts
         return Done(Message({}, {**was, **found}), event, kept)
-    question = hashlib.sha256(to_bytes(message)).hexdigest()
-    name = _written(hospital, _joined(cohort, parsed(SCALE, facts["scale"]), wanted.label, made, question))
+    digest_of_question = hashlib.sha256(to_bytes(asked.message)).hexdigest()
+    name = _written(hospital, _joined(cohort, question.scale, wanted.label, made, digest_of_question))
     reply = {**_named(hospital, name), "state": AUGMENTED, "label": wanted.label, "made": len(made.images), **found}
     return Done(Message({}, reply), event, kept)
 
 
-def _asked(message: Message) -> tuple[Augment, Network | None]:
-    """The settings, parsed with all others before a patient is read, and the network of the FID, if it was sent.
+def _network(question: request.Augment, tensors: Params) -> Network | None:
+    """The network of the FID, if it was sent, checked before a patient is read.
 
     Raises:
         Refused: `malformed_settings`.
     """
-    facts = message.facts
-    settings: Augment = parsed(SETTINGS, facts["augment"])
-    parsed(SCALE, facts["scale"])
-    number(facts, "copies", 1, 64)
-    number(facts, "seed", 0, 2**62)
-    if message.tensors.keys() != ({WEIGHTS} if facts.get("fid") is not None else set()):
+    fid = known(question.fid)
+    if tensors.keys() != ({WEIGHTS} if fid is not None else set()):
         raise Refused("malformed_settings") from ValueError("weights go with their digest, as fid")
-    if not message.tensors:
-        return settings, None
-    data = message.tensors[WEIGHTS].to(torch.uint8).numpy().tobytes()
+    if not tensors:
+        return None
+    data = tensors[WEIGHTS].to(torch.uint8).numpy().tobytes()
     try:
-        if digest(data) != facts["fid"]:
-            raise ValueError(f"the weights have the SHA-256 {digest(data)}, and {facts['fid']} is named")
-        return settings, frozen(data)
+        if digest(data) != fid:
+            raise ValueError(f"the weights have the SHA-256 {digest(data)}, and {fid} is named")
+        return frozen(data)
     except ValueError as error:
         raise Refused("malformed_settings") from error
 
 
-def _check_priors(settings: Augment, facts: Mapping[str, Json], channels: int) -> None:
+def _check_priors(settings: Augment, prior: str, channels: int) -> None:
     """Check that the priors of distances and of the synthesis draw such images. Raises: Refused: they do not."""
     own = getattr(settings.synthesis, "prior", None)
-    for name in (str(facts["prior"]), *([] if own is None else [str(own)])):
+    for name in (prior, *([] if own is None else [str(own)])):
         if name not in PRIORS or PRIORS[name].channels != channels:
             text = f"the prior {name!r} draws no images of {channels} channels; known are {', '.join(PRIORS)}"
             raise Refused("malformed_settings") from ValueError(text)
@@ -140,9 +131,9 @@ def _check_priors(settings: Augment, facts: Mapping[str, Json], channels: int) -
 
 def _counted(hospital: Hospital, cohort: Cohort) -> tuple[tuple[int, ...], Event]:
     """Training patients with an example of each class, as the hospital released them, and the event of telling them."""
-    known = need_counts(hospital)
-    if known is not None:
-        return known.of_classes("train"), hospital.counts
+    counts = need_counts(hospital)
+    if counts is not None:
+        return counts.of_classes("train"), hospital.counts
     rows = cohort.split == SPLITS.index("train")
     whose = [torch.unique(cohort.patient[rows & (cohort.labels == label)]) for label in range(2)]
     return tuple(map(len, whose)), hospital.counts
@@ -154,28 +145,25 @@ def _classes(cohort: Cohort) -> tuple[int, ...]:
     return tuple(torch.bincount(cohort.labels[rows], minlength=2).tolist())
 
 
-def _made(
-    hospital: Hospital, cohort: Cohort, settings: Augment, call: Call, facts: Mapping[str, Json], wanted: Lack
-) -> _Made:
+def _made(hospital: Hospital, cohort: Cohort, call: Call, question: request.Augment, wanted: Lack) -> _Made:
     """As many synthetic images as are wanted."""
     inputs, y = inputs_of(cohort), torch.full((wanted.number,), wanted.label)
-    seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "augment", "images")
-    how = settings.synthesis
+    seed = derived(question.seed, hospital.name, "augment", "images")
+    how = question.augment.synthesis
     if isinstance(how, Public):
-        prior = PRIORS[str(facts["prior"])]
+        prior = PRIORS[question.prior]
         return _Made(drawn(prior, y, inputs, seed), [], True, {"synthesis": {"name": how.name, "prior": prior.name}})
-    found = learnt(hospital, cohort, how, call, facts, "augment")
+    found = learnt(hospital, cohort, how, call, question, "augment")
     images = synthesis.candidates(found.settings, inputs, found.params, y, seed=seed).cpu().float()
     return _Made(images, found.events, found.settings.private, found.said)
 
 
 def _judged(
-    cohort: Cohort, made: Tensor, wanted: Lack, facts: Mapping[str, Json], network: Network | None
+    cohort: Cohort, made: Tensor, wanted: Lack, question: request.Augment, network: Network | None
 ) -> dict[str, Json]:
     """Distances and copies, by validation patients, whom no synthesis saw. Test patients are not looked at."""
-    prior = PRIORS[str(facts["prior"])]
-    scale = parsed(SCALE, facts["scale"])
-    train, held = (split_rows(cohort, scale, split) for split in ("train", "validation"))
+    prior = PRIORS[question.prior]
+    train, held = (split_rows(cohort, question.scale, split) for split in ("train", "validation"))
     features = _public(prior, inputs_of(cohort)) if network is None else partial(inception_features, network)
     found = distance(features, made, _of(held, wanted), _of(train, wanted), seed=SEED)
     copied = near_copies(made, train.x, held.x)
@@ -232,9 +220,9 @@ def _written(hospital: Hospital, cohort: Cohort) -> str:
     return name
 
 
-def _as_it_was(hospital: Hospital, facts: Mapping[str, Json], state: str, told: Event) -> Done:
-    reply = {**_named(hospital, str(facts["cohort"])), "state": state, "label": None, "made": 0}
-    return Done(Message({}, reply), describe(told), Message({}, looked_at(str(facts["cohort"]), {})))
+def _as_it_was(hospital: Hospital, cohort: str, state: str, told: Event) -> Done:
+    reply = {**_named(hospital, cohort), "state": state, "label": None, "made": 0}
+    return Done(Message({}, reply), describe(told), Message({}, looked_at(cohort, {})))
 
 
 def _named(hospital: Hospital, cohort: str) -> dict[str, Json]:

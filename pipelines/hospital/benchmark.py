@@ -6,8 +6,6 @@ it holds tensors and settings, never code. Counts leave as in `evaluate`, noised
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from functools import lru_cache
@@ -17,32 +15,32 @@ from torch import Tensor
 
 from federation.registry import NotPermitted
 from pipelines.data.cohort import Cohort
-from pipelines.hospital.hospital import SPLITS, Done, Hospital, all_rows
+from pipelines.hospital.hospital import SPLITS, Asked, Done, Hospital, all_rows
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.opening import TARGET
-from pipelines.hospital.private_limits import check_affordable, copies_of
+from pipelines.hospital.private_limits import check_affordable
 from pipelines.hospital.scoring import Told, counted, noised
 from pipelines.hospital.segmentation import compared, reply_tensors
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.file import Ready, parsed_ready
 from pipelines.models.likeness import studies_of
-from pipelines.models.signed import SIGNATURE, TENSOR, read_otherwise, settings_of
+from pipelines.models.signed import read_otherwise, settings_of
+from pipelines.requests.benchmark import Benchmark
 from privacy.dp.access import Rows
 from privacy.dp.chunks import compute_repeatably
 from privacy.dp.events import NON_PRIVATE, Gaussian, describe
-from privacy.message import Call, Json, Message, number_of
+from privacy.message import Call, Message
+from privacy.release.form import known
 from privacy.release.gate import PRIVACY, Refused
 from privacy.release.signature import Unsigned, check_signature
 
 SEEN = "somebody else's finished model was scored on them"
 
 
-def benchmark(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def benchmark(hospital: Hospital, asked: Asked[Benchmark]) -> Done:
     """Score a model on all patients, of all splits.
 
-    The message's tensor `model` (n,) uint8: its file. Facts: `signature`, as `consilium sign` writes it; `cohort`;
-    `copies` of the bootstrap; `epsilon`, what the release may cost a patient of a hospital that promises privacy. The
-    conversation begins with the file's SHA-256, so that the ledger names what was evaluated.
+    The conversation begins with the file's SHA-256, so that the ledger names what was evaluated.
 
     Returns:
         Scores, as `evaluate` does, and `model`, the SHA-256 of the file that was evaluated.
@@ -53,38 +51,39 @@ def benchmark(hospital: Hospital, call: Call, message: Message, memory: Message)
             `malformed_cohort`: images were read otherwise than the model wants; `no_test_patients`; `policy_privacy`,
             `unprotected_scores`: this hospital promises privacy, and no epsilon, or no noise for masks, is there.
     """
-    facts, policy = message.facts, hospital.policy
-    ready = _trusted(hospital, call, message)
+    call, question, policy = asked.call, asked.question, hospital.policy
+    ready = _trusted(hospital, call, question)
+    epsilon = known(question.epsilon)
     if policy.promises and ready.task.kind == "segmentation":
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and patients are promised")
-    if policy.promises and facts.get("epsilon") is None:
+    if policy.promises and epsilon is None:
         raise Refused(PRIVACY) from ValueError("patients are promised privacy, and no epsilon is said")
-    cohort = cohort_of(hospital, str(facts["cohort"]))
+    cohort = cohort_of(hospital, question.cohort)
     if odd := read_otherwise(ready, cohort.recipe):
         raise Refused("malformed_cohort") from ValueError(f"not read as the signed model wants: {odd}")
-    check_affordable(hospital, [_noise(hospital, facts)] if policy.promises else [NON_PRIVATE], call)
+    noise = _noise(hospital, epsilon) if policy.promises and epsilon is not None else None
+    check_affordable(hospital, [NON_PRIVATE if noise is None else noise], call)
     target = TARGET.validate_python(ready.facts.get("target"))
     rows = all_rows(cohort, target=target)
     if not len(rows.y):
         raise Refused("no_test_patients")
     ready = replace(ready, module=ready.module.to(hospital.device))
     tensors, said, event = (
-        _masks(hospital, ready, cohort, rows, copies_of(facts))
+        _masks(hospital, ready, cohort, rows, question.copies)
         if ready.task.kind == "segmentation"
-        else _labels(hospital, ready, cohort, rows, facts)
+        else _labels(hospital, ready, cohort, rows, question.copies, noise)
     )
-    seen = looked_at(str(facts["cohort"]), dict.fromkeys(SPLITS, SEEN))
+    seen = looked_at(question.cohort, dict.fromkeys(SPLITS, SEEN))
     return Done(Message(tensors, {**said, "model": _digest_in(call)}), describe(event), Message({}, seen))
 
 
-def _trusted(hospital: Hospital, call: Call, message: Message) -> Ready:
+def _trusted(hospital: Hospital, call: Call, question: Benchmark) -> Ready:
     """The model, if the hospital's own list of signers vouches for it. Raises: Refused: see `benchmark`."""
-    policy, file = hospital.policy, message.tensors[TENSOR]
+    policy, file, said = hospital.policy, question.model, question.signature
     if file.numel() > policy.max_model_bytes:
         text = f"the model has {file.numel()} bytes, and max_model_bytes of the policy is {policy.max_model_bytes}"
         raise Refused("oversized_model") from ValueError(text)
     data = file.cpu().numpy().tobytes()
-    said = SIGNATURE.validate_json(json.dumps(message.facts["signature"]), strict=True)
     try:
         check_signature(data, said, policy.trusted_models, today=date.fromisoformat(hospital.now()[:10]))
     except Unsigned as error:
@@ -124,20 +123,20 @@ def predictions(ready: Ready, cohort: Cohort) -> Tensor:
     return torch.cat(found)
 
 
-def _labels(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, facts: Mapping[str, Json]) -> Told:
-    """Released scores of a model that predicts labels."""
+def _labels(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, copies: int, noise: Gaussian | None) -> Told:
+    """Released scores of a model that predicts labels; exact ones without noise."""
     probabilities = predictions(ready, cohort).nan_to_num(nan=1.0 / ready.task.classes)
     tested = Rows(probabilities, rows.y, rows.patient)
-    if not hospital.policy.promises:
-        return counted(hospital, tested, copies_of(facts))
+    if noise is None:
+        return counted(hospital, tested, copies)
     cut_of(cohort)  # refuses a cohort in which one patient could change another's image
-    return noised(hospital, tested, _noise(hospital, facts).noise_multiplier, None)
+    return noised(hospital, tested, noise.noise_multiplier, None)
 
 
-def _noise(hospital: Hospital, facts: Mapping[str, Json]) -> Gaussian:
+def _noise(hospital: Hospital, epsilon: float) -> Gaussian:
     """The event of the one noised histogram that costs the asked epsilon at the budget's delta."""
     budget = hospital.policy.budget
-    return Gaussian(noise_for(number_of(facts, "epsilon"), hospital.policy.delta if budget is None else budget.delta))
+    return Gaussian(noise_for(epsilon, hospital.policy.delta if budget is None else budget.delta))
 
 
 def _masks(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, copies: int) -> Told:

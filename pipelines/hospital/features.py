@@ -14,25 +14,23 @@ from federation.models import OnFeatures
 from federation.models.clip import Clip
 from pipelines.hospital.beginnings import DETECTOR, ENCODER, FEATURES
 from pipelines.hospital.frozen import SCALE
-from pipelines.hospital.harmonization import parsed
-from pipelines.hospital.hospital import COHORT, Done, Hospital, keyed, read_cohort_file, write_cohort_file
-from pipelines.hospital.kept import REJECTED, SPLIT, digest_of, split_of
-from pipelines.models.file import MODEL
+from pipelines.hospital.hospital import COHORT, Asked, Done, Hospital, keyed, write_cohort_file
+from pipelines.hospital.kept import REJECTED, SPLIT, cohort_of, digest_of, split_of
 from pipelines.models.fixed_features import Fixed, featured, from_tensors, to_tensors
+from pipelines.requests.extract import Extract
 from pipelines.runs.store import DiskFolder, short
 from privacy.dp.chunks import apply_to_each_row
 from privacy.dp.events import NOTHING, describe
-from privacy.message import Call, Json, Message, to_bytes
+from privacy.message import Json, Message, to_bytes
 from privacy.release.gate import Refused
 
 
-def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def extract(hospital: Hospital, asked: Asked[Extract]) -> Done:
     """Write the features of a cohort's images as a cohort.
 
-    Facts: `cohort`; `model`, of which `of`, `components`, `fourier` and `bandwidth` matter here; `public`, the pictures
-    that set the scale: `prior`, or `folder` and `sha256`; and `pictures`, their number, 0 for a CLIP. Tensors: the
-    scale; of an encoder also its file, which must have the digest that the model names, and of a CLIP its file alone;
-    of a detector, what it learnt. Each row of the new cohort depends on its own image and on public pictures only.
+    Of the model `of`, `components`, `fourier` and `bandwidth` matter here. Tensors: the scale; of an encoder also its
+    file, which must have the digest that the model names, and of a CLIP its file alone; of a detector, what it learnt.
+    Each row of the new cohort depends on its own image and on public pictures only.
 
     Returns:
         `cohort` and `sha256` of the new cohort.
@@ -41,9 +39,8 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
         Refused: `malformed_settings`: the model has no features, images of this form have none, or the encoder's file
             is another one or cannot be used here.
     """
-    facts = message.facts
-    model = parsed(MODEL, facts["model"])
-    cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
+    message, question, model = asked.message, asked.question, asked.question.model
+    cohort = cohort_of(hospital, question.cohort)
     try:
         if not isinstance(model, OnFeatures):
             raise ValueError(f"{model.name} is no model on features")
@@ -53,8 +50,8 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
     except ValueError as error:
         raise Refused("malformed_settings") from error
     features = apply_to_each_row(lambda image: featured(model, fixed, image), cohort.images)
-    question = hashlib.sha256(to_bytes(message)).hexdigest()
-    recipe = {**cohort.recipe, "features": facts["model"], "of": str(facts["cohort"]), "asked": question}
+    digest = hashlib.sha256(to_bytes(message)).hexdigest()
+    recipe = {**cohort.recipe, "features": message.facts["model"], "of": question.cohort, "asked": digest}
     none = torch.zeros(len(cohort.labels), 0, dtype=torch.uint8)  # features have no pixels
     made = replace(cohort, images=features, lesion=none, gland=none, mask=none, recipe=recipe)
     name = short(write_cohort_file(hospital.root / "cohorts", made, hospital.key()))
@@ -63,7 +60,7 @@ def extract(hospital: Hospital, call: Call, message: Message, memory: Message) -
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
     folder.write(SCALE, to_bytes(Message(to_tensors(fixed))))
     code = digest_of(hospital.cohort_folder(name) / COHORT) or ""
-    kept = Message({}, {FEATURES: {"public": facts["public"], **_network(model, fixed)}})
+    kept = Message({}, {FEATURES: {"public": message.facts["public"], **_network(model, fixed)}})
     return Done(Message({}, {"cohort": name, "sha256": keyed(hospital.key(), code)}), describe(NOTHING), kept)
 
 

@@ -18,16 +18,18 @@ from pipelines.data.readers import described, is_reader
 from pipelines.data.requirements import needed
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.sources import Files as Source
-from pipelines.hospital.hospital import Done, Hospital
+from pipelines.hospital.hospital import Asked, Done, Hospital
 from pipelines.hospital.witness import check_witness
 from pipelines.loader.validation import to_plain
 from pipelines.pacs.archive import Denied, Unreachable
 from pipelines.pacs.opening import Missing, open_archive
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests.survey import Survey
 from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.dp.events import describe
-from privacy.message import Call, Json, Message, as_mapping
+from privacy.message import Json, Message, as_mapping
+from privacy.release.form import known
 from privacy.release.gate import Refused
 from privacy.settings_error import SettingsError
 from privacy.system_errors import of_machine
@@ -48,11 +50,13 @@ class Files(NamedTuple):
     gland: GlandMask | None
 
 
-def survey_files(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Number of files, and a keyed digest of their names, sizes, times and settings. Fact `witness`, if any: see
-    `pipelines.hospital.witness`.
+def survey_files(hospital: Hospital, asked: Asked[Survey]) -> Done:
+    """Number of files, and a keyed digest of their names, sizes, times and settings.
+
+    Raises:
+        Refused: as `check_witness` and `files_of`.
     """
-    check_witness(hospital, message.facts)
+    check_witness(hospital, known(asked.question.witness))
     settings = settings_of(hospital)
     files = files_of(hospital, again=True)
     _look(files)

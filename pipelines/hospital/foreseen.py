@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pydantic import TypeAdapter
-
 from pipelines.data.cohort import matched, names_of
 from pipelines.data.examples import open_source
-from pipelines.data.images import IMAGES
 from pipelines.data.labels import open_table
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import TableLabels
 from pipelines.hospital.files import Files, files_of, settings_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.intake import read_as_asked
-from pipelines.hospital.opening import TARGET
 from pipelines.hospital.overview import in_a_line, read_some
-from pipelines.settings.learning import Split
-from privacy.message import Json, Message, as_list, as_mapping
+from pipelines.requests.ingest import Ingest
+from privacy.message import as_mapping
+from privacy.release.form import known
 from privacy.release.gate import Refused
 
 WHOLE = ("table", "tensors")
@@ -35,10 +31,8 @@ class Foreseen(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-def foreseen(hospital: Hospital, facts: Mapping[str, Json]) -> Foreseen:
+def foreseen(hospital: Hospital, question: Ingest) -> Foreseen:
     """What ingest would find: of volumes and pictures from all headers and names, and the pixels of a few studies.
-
-    facts: of the question `ingest`.
 
     Raises:
         Refused: as `files_of`.
@@ -46,25 +40,25 @@ def foreseen(hospital: Hospital, facts: Mapping[str, Json]) -> Foreseen:
     files = files_of(hospital)
     try:
         if files.source.kind in WHOLE:
-            return _read_whole(hospital, facts)
-        return _looked_into(hospital, files, facts)
+            return _read_whole(hospital, question)
+        return _looked_into(hospital, files, question)
     except ValueError as error:
         return Foreseen("", (str(error),))
 
 
-def table_problems(files: Files, facts: Mapping[str, Json]) -> tuple[str, ...]:
-    """What is wrong with a hospital's table of labels. facts: of the question `ingest`."""
+def table_problems(files: Files, question: Ingest) -> tuple[str, ...]:
+    """What is wrong with a hospital's table of labels."""
     try:
         if isinstance(files.labels, TableLabels):
-            open_table(files.labels, _classes(facts))
+            open_table(files.labels, _classes(question))
     except ValueError as error:
         return (str(error),)
     return ()
 
 
-def _read_whole(hospital: Hospital, facts: Mapping[str, Json]) -> Foreseen:
+def _read_whole(hospital: Hospital, question: Ingest) -> Foreseen:
     try:
-        read = read_as_asked(hospital, Message({}, facts))
+        read = read_as_asked(hospital, question)
     except Refused as refused:
         raise ValueError(str(refused.__cause__ or refused.code)) from refused
     counts = {name: int(str(read.facts[name])) for name in ("patients", "studies", "images")}
@@ -77,11 +71,9 @@ def _read_whole(hospital: Hospital, facts: Mapping[str, Json]) -> Foreseen:
     return Foreseen(line, tuple(problems))
 
 
-def _looked_into(hospital: Hospital, files: Files, facts: Mapping[str, Json]) -> Foreseen:
-    settings, classes = settings_of(hospital), _classes(facts)
-    images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
-    target = TARGET.validate_python(facts.get("target"))
-    opened = open_source(files.source, files.labels, images, files.gland, target, classes)
+def _looked_into(hospital: Hospital, files: Files, question: Ingest) -> Foreseen:
+    settings, classes = settings_of(hospital), _classes(question)
+    opened = open_source(files.source, files.labels, question.images, files.gland, known(question.target), classes)
     some = read_some(opened, settings.readers)
     called = names_of(opened.waiting, hospital.key())
     out, left = {*map(normalized, settings.exclude)}, opened.waiting
@@ -95,7 +87,7 @@ def _looked_into(hospital: Hospital, files: Files, facts: Mapping[str, Json]) ->
     if some.rejected and not some.read:
         told = ", ".join(sorted({f"{one.reason}: {one.detail}" for one in some.rejected}))
         problems.append(f"each of the {len(some.rejected)} studies that were read was rejected ({told})")
-    problems += _too_few(facts, len(usable), settings.test)
+    problems += _too_few(question, len(usable), settings.test)
     asked = {"test": settings.test, "exclude": settings.exclude}
     misspelt = {key: len(names) - matched(names, called) for key, names in asked.items()}
     if settings.test and misspelt["test"] == len(settings.test):
@@ -106,8 +98,8 @@ def _looked_into(hospital: Hospital, files: Files, facts: Mapping[str, Json]) ->
     return Foreseen(line, tuple(problems))
 
 
-def _classes(facts: Mapping[str, Json]) -> tuple[str, ...]:
-    return tuple(str(name) for name in as_list(facts.get("classes", [])))
+def _classes(question: Ingest) -> tuple[str, ...]:
+    return tuple(known(question.classes) or ())
 
 
 def _rejections(hospital: Hospital, reasons: Mapping[str, int], used: int) -> list[str]:
@@ -120,9 +112,9 @@ def _rejections(hospital: Hospital, reasons: Mapping[str, int], used: int) -> li
     return [] if used else [f"no study can be used ({told or 'none was found'})"]
 
 
-def _too_few(facts: Mapping[str, Json], patients: int, test: Sequence[str]) -> list[str]:
+def _too_few(question: Ingest, patients: int, test: Sequence[str]) -> list[str]:
     """A problem if fewer patients can be used than splits that need one; a partitioned source is dealt out later."""
-    shares = TypeAdapter(Split).validate_json(json.dumps(facts["split"]), strict=True)
+    shares = question.split
     needed = sum(share > 0 for share in (shares.train, shares.validation, shares.test)) if not test else 2
     return (
         []

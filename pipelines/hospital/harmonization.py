@@ -2,63 +2,56 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Protocol
 
-from pydantic import TypeAdapter
 from torch import Tensor
 
 from harmonize.elastic import deformed
 from harmonize.scale import Progress, Scale
 from pipelines.data.cohort import Cohort
-from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
-from pipelines.hospital.kept import cut_of
+from pipelines.hospital.hospital import SPLITS, Hospital
+from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.released_counts import need_counts
 from pipelines.runs.progress import Shown
 from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.protection import Protection
-from privacy.message import Json
 from privacy.release.gate import Refused
 
-SCALE: TypeAdapter[Scale] = TypeAdapter(Scale)
 
-
-def parsed(adapter: TypeAdapter[Any], said: Json) -> Any:
-    """Settings that a coordinator sent, as strictly as YAML. Raises: Refused: `malformed_settings`."""
-    try:
-        return adapter.validate_json(json.dumps(said), strict=True)
-    except ValueError as error:
-        raise Refused("malformed_settings") from error
-
-
-def number(facts: Mapping[str, Json], name: str, low: int, high: int) -> int:
-    """A whole number that a coordinator sent. Raises: Refused: `malformed_settings`."""
-    found = facts.get(name)
-    if type(found) is not int or not low <= found <= high:
-        raise Refused("malformed_settings") from ValueError(f"{name} must be in [{low}, {high}], found {found!r}")
-    return found
-
-
-def cohort_in(hospital: Hospital, facts: Mapping[str, Json]) -> Cohort:
+def cohort_in(hospital: Hospital, name: str) -> Cohort:
     """The requested cohort. Raises: Refused: it holds no 2D images."""
-    cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
+    cohort = cohort_of(hospital, name)
     if cohort.images.dim() != 4:
         raise Refused("not_images") from ValueError("harmonization is for slices and pictures")
     return cohort
 
 
-def training_rows(cohort: Cohort, facts: Mapping[str, Json]) -> Rows:
+class Copied(Protocol):
+    """How training images are copied: the part that the questions of harmonization share."""
+
+    @property
+    def scale(self) -> Scale:
+        """Of values."""
+
+    @property
+    def copies(self) -> int:
+        """Of each image, with itself."""
+
+    @property
+    def seed(self) -> int:
+        """Of the deformations."""
+
+
+def training_rows(cohort: Cohort, how: Copied) -> Rows:
     """Training images in [-1, 1], each with its non-rigidly deformed copies, which belong to the same patient.
 
     A copy depends on its image alone, so the patient stays the unit of privacy.
     """
-    scale, copies = parsed(SCALE, facts["scale"]), number(facts, "copies", 1, 64)
     chosen = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
-    images = scale.into(cohort.images[chosen])
-    x = deformed(images, copies, seed=number(facts, "seed", 0, 2**62))
-    return Rows(x, sides(cohort)[chosen].repeat_interleave(copies), cohort.patient[chosen].repeat_interleave(copies))
+    x = deformed(how.scale.into(cohort.images[chosen]), how.copies, seed=how.seed)
+    y, patient = (part[chosen].repeat_interleave(how.copies) for part in (sides(cohort), cohort.patient))
+    return Rows(x, y, patient)
 
 
 def split_rows(cohort: Cohort, scale: Scale, split: Split) -> Rows:

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, Declared, Event
 from privacy.durable import flush_folder
-from privacy.message import Json, Message, from_file, to_file
+from privacy.message import Call, Json, Message, from_file, to_file
 from privacy.release.gate import Refused
 from privacy.release.policy import Policy
 
@@ -44,11 +44,25 @@ def nothing() -> None:
     """The default `pause`: no stop was requested."""
 
 
+Q = TypeVar("Q")
+
+
 class Done(NamedTuple):
     """A handler's result: the reply, its privacy event (as JSON), and the memory to commit with it."""
 
     reply: Message
     event: Json
+    memory: Message = Message()
+
+
+class Asked(NamedTuple, Generic[Q]):
+    """What a handler gets. question: parsed, of the request's form. message: as it came, for digests of what was asked.
+    memory: what this hospital committed with its last reply of the run.
+    """
+
+    call: Call
+    question: Q
+    message: Message
     memory: Message = Message()
 
 

@@ -7,35 +7,33 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from pydantic import TypeAdapter
 
 from federation.conversation import newest, remembered, stored_reply
 from federation.participant import CHECKPOINTS, checkpoint
 from pipelines.data.accounts import unserved
 from pipelines.data.cohort import Reading, read_cohort, training_moments
-from pipelines.data.images import IMAGES
 from pipelines.data.tables.features import Moments
 from pipelines.hospital.files import files_of, settings_of
-from pipelines.hospital.hospital import COHORT, Done, Hospital, keyed, write_cohort_file
+from pipelines.hospital.hospital import COHORT, Asked, Done, Hospital, keyed, write_cohort_file
 from pipelines.hospital.kept import COUNTS, PARTITION, REJECTED, SPLIT, digest_of, split_of
-from pipelines.hospital.opening import TARGET
 from pipelines.hospital.overview import described, remember_inside
 from pipelines.hospital.promises import broken, complaint_of, keep
 from pipelines.hospital.quarantine import Quarantine, quarantined, remember, write_accounts
 from pipelines.hospital.released_counts import ASKED, check_same_cohort, floor_of, recount, released_counts
 from pipelines.requests import REQUESTS
+from pipelines.requests.holds import Holds
+from pipelines.requests.ingest import Ingest
+from pipelines.requests.moments import ReadFeatures
+from pipelines.requests.reading import Reading as Asks
 from pipelines.runs.store import DiskFolder, short
-from pipelines.settings.learning import Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
-from privacy.message import Call, Json, Malformed, Message, as_list, from_bytes, unsealed, whole_of
+from privacy.message import Call, Json, Malformed, Message, from_bytes, unsealed, whole_of
+from privacy.release.form import known
 from privacy.release.gate import Refused
 
 
-def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Read, check, de-identify and split; facts `images`, `split`, `seed` say how, `target` which masks are needed;
-    tensors, how features are scaled.
-
-    The fact `independent` (default: False): whether each patient's split depends on that patient alone.
+def ingest(hospital: Hospital, asked: Asked[Ingest]) -> Done:
+    """Read, check, de-identify and split.
 
     Returns:
         Counts by split and by reason of rejection; the name of the cohort and its digest, `sha256`, both keyed; and
@@ -48,11 +46,11 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     Raises:
         Refused: `bad_source`; with a budget `another_cohort`, `too_many_rejected`, or as `recount`.
     """
-    settings = settings_of(hospital)
+    settings, message = settings_of(hospital), asked.message
     if hospital.policy.promises and message.tensors:  # sums of all hospitals' training patients
         raise Refused("dependent_patients")
     check_same_cohort(hospital, dict(message.facts))
-    read = read_as_asked(hospital, message)
+    read = read_as_asked(hospital, asked.question)
     cohort, facts = read.cohort, read.facts
     rejected = (*read.rejected, *unserved(read.accounts))
     remember(hospital, rejected, read.names)
@@ -75,7 +73,7 @@ def ingest(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     if hospital.policy.promises:
         if too_many:  # refuse: a fact would reveal it again with every request
             raise Refused("too_many_rejected") from ValueError(f"why, study by study: {folder.root / REJECTED}")
-        told, event = recount(hospital, call, cohort, dict(message.facts))
+        told, event = recount(hospital, asked.call, cohort, dict(message.facts))
         return Done(Message({}, {**named, **told.facts(), "min_patients": floor_of(hospital)}), describe(event))
     rejections: dict[str, Json] = {
         "rejected": len(read.rejected),
@@ -96,56 +94,57 @@ def _misspelt(facts: Mapping[str, Json]) -> str:
     )
 
 
-def pooled_moments(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def pooled_moments(hospital: Hospital, asked: Asked[ReadFeatures]) -> Done:
     """Number, sums and sums of squares of this hospital's training features, for normalization over all sites.
 
-    Facts as for `ingest`. Returns: tensors `count`, `total`, `squares`.
+    Returns: tensors `count`, `total`, `squares`.
     """
-    own = training_moments(read_as_asked(hospital, message).cohort)
+    own = training_moments(read_as_asked(hospital, asked.question).cohort)
     tensors = {"count": torch.tensor([own.count], dtype=torch.float64), "total": own.total, "squares": own.squares}
     return Done(Message(tensors), describe(NON_PRIVATE))
 
 
-def read_as_asked(hospital: Hospital, message: Message) -> Reading:
+def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
     """Read the cohort as requested. Raises: Refused: `bad_source`."""
-    settings, files, sums = settings_of(hospital), files_of(hospital), message.tensors
-    shares = TypeAdapter(Split).validate_json(json.dumps(message.facts["split"]), strict=True)
-    independent = TypeAdapter(bool).validate_python(message.facts.get("independent", False), strict=True)
+    settings, files, shares = settings_of(hospital), files_of(hospital), question.split
     try:
         return read_cohort(
             files.source,
             files.labels,
-            IMAGES.validate_json(json.dumps(message.facts["images"]), strict=True),
+            question.images,
             gland=files.gland,
             fractions={"train": shares.train, "validation": shares.validation, "test": shares.test},
-            seed=whole_of(message.facts, "seed"),
+            seed=question.seed,
             key=hospital.key(),
             exclude=settings.exclude,
             test=settings.test,
-            independent=independent,
+            independent=question.independent is True,
             readers=settings.readers,
             scratch=hospital.scratch(),
-            scale=Moments(float(sums["count"]), sums["total"], sums["squares"]) if sums else None,
+            scale=_scale(question),
             fold=shares.place,
             part=settings.part,
-            target=TARGET.validate_python(message.facts.get("target")),
-            classes=tuple(str(name) for name in as_list(message.facts.get("classes", []))),
+            target=known(question.target),
+            classes=tuple(known(question.classes) or ()),
         )
     except ValueError as error:  # of the whole source; errors of single studies are quarantined
         raise Refused("bad_source") from error
 
 
-def holds(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Whether this hospital still has what an artifact of the coordinator names: a cohort, models of runs.
+def _scale(question: Asks) -> Moments | None:
+    """The moments by which features are scaled, if the question has them."""
+    if not isinstance(question, Ingest):
+        return None
+    count, total, squares = known(question.count), known(question.total), known(question.squares)
+    return None if count is None or total is None or squares is None else Moments(float(count), total, squares)
 
-    Facts: `cohort` with `sha256`, as `ingest` gave them; `runs`, each with its globally best round (or None) if it is
-    finished, else "begun"; `page` with the sha256 of the report page; `answers`, each as [run, round, request], of
-    whose files none may be gone (`pipelines/hospital/promises.py`). Returns: facts `complaint` (a fixed sentence, or
-    None) and `known` (the runs in which this hospital has taken part).
-    """
-    known: list[Json] = [run for run in _runs(message.facts) if _trained(hospital, run)]
+
+def holds(hospital: Hospital, asked: Asked[Holds]) -> Done:
+    """Whether this hospital still has what an artifact of the coordinator names: a cohort, models of runs."""
+    facts = asked.message.facts
+    begun: list[Json] = [run for run in _runs(facts) if _trained(hospital, run)]
     # About patients this reveals only whether keyed digests that the hospital sent before are unchanged.
-    return Done(Message({}, {"complaint": _complaint(hospital, message.facts), "known": known}), describe(NOTHING))
+    return Done(Message({}, {"complaint": _complaint(hospital, facts), "known": begun}), describe(NOTHING))
 
 
 def forget_damaged(hospital: Hospital, call: Call) -> None:

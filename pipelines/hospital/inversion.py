@@ -6,7 +6,6 @@ stay on its own page, like all scores of single patients; means leave only if th
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from evaluation.drawing import Picture
@@ -45,7 +43,6 @@ from privacy.dp.protection import Protection
 from privacy.message import Json, Message, as_list, as_mapping, from_bytes, number_of, to_bytes
 from privacy.release.gate import Refused
 
-SETTINGS: TypeAdapter[Inversion] = TypeAdapter(Inversion)
 MOST = 2**32
 """Most work of one attack on one model: steps x images x numbers in an image."""
 ENOUGH = 10**6  # numbers are enough to estimate black and white
@@ -69,20 +66,25 @@ class Drawn(NamedTuple):
     alike: Mapping[str, Sequence[Likeness]]
 
 
-def invert(hospital: Hospital, start: Opening, module: nn.Module, facts: Mapping[str, Json]) -> dict[str, Json]:
+def invert(
+    hospital: Hospital, start: Opening, module: nn.Module, settings: Inversion, name: str, facts: Mapping[str, Json]
+) -> dict[str, Json]:
     """Attack a model of this hospital on its training images, and store the reconstructions here.
 
-    Facts: `inversion`, the fields of `privacy.attacks.inversion.Inversion`; `cohort`; and what names the model.
+    name: of the cohort. facts: what names the model.
 
     Returns: `images`, `steps`, and by attack the means of `psnr` (dB) and `ssim` and how many reconstructions are
     `better` than the mean image; or the `reason` why nothing could be reconstructed.
 
     Raises:
-        Refused: `malformed_inversion`: unknown fields, or more work than a hospital allows.
+        Refused: `malformed_inversion`: more work than a hospital allows.
     """
-    cohort = of_patients(cohort_of(hospital, str(facts["cohort"])))
+    cohort = of_patients(cohort_of(hospital, name))
     rows = rows_of(cohort, hospital.device, start.target)["train"]
-    settings = _asked(facts.get("inversion"), rows)
+    numbers = settings.steps * settings.images * math.prod(rows.x.shape[1:])
+    if numbers > MOST:
+        text = f"steps x images x numbers in an image must be <= {MOST}, found {numbers}"
+        raise Refused("malformed_inversion") from ValueError(text)
     if rows.x.dim() < 4:
         return {"reason": NO_PIXELS if "features" in cohort.recipe else NO_IMAGES}
     index = chosen(rows, settings.images)
@@ -116,17 +118,6 @@ def chosen(rows: Rows, images: int) -> list[int]:
     """Indices in `rows` of the middle image of each of the first patients; at most `images`."""
     places = ((rows.patient == patient).nonzero()[:, 0] for patient in torch.unique(rows.patient)[:images])
     return [int(own[len(own) // 2]) for own in places]
-
-
-def _asked(said: Json, rows: Rows) -> Inversion:
-    try:
-        settings = SETTINGS.validate_json(json.dumps(said), strict=True)
-        numbers = settings.steps * settings.images * math.prod(rows.x.shape[1:])
-        if numbers > MOST:
-            raise ValueError(f"steps x images x numbers in an image must be <= {MOST}, found {numbers}")
-    except ValueError as error:
-        raise Refused("malformed_inversion") from error
-    return settings
 
 
 def _drawn(

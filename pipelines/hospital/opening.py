@@ -136,14 +136,12 @@ def opened(hospital: Hospital, run: str) -> Opening:
     return opening(hospital, said)
 
 
-def own_model(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[int, Params]:
-    """Round and parameters of a checkpoint. Raises: Refused: `no_model`."""
-    run, best = str(facts["train_run"]), facts.get("best")
-    which: Checkpoint = TypeAdapter(Checkpoint).validate_python(facts["checkpoint"])
+def own_model(hospital: Hospital, run: str, which: Checkpoint, best: int | None) -> tuple[int, Params]:
+    """Round and parameters of a checkpoint. best: the globally best round. Raises: Refused: `no_model`."""
     memory = newest(hospital.conversation(run))
     check_paid(hospital, memory)
     try:
-        return checkpoint(hospital.models(run), memory, which, best=best if isinstance(best, int) else None)
+        return checkpoint(hospital.models(run), memory, which, best=best)
     except (KeyError, Malformed) as error:
         raise Refused("no_model") from error
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pipelines.hospital.hospital import Hospital
 from pipelines.runs.listing import listed
 from privacy.dp.events import Event
-from privacy.message import Call, Json, Message
+from privacy.message import Call, Message
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, paid, unaffordable
 from privacy.release.refusals import told
-
-COPIES = 2000
-"""The most bootstrap copies that a hospital makes of its patients for one request."""
 
 
 def check_may_answer(hospital: Hospital) -> None:
@@ -48,14 +45,6 @@ def check_affordable(hospital: Hospital, events: Sequence[Event], call: Call) ->
     lines = ledgers.lines(hospital.ledger)
     if refusal := unaffordable(hospital.policy, lines, [hospital.counts, *events], call.run):
         raise Refused(refusal.code) from ValueError(refusal.why)
-
-
-def copies_of(facts: Mapping[str, Json]) -> int:
-    """The requested number of bootstrap copies. Raises: Refused: `malformed_copies`: more than any report needs."""
-    said = str(facts.get("copies"))
-    if not said.isdigit() or int(said) > COPIES:
-        raise Refused("malformed_copies") from ValueError(f"copies must be in [0, {COPIES}], found {said}")
-    return int(said)
 
 
 def check_paid(hospital: Hospital, memory: Message) -> None:

@@ -28,28 +28,30 @@ from personalize.dp_head import DpHead
 from personalize.moments import Moments
 from pipelines.hospital.finished_models import noised, usable
 from pipelines.hospital.home_floors import HomeFloor
-from pipelines.hospital.hospital import Done, Hospital
+from pipelines.hospital.hospital import Asked, Done, Hospital
 from pipelines.hospital.kept import scores_name
 from pipelines.hospital.opening import Opening, opened
 from pipelines.hospital.validation_scores import VALIDATED
 from pipelines.models.recommended import RECOMMENDED, to_bytes
+from pipelines.requests.compare import Compare
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
-from privacy.message import Call, Json, Malformed, Message, as_list, as_mapping, from_bytes, whole_of
+from privacy.message import Json, Malformed, Message, as_list, as_mapping, from_bytes, whole_of
 from privacy.release.gate import Refused
 
 LARGEST = 2.0**64  # of numbers that others measured
 
 
-def compare(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def compare(hospital: Hospital, asked: Asked[Compare]) -> Done:
     """Gains over the hospital's own model on validation patients, by label: facts `gains`, value and variance of each.
 
-    Facts: `methods` and `variants`, as in `report`. Empty where anything is promised to patients, or nothing could be
+    Empty where anything is promised to patients, or nothing could be
     measured.
     """
-    if _promised(hospital, message.facts):
+    facts = asked.message.facts
+    if _promised(hospital, facts):
         return Done(Message(), describe(NOTHING))
-    found = _measured(hospital, message.facts, usable(hospital, message.facts), ())
+    found = _measured(hospital, facts, usable(hospital, facts), ())
     said: dict[str, Json] = {
         label: [gain.value, gain.variance] for label, gain in found.gains.items() if math.isfinite(gain.variance)
     }

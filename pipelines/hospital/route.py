@@ -9,7 +9,6 @@ here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -17,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from evaluation.masks import GRID, Values
@@ -34,36 +32,32 @@ from personalize.routing import Routed, coefficients
 from personalize.routing_outside import route as routed
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.adaptation import account, file_of, mixed, outlined
-from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, all_rows, read_cohort_file, rows_of
+from pipelines.hospital.hospital import SPLITS, Asked, Done, Hospital, all_rows, rows_of
+from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.opening import Opening, opening
-from pipelines.hospital.private_limits import check_affordable, copies_of
+from pipelines.hospital.private_limits import check_affordable
 from pipelines.hospital.scoring import counted
 from pipelines.hospital.segmentation import compared, patient_scores, reply_tensors
 from pipelines.hospital.training import data_access
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.answers import answers
+from pipelines.requests.route import Route
 from pipelines.runs.listing import listed
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.route import FineTuned, How
 from privacy.dp.access import Rows, Split
 from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, describe
-from privacy.message import Call, Json, Message, as_list, as_mapping, to_bytes, whole_of
+from privacy.message import Call, Message, Params, to_bytes
+from privacy.release.form import known
 from privacy.release.gate import Refused
 
-HOW: TypeAdapter[How] = TypeAdapter(How)
-EXPERTS = 1000
 INSIDE = "introduce-0"
 """A committed reply that shows that the hospital takes part in the federation."""
 
 
-def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def route(hospital: Hospital, asked: Asked[Route]) -> Done:
     """Make a model for this site and score it on all patients, or on test patients.
-
-    The message's tensors: `<expert>/<parameter>`, the models. Facts: `experts`, their names in order, the shared one
-    last where it is among them; `shared`, `personal`: the openings of the methods that they are of; `how`, the
-    fields of a way (`pipelines.settings.route.How`); `line`, its label; `scored`, `all` or `test`; `cohort`, `copies`,
-    `seed`.
 
     Returns:
         Scores, as `evaluate` does.
@@ -72,12 +66,12 @@ def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
         Refused: `malformed_route`: models and way do not go together; `policy_inside`: this hospital takes part in the
             federation; `no_test_patients`; or with the code of `privacy.release.gate.unaffordable`, before any work.
     """
-    facts = message.facts
+    call, question, how, copies = asked.call, asked.question, asked.question.how, asked.question.copies
     _willing(hospital, call)
-    how, copies, seed = _request_facts(hospital, facts)
-    cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
-    start, experts = _experts(hospital, message)
-    tested = facts.get("scored") == "test"
+    seed = derived(question.seed, hospital.name, question.line)
+    cohort = cohort_of(hospital, question.cohort)
+    start, experts = _experts(hospital, question, asked.message.tensors)
+    tested = question.scored == "test"
     rows = (
         rows_of(cohort, hospital.device, start.target)["test"]
         if tested
@@ -97,7 +91,7 @@ def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     changed = came.adapted is not None or isinstance(how, FineTuned)
     before = list(experts.values())[-1] if changed else None
     tensors, home = _scored(hospital, start.task, cohort, rows, came.made, copies, before)
-    told_of = account(facts, came.adapted, came.layers)
+    told_of = account(asked.message.facts, came.adapted, came.layers)
     kept_here = to_bytes(Message({**home, **came.mixed}, told_of))
     DiskFolder(hospital.root / "scores").write(file_of(call.run), kept_here)
     how_seen: dict[Split, str] = dict.fromkeys(SPLITS, "a model was adapted to their images")
@@ -105,7 +99,7 @@ def route(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
         how_seen = {"test": "a model was adapted to their images, or scored on them"}
     if isinstance(how, FineTuned):
         how_seen |= {"train": "a model was fine-tuned on them"}
-    seen = looked_at(str(facts["cohort"]), how_seen)
+    seen = looked_at(question.cohort, how_seen)
     return Done(Message(tensors), describe(NON_PRIVATE), Message({}, seen))
 
 
@@ -118,33 +112,18 @@ def _willing(hospital: Hospital, call: Call) -> None:
     check_affordable(hospital, [NON_PRIVATE], call)
 
 
-def _request_facts(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[How, int, int]:
-    """The way, the number of bootstrap copies, and the seed of this line. Raises: Refused: `malformed_route`."""
-    try:
-        if missing := [key for key in ("cohort", "experts") if key not in facts]:
-            raise ValueError(f"nothing is said of {', '.join(missing)}")
-        how = HOW.validate_json(json.dumps(facts["how"]), strict=True)
-        return how, copies_of(facts), derived(whole_of(facts, "seed"), hospital.name, str(facts["line"]))
-    except (KeyError, ValueError) as error:
-        raise Refused("malformed_route") from error
-
-
-def _experts(hospital: Hospital, message: Message) -> tuple[Opening, dict[str, nn.Module]]:
+def _experts(hospital: Hospital, question: Route, tensors: Params) -> tuple[Opening, dict[str, nn.Module]]:
     """The opening of the first model, and all models in order, each in the network of its method."""
     found: dict[str, nn.Module] = {}
-    starts = [
-        opening(hospital, {**as_mapping(message.facts[part]), "cohort": message.facts["cohort"]})
-        for part in ("personal", "shared")
-        if part in message.facts
-    ]
-    names = [str(name) for name in as_list(message.facts["experts"])]
-    if not starts or not names or len(set(names)) < len(names) or len(names) > EXPERTS:
-        raise Refused("malformed_route") from ValueError(f"no openings, or not 1 to {EXPERTS} different models")
+    said = [one for one in (known(question.personal), known(question.shared)) if one is not None]
+    starts, names = [opening(hospital, {**one, "cohort": question.cohort}) for one in said], question.experts
+    if not starts or len(set(names)) < len(names):
+        raise Refused("malformed_route") from ValueError("no openings, or two models of one name")
     try:
         for place, name in enumerate(names):
             start = starts[-1] if place == len(names) - 1 else starts[0]
             network = start.algorithm.network(start.task)
-            found[name] = loaded(network, section(message.tensors, name)).to(hospital.device).eval()
+            found[name] = loaded(network, section(tensors, name)).to(hospital.device).eval()
     except (RuntimeError, KeyError, ValueError) as error:
         raise Refused("malformed_route") from error
     return starts[0], found

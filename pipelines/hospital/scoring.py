@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from evaluation.histograms import Floats, Ints, count, to_tensors
@@ -21,38 +19,30 @@ from federation.randomness import derived, seeded
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients
 from pipelines.hospital.finished_models import history
-from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, read_cohort_file, rows_of
-from pipelines.hospital.kept import central_name, cut_of, scores_name
+from pipelines.hospital.hospital import SPLITS, Asked, Done, Hospital, rows_of
+from pipelines.hospital.kept import central_name, cohort_of, cut_of, scores_name
 from pipelines.hospital.model_file import make_ready
 from pipelines.hospital.opening import Opening, opened, opening, own_model
-from pipelines.hospital.private_limits import check_affordable, copies_of
+from pipelines.hospital.private_limits import check_affordable
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.segmentation import compared, floor_of, patient_scores, reply_tensors
 from pipelines.hospital.training import data_access, shaped
 from pipelines.hospital.validation_scores import validation_scores
-from pipelines.loader.names import named
 from pipelines.models.answers import answers
+from pipelines.requests.evaluate import Evaluate
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.variants import Variant
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, composed, describe
 from privacy.dp.mechanisms import vote_histogram
-from privacy.message import Call, Json, Message, Params, as_list, as_mapping, to_bytes
+from privacy.message import Json, Message, Params, to_bytes
+from privacy.release.form import known
 from privacy.release.gate import Refused
 from privacy.system_errors import of_machine
 
-VARIANT: TypeAdapter[Variant] = TypeAdapter(Variant)
 
-
-def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def evaluate(hospital: Hospital, asked: Asked[Evaluate]) -> Done:
     """Score a model on the test split.
-
-    The message's facts: `label`, `train_run`, `checkpoint`, `best` choose this hospital's own model; with tensors,
-    those are the model (of another site, or of the central baseline, whose `opening` comes along). `copies`: how many
-    bootstrap copies; their seed never leaves this hospital. `calibration`: the fields of
-    `pipelines.settings.variants.Variant` where the model shall be calibrated on this hospital's own training images
-    before it is scored, and `variant`, what such a line of the tables is called. Of a model that segments, `window`:
-    the sides of what it sees at once, where that is less than an image; `floor`: whether the mean mask is scored too.
 
     Returns:
         Histograms and confusion counts with their bootstrap copies (see `evaluation.histograms`), or in a private run
@@ -60,45 +50,45 @@ def evaluate(hospital: Hospital, call: Call, message: Message, memory: Message) 
 
     Raises:
         Refused: `no_test_patients`; `malformed_model`: it is that of another network; `malformed_calibration`: it is
-            unknown, does not fit the network, or the run is private, whose histograms would tell of training patients
+            does not fit the network, or the run is private, whose histograms would tell of training patients
             without noise; `unprotected_scores`: the run is private, and overlaps have no noise yet; `malformed_window`.
     """
-    facts = message.facts
-    said = facts.get("opening")
-    start = (
-        opening(hospital, {**said, "cohort": facts["cohort"]})
-        if isinstance(said, dict)
-        else opened(hospital, str(facts["train_run"]))
-    )
-    round_, params = (None, message.tensors) if message.tensors else own_model(hospital, facts)
+    question, facts, tensors_of_model = asked.question, asked.message.facts, asked.message.tensors
+    said = known(question.opening)
+    begun = None if said is None else {**said, "cohort": question.cohort}
+    start = opened(hospital, question.train_run) if begun is None else opening(hospital, begun)
+    own_one = question.train_run, question.checkpoint, question.best
+    round_, params = (None, tensors_of_model) if tensors_of_model else own_model(hospital, *own_one)
     module = _loaded(start, params, promises=hospital.policy.promises).to(hospital.device)
-    variant, window = _variant(facts, start, module), _window(facts, start)
-    cohort = read_cohort_file(hospital.cohort_folder(str(facts["cohort"])) / COHORT)
+    variant, window = _variant(question, start, module), _window(known(question.window), start)
+    cohort = cohort_of(hospital, question.cohort)
     # All histograms of a reply together cost what one with this noise does.
     private = start.protection is not None
     noise = Part(cut_of(cohort), "test", Gaussian(start.evaluation_noise)) if private else NON_PRIVATE
-    check_affordable(hospital, [noise], call)
+    check_affordable(hospital, [noise], asked.call)
     splits = rows_of(cohort, hospital.device, start.target)
     if not len(splits["test"].y):
         raise Refused("no_test_patients")
     own = rows_of(of_patients(cohort), hospital.device, start.target)["train"]
     served = _served(hospital, start, cohort, module, own, variant)
     (tensors, facts_out, event), home = (
-        _masks(hospital, start, cohort, served, splits, facts, window)
+        _masks(hospital, start, cohort, served, splits, question, window)
         if start.task.kind == "segmentation"
-        else _labels(hospital, start, cohort, served, splits, facts)
+        else _labels(hospital, start, cohort, served, splits, question.copies)
     )
-    if not message.tensors:
-        event = composed([event, shaped(opened(hospital, str(facts["train_run"])))])
+    if not tensors_of_model:
+        event = composed([event, shaped(opened(hospital, question.train_run))])
         chosen_by = {} if start.target else validation_scores(start.task, served, splits["validation"])
         DiskFolder(hospital.root / "scores").write(scores_name(facts), to_bytes(Message({**home, **chosen_by})))
-        origin: dict[str, Json] = {"run": str(facts["train_run"]), "checkpoint": facts["checkpoint"]}
+        origin: dict[str, Json] = {"run": question.train_run, "checkpoint": question.checkpoint}
         origin |= {"round": round_, "window": facts.get("window"), "calibration": facts.get("calibration")}
-        origin |= history(hospital, str(facts["train_run"]), facts.get("rounds"))
-        label = str(facts["label" if variant is None else "variant"])
+        origin |= history(hospital, question.train_run, known(question.rounds))
+        label = question.label if variant is None else known(question.variant) or question.label
         make_ready(hospital, label, start, served, cohort, origin)
-    elif facts.get("central") is True and variant is None:  # shown on the hospital's page beside its own models
-        visiting = Message(params, {"opening": {**as_mapping(said), "cohort": facts["cohort"]}})
+    elif (
+        begun is not None and question.central is True and variant is None
+    ):  # shown on the hospital's page beside its own models
+        visiting = Message(params, {"opening": begun})
         DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(visiting))
     return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
 
@@ -132,7 +122,7 @@ def _labels(
     cohort: Cohort,
     served: Calibrated,
     splits: Mapping[Split, Rows],
-    facts: Mapping[str, Json],
+    copies: int,
 ) -> tuple[Told, Home]:
     """Released scores of a classifier, and those that stay."""
     rows, private = splits["test"], start.protection is not None
@@ -141,7 +131,7 @@ def _labels(
     probabilities = probabilities.nan_to_num(nan=1.0 / start.task.classes)
     tested = Rows(probabilities, rows.y.cpu(), rows.patient.cpu())
     if start.protection is None:
-        reply = counted(hospital, tested, copies_of(facts))
+        reply = counted(hospital, tested, copies)
     else:
         reply = noised(hospital, tested, start.evaluation_noise, cut_of(cohort))
     return reply, {"y": rows.y, "probabilities": probabilities, "patient": rows.patient}
@@ -153,7 +143,7 @@ def _masks(
     cohort: Cohort,
     served: Calibrated,
     splits: Mapping[Split, Rows],
-    facts: Mapping[str, Json],
+    question: Evaluate,
     window: tuple[int, ...] | None,
 ) -> tuple[Told, Home]:
     """Released scores of a segmentation model, and those that stay. Raises: Refused: see `evaluate`."""
@@ -161,38 +151,37 @@ def _masks(
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
     classes, test = start.task.classes, splits["test"]
     found = compared(cohort, test, answers(start.task, served.module, test.x, window=window), classes)
-    low = floor_of(cohort, splits, classes) if facts.get("floor") is True else None
-    return (reply_tensors(hospital, found, low, copies_of(facts)), {}, NON_PRIVATE), patient_scores(found, low)
+    low = floor_of(cohort, splits, classes) if question.floor is True else None
+    return (reply_tensors(hospital, found, low, question.copies), {}, NON_PRIVATE), patient_scores(found, low)
 
 
-def _window(facts: Mapping[str, Json], start: Opening) -> tuple[int, ...] | None:
+def _window(said: list[int] | None, start: Opening) -> tuple[int, ...] | None:
     """Raises: Refused: `malformed_window`: it is larger than an image, or has other axes."""
-    said, sides = facts.get("window"), start.task.spatial
+    sides = start.task.spatial
     if said is None:
         return None
     if start.task.kind != "segmentation":
         raise Refused("malformed_window") from ValueError("a window is for masks, and this model gives labels")
-    window = tuple(side if isinstance(side, int) else 0 for side in as_list(said))
+    window = tuple(said)
     if len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=True)):
         raise Refused("malformed_window") from ValueError(f"a window {said} for images of {sides}")
     return window
 
 
-def _variant(facts: Mapping[str, Json], start: Opening, module: nn.Module) -> Variant | None:
-    """The requested calibration. Raises: Refused: `malformed_calibration`."""
-    said = facts.get("calibration")
-    if said is None:
+def _variant(question: Evaluate, start: Opening, module: nn.Module) -> Variant | None:
+    """The requested calibration. Raises: Refused: `malformed_calibration`: it does not fit."""
+    variant = known(question.calibration)
+    if variant is None:
         return None
     try:
-        variant = VARIANT.validate_json(json.dumps(said), strict=True)
         if start.protection is not None:
             raise ValueError("a private run releases nothing that training patients shaped without noise")
         if "centred" in (variant.calibration or "") and start.task.kind == "segmentation":
             raise ValueError(f"{variant.calibration} moves the threshold of labels, and this run learns masks")
         if "adabn" in (variant.calibration or "") and not adaptable(module):
             raise ValueError(f"{variant.calibration} needs batch norm, and the network of this run has none")
-        if not named(str(facts.get("variant", ""))):
-            raise ValueError(f"its label must be made of a-z 0-9 _ -, found {facts.get('variant')!r}")
+        if known(question.variant) is None:
+            raise ValueError("it has no label, as variant")
     except ValueError as error:
         raise Refused("malformed_calibration") from error
     return variant

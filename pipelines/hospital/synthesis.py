@@ -4,7 +4,7 @@ themselves only in a simulation with synthesis `real`, if the policy allows pool
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,59 +19,53 @@ from harmonize.complexity import BOUND, Outside, Score, imitation, noise_of, out
 from harmonize.embedding import Basis, basis, project, tsne
 from harmonize.networks import Inputs
 from harmonize.prior import PRIORS, drawn
-from harmonize.sampling import Sampling, TooFew
+from harmonize.sampling import TooFew
 from harmonize.scale import Progress
 from harmonize.synthesis import AnySynthesis, Real
 from harmonize.wgan import WganGp
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.harmonization import (
-    SCALE,
+    Copied,
     access_to,
     cohort_in,
-    number,
-    parsed,
     split_rows,
     telling,
     training_rows,
 )
-from pipelines.hospital.hospital import SPLITS, Done, Hospital
+from pipelines.hospital.hospital import SPLITS, Asked, Done, Hospital
 from pipelines.hospital.kept import MAP, REAL_SENT, cut_of
 from pipelines.hospital.private_limits import check_affordable, check_paid
 from pipelines.hospital.public_networks import WAITING, learnt_once
 from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
+from pipelines.requests import score as request
+from pipelines.requests.sample import MOST_SHARED, Sample
+from pipelines.requests.synthesize import Synthesize
 from pipelines.runs.progress import shown
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, Gaussian, Part, composed, describe
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
+from privacy.release.form import known
 from privacy.release.gate import Refused
 
 SYNTHESIS: TypeAdapter[AnySynthesis] = TypeAdapter(AnySynthesis)
-SAMPLING: TypeAdapter[Sampling] = TypeAdapter(Sampling)
-SCORE: TypeAdapter[Score] = TypeAdapter(Score)
 PUBLIC = 1000  # images of the public prior that make the public basis
-MOST_SHARED = 2000  # of each class: distances between images grow with the square
 SCORED = "how hard images are to imitate was measured on theirs"
 SYNTHESIZED = "synthetic images were made from theirs"
 SENT = "synthetic images made from theirs were sent"
 
 
-def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """The complexity of this hospital's images: how hard they are to synthesize, and its deviation over seeds.
-
-    Facts: `score` (settings), `images` (how many are compared, alike at all sites), `prior`, `cohort`, `scale`,
-    `copies`, `seed`.
-    """
-    facts = message.facts
-    settings: Score = parsed(SCORE, facts["score"])
-    cohort = cohort_in(hospital, facts)
+def score(hospital: Hospital, asked: Asked[request.Score]) -> Done:
+    """The complexity of this hospital's images: how hard they are to synthesize, and its deviation over seeds."""
+    call, question, settings = asked.call, asked.question, asked.question.score
+    cohort = cohort_in(hospital, question.cohort)
     inputs = inputs_of(cohort)
-    seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "score")
-    kept = Message({}, looked_at(str(facts["cohort"]), {"train": SCORED}))
-    public = _public_basis(facts, inputs, settings.components)
-    rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train")
+    seed = derived(question.seed, hospital.name, "score")
+    kept = Message({}, looked_at(question.cohort, {"train": SCORED}))
+    public = _public_basis(question.prior, inputs, settings.components)
+    rows = split_rows(cohort, question.scale, "train")
     if settings.release == "dp":
         noise = noise_of(settings)
         need_counts(hospital, settings.delta)
@@ -82,15 +76,20 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
         noised: dict[str, Json] = {"score": value, "deviation": None, "values": [value]}
         return Done(Message({}, noised), describe(composed(access.events)), kept)
     check_affordable(hospital, [NON_PRIVATE], call)
+    images = known(question.images)
+    if images is None or not 8 <= images <= 10**5:
+        raise Refused("malformed_settings") from ValueError(f"images must be in [8, 100000], found {images}")
     gan = imitation(settings)
     made = []
     with shown(f"{hospital.name}") as step:
         for turn in range(settings.seeds):
-            access = access_to(hospital, cohort, training_rows(cohort, facts), None, batch=gan.batch, seed=seed + turn)
+            access = access_to(
+                hospital, cohort, training_rows(cohort, question), None, batch=gan.batch, seed=seed + turn
+            )
             params = wgan.train(gan, access, inputs, start=None, seed=seed + turn, progress=telling(hospital, step))
             made.append(wgan.sampled(gan, inputs, params, rows.y, seed=seed + turn).cpu())
         telling(hospital, step)(0, 0, "maps")
-        compared = replace(settings, images=number(facts, "images", 8, 10**5))
+        compared = replace(settings, images=images)
         found = scored(compared, rows.x, made, public, seed=seed)
     _map(hospital, rows.x, made[0], settings, seed)
     deviation = None if len(found.values) < 2 else found.deviation
@@ -98,19 +97,17 @@ def score(hospital: Hospital, call: Call, message: Message, memory: Message) -> 
     return Done(Message({}, told), describe(NON_PRIVATE), kept)
 
 
-def synthesize(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def synthesize(hospital: Hospital, asked: Asked[Synthesize]) -> Done:
     """Train a synthesis of this hospital's training images. Its networks stay here.
 
-    Facts: `synthesis` (settings), `cohort`, `scale`, `copies`, `seed`. The privacy cost is charged now, whatever is
-    shared later.
+    The privacy cost is charged now, whatever is shared later.
     """
-    facts = message.facts
-    settings = parsed(SYNTHESIS, facts["synthesis"])
+    question, settings = asked.question, asked.question.synthesis
     if settings.name == "real" and not hospital.policy.pooling:
         raise Refused("policy_pooling")
-    cohort = cohort_in(hospital, facts)
-    found = learnt(hospital, cohort, settings, call, facts, "synthesize")
-    said = {**looked_at(str(facts["cohort"]), {"train": SYNTHESIZED}), **found.said}
+    cohort = cohort_in(hospital, question.cohort)
+    found = learnt(hospital, cohort, settings, asked.call, question, "synthesize")
+    said = {**looked_at(question.cohort, {"train": SYNTHESIZED}), **found.said}
     return Done(Message({}, {}), describe(composed(found.events)), Message(found.params, said))
 
 
@@ -125,18 +122,14 @@ class Learnt(NamedTuple):
     said: dict[str, Json]
 
 
-def learnt(
-    hospital: Hospital, cohort: Cohort, settings: AnySynthesis, call: Call, facts: Mapping[str, Json], purpose: str
-) -> Learnt:
+def learnt(hospital: Hospital, cohort: Cohort, settings: AnySynthesis, call: Call, how: Copied, purpose: str) -> Learnt:
     """Train a synthesis on a cohort's training images, with private access if its settings promise that.
-
-    Facts: `scale`, `copies`, `seed`.
 
     Raises:
         Refused: the policy does not allow what it costs, or as `need_counts`.
     """
     inputs = inputs_of(cohort)
-    seed = derived(number(facts, "seed", 0, 2**62), hospital.name, purpose)
+    seed = derived(how.seed, hospital.name, purpose)
     protection = None
     if settings.private:
         check_affordable(hospital, [], call)  # the paper's noise depends on the number of patients
@@ -147,11 +140,11 @@ def learnt(
         protection = synthesis.protection(settings, patients=patients, cut=cut_of(cohort))
     check_affordable(hospital, synthesis.events(settings, protection) if protection else [NON_PRIVATE], call)
     real = settings.name == "real"
-    rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train") if real else training_rows(cohort, facts)
+    rows = split_rows(cohort, how.scale, "train") if real else training_rows(cohort, how)
     access = access_to(hospital, cohort, rows, protection, batch=synthesis.batch(settings), seed=seed)
     with shown(hospital.name) as step:
         told = telling(hospital, step)
-        start = _public_start(hospital, settings, inputs, number(facts, "seed", 0, 2**62), told)
+        start = _public_start(hospital, settings, inputs, how.seed, told)
         params = synthesis.synthesize(settings, access, inputs, start=start, seed=seed, progress=told)
     said: dict[str, Json] = {
         "synthesis": to_plain(settings),
@@ -161,11 +154,9 @@ def learnt(
     return Learnt(settings, kept, access.events, said)
 
 
-def sample(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def sample(hospital: Hospital, asked: Asked[Sample]) -> Done:
     """Synthetic images that the sampling rule accepts, for every hospital; with synthesis `real` the training images
     themselves, unselected.
-
-    Facts: `synthesis_run`, `sampling` (settings), `shared` (how many of each class), `cohort`, `scale`, `seed`.
 
     Returns:
         `images` (n, C, H, W) in [-1, 1] and `labels`; how many candidates were tried and refused.
@@ -173,20 +164,18 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     Raises:
         Refused: `not_synthesized`; `unpaid_memory`; `too_few_images`.
     """
-    facts = message.facts
-    settings: Sampling = parsed(SAMPLING, facts["sampling"])
-    count = number(facts, "shared", 1, MOST_SHARED)
-    learnt = newest(hospital.conversation(str(facts["synthesis_run"])))
+    call, question, settings, count = asked.call, asked.question, asked.question.sampling, asked.question.shared
+    learnt = newest(hospital.conversation(question.synthesis_run))
     if "synthesis" not in learnt.facts:
         raise Refused("not_synthesized")
     check_paid(hospital, learnt)
-    made_by = parsed(SYNTHESIS, learnt.facts["synthesis"])
+    made_by = SYNTHESIS.validate_json(json.dumps(learnt.facts["synthesis"]), strict=True)
     if made_by.name == "real" and not hospital.policy.pooling:  # the policy may have changed since the synthesis
         raise Refused("policy_pooling")
-    cohort = cohort_in(hospital, facts)
+    cohort = cohort_in(hospital, question.cohort)
     inputs = inputs_of(cohort)
-    seed = derived(number(facts, "seed", 0, 2**62), hospital.name, "sample")
-    rows = split_rows(cohort, parsed(SCALE, facts["scale"]), "train")
+    seed = derived(question.seed, hospital.name, "sample")
+    rows = split_rows(cohort, question.scale, "train")
 
     def draw(y: Tensor, turn: int) -> Tensor:
         y = torch.arange(len(y)) % 2 if settings.variant == "paper" else y
@@ -195,7 +184,7 @@ def sample(hospital: Hospital, call: Call, message: Message, memory: Message) ->
     private = learnt.facts["protection"] is not None
     if settings.name == "raw" or not private:
         check_affordable(hospital, [NON_PRIVATE], call)
-    shaped = facts["cohort"] if settings.name == "raw" else learnt.facts.get("looked_at", facts["cohort"])
+    shaped = question.cohort if settings.name == "raw" else learnt.facts.get("looked_at", question.cohort)
     kept = Message({}, looked_at(str(shaped), {"train": REAL_SENT if made_by.name == "real" else SENT}))
     if made_by.name == "real":
         return _real(made_by, inputs, learnt.tensors, count, seed)._replace(memory=kept)
@@ -241,10 +230,10 @@ def _real(settings: Real, inputs: Inputs, params: Params, count: int, seed: int)
     return Done(Message({"images": images, "labels": y}, {"tried": len(y)}), describe(NON_PRIVATE))
 
 
-def _public_basis(facts: Mapping[str, Json], inputs: Inputs, components: int) -> Basis:
-    prior = PRIORS.get(str(facts["prior"]))
+def _public_basis(name: str, inputs: Inputs, components: int) -> Basis:
+    prior = PRIORS.get(name)
     if prior is None:
-        raise Refused("malformed_settings") from ValueError(f"prior {facts['prior']!r}; known are {', '.join(PRIORS)}")
+        raise Refused("malformed_settings") from ValueError(f"prior {name!r}; known are {', '.join(PRIORS)}")
     return basis(drawn(prior, torch.arange(PUBLIC) % 2, inputs, seed=0), components)
 
 

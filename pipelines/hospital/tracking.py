@@ -7,27 +7,28 @@ recipient that must be named; a file on the coordinator's own disk is the coordi
 
 from __future__ import annotations
 
-from pipelines.hospital.hospital import Done, Hospital
+from pipelines.hospital.hospital import Asked, Done, Hospital
 from pipelines.hospital.training import RECIPIENT
+from pipelines.requests.track import Track
 from privacy.dp.events import NOTHING, describe
-from privacy.message import Call, Message, as_list
+from privacy.message import Json, Message
 from privacy.release.gate import Refused
 from privacy.release.policy import COORDINATOR, TRACKING
 
 
-def track(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Agree: facts `places` (where to, in words), `server` (whether one of them is), `rests_on` (digest of the
-    artifacts that they are taken from).
+def track(hospital: Hospital, asked: Asked[Track]) -> Done:
+    """Agree, or refuse.
 
     Raises:
         Refused: `policy_recipient`: the policy names no recipient `tracking`.
     """
-    recipient = TRACKING if message.facts["server"] is True else COORDINATOR
+    question = asked.question
+    recipient = TRACKING if question.server else COORDINATOR
     if recipient not in hospital.policy.recipients:
-        places = ", ".join(map(str, as_list(message.facts["places"])))
+        places = ", ".join(question.places)
         raise Refused("policy_recipient") from ValueError(
             f"figures of this hospital shall go on to {places}, and its policy does not allow that: say recipients: "
             f"[coordinator, {TRACKING}] in the policy, or leave `track` out of requests"
         )
-    said = {name: message.facts[name] for name in ("places", "rests_on")}
+    said: dict[str, Json] = {"places": [*question.places], "rests_on": question.rests_on}
     return Done(Message({}, said), describe(NOTHING), Message({}, {RECIPIENT: recipient, **said}))

@@ -17,16 +17,20 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
 from pipelines.data.stored import synthetic_in
 from pipelines.hospital import rehearsal as rehearsed
-from pipelines.hospital.hospital import COHORT, Done, Hospital, read_cohort_file, rows_of
+from pipelines.hospital.hospital import Asked, Done, Hospital, rows_of
 from pipelines.hospital.kept import cohort_of, cut_of
-from pipelines.hospital.opening import TARGET, Opening, opened, opening, own_model
+from pipelines.hospital.opening import Opening, opened, opening, own_model
 from pipelines.hospital.released_counts import need_counts
+from pipelines.requests.export import Export
+from pipelines.requests.pool import Pool
+from pipelines.requests.train import Introduce, Train
 from pipelines.settings.harmonization import default_scale
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, composed, describe
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
+from privacy.release.form import known
 from privacy.release.gate import PRIVACY, Refused, lacks_noise, unaffordable
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
 
@@ -34,23 +38,24 @@ RECIPIENT = "recipient"
 """The fact of a memory with the recipient of the reply committed with it."""
 
 
-def introduce(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def introduce(hospital: Hospital, asked: Asked[Introduce]) -> Done:
     """Accept a run: store its settings, and reply with what the method needs before round 1."""
-    said = message.facts
+    call, message, said = asked.call, asked.message, asked.message.facts
     start = affordable(hospital, opening(hospital, said), call)
     site, events = _site(hospital, start, call)
-    reply, kept = _participated(hospital, start, site, call, message, memory)
+    reply, kept = _participated(hospital, start, site, call, message, asked.memory)
     said_something = bool(reply.tensors or reply.facts["algorithm"])
     event = describe(composed(events() or ([NON_PRIVATE] if said_something else [])))
     facts = {**kept.facts, "opening": dict(said), RECIPIENT: start.recipient}
     return Done(reply, event, Message(kept.tensors, facts))
 
 
-def train(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def train(hospital: Hospital, asked: Asked[Train]) -> Done:
     """Train one round."""
+    call = asked.call
     start = affordable(hospital, opened(hospital, call.run), call)
     site, events = _site(hospital, start, call)
-    reply, kept = _participated(hospital, start, site, call, message, memory)
+    reply, kept = _participated(hospital, start, site, call, asked.message, asked.memory)
     # Only the coordinator gets the last validation loss.
     recipient = COORDINATOR if call.request == "finish" else start.recipient
     kept = Message(kept.tensors, {**kept.facts, RECIPIENT: recipient})
@@ -63,28 +68,27 @@ finish = train
 """The same handler as `train`: the participant acts by the request's name."""
 
 
-def export(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
-    """Release this hospital's model of a checkpoint: facts `train_run`, `checkpoint`, `best`; `recipient` is `outside`
-    for external sites.
+def export(hospital: Hospital, asked: Asked[Export]) -> Done:
+    """Release this hospital's model of a checkpoint.
 
     Raises:
         Refused: `no_model`; `policy_recipient`: this hospital's models do not go there.
     """
-    recipient = OUTSIDE if message.facts.get("recipient") == OUTSIDE else COORDINATOR
+    question = asked.question
+    recipient = OUTSIDE if question.recipient == OUTSIDE else COORDINATOR
     if recipient not in hospital.policy.recipients:
         raise Refused("policy_recipient") from ValueError(
             "this hospital's models shall go to external sites, and its policy does not allow that: "
             f"say recipients: [coordinator, {OUTSIDE}] in the policy"
         )
-    _, params = own_model(hospital, message.facts)
-    start = opened(hospital, str(message.facts["train_run"]))
+    _, params = own_model(hospital, question.train_run, question.checkpoint, known(question.best))
+    start = opened(hospital, question.train_run)
     return Done(Message(params), describe(shaped(start)), Message({}, {RECIPIENT: recipient}))
 
 
-def pool(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def pool(hospital: Hospital, asked: Asked[Pool]) -> Done:
     """Release training and validation images for the central baseline of a simulation, if the policy allows it."""
-    target = TARGET.validate_python(message.facts.get("target"))
-    rows = rows_of(read_cohort_file(hospital.cohort_folder(str(message.facts["cohort"])) / COHORT), target=target)
+    rows = rows_of(cohort_of(hospital, asked.question.cohort), target=known(asked.question.target))
     tensors = {
         f"{split}/{part}": getattr(rows[split], part)
         for split in ("train", "validation")

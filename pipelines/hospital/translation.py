@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from typing import NamedTuple
 
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor
 
 from federation.randomness import derived
@@ -26,16 +25,16 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
 from pipelines.hospital.beginnings import TRANSLATION
 from pipelines.hospital.files import files_of
-from pipelines.hospital.harmonization import SCALE, cohort_in, number, parsed, sides, telling
-from pipelines.hospital.hospital import COHORT, SPLITS, Done, Hospital, keyed, write_cohort_file
+from pipelines.hospital.harmonization import cohort_in, sides, telling
+from pipelines.hospital.hospital import COHORT, SPLITS, Asked, Done, Hospital, keyed, write_cohort_file
 from pipelines.hospital.kept import QUALITIES, REJECTED, SPLIT, digest_of, split_of
 from pipelines.hospital.points import write_points
 from pipelines.hospital.public_networks import translation as public_translation
 from pipelines.hospital.synthesis import inputs_of
 from pipelines.hospital.withdrawn import looked_at
-from pipelines.loader.names import named
 from pipelines.loader.validation import to_plain
 from pipelines.models.translator_file import BESIDE, TRANSLATORS, write_translator
+from pipelines.requests.translate import Translate
 from pipelines.runs.progress import shown
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.harmonization import AnySpace, Exported, Oracle
@@ -44,8 +43,6 @@ from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Call, Json, Message, Params, to_bytes
 from privacy.release.gate import Refused
 
-SPACE: TypeAdapter[AnySpace] = TypeAdapter(AnySpace)
-LIMITS: TypeAdapter[Limits] = TypeAdapter(Limits)
 FITTED = "its translator was fitted on them"
 JUDGED = "its figures count them"
 LEAST_SHARED, MOST_SHARED = 4, 20_000
@@ -53,8 +50,10 @@ SEED = 0  # of random directions and folds in quality control: the same for all 
 ENOUGH = 60  # validation images; with fewer, quality control uses training patients too
 
 
-class Asked(NamedTuple):
-    """A request's settings, parsed as strictly as YAML. question: a digest of them, with the shared images."""
+class How(NamedTuple):
+    """How images are translated: the question, under this hospital's own veto. question: a digest of what shapes it,
+    with the shared images.
+    """
 
     translator: AnySpace
     limits: Limits
@@ -85,41 +84,38 @@ class Made(NamedTuple):
     judged: bool
 
 
-def translate(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def translate(hospital: Hospital, request: Asked[Translate]) -> Done:
     """Fit a translator on this hospital's training patients, measure its quality, and write the translated cohort.
-
-    Facts: `cohort`, `space` (its label), `translator` and `veto` (settings), `scale`, `seed`, `is_target`, `scanner`
-    (the target's, of phantoms), `private`. Tensors: `images`, the shared ones in [-1, 1], and their `labels`.
 
     Returns:
         `cohort` and `sha256` of the cohort to be used in this space, `vetoed` (why the translation is not used; then
         it is the raw cohort) and `quality`. Under differential privacy a translator that learns from several patients
         is refused, and quality is not measured, because a veto depends on all patients.
     """
-    facts = message.facts
-    cohort = cohort_in(hospital, facts)
-    asked = _asked(hospital, message, inputs_of(cohort))
+    call, tensors, raw = request.call, request.message.tensors, request.question.cohort
+    cohort = cohort_in(hospital, raw)
+    asked = _asked(hospital, request, inputs_of(cohort))
     quiet = asked.private or hospital.policy.promises
     if asked.translator.learns and quiet:
         raise Refused("unprotected_translation")
     if asked.is_target and asked.translator.learns:  # the others' images are translated to look like its own
-        return _answer(hospital, str(facts["cohort"]), (), None, quiet)._replace(memory=_shaped(facts))
+        return _answer(hospital, raw, (), None, quiet)._replace(memory=_shaped(raw))
     with shown(asked.space) as step:
         told = telling(hospital, step)
-        brought = _brought(hospital, call, message.tensors, asked, cohort, told)
+        brought = _brought(hospital, call, tensors, asked, cohort, told)
         quality: Quality | None = None
         judges: tuple[Split, ...] = ()
         if not (quiet or isinstance(asked.translator, Oracle | Exported)):
             told(0, 0, "judging")
-            quality, judges = judged(cohort, brought, message.tensors, asked.scale, SEED), judging(cohort)
+            quality, judges = judged(cohort, brought, tensors, asked.scale, SEED), judging(cohort)
     reasons = () if quality is None else against(asked.translator, quality, asked.limits)
-    write_points(hospital, asked.space, cohort, brought.images, message.tensors["images"], asked.scale)
+    write_points(hospital, asked.space, cohort, brought.images, tensors["images"], asked.scale)
     name = _written(hospital, cohort, brought, asked)
-    _remember(hospital, asked, str(facts["cohort"]), name, quality, reasons)
+    _remember(hospital, asked, raw, name, quality, reasons)
     if brought.params is not None:
         _usable(hospital, cohort, brought.params, asked, Made(name, reasons, call.run, quality is not None))
-    done = _answer(hospital, str(facts["cohort"]) if reasons else name, reasons, quality, quiet)
-    shaped = _shaped(facts, fitted=("train",) if asked.translator.learns else (), judges=judges)
+    done = _answer(hospital, raw if reasons else name, reasons, quality, quiet)
+    shaped = _shaped(raw, fitted=("train",) if asked.translator.learns else (), judges=judges)
     return done._replace(memory=Message({}, {**shaped.facts, **_by_nobody(asked.translator, brought)}))
 
 
@@ -131,11 +127,11 @@ def _by_nobody(translator: AnySpace, brought: Brought) -> dict[str, Json]:
     return {TRANSLATION: {"prior": translator.prior_of(brought.images.shape[1]), "sha256": digest}}
 
 
-def _shaped(facts: Mapping[str, Json], *, fitted: tuple[Split, ...] = (), judges: tuple[Split, ...] = ()) -> Message:
+def _shaped(cohort: str, *, fitted: tuple[Split, ...] = (), judges: tuple[Split, ...] = ()) -> Message:
     """The splits that this translation used, stored for patients who withdraw later."""
     words = {split: [FITTED] * (split in fitted) + [JUDGED] * (split in judges) for split in SPLITS}
     told = {split: "; ".join(parts) for split, parts in words.items() if parts}
-    return Message({}, looked_at(str(facts["cohort"]), told))
+    return Message({}, looked_at(cohort, told))
 
 
 def against(translator: AnySpace, quality: Quality, limits: Limits) -> tuple[str, ...]:
@@ -157,27 +153,25 @@ def _answer(hospital: Hospital, cohort: str, reasons: tuple[str, ...], quality: 
     return Done(Message({}, reply), describe(NOTHING if quiet else NON_PRIVATE))
 
 
-def _asked(hospital: Hospital, message: Message, inputs: Inputs) -> Asked:
-    """Parse the request before a patient is read. inputs: shape of the cohort's examples, which is not secret.
+def _asked(hospital: Hospital, request: Asked[Translate], inputs: Inputs) -> How:
+    """What is asked, checked before a patient is read. inputs: shape of the cohort's examples, which is not secret.
 
     Raises:
-        Refused: `malformed_settings`, `malformed_shared`.
+        Refused: `malformed_shared`.
     """
-    facts, space = message.facts, str(message.facts["space"])
-    if not named(space):
-        raise Refused("malformed_settings") from ValueError("a space is named by a-z 0-9 _ - (at most 80)")
+    message, question = request.message, request.question
     _check_shared(message.tensors, inputs)
     own = None if hospital.settings is None else hospital.settings.veto
-    shaping = {name: value for name, value in facts.items() if name not in ("veto", "copies")}
-    return Asked(
-        translator=parsed(SPACE, facts["translator"]),
-        limits=parsed(LIMITS, facts["veto"]) if own is None else own,
-        scale=parsed(SCALE, facts["scale"]),
-        seed=derived(number(facts, "seed", 0, 2**62), hospital.name, "translate", space),
-        space=space,
-        scanner=str(facts["scanner"]),
-        is_target=facts["is_target"] is True,
-        private=facts.get("private") is not False,
+    shaping = {name: value for name, value in message.facts.items() if name not in ("veto", "copies")}
+    return How(
+        translator=question.translator,
+        limits=question.veto if own is None else own,
+        scale=question.scale,
+        seed=derived(question.seed, hospital.name, "translate", question.space),
+        space=question.space,
+        scanner=str(question.scanner),
+        is_target=question.is_target,
+        private=question.private is not False,
         question=hashlib.sha256(to_bytes(Message(message.tensors, shaping))).hexdigest(),
     )
 
@@ -201,7 +195,7 @@ def _check_shared(shared: Params, inputs: Inputs) -> None:
         raise Refused("malformed_shared")
 
 
-def _brought(hospital: Hospital, call: Call, shared: Params, asked: Asked, cohort: Cohort, told: Progress) -> Brought:
+def _brought(hospital: Hospital, call: Call, shared: Params, asked: How, cohort: Cohort, told: Progress) -> Brought:
     """The cohort's images in the new space."""
     from pipelines.hospital.simulated_spaces import exported, rendered_again  # slow to import
 
@@ -248,7 +242,7 @@ def judged(cohort: Cohort, brought: Brought, shared: Params, scale: Scale, seed:
     )
 
 
-def _written(hospital: Hospital, cohort: Cohort, brought: Brought, asked: Asked) -> str:
+def _written(hospital: Hospital, cohort: Cohort, brought: Brought, asked: How) -> str:
     """Write the translated cohort beside the raw one; return its name.
 
     A translator fitted on several patients makes their images depend on each other, so `independent` becomes False.
@@ -269,7 +263,7 @@ def _written(hospital: Hospital, cohort: Cohort, brought: Brought, asked: Asked)
     return name
 
 
-def _usable(hospital: Hospital, cohort: Cohort, params: Params, asked: Asked, made: Made) -> None:
+def _usable(hospital: Hospital, cohort: Cohort, params: Params, asked: How, made: Made) -> None:
     """Write the forward translator beside its cohort, for models trained on that, and under the name of the space, for
     `pipelines.translate`. Both stay here.
     """
@@ -294,7 +288,7 @@ def _usable(hospital: Hospital, cohort: Cohort, params: Params, asked: Asked, ma
 
 
 def _remember(
-    hospital: Hospital, asked: Asked, raw: str, name: str, quality: Quality | None, reasons: tuple[str, ...]
+    hospital: Hospital, asked: How, raw: str, name: str, quality: Quality | None, reasons: tuple[str, ...]
 ) -> None:
     """Store figures and a note on the translation, for the hospital's own page."""
     said = {

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, NotRequired
-
-from pydantic import Field
-from typing_extensions import TypedDict
-
 from pipelines.hospital.hospital import Hospital
 from pipelines.runs.witness import begun_anew
-from privacy.message import Json
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from privacy.release.witness import OLDER, has
 
 
-class Surveyed(TypedDict):
-    """A run's first question. witness: the sha256 of the last answer that the coordinator got from this hospital."""
-
-    witness: NotRequired[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
-
-
-def check_witness(hospital: Hospital, facts: Mapping[str, Json]) -> None:
-    """Check that the ledger has the answer of which the coordinator is a witness.
+def check_witness(hospital: Hospital, seen: str | None) -> None:
+    """Check that the ledger has the answer of which the coordinator is a witness. seen: its sha256.
 
     Raises:
         Refused: `older_ledger`: it was put back from an older copy, or begun anew.
     """
-    seen = facts.get("witness")
-    if isinstance(seen, str) and not has(ledgers.lines(hospital.ledger), seen):
+    if seen is not None and not has(ledgers.lines(hospital.ledger), seen):
         raise Refused(OLDER) from ValueError(
             f"the coordinator holds an answer of ours, sha256 {seen}, and {hospital.ledger} has no line for it: it was "
             f"put back from an older copy, or begun anew. Put the newest copy back. If there is none: "

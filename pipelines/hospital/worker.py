@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 from federation.conversation import once, remembered
 from federation.engine import Worker
@@ -27,14 +27,14 @@ from pipelines.hospital import translation as translate
 from pipelines.hospital.augmenting import augment
 from pipelines.hospital.benchmark import benchmark
 from pipelines.hospital.features import extract
-from pipelines.hospital.hospital import Done, Hospital
+from pipelines.hospital.hospital import Asked, Done, Hospital
 from pipelines.hospital.page import page
 from pipelines.hospital.paid_once import MEANING, check_paid_once, meaning_of
 from pipelines.hospital.private_limits import check_may_answer, check_paid
 from pipelines.hospital.recommending import compare
 from pipelines.hospital.tracking import track
 from pipelines.requests import REQUESTS, Repeat
-from pipelines.requests.check import check_question
+from pipelines.requests.check import parse_question
 from pipelines.requests.reading import Reading
 from pipelines.runs.exits import trace
 from pipelines.runs.stopping import Stopped
@@ -47,8 +47,8 @@ from privacy.release.gate import Refused, book_refusal, release
 from privacy.release.policy import COORDINATOR
 from privacy.system_errors import failure
 
-Handler: TypeAlias = Callable[[Hospital, Call, Message, Message], Done]
-"""handler(hospital, call, message, memory) -> Done"""
+Handler: TypeAlias = Callable[[Hospital, Asked[Any]], Done]
+"""handler(hospital, asked) -> Done"""
 
 HANDLERS: Mapping[str, Handler] = {
     "survey": files.survey_files,
@@ -102,11 +102,11 @@ def worker(hospital: Hospital) -> Worker:
 def _answered(hospital: Hospital, call: Call, message: Message) -> Message:
     """The reply, once it is in the ledger. Raises: Refused, or what went wrong on the way out."""
     policy = hospital.policy
-    _check_request(hospital, call, message)
+    question = _parse_request(hospital, call, message)
     place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
     done = Work(b"", describe(NOTHING))
     if policy.allows(call.request):  # no work on what the policy forbids; the gate refuses it below
-        done = _tried(hospital, call, message, place)
+        done = _tried(hospital, Asked(call, question, message), place)
     try:
         place["recipient"] = done.recipient
         how: Replay = {"replay": done.replay, "commit": done.commit}
@@ -124,16 +124,16 @@ def _answered(hospital: Hospital, call: Call, message: Message) -> Message:
     return reply
 
 
-def _check_request(hospital: Hospital, call: Call, message: Message) -> None:
-    """Check a request before any work; a refusal here adds no line to the ledger.
+def _parse_request(hospital: Hospital, call: Call, message: Message) -> Any:
+    """Check and parse a request before any work; a refusal here adds no line to the ledger. What the policy forbids is
+    not parsed.
 
     Raises:
-        Refused: see `privacy.release.bounds.check` and `check_question`.
+        Refused: see `privacy.release.bounds.check` and `parse_question`.
     """
     try:
         check(call, message, ROUNDS)
-        if hospital.policy.allows(call.request):
-            check_question(call.request, message)
+        return parse_question(call.request, message) if hospital.policy.allows(call.request) else None
     except Refused as refused:
         logged(hospital, f"a question was refused with code {refused.code}: {cause(refused)}")
         raise
@@ -170,16 +170,17 @@ class Place(TypedDict):
     now: str
 
 
-def _tried(hospital: Hospital, call: Call, message: Message, place: Place) -> Work:
+def _tried(hospital: Hospital, asked: Asked[Any], place: Place) -> Work:
     """Do the work; turn an error into a code, with a line in the ledger and details in the log.
 
     Raises:
         Refused: with the code. Whether a request fails can depend on patients, so the ledger records the failure.
     """
+    call = asked.call
     try:
         check_may_answer(hospital)
         with permitting(hospital.policy.plugins) as allowed:
-            return _work(hospital, call, message, allowed)
+            return _work(hospital, asked, allowed)
     except NotPermitted as error:
         refused = Refused("policy_plugin")
         _book(hospital, call, place, refused.code, f"refused with code {refused.code}: {plain(str(error))[:LONGEST]}")
@@ -208,12 +209,13 @@ def _reading(hospital: Hospital, call: Call) -> set[tuple[str, str, str]]:
     return {(one.what, one.source, one.digest) for one in origins(hospital.settings.source)}
 
 
-def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission) -> Work:
+def _work(hospital: Hospital, asked: Asked[Any], allowed: Permission) -> Work:
     """Do the work, or read its committed reply. allowed: packages; which of them took part is committed, too."""
+    call, message = asked.call, asked.message
     request, handler = REQUESTS[call.request], HANDLERS[call.request]
     if request.repeat is Repeat.ANEW:
         with noting() as written:
-            done = handler(hospital, call, message, Message())
+            done = handler(hospital, asked)
         if written:
             promises.keep(hospital, call, written)
         return Work(to_bytes(done.reply), done.event)
@@ -222,7 +224,7 @@ def _work(hospital: Hospital, call: Call, message: Message, allowed: Permission)
         check_paid(hospital, memory)
         check_paid_once(hospital, call, message)
         with noting() as written:
-            done = handler(hospital, call, message, memory)
+            done = handler(hospital, asked._replace(memory=memory))
         if request.writes:
             promises.keep(hospital, call, written)
         said: dict[str, Json] = {"best": message.facts.get("best")} if request.rounds else {}

@@ -20,10 +20,12 @@ from cryptography.x509.oid import NameOID
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
 from pipelines.data.survey import survey
 from pipelines.hospital.files import ARCHIVE_ERRORS, files_of, in_archive, survey_files
+from pipelines.hospital.hospital import Asked
 from pipelines.remote.client import hospital_of
 from pipelines.remote.site_config import Place
 from pipelines.remote.startup_kit import address_in, foreign_entries, strict
 from pipelines.requests import REQUESTS
+from pipelines.requests.survey import SURVEY, Survey
 from privacy.message import Call, Message, number_of
 from privacy.release import ledger as ledgers
 from privacy.release.chain import Damaged
@@ -144,7 +146,7 @@ def _rules(place: Place) -> Finding:
 def _policy(place: Place) -> Iterator[Finding]:
     """Whether the policy answers a run's first question, the survey: these checks themselves pass no policy."""
     hospital = hospital_of(place)
-    if not hospital.policy.allows("survey"):
+    if not hospital.policy.allows(SURVEY.name):
         what = "policy.requests lacks it"
         yield Finding("policy", False, f"would refuse every run's first question, survey (policy_request): {what}")
 
@@ -155,7 +157,7 @@ def _data(place: Place) -> Finding:
         if isinstance(place.site.source, DicomWebSource | DicomNodeSource):
             text = f"{in_archive(place.site.source)} series match in the archive; they are copied when a run begins"
             return Finding("data", True, text)
-        done = survey_files(hospital, Call("preflight/survey", 0, "survey", {}), Message(), Message())
+        done = survey_files(hospital, Asked(Call("preflight/survey", 0, SURVEY.name, {}), Survey(), Message()))
     except (Refused, OSError, ValueError, *ARCHIVE_ERRORS) as error:
         return Finding("data", False, f"{error}{f': {error.__cause__}' if error.__cause__ else ''}")
     said = done.reply.facts if "files" in done.reply.facts else survey(*files_of(hospital))  # with a budget: neither

@@ -8,15 +8,19 @@ from typing import Annotated
 from pipelines.requests.fields import Line, Settings
 from pipelines.requests.model import Model
 from pipelines.requests.request import Repeat, Request
-from privacy.release.form import ABSENT, Absent, Of
+from privacy.attacks.inversion import Inversion
+from privacy.release.form import ABSENT, Absent, Code, Of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Model):
-    """membership: whether to infer who trained the model. calibration: none; a model is attacked as it was trained."""
+    """membership: whether to infer who trained the model. inversion: whether to reconstruct images, and how.
+    calibration: none; a model is attacked as it was trained.
+    """
 
     cohort: Line
     membership: bool | Absent = ABSENT
+    inversion: Annotated[Inversion | None, Code("malformed_inversion")] | Absent = ABSENT
     calibration: Absent | None = ABSENT
 
 

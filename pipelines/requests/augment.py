@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from pipelines.requests.fields import AnyTensors, CohortName, Count, Digest, KeyedDigest, Line, Name
+from pipelines.requests.fields import (
+    SETTINGS,
+    AnyTensors,
+    CohortName,
+    Count,
+    DeformedCopies,
+    Digest,
+    KeyedDigest,
+    Line,
+    Name,
+    Seed,
+    ValueScale,
+)
 from pipelines.requests.request import Request
+from pipelines.settings import augment
 from privacy.release.form import ABSENT, Absent, Of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """augment: `pipelines.settings.augment.Augment`. prior: of the features in which distances are told. fid: digest of
+    """prior: of the features in which distances are told. private: whether patients have a guarantee. fid: digest of
     Inception's weights, where the tensor holds them and their features are told instead.
     """
 
     cohort: Line
-    augment: Any
-    scale: Any
+    augment: Annotated[augment.Augment, SETTINGS]
+    scale: ValueScale
+    copies: DeformedCopies
     prior: Name
+    seed: Seed
+    private: bool | Absent = ABSENT
     fid: Digest | Absent | None = ABSENT
     tensors: AnyTensors | Absent = ABSENT
 

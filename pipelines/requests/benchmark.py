@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.models.signed import TENSOR
-from pipelines.requests.fields import Line
+from pipelines.requests.fields import BootstrapCopies, Line
 from pipelines.requests.request import Repeat, Request
 from pipelines.requests.scores import LabelScores, MaskScores, NoisedScores
 from privacy.message import Params
@@ -24,6 +24,7 @@ class Benchmark:
 
     cohort: Line
     signature: Signature
+    copies: BootstrapCopies
     epsilon: Annotated[float, Field(gt=0, le=100)] | Absent | None = ABSENT
     model: Annotated[Tensor, Shape(axes=1, whole=True)]
 

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from pipelines.requests.fields import AnyTensors, Line, Name, Settings, Window
+from pipelines.requests.fields import AnyTensors, BootstrapCopies, Line, Name, Settings, Whole, Window
 from pipelines.requests.model import Model
 from pipelines.requests.request import Repeat, Request
 from pipelines.requests.scores import LabelScores, MaskScores, NoisedScores, RoundScored
-from privacy.release.form import ABSENT, Absent
+from pipelines.settings.variants import Variant
+from privacy.release.form import ABSENT, Absent, Code
+
+CALIBRATION = Code("malformed_calibration")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Model):
-    """A model to score: the hospital's own, or with tensors that of another hospital, with its opening."""
+    """A model to score: the hospital's own, or with tensors that of another hospital, with its opening.
+
+    copies: bootstrap copies of the patients; their seed never leaves the hospital. calibration: on its own training
+    images before it is scored; variant: what such a line of the tables is called. window: of a model that segments, the
+    sides of what it sees at once, where that is less than an image. central: whether it is the central baseline.
+    floor: whether the mean mask is scored too. rounds: of the training.
+    """
 
     label: Name
     cohort: Line
-    copies: Any
+    copies: BootstrapCopies
     opening: Settings | Absent = ABSENT
     window: Window | Absent = ABSENT
     central: bool | Absent = ABSENT
     floor: bool | Absent = ABSENT
+    calibration: Annotated[Variant | None, CALIBRATION] | Absent = ABSENT
+    variant: Annotated[Name, CALIBRATION] | Absent = ABSENT
+    rounds: Whole | Absent | None = ABSENT
     tensors: AnyTensors | Absent = ABSENT
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NotRequired
+from typing import Annotated, NotRequired
 
 from typing_extensions import TypedDict
 
-from pipelines.requests.fields import AnyTensors, CohortName, Digest, KeyedDigest, Line, Name, Settings, Whole
+from federation.models import NamedModel
+from pipelines.requests.fields import SETTINGS, AnyTensors, CohortName, Digest, KeyedDigest, Line, Name, Whole
 from pipelines.requests.request import Request
 from privacy.release.form import ABSENT, Absent
 
@@ -23,12 +24,12 @@ class Public(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Extract:
-    """model: `federation.models.OnFeatures`. public: the pictures that set the scale. tensors: the scale, and the file
+    """model: one on features. public: the pictures that set the scale. tensors: the scale, and the file
     of an encoder.
     """
 
     cohort: Line
-    model: Settings
+    model: Annotated[NamedModel, SETTINGS]
     public: Public
     tensors: AnyTensors | Absent = ABSENT
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field
 from torch import Tensor
 
+from harmonize.scale import Scale
 from pipelines.loader.names import NAME
 from privacy.release.bounds import ROUNDS, RUN
-from privacy.release.form import Of, Shape
+from privacy.release.form import Code, Of, Shape
 
 Name: TypeAlias = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 Run: TypeAlias = Annotated[str, Field(pattern=f"^{RUN.pattern}$")]
@@ -20,6 +21,14 @@ Digest: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Line: TypeAlias = Annotated[str, Field(max_length=200)]
 Window: TypeAlias = list[Whole] | None
 Settings: TypeAlias = dict[str, Any]
+
+SETTINGS = Code("malformed_settings")
+Seed: TypeAlias = Annotated[int, Field(ge=0, le=2**62), SETTINGS]
+DeformedCopies: TypeAlias = Annotated[int, Field(ge=1, le=64), SETTINGS]
+"""Of each training image, in harmonization."""
+ValueScale: TypeAlias = Annotated[Scale, SETTINGS]
+BootstrapCopies: TypeAlias = Annotated[int, Field(ge=0, le=2000), Code("malformed_copies")]
+"""More than any report needs is a hospital's time."""
 
 CohortName: TypeAlias = Annotated[Line, Of.NAME]
 KeyedDigest: TypeAlias = Annotated[Digest, Of.NAME]

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pipelines.requests.fields import AnyTensors, Line
+from pydantic import Field
+
+from pipelines.requests.fields import AnyTensors, BootstrapCopies, Line, Settings
 from pipelines.requests.request import Repeat, Request
 from pipelines.requests.scores import LabelScores, MaskScores
-from privacy.release.form import ABSENT, Absent
+from pipelines.settings.route import How
+from privacy.release.form import ABSENT, Absent, Code
+
+ROUTE_CODE = Code("malformed_route")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """tensors: `<expert>/<parameter>`."""
+    """Which models come, and what is done with them.
 
-    cohort: Line | Absent = ABSENT
-    experts: list[Line] | Absent = ABSENT
-    line: Line | Absent = ABSENT
+    experts: their names in order, the shared one last where it is among them. shared, personal: the openings of the
+    methods that they are of. how: the way; line: its label. scored: which patients. tensors: `<expert>/<parameter>`.
+    """
+
+    cohort: Annotated[Line, ROUTE_CODE]
+    experts: Annotated[list[Line], Field(min_length=1, max_length=1000), ROUTE_CODE]
+    shared: Settings | Absent = ABSENT
+    personal: Settings | Absent = ABSENT
+    how: Annotated[How, ROUTE_CODE]
+    line: Annotated[Line, ROUTE_CODE]
+    copies: BootstrapCopies
+    seed: Annotated[int, ROUTE_CODE]
     scored: Literal["all", "test"] | Absent = ABSENT
     tensors: AnyTensors | Absent = ABSENT
 

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor
 
-from pipelines.requests.fields import Count, Line, Run
+from harmonize.sampling import Sampling
+from pipelines.requests.fields import SETTINGS, Count, Line, Run, Seed, ValueScale
 from pipelines.requests.request import Repeat, Request
 from privacy.release.form import Of, Shape
+
+MOST_SHARED = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """synthesis_run: of the request `synthesize`. sampling: `harmonize.sampling.Sampling`."""
+    """synthesis_run: of the request `synthesize`. shared: how many images of each class; distances between images grow
+    with its square.
+    """
 
     cohort: Line
     synthesis_run: Run
-    sampling: Any
-    scale: Any
+    sampling: Annotated[Sampling, SETTINGS]
+    shared: Annotated[int, Field(ge=1, le=MOST_SHARED), SETTINGS]
+    scale: ValueScale
+    seed: Seed
 
 
 @dataclass(frozen=True, kw_only=True)

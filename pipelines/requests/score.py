@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.requests.fields import Line, Number
+from harmonize import complexity
+from pipelines.requests.fields import SETTINGS, DeformedCopies, Line, Number, Seed, ValueScale
 from pipelines.requests.request import Repeat, Request
-from privacy.release.form import Of
+from privacy.release.form import ABSENT, Absent, Of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """score: `harmonize.complexity.Score`. prior: of the public images that span the space of distances."""
+    """images: how many are compared, alike at all hospitals. prior: of the public images that span the space of
+    distances.
+    """
 
     cohort: Line
-    score: Any
-    prior: Any
-    scale: Any
+    score: Annotated[complexity.Score, SETTINGS]
+    images: Annotated[int, SETTINGS] | Absent = ABSENT
+    prior: Annotated[str, SETTINGS]
+    scale: ValueScale
+    copies: DeformedCopies
+    seed: Seed
 
 
 @dataclass(frozen=True, kw_only=True)

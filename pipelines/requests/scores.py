@@ -18,12 +18,12 @@ Histograms = Annotated[
     Shape(axes=3, names="scores|columns|shape|confusion|patients|class_patients", whole=True),
 ]
 """Of labels, with bootstrap copies (`evaluation.histograms.to_tensors`)."""
-Totals = Annotated[Mapping[str, Tensor], Of.SCORE, Shape(axes=3, names="(floor_)?totals", whole=False)]
+Totals = Annotated[Mapping[str, Tensor], Of.SCORE, Shape(axes=3, names="(floor/)?totals", whole=False)]
 """Of masks: sums of overlaps, of the model and of the mean mask (`evaluation.overlap.to_tensors`)."""
 Numbers = Annotated[
     Mapping[str, Tensor],
     Of.COUNT,
-    Shape(axes=3, names="(floor_)?(known|patients|images|class_patients)", whole=True),
+    Shape(axes=3, names="(floor/)?(known|patients|images|class_patients)", whole=True),
 ]
 NoisedHistograms = Annotated[
     Mapping[str, Tensor], Of.SCORE, Shape(axes=2, names="scale|noised|rest|confusion", whole=False)

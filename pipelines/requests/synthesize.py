@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from pipelines.requests.fields import Line
+from harmonize.synthesis import AnySynthesis
+from pipelines.requests.fields import SETTINGS, DeformedCopies, Line, Seed, ValueScale
 from pipelines.requests.request import Repeat, Request
 
 
 @dataclass(frozen=True, kw_only=True)
 class Synthesize:
-    """synthesis: `harmonize.synthesis.AnySynthesis`."""
+    """How it learns."""
 
     cohort: Line
-    synthesis: Any
-    scale: Any
+    synthesis: Annotated[AnySynthesis, SETTINGS]
+    scale: ValueScale
+    copies: DeformedCopies
+    seed: Seed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.requests.fields import AnyTensors, CohortName, KeyedDigest, Line
+from harmonize.veto import Limits
+from pipelines.requests.fields import SETTINGS, AnyTensors, CohortName, KeyedDigest, Line, Name, Seed, ValueScale
 from pipelines.requests.request import Request
+from pipelines.settings.harmonization import AnySpace
 from privacy.release.form import ABSENT, Absent, Of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Translate:
-    """space: its label. translator: `pipelines.settings.harmonization.AnySpace`. veto: `harmonize.veto.Limits`.
+    """space: its label. scanner: of the target, if that is a phantom. private: whether patients have a guarantee.
     tensors: `images`, the shared ones in [-1, 1], and their `labels`.
     """
 
     cohort: Line
-    space: Line
-    translator: Any
-    veto: Any
-    scale: Any
-    is_target: Any
+    space: Annotated[Name, SETTINGS]
+    translator: Annotated[AnySpace, SETTINGS]
+    veto: Annotated[Limits, SETTINGS]
+    scale: ValueScale
+    seed: Seed
+    is_target: bool
     scanner: Line | None
+    private: bool | Absent = ABSENT
     tensors: AnyTensors | Absent = ABSENT
 
 

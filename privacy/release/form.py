@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from enum import Enum, StrEnum
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Final, NamedTuple, NotRequired, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, NotRequired, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 from typing_extensions import TypedDict, get_type_hints
 
 from privacy.message import Message
+
+T = TypeVar("T")
 
 
 class Of(StrEnum):
@@ -64,6 +66,11 @@ class Absent(Enum):
 ABSENT: Final = Absent.ABSENT
 
 
+def known(value: T | Absent | None) -> T | None:
+    """The value of a field that may be left out; None where it was."""
+    return None if isinstance(value, Absent) else value
+
+
 class Shape(NamedTuple):
     """What a tensor must be. axes: how many, at most. numbers: at most. names: a pattern of the names, of a field with
     many tensors. whole: integers; None = either.
@@ -73,6 +80,12 @@ class Shape(NamedTuple):
     numbers: int = 2**32
     names: str = ""
     whole: bool | None = None
+
+
+class Code(NamedTuple):
+    """Of a question: the code with which a hospital refuses it where this fact is wrong."""
+
+    code: str
 
 
 class Text(NamedTuple):
@@ -86,7 +99,9 @@ MOST_TEXT = 2**16
 
 
 class FieldForm(NamedTuple):
-    """One field. kind: the type of a fact; of tensors it is not used. of: None in a question."""
+    """One field. kind: the type of a fact; of tensors it is not used. of: None in a question. code: empty = that of
+    the message.
+    """
 
     name: str
     kind: Any
@@ -94,6 +109,18 @@ class FieldForm(NamedTuple):
     optional: bool
     shape: Shape | None
     most: int
+    code: str
+
+
+class Flaw(NamedTuple):
+    """What is wrong with a message at one of its fields, without the value. code: as in `FieldForm`."""
+
+    where: str
+    what: str
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
 
 
 @cache
@@ -113,13 +140,14 @@ def _field(form: type, name: str, hint: Any, has_default: bool) -> FieldForm:
     whats = [note for note in notes if isinstance(note, Of)]
     shapes = [note for note in notes if isinstance(note, Shape)]
     most = max((note.most for note in notes if isinstance(note, Text)), default=MOST_TEXT)
+    code = next((note.code for note in notes if isinstance(note, Code)), "")
     bare = get_args(kind)[0] if notes else kind
     is_tensor = bare is Tensor or (get_origin(bare) is not None and Tensor in get_args(bare))
     if len(whats) > 1 or is_tensor != (len(shapes) == 1):
         raise TypeError(f"{form.__name__}.{name}: a tensor needs one Shape, a fact none, and either at most one Of")
     if has_default != (kind is not hint):
         raise TypeError(f"{form.__name__}.{name}: a field that may be left out is `... | Absent = ABSENT`")
-    return FieldForm(name, kind, next(iter(whats), None), has_default, next(iter(shapes), None), most)
+    return FieldForm(name, kind, next(iter(whats), None), has_default, next(iter(shapes), None), most, code)
 
 
 def _without_absent(hint: Any) -> Any:
@@ -140,24 +168,68 @@ def takes_tensors(form: type) -> bool:
     return any(one.shape is not None for one in fields_of(form))
 
 
-def problems(form: type, message: Message, *, closed: bool) -> list[str]:
-    """Why a message is not of this form, without its values. closed: whether facts beside the form are a problem, as
-    they are of replies; a question of a later version may hold more. Tensors beside the form always are.
+def flaws(form: type, message: Message, *, closed: bool) -> list[Flaw]:
+    """Why a message is not of this form. closed: whether facts beside the form are a flaw, as they are of replies; a
+    question of a later version may hold more. Tensors beside the form always are.
     """
+    return _parse(form, message, closed=closed)[0]
+
+
+def read(form: type[T], message: Message) -> T:
+    """The message as its form. Facts beside it are left out.
+
+    Raises:
+        Misformed: it is not of this form.
+    """
+    found, facts = _parse(form, message, closed=False)
+    if found:
+        raise Misformed(found)
+    declared = fields_of(cast("type", form))
+    tensors = {
+        one.name: message.tensors[one.name]
+        if not one.shape.names
+        else {name: tensor for name, tensor in message.tensors.items() if _tensor_field(declared, name) is one}
+        for one in declared
+        if one.shape is not None and (one.shape.names or one.name in message.tensors)
+    }
+    return form(**facts, **tensors)
+
+
+class Misformed(ValueError):
+    """A message is not of the form that is asked for."""
+
+    def __init__(self, found: Sequence[Flaw]) -> None:
+        super().__init__("; ".join(map(str, found[:5])))
+        self.flaws = tuple(found)
+
+
+def _parse(form: type, message: Message, *, closed: bool) -> tuple[list[Flaw], dict[str, Any]]:
+    """The flaws, and if there are none the facts by field."""
     declared = fields_of(form)
-    found = [f"{name[:60]!a}: not declared" for name in message.tensors if _tensor_field(declared, name) is None]
+    found = [Flaw(_place([name]), "not declared") for name in message.tensors if _tensor_field(declared, name) is None]
     for one in declared:
         if one.shape is not None:
             own = {name: t for name, t in message.tensors.items() if _tensor_field(declared, name) is one}
-            found += [f"{name[:60]!a}: {text}" for name, t in own.items() for text in _misshapen(one.shape, t)]
-            found += [f"{one.name}: missing"] if not (own or one.optional or one.shape.names) else []
+            found += [
+                Flaw(_place([name]), text, one.code) for name, t in own.items() for text in _misshapen(one.shape, t)
+            ]
+            if not (own or one.optional or one.shape.names):
+                found.append(Flaw(_place([one.name]), "missing", one.code))
         elif one.name in message.facts and len(text := json.dumps(message.facts[one.name])) > one.most:
-            found.append(f"{one.name}: {len(text)} characters, and at most {one.most} are allowed")
+            found.append(Flaw(_place([one.name]), f"{len(text)} characters, and at most {one.most} are allowed"))
+    codes = {one.name: one.code for one in declared}
     try:
-        _facts_of(form, closed).validate_json(json.dumps(dict(message.facts)), strict=True)
+        facts = _facts_of(form, closed).validate_json(json.dumps(dict(message.facts)), strict=True)
     except ValidationError as error:
-        found += [f"{_place(each['loc'])}: {each['type']}" for each in error.errors(include_url=False)]
-    return found
+        each = error.errors(include_url=False)
+        return found + [Flaw(_place(e["loc"]), _words(e, closed), codes.get(str(e["loc"][0]), "")) for e in each], {}
+    return found, facts
+
+
+def _words(error: Mapping[str, Any], closed: bool) -> str:
+    """What is wrong; of a question with the words of our own checks, which quote what was asked."""
+    words = "" if closed or error["type"] != "value_error" else f" ({error['msg'][:300]!a})"
+    return f"{error['type']}{words}"
 
 
 def _place(path: Sequence[str | int]) -> str:
@@ -165,15 +237,15 @@ def _place(path: Sequence[str | int]) -> str:
     return ".".join(f"{part[:60]!a}" if isinstance(part, str) else str(part) for part in path)
 
 
-def undeclared(forms: Sequence[type], reply: Message) -> list[str]:
-    """Why a reply is of none of these forms; empty if it is of one. Of several forms, the problems with the nearest."""
-    each = [problems(form, reply, closed=True) for form in forms]
-    return min(each, key=len, default=["its request declares no reply"])
+def undeclared(forms: Sequence[type], reply: Message) -> list[Flaw]:
+    """Why a reply is of none of these forms; empty if it is of one. Of several forms, the flaws by the nearest."""
+    each = [flaws(form, reply, closed=True) for form in forms]
+    return min(each, key=len, default=[Flaw("reply", "its request declares none")])
 
 
 def kinds_in(forms: Sequence[type], reply: Message) -> frozenset[Of]:
     """What a reply is of patients: by the first form that it has, or by all where it has none."""
-    fitting = [form for form in forms if not problems(form, reply, closed=True)][:1]
+    fitting = [form for form in forms if not flaws(form, reply, closed=True)][:1]
     return frozenset().union(*map(kinds_of, fitting or forms))
 
 

@@ -104,7 +104,7 @@ def release(
 def _undeclared(policy: Policy, forms: Sequence[type], reply: Message) -> Refusal | None:
     """Why a reply may not leave as what it is; None: its request declares it, and the policy lets such things leave."""
     if wrong := undeclared(forms, reply):
-        return Refusal(UNDECLARED, f"the reply is not what its request declares: {'; '.join(wrong[:10])}")
+        return Refusal(UNDECLARED, f"the reply is not what its request declares: {'; '.join(map(str, wrong[:10]))}")
     if kinds_in(forms, reply) & RECORDS and not policy.pooling:
         return Refusal(
             "policy_pooling", "patients' images or labels would leave as they are; the policy says no pooling"

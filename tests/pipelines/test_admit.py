@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from asking import asked
 
 from harmonize.veto import Limits
 from pipelines.data.images import IMAGES, Features
@@ -23,7 +23,7 @@ from pipelines.hospital.overview import INSIDE
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import short
 from pipelines.settings.sites import SiteSettings
-from privacy.message import Call, Message
+from privacy.message import Call
 from privacy.release.gate import Refused
 from privacy.release.policy import REQUESTS, Policy
 
@@ -34,7 +34,7 @@ SAID: dict[str, Any] = {
     "seed": 3,
     "independent": True,
 }
-CALL = Call("run", 0, "ingest", {})
+CALL, HELD, SURVEYED = (Call("run", 0, name, {}) for name in ("ingest", "holds", "survey"))
 
 
 def hospital(root: Path, lines: int = 12, **settings: Any) -> Hospital:
@@ -46,12 +46,12 @@ def hospital(root: Path, lines: int = 12, **settings: Any) -> Hospital:
 
 
 def told(site: Hospital, **changed: Any) -> dict[str, Any]:
-    return dict(ingest(site, CALL, Message({}, {**SAID, **changed}), Message()).reply.facts)
+    return dict(ingest(site, asked(CALL, {**SAID, **changed})).reply.facts)
 
 
 def complaint(site: Hospital, facts: dict[str, Any]) -> object:
-    asked = Message({}, {"cohort": facts["cohort"], "sha256": facts["sha256"]})
-    return holds(site, CALL, asked, Message()).reply.facts["complaint"]
+    named = {"cohort": facts["cohort"], "sha256": facts["sha256"]}
+    return holds(site, asked(HELD, named)).reply.facts["complaint"]
 
 
 def test_what_leaves_of_a_cohort_is_no_digest_that_a_guess_could_be_checked_against(tmp_path):
@@ -124,12 +124,12 @@ def test_independent_is_false_unless_it_is_said_and_nothing_but_a_truth_value(tm
     site = hospital(tmp_path)
     plain = dict(SAID)
     del plain["independent"]
-    facts = dict(ingest(site, CALL, Message({}, plain), Message()).reply.facts)
+    facts = dict(ingest(site, asked(CALL, plain)).reply.facts)
     assert cohort_of(site, str(facts["cohort"])).recipe["independent"] is False
     assert facts == told(site, independent=False)
     assert facts["splits"]["train"]["patients"] == 6  # stratified: the shares of 12 as near as can be
     for wrong in (1, "yes", None):
-        with pytest.raises(ValidationError):
+        with pytest.raises(Refused, match="malformed_request"):
             told(site, independent=wrong)
 
 
@@ -163,10 +163,10 @@ def test_a_cohort_is_another_one_where_its_own_settings_change_and_only_there(mo
 
 
 def test_a_request_that_is_new_leaves_every_survey_as_it_was(tmp_path):
-    before = survey_files(site := hospital(tmp_path), CALL, Message(), Message()).reply.facts["digest"]
+    before = survey_files(site := hospital(tmp_path), asked(SURVEYED)).reply.facts["digest"]
     more = replace(site.settings, policy=replace(site.settings.policy, requests=REQUESTS[:-1]))
     again = replace(site, settings=more)
-    assert survey_files(again, CALL, Message(), Message()).reply.facts["digest"] == before
+    assert survey_files(again, asked(SURVEYED)).reply.facts["digest"] == before
 
 
 def test_a_name_in_the_settings_that_is_nobodys_is_told_at_the_hospital(tmp_path):
@@ -177,7 +177,7 @@ def test_a_name_in_the_settings_that_is_nobodys_is_told_at_the_hospital(tmp_path
     )
     other = hospital(tmp_path / "wrong", **wrong)
     for site in (right, other):
-        ingest(site, CALL, Message({}, SAID), Message())
+        ingest(site, asked(CALL, SAID))
     assert "match no patient" not in (right.root / INSIDE).read_text()
     line = (other.root / INSIDE).read_text()
     assert "1 of the names in test match no patient" in line and "1 of the names in exclude match no patient" in line

@@ -14,27 +14,26 @@ from torch import Tensor
 from harmonize import synthesis
 from harmonize.evolution import PrivateEvolution
 from harmonize.game import critic_losses
+from harmonize.intensity import ZScore
 from harmonize.networks import Critic, initialised
 from harmonize.scale import Scale
 from harmonize.wgan import WganGp, bought
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Slices
-from pipelines.hospital import harmonization as shaping
+from pipelines.hospital import kept, public_networks
 from pipelines.hospital import model_file as ready
-from pipelines.hospital import public_networks
 from pipelines.hospital import statement as stated
 from pipelines.hospital import synthesis as imitate
 from pipelines.hospital import translation as handler
 from pipelines.hospital import worker as way_in
-from pipelines.hospital.harmonization import parsed, training_rows
+from pipelines.hospital.harmonization import training_rows
 from pipelines.hospital.hospital import SPLITS, Hospital, read_cohort_file, write_cohort_file
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, contents, left, own_statement
-from pipelines.hospital.synthesis import SYNTHESIS
-from pipelines.hospital.translation import SPACE
 from pipelines.hospital.worker import worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests.check import parse_question
 from pipelines.requests.sample import SAMPLE
 from pipelines.runs.store import short
 from pipelines.settings.learning import Split
@@ -142,7 +141,8 @@ def without(cohort: Cohort, patient: int) -> Cohort:
 def test_the_deformed_copies_of_a_patient_depend_on_nobody_else(site):
     cohort = cohort_of(site.hospital, site.cohort)
     train = cohort.patient[cohort.split == SPLITS.index("train")].unique().tolist()
-    all_, fewer = (training_rows(one, site.facts()) for one in (cohort, without(cohort, train[0])))
+    question = parse_question("synthesize", Message({}, site.facts(synthesis=EVOLUTION)))
+    all_, fewer = (training_rows(one, question) for one in (cohort, without(cohort, train[0])))
     for patient in train[1:]:
         assert torch.equal(all_.x[all_.patient == patient], fewer.x[fewer.patient == patient])
 
@@ -210,7 +210,7 @@ def test_a_ready_model_takes_the_translator_of_its_own_cohort(site):
     first = site.ask("translate", site.translation("z_score"), shared())
     site.ask("translate", site.translation("percentile"), shared())
     cohort = cohort_of(site.hospital, str(first.facts["cohort"]))
-    assert cohort.recipe["translator"] == to_plain(parsed(SPACE, {"name": "z_score"}))
+    assert cohort.recipe["translator"] == to_plain(ZScore())
     said, _, _ = ready._translator(site.hospital, str(first.facts["cohort"]), cohort)
     assert isinstance(said, dict) and said["settings"] == cohort.recipe["translator"]
 
@@ -318,7 +318,7 @@ def test_a_translation_reads_the_cohort_once(site, monkeypatch):
     asked, read = site.translation("z_score"), []
     cohort_in = handler.cohort_in
     monkeypatch.setattr(handler, "cohort_in", lambda *a: read.append(a) or cohort_in(*a))
-    monkeypatch.setattr(shaping, "read_cohort_file", lambda path: read.append(path) or read_cohort_file(path))
+    monkeypatch.setattr(kept, "read_cohort_file", lambda path: read.append(path) or read_cohort_file(path))
     site.ask("translate", asked, shared())
     assert len(read) == 2  # one call, which read one file
 
@@ -337,8 +337,24 @@ def test_a_translation_reads_the_cohort_once(site, monkeypatch):
     ],
 )
 def test_work_without_end_is_refused(said):
+    name = "translator" if said["name"] == "cyclegan" else "synthesis"
+    request = "translate" if name == "translator" else "synthesize"
+    facts = {
+        "scale": ADC,
+        "copies": 2,
+        "seed": 0,
+        "space": "s",
+        "veto": {},
+        "is_target": False,
+        "scanner": None,
+        "cohort": "c",
+        name: said,
+    }
     with pytest.raises(Refused, match="malformed_settings"):
-        parsed(SPACE if said["name"] == "cyclegan" else SYNTHESIS, said)
+        parse_question(request, Message({}, facts))
+    first, *_ = said
+    fitting = {key: value for key, value in said.items() if key == first}
+    parse_question(request, Message({}, {**facts, name: fitting}))
 
 
 def test_an_exact_score_compares_as_many_images_as_were_asked_for(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from asking import asked
 
 from pipelines.hospital import inversion
 from pipelines.hospital.attacks import attack_models
@@ -95,7 +96,7 @@ def asking(run: Path) -> tuple[Hospital, dict]:
 
 
 def ask(own: Hospital, facts: dict) -> Message:
-    return attack_models(own, Call("again/audit", 0, "audit", {}), Message({}, facts), Message()).reply
+    return attack_models(own, asked(Call("again/audit", 0, "audit", {}), facts)).reply
 
 
 def test_means_leave_where_the_models_have_no_guarantee(plain):

@@ -290,7 +290,7 @@ def called(monkeypatch) -> list[str]:
 
     monkeypatch.setattr(working, "HANDLERS", {name: noting(name) for name in working.HANDLERS})
     # What a question must hold is looked at before the policy's own part of the work, and is not what is asked here.
-    monkeypatch.setattr(working, "check_question", lambda request, message: None)
+    monkeypatch.setattr(working, "parse_question", lambda request, message: None)
     return begun
 
 

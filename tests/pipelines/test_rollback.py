@@ -121,7 +121,7 @@ def test_a_real_hospital_is_not_told_to_delete_a_witness(here):
     for simulation in (False, True):
         there = Hospital("a", here / str(simulation) / "sites" / "a", None, lambda: "now", simulation=simulation)
         with pytest.raises(Refused, match="older_ledger") as refused:
-            check_witness(there, {"witness": "0" * 64})
+            check_witness(there, "0" * 64)
         said = str(refused.value.__cause__)
         assert "restored" in said and ("witness.json" in said) == (SIMULATED in said) == simulation
         assert ("data protection officer" in said) != simulation

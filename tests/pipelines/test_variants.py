@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from pydantic import TypeAdapter
 from sklearn.metrics import roc_auc_score
 
 from evaluation.histograms import count, from_tensors
@@ -23,7 +24,6 @@ from pipelines.clean import main as clean
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of, write_cohort_file
 from pipelines.hospital.kept import scores_name
-from pipelines.hospital.scoring import VARIANT
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
@@ -330,7 +330,7 @@ def at_home(run: Path, site: str, method: str, variant: dict | None) -> dict[str
     result = json.loads(trained.read_text())
     facts = {"train_run": result["train_run"], "checkpoint": "global", "best": result["best"]}
     if variant is not None:
-        facts["calibration"] = to_plain(VARIANT.validate_python(variant))
+        facts["calibration"] = to_plain(TypeAdapter(Variant).validate_python(variant))
         facts["checkpoint"] = variant.get("checkpoint", "global")
     path = run / "sites" / site / "scores" / scores_name(facts)
     return from_bytes(path.read_bytes()).tensors if path.exists() else {}

@@ -24,9 +24,10 @@ from privacy.release.form import (
     Shape,
     Text,
     fields_of,
+    flaws,
     kinds_in,
     kinds_of,
-    problems,
+    read,
     undeclared,
 )
 from privacy.release.gate import UNDECLARED, Refused, release
@@ -60,9 +61,9 @@ WRONG = {
     "of another type": (Message(GOOD.tensors, {**GOOD.facts, "count": "3"}), "'count': int_type"),
     "out of range": (Message(GOOD.tensors, {**GOOD.facts, "count": -1}), "'count': greater_than_equal"),
     "too long a text": (Message(GOOD.tensors, {**GOOD.facts, "name": "a" * 21}), "'name': string_too_long"),
-    "too long a list": (Message(GOOD.tensors, {**GOOD.facts, "long": [0.1] * 20}), "long: 100 characters"),
+    "too long a list": (Message(GOOD.tensors, {**GOOD.facts, "long": [0.1] * 20}), "'long': 100 characters"),
     "a tensor more": (Message({**GOOD.tensors, "images": torch.zeros(2, 1, 8)}, GOOD.facts), "'images': not declared"),
-    "a tensor less": (Message({}, GOOD.facts), "total: missing"),
+    "a tensor less": (Message({}, GOOD.facts), "'total': missing"),
     "more axes": (Message({"total": torch.zeros(2, 2)}, GOOD.facts), "'total': 2 axes"),
     "more numbers": (Message({"total": torch.zeros(5)}, GOOD.facts), "'total': 5 numbers"),
     "whole numbers": (Message({"total": torch.zeros(4, dtype=torch.int32)}, GOOD.facts), "'total': torch.int32"),
@@ -72,28 +73,29 @@ WRONG = {
 
 
 def test_a_reply_of_its_form_has_no_problem() -> None:
-    assert problems(Sums, GOOD, closed=True) == []
+    assert flaws(Sums, GOOD, closed=True) == []
     more = Message({**GOOD.tensors, "part/a": torch.zeros(2, 2)}, {**GOOD.facts, "count": 3, "long": [0.5]})
-    assert problems(Sums, more, closed=True) == []
+    assert flaws(Sums, more, closed=True) == []
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_each_difference_from_the_form_is_a_problem_and_its_value_is_not_told(what: str) -> None:
     reply, told = WRONG[what]
-    (problem,) = problems(Sums, reply, closed=True)
+    (problem,) = map(str, flaws(Sums, reply, closed=True))
     assert told in problem and "P1" not in problem and problem.isascii() and problem.isprintable()
 
 
 def test_a_question_may_have_facts_of_a_later_version_and_a_reply_may_not() -> None:
     more = Message(GOOD.tensors, {**GOOD.facts, "new": 1})
-    assert problems(Sums, more, closed=False) == [] and problems(Sums, more, closed=True) != []
+    assert flaws(Sums, more, closed=False) == [] and flaws(Sums, more, closed=True) != []
 
 
 def test_of_several_forms_one_is_enough_and_the_nearest_is_told() -> None:
     images = Message({"images": torch.zeros(2, 1, 8, 8)})
     assert undeclared((Sums, Images), GOOD) == [] == undeclared((Sums, Images), images)
-    assert undeclared((), GOOD) == ["its request declares no reply"]
-    assert undeclared((Images, Sums), Message(GOOD.tensors, {"name": "a"})) == ["'nothing': missing"]
+    assert [*map(str, undeclared((), GOOD))] == ["reply: its request declares none"]
+    (flaw,) = undeclared((Images, Sums), Message(GOOD.tensors, {"name": "a"}))
+    assert str(flaw) == "'nothing': missing"
     assert kinds_in((Sums, Images), images) == {Of.IMAGE}
     assert Of.IMAGE in kinds_in((Sums, Images), Message()), "of no form: it may be anything"
 
@@ -183,3 +185,12 @@ def test_a_fact_that_may_be_longer_than_an_image_is_no_number_of_patients_images
 
 def test_the_requests_whose_replies_may_hold_patients_own_images_are_these() -> None:
     assert {name for name, form in REPLIES if kinds_of(form) & RECORDS} == {"pool", "sample"}
+
+
+def test_what_is_read_is_its_form_without_what_lies_beside_it() -> None:
+    message = Message({**GOOD.tensors, "part/a": torch.ones(2)}, {**GOOD.facts, "new": 1, "count": 3})
+    found = read(Sums, message)
+    assert (found.name, found.count, found.nothing, found.long) == ("a", 3, None, ABSENT)
+    assert found.total is message.tensors["total"] and found.parts == {"part/a": message.tensors["part/a"]}
+    with pytest.raises(ValueError, match="'nothing': missing"):
+        read(Sums, Message(GOOD.tensors, {"name": "a"}))

@@ -12,6 +12,7 @@ from evaluation.pointing import blank, hit
 from federation.models.maps import laid, normalized_maps, stride_of
 from federation.models.sensitivity import SMOOTH, sensitivity
 from federation.parameters import loaded
+from federation.participant import CHECKPOINTS
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import central_name, cohort_of
@@ -58,7 +59,9 @@ def model_here(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening,
         visiting = from_bytes(folder.read(central_name(method)))
         said = visiting.facts["opening"]
         return opening(hospital, said if isinstance(said, dict) else {}), visiting.tensors
-    return opened(hospital, str(method["train_run"])), own_model(hospital, method)[1]
+    run, best = str(method["train_run"]), method.get("best")
+    which = next(one for one in CHECKPOINTS if one == method["checkpoint"])
+    return opened(hospital, run), own_model(hospital, run, which, best if isinstance(best, int) else None)[1]
 
 
 def reading(images: Tensor) -> str:

@@ -33,7 +33,7 @@ from pipelines.hospital.adaptation import EVERYBODY, evidence, evidence_of, read
 from pipelines.hospital.finished_models import noised as noised_at
 from pipelines.hospital.finished_models import usable
 from pipelines.hospital.home_floors import RIDGE, SVM, HomeFloor, home_floors
-from pipelines.hospital.hospital import SPLITS, Done, Hospital, keyed
+from pipelines.hospital.hospital import SPLITS, Asked, Done, Hospital, keyed
 from pipelines.hospital.intake import rejected_studies
 from pipelines.hospital.inversion import inversion_sheets
 from pipelines.hospital.kept import COUNTS, cohort_of, scores_name
@@ -51,9 +51,10 @@ from pipelines.hospital.released_counts import ASKED, kinds_of, released_counts
 from pipelines.hospital.segmentation import FLOOR, kind_of, measured, own_sums, read_patient_scores
 from pipelines.hospital.statement import delta_of, left, own_statement
 from pipelines.hospital.withdrawn import knew, known_outside
+from pipelines.requests.report import Report
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, describe
-from privacy.message import Call, Json, Message, as_list, as_mapping, from_bytes, whole_of
+from privacy.message import Json, Message, as_list, as_mapping, from_bytes, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.bounds import plain
 from privacy.release.gate import Refused
@@ -64,17 +65,12 @@ AT_HOME = (RIDGE, SVM)
 PAGE, STATEMENT, UNMATCHED = "report.html", "statement.md", "unmatched_exclusions"
 
 
-def report(hospital: Hospital, call: Call, message: Message, memory: Message) -> Done:
+def report(hospital: Hospital, asked: Asked[Report]) -> Done:
     """Write the page; say what left and in how many messages and bytes, by request and by run (not yet this one).
 
-    Facts: `title`, `cohort`, `reference`, `copies`, `excluded`, `unmatched_exclusions`, and `methods`,
-    each with `label`, `train_run`, `checkpoint` and `best`. Where the methods outline: `structures`, their names;
-    `target`, which masks they are; `window`, as in `evaluate`. `ordered`: whether classes are. Of an external site:
-    `lines`, each with `label` and `run`; `names` of the classes; and `field`, as in `RunPage`. `pictures`: False leaves
-    pictures out at a simulated hospital. Returns also the names of earlier runs that patients had a part in who are
-    excluded now.
+    Returns also the names of earlier runs that patients had a part in who are excluded now.
     """
-    facts = message.facts
+    call, facts = asked.call, asked.message.facts
     here = _here(hospital, facts)
     lines = [line for line in ledgers.lines(hospital.ledger) if not line.get("torn")]
     statement, known = own_statement(hospital, lines), knew(hospital)

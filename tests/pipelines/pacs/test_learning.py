@@ -13,6 +13,7 @@ import pydicom
 import pytest
 import torch
 import yaml
+from asking import asked
 
 import pipelines.data.archive_cache as cache
 from orthanc import Orthanc, running_orthanc
@@ -28,7 +29,7 @@ from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main
 from pipelines.settings.sites import SiteSettings
-from privacy.message import Call, Message
+from privacy.message import Call
 from privacy.release.gate import Refused
 from privacy.settings_error import SettingsError
 
@@ -63,7 +64,7 @@ def hospital(folder: Path, phantom: Path, own: Any) -> Hospital:
 
 
 def survey(own: Hospital) -> Mapping[str, Any]:
-    return survey_files(own, Call("r", 0, "survey", {}), Message(), Message()).reply.facts
+    return survey_files(own, asked(Call("r", 0, "survey", {}))).reply.facts
 
 
 def cohort(own: Hospital) -> Reading:
