@@ -155,8 +155,12 @@ def _spread(count: int) -> list[int]:
 
 
 def _transform_problems(transform: Callable[..., Any], x: NDArray[Any], mask: NDArray[Any] | None) -> list[Problem]:
-    """Why a transform cannot be used: it fails, or gives other views of an example where its seed is the same."""
-    rows = _spread(len(x))
+    """Why a transform cannot be used: it fails, or gives other views of an example where its seed is the same.
+
+    It is tried on invented examples: one that keeps what it sees must not meet patients, those for test among them.
+    """
+    x, mask = _invented(x, mask)
+    rows = range(len(x))
     try:
         function = function_of(register_transform(transform))
         before, after = (
@@ -170,6 +174,16 @@ def _transform_problems(transform: Callable[..., Any], x: NDArray[Any], mask: ND
     text = "gives another view of an example with the same seed: it draws from a generator of its own, or remembers "
     text += "earlier examples; draw from torch's, numpy's or Python's global generator in each call, or have MONAI's "
     return [Problem(("transform",), f"{text}set_random_state")]
+
+
+def _invented(x: NDArray[Any], mask: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Examples of the same shape, with random values between the lowest and the highest."""
+    random = np.random.default_rng(0)
+    low, high = float(x.min()), float(x.max())
+    made = random.uniform(low, high if high > low else low + 1, size=(AGAIN, *x.shape[1:])).astype(np.float32)
+    if mask is None:
+        return made, None
+    return made, random.integers(0, int(mask.max()) + 1, size=(AGAIN, *mask.shape[1:])).astype(mask.dtype)
 
 
 def _view(function: Callable[..., Any], x: NDArray[Any], mask: NDArray[Any] | None, seed: int) -> list[bytes]:

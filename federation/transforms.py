@@ -4,7 +4,8 @@ Settings cross the wire as JSON and code never does, so they name a function tha
 digest of its code. It is called for one example at a time, in training draws only: never for validation or test
 patients, nor for methods that ask for all training rows as they are (moments). In private training it is a part of a
 patient's views, before the clip, so it costs no ε; as with any code of one's own, that holds if it keeps nothing of the
-examples that it is given.
+examples that it is given. An object keeps nothing: each call gets a copy of it. Of a function's globals nobody can say,
+so a hospital's statement says that nobody reviewed them.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def views_by(how: Transform, after: Augment | None = None) -> Augment:
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         seeds = torch.randint(2**62, (len(x),), generator=generator).tolist()
-        views = [view_of(function, x[row], y[row], seed) for row, seed in enumerate(seeds)]
+        views = [view_of(copy.deepcopy(function), x[row], y[row], seed) for row, seed in enumerate(seeds)]
         if views:
             x, y = (torch.stack(parts) for parts in zip(*views, strict=True))
         return (x, y) if after is None else after(x, y, generator)

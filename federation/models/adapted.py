@@ -6,8 +6,18 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from federation.models.fixed import Fixed, apply_to_fixed, find_fixed, hide_fixed, read_fixed, show_fixed, write_fixed
+from federation.models.fixed import (
+    Fixed,
+    apply_to_fixed,
+    copy_network,
+    find_fixed,
+    hide_fixed,
+    read_fixed,
+    show_fixed,
+    write_fixed,
+)
 from federation.task import Kind, Output
+from privacy.dp.chunks import is_repeatable
 from privacy.message import Params
 
 
@@ -46,8 +56,7 @@ class OwnModule(nn.Module):
         both = held.keys() & values.keys()
         if odd := sorted((held.keys() ^ values.keys()) | {n for n in both if held[n].shape != values[n].shape}):
             raise ValueError(f"what is fixed in the network does not fit: {', '.join(odd[:4])}")
-        buffers = self.fixed.buffers  # copied, because code of the network's author may change them
-        write_fixed(self._whole[0], {n: value.clone() if n in buffers else value for n, value in values.items()})
+        write_fixed(self._whole[0], {name: value.clone() for name, value in values.items()})  # its code may change them
 
     def read_fixed(self) -> Params:
         """What is fixed, by the names of the given network."""
@@ -66,7 +75,10 @@ class OwnModule(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Output:
-        features = self._whole[0](x)
+        """Where one patient's numbers must not hang on another's, the author's code runs in a copy that is thrown away:
+        it may write its weights (`Embedding(max_norm=...)`) or keep what it saw.
+        """
+        features = (copy_network(self._whole[0], self.fixed) if is_repeatable() else self._whole[0])(x)
         return Output(self.head(features), features)
 
 

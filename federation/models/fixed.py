@@ -12,9 +12,11 @@ clips, noises or sends them, and `state_dict` does not know them. Fixed are
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +84,7 @@ def read_fixed(network: nn.Module, fixed: Fixed) -> Params:
 
 
 def write_fixed(network: nn.Module, values: Params) -> None:
-    """Hidden tensors become those of that name, without a copy: nobody changes them."""
+    """Hidden tensors become those of that name."""
     for name, value in values.items():
         part, last = _place(network, name)
         setattr(part, last, value)
@@ -91,6 +93,23 @@ def write_fixed(network: nn.Module, values: Params) -> None:
 def apply_to_fixed(network: nn.Module, fixed: Fixed, function: Callable[[Tensor], Tensor]) -> None:
     """What `nn.Module._apply` does to parameters: another device, another type."""
     write_fixed(network, {name: function(value) for name, value in read_fixed(network, fixed).items()})
+
+
+def copy_network(network: nn.Module, fixed: Fixed) -> nn.Module:
+    """A copy for one pass: gradients reach the network's own parameters, and nothing else of the pass does.
+
+    Raises:
+        ValueError: it holds an object that cannot be copied.
+    """
+    whole = [*network.parameters(), *network.buffers(), *read_fixed(network, fixed).values()]
+    copies: dict[int, Any] = {id(tensor): tensor.clone() for tensor in whole if tensor is not None}
+    try:
+        return copy.deepcopy(network, copies)
+    except Exception as error:  # of the author's objects
+        raise ValueError(
+            f"the network cannot be copied ({type(error).__name__}: {error}), and privately each patient passes "
+            "through a copy of it; make what it holds in forward, or as parameters and buffers"
+        ) from error
 
 
 def has_fixed_statistics(norm: nn.Module) -> bool:

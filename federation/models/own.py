@@ -7,6 +7,7 @@ on another machine has none: there an installed package offers the network (`fed
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from federation.code_digest import code_digest
 from federation.models.adapted import OwnModule, adapted
 from federation.task import Kind, Output, cross_entropy, overlap_loss
+from privacy.dp.chunks import compute_repeatably
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse
 
@@ -153,7 +155,7 @@ def _tried(build: Build, own: Own, inputs: tuple[int, ...], classes: int) -> Par
         torch.manual_seed(0)
         network, x = _made(build, inputs, classes).eval(), torch.randn(2, *inputs)
         try:
-            whole = network(x)
+            whole = copy.deepcopy(network)(x)  # it may keep what it saw
         except Exception as error:  # its own code
             text = f"the network cannot take examples of shape {list(inputs)} ({type(error).__name__}: {error})"
             raise ValueError(text) from error
@@ -164,7 +166,8 @@ def _tried(build: Build, own: Own, inputs: tuple[int, ...], classes: int) -> Par
             raise ValueError(f"the network must return logits {wanted}, found {found}")
         module = _adapted(network, own).eval()
         try:
-            logits = module(x).logits
+            with compute_repeatably():
+                logits = module(x).logits
         except Exception as error:  # its own code, which meets an identity in the head's place
             raise ValueError(
                 f"the head {own.head!r} must be the last layer ({type(error).__name__}: {error})"

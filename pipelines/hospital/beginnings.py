@@ -23,6 +23,7 @@ BEFORE = "Those whose data shaped weights of a file with which networks began, a
 
 
 CODE = "Those whose data shaped weights that the code of an own network reads when it makes one"
+KEEPS = "Patients whose examples code of one's own keeps in its globals, from one patient to the next"
 
 
 def beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
@@ -42,7 +43,14 @@ def uncovered(memories: Iterable[Mapping[str, Json]]) -> tuple[str, ...]:
     own = (one for one in starts if "weights" in one and as_mapping(one["weights"]).get("public") is not True)
     said = [f"{BEFORE} (SHA-256 {one.get('sha256')})" for one in own]
     said += [f"{CODE} ({one.get('network')}; nobody reviewed it)" for one in map(_own_network, memories) if one]
+    code = [name for memory in memories for name in (_own_network(memory).get("network"), _transform(memory)) if name]
+    said += [f"{KEEPS} ({name}; nobody reviewed it)" for name in code]
     return tuple(dict.fromkeys(said))
+
+
+def _transform(said: Mapping[str, Json]) -> Json:
+    """The name of a transform that was registered from Python; None if there is none."""
+    return as_mapping(as_mapping(said.get("work")).get("transform")).get("function")
 
 
 def _own_network(said: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -33,9 +34,18 @@ def copy_rows(x: Tensor, rows: Tensor) -> Tensor:
     return x.index_select(0, rows.to(x.device)).contiguous()
 
 
+_REPEATABLY: ContextVar[bool] = ContextVar("repeatably", default=False)
+
+
+def is_repeatable() -> bool:
+    """Whether what runs now must not hang on what ran before: see `compute_repeatably`."""
+    return _REPEATABLY.get()
+
+
 @contextmanager
 def compute_repeatably() -> Iterator[None]:
-    """Compute the same bits from the same numbers, whatever was computed before or is computed beside.
+    """Compute the same bits from the same numbers, whatever was computed before or is computed beside. A network of
+    somebody's own code passes through a copy of itself then (`is_repeatable`), since it may keep what it sees.
 
     On one thread: with several, how work is shared out changes from one call to the next, and so do last bits (seen
     once with gradients of a ResNet-18 on two threads). On a GPU by torch's deterministic algorithms, without trials of
@@ -47,6 +57,7 @@ def compute_repeatably() -> Iterator[None]:
     threads, trials = torch.get_num_threads(), torch.backends.cudnn.benchmark
     strict, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.set_num_threads(1)
+    mark = _REPEATABLY.set(True)
     if torch.cuda.is_available():
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True)
@@ -61,6 +72,7 @@ def compute_repeatably() -> Iterator[None]:
             "hang on others; say device: cpu, or take a network without it"
         ) from error
     finally:
+        _REPEATABLY.reset(mark)
         torch.set_num_threads(threads)
         if torch.cuda.is_available():
             torch.backends.cudnn.benchmark = trials

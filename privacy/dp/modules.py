@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 REMEDY = "use group norm (norm: group)"
@@ -35,6 +39,28 @@ def unfit(module: nn.Module) -> list[str]:
     if not any(p.requires_grad for p in module.parameters()):
         return ["the network has no parameter to train; use another one"]
     return []
+
+
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """Passes of patients within must leave every parameter as it is: what `forward` writes is not clipped and has no
+    noise, and the next patient would meet it.
+
+    Raises:
+        ValueError: a parameter has other bits afterwards.
+    """
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    yield
+    now = dict(module.named_parameters())
+    if moved := [name for name, value in before.items() if name not in now or not _same_bits(value, now[name])]:
+        raise ValueError(
+            f"this network cannot be trained privately: its forward writes {_listed(moved)} itself, past clipping and "
+            "noise; take a layer that leaves its weights alone (no max_norm, no first batch that sets them)"
+        )
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.view(torch.uint8) if one.dim() else one, other.view(torch.uint8) if other.dim() else other)
 
 
 def _of_one_example(part: _NormBase) -> bool:

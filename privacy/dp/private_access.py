@@ -27,7 +27,7 @@ from privacy.dp.dpsgd import private_gradient
 from privacy.dp.entropy import Source, choices, chosen, state, unrepeatable
 from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
 from privacy.dp.mechanisms import bounded_mean, vote_histogram
-from privacy.dp.modules import unfit
+from privacy.dp.modules import unchanged, unfit
 from privacy.dp.moments import Embed, Moments, Patients, noised_moments
 from privacy.dp.persample import patient_gradients
 from privacy.dp.protection import Protection
@@ -149,7 +149,7 @@ class PrivateAccess:
             return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, math.nan)
         expected = (1.0 if use.full else p.sampling) * max(1, self.sizes.get("train", 0))
         patients = patient_gradients(module, objective, self._iterate_views(use, aux))
-        with unrepeatable(self.source), compute_repeatably():
+        with unrepeatable(self.source), compute_repeatably(), unchanged(module):
             gradient = private_gradient(
                 named,
                 patients,
@@ -293,7 +293,7 @@ def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Uni
     """Each patient's mean of a statistic over their rows, in evaluation mode: (N,)."""
     training = module.training
     module.eval()
-    with torch.no_grad(), compute_repeatably():
+    with torch.no_grad(), compute_repeatably(), unchanged(module):
         means = [
             float(statistic(module, Batch(copy_rows(rows.x, index), copy_rows(rows.y, index))).double().mean())
             for index in all_views(units, torch.arange(len(units.sizes)))

@@ -62,7 +62,7 @@ def test_training_patients_alone_are_transformed_and_a_repeated_call_transforms_
     more = {"privacy": PatientLevel(epsilon=20.0, delta=1e-3, sampling=0.5)} if private else {}
     noting = Noting(file, by=0.1)
     done = trained(tmp_path / "runs", noting, **more)
-    tried = 2 * 2 * 24  # Examples tries each of up to 32 twice, for each hospital
+    tried = 2 * 2 * 32  # invented examples, each twice, for each hospital
     views = seen(file)
     assert len(views) > tried and {number % 4 for number in views[tried:]} == {0, 1}, "0 and 1 are training patients"
     before = done.losses["fedavg"]
@@ -154,3 +154,22 @@ def test_views_of_masks_and_words_for_loaders() -> None:
     loader = torch.utils.data.DataLoader([(x[0], 0, "p")], batch_size=1)
     with pytest.raises(ConfigError, match=r"DataLoader is no sequence.*give its dataset, the run makes the batches"):
         Examples.of(loader)
+
+
+def test_a_trial_shows_a_transform_no_patient() -> None:
+    seen: list[torch.Tensor] = []
+
+    def keeps(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.clone())
+        return x
+
+    x = np.random.default_rng(3).normal(size=(40, 5)).astype(np.float32)
+    Examples(x, np.arange(40) % 2, "each", transform=keeps)
+    assert len(seen) >= 24 and not ({row.numpy().tobytes() for row in seen} & {row.tobytes() for row in x})
+
+
+def test_own_generators_and_memories_are_seen_however_few_examples_there_are() -> None:
+    rare = lambda x: x + 1 if np.random.default_rng().random() < 0.5 else x  # noqa: E731
+    for transform in (rare, Remembering()):
+        with pytest.raises(ConfigError, match="draws from a generator of its own, or remembers"):
+            Examples(np.zeros((4, 5)), np.arange(4) % 2, "each", transform=transform)

@@ -193,7 +193,9 @@ def test_the_coordinators_page_answers_how_good_for_whom_what_left(pages):
     order = [i for i in Outline(pages[0]["run"]).ids if i in {"good", "whom", "out", "scores", "left"}]
     assert order == ["good", "whom", "out", "scores", "left"]
     assert "no patient's image" in text
-    assert "no patient's image" not in report.coordinator_page(replace(run, pooled=True))
+    assert "no patient's image" not in report.coordinator_page(
+        replace(run, left=(*run.left, replace(run.left[0], records="left")))
+    )
     assert "Simulation." not in report.coordinator_page(replace(run, simulation=False))
 
 

@@ -196,3 +196,20 @@ def noting(views: list[Tensor]) -> Augment:
         return by(x, y, generator)
 
     return augment
+
+
+class Keeps:
+    """Gives the sum of all examples so far."""
+
+    def __init__(self) -> None:
+        self.seen: list[torch.Tensor] = []
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x)
+        return torch.stack(self.seen).sum(dim=0)
+
+
+def test_an_object_that_keeps_examples_meets_each_alone() -> None:
+    x, y = torch.arange(6.0).reshape(3, 2), torch.zeros(3, dtype=torch.int64)
+    views, _ = views_by(register_transform(Keeps()))(x, y, torch.Generator().manual_seed(0))
+    assert torch.equal(views, x)

@@ -397,10 +397,13 @@ def test_a_budget_pays_for_nothing_without_noise(site):
         site.code("score", site.facts(score={"release": "exact", "components": 5}, prior="prostate_adc")),
     ]
     assert codes == ["policy_pooling", *["budget"] * 5]
-    for private in (True, False, None, 0):
+    for private in (True, False):
         for is_target in (True, False):
             asked = site.translation(translator=learner, private=private, is_target=is_target)
             assert site.code("translate", asked, shared()) == "unprotected_translation"
+    for private in (None, 0):
+        asked = site.translation(translator=learner, private=private)
+        assert site.code("translate", asked, shared()) == "malformed_request"
     paper = {"name": "dp_wgan_gp", "variant": "paper", "critic_steps": 5, "clip": 1.0, "steps": 2000}
     assert site.code("synthesize", site.facts(synthesis={**paper, "epsilon": 100.0})) == "budget"
     assert site.spent == before

@@ -205,7 +205,11 @@ def test_patients_own_images_that_were_shared_are_called_so_on_every_page(real):
         (real / place).read_text() for place in ("report.html", "sites/b/report.html", "sites/a/report.html")
     )
     assert "no patient's image" not in page and "central baseline" in page
-    assert "training slices of b as they are" in page and AS_THEY_ARE in page and SAMPLE.says not in page
+    assert (
+        "training slices of patients as they are, with their labels" in page
+        and AS_THEY_ARE in page
+        and SAMPLE.says not in page
+    )
     assert f"{len(shared)} of its training images, drawn at random" in page and "synthetic 1" not in page
     assert AS_THEY_ARE in at_b and AS_THEY_ARE not in at_a and "synthetic images, which" not in at_b
     assert AS_THEY_ARE in (real / "sites" / "b" / "statement.md").read_text()

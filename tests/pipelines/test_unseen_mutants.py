@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 import requests
-from pydantic import TypeAdapter, ValidationError
+import torch
 
 from pipelines.coordinator.spending import refusals_ahead
-from pipelines.hospital.benchmark_request import Benchmark
 from pipelines.hospital.recommending import gains_told
 from pipelines.hospital.released_counts import Counted, _event
+from pipelines.loader.validation import to_plain
 from pipelines.pacs.archive import Denied
 from pipelines.pacs.http import guard, session_of
 from pipelines.pacs.settings import DicomWeb
+from pipelines.requests.benchmark import Benchmark
 from privacy.dp.events import NOTHING, Gaussian, describe
-from privacy.message import Call, Json
+from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
+from privacy.release.form import read
 from privacy.release.policy import Budget, Most, Policy
 from privacy.release.signature import Signature, Unsigned, check_signature, statement_of
 
@@ -74,11 +76,12 @@ def test_gains_that_cannot_be_are_not_heard(pair: tuple[float, float]) -> None:
 @pytest.mark.parametrize("epsilon", [float("nan"), float("inf"), 0.0, -1.0, 101.0])
 def test_a_benchmark_asks_for_a_number_that_limits(epsilon: float) -> None:
     statement = statement_of(b"model", title="t", settings={}, today=date(2026, 1, 1), days=9)
-    said = {"cohort": "c", "signature": Signature(statement=statement, key="00" * 32, signature="00" * 64)}
-    taken = TypeAdapter(Benchmark)
-    taken.validate_python({**said, "epsilon": 1.0})
-    with pytest.raises(ValidationError, match="epsilon"):
-        taken.validate_python({**said, "epsilon": epsilon})
+    said: Json = to_plain(Signature(statement=statement, key="00" * 32, signature="00" * 64))
+    facts: dict[str, Json] = {"cohort": "c", "copies": 3, "signature": said}
+    file = {"model": torch.zeros(5, dtype=torch.uint8)}
+    assert read(Benchmark, Message(file, {**facts, "epsilon": 1.0})).epsilon == 1.0
+    with pytest.raises(ValueError, match="epsilon"):
+        read(Benchmark, Message(file, {**facts, "epsilon": epsilon}))
 
 
 def test_a_cap_that_a_run_will_meet_is_told_ahead(tmp_path: Path) -> None:

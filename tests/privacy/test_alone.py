@@ -10,6 +10,7 @@ are tried, without noise: what leaves moves by what is booked and no more.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 
@@ -23,6 +24,7 @@ from evaluation.scale import cell_of
 from evaluation.votes import BINS, class_votes, tree_votes
 from federation.features.radiomics import Radiomics
 from federation.features.whitening import row_by_row
+from federation.models.adapted import adapted
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
@@ -69,7 +71,42 @@ class Attending(nn.Module):
         return logits
 
 
+class Remembering(nn.Module):
+    """Keeps what it sees wherever a layer can: in a parameter, a frozen one, an attribute and a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.frozen = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1), requires_grad=False)
+        self.mean, self.seen = 0.0, list[float]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            new = float(x.mean())
+            self.bias.add_(new)
+            self.frozen.mul_(0.5).add_(new)
+            self.mean += new
+            self.seen.append(new)
+        return x + self.bias + self.frozen + self.mean + sum(self.seen)
+
+
+class Embedded(nn.Module):
+    """Pixels as tokens, whose vectors torch shortens in `forward`, in place."""
+
+    def __init__(self, inputs: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.memory, self.words = Remembering(), nn.Embedding(20, 8, max_norm=0.1)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = (self.memory(x.flatten(1)) * 9).long().abs() % 20
+        logits: Tensor = self.head(self.words(tokens).mean(dim=1))
+        return logits
+
+
 CODE = register_network("attending", Attending)
+WRITES = Own(
+    network="embedded", stem=("memory",), blocks=("words",), head="head", code=register_network("embedded", Embedded)
+)
 SEQUENCE = Own(network="attending", stem=("attention",), blocks=("recurrent",), head="head", code=CODE)
 NETWORKS: dict[str, Task] = {
     "mlp": Task(Mlp(hidden=(17, 5)), (13,), 2),
@@ -83,6 +120,7 @@ NETWORKS: dict[str, Task] = {
     "unet": Task(UNet(width=4, levels=2, norm="group"), (1, 8, 8), 3, "segmentation"),
     "prompt": small_clip.task(),
     "attention": Task(SEQUENCE, (1, 16, 16), 2),
+    "own code that writes its weights and remembers": Task(WRITES, (1, 8, 8), 2),
 }  # fmt: skip
 
 
@@ -498,3 +536,29 @@ def test_rounding_of_rows_that_pass_together_would_be_seen():
     x = torch.rand(4000, INPUTS, generator=torch.Generator().manual_seed(5))
     apart, together = (task.probabilities(module, x, alone=alone)[:, 1] > 0.5 for alone in (True, False))
     assert int((apart != together).sum()) > 0
+
+
+def test_a_network_that_writes_its_weights_in_forward_is_refused_where_it_does_not_run_in_a_copy() -> None:
+    task = NETWORKS["own code that writes its weights and remembers"]
+    bare = Embedded(task.inputs, task.classes)
+    rows = rows_of(task)
+    with pytest.raises(ValueError, match=r"its forward writes memory\.bias"):
+        open_private({"train": rows}, QUIET).measure(bare, lambda f, b: f(b.x)[:, 0], "train")
+
+
+def test_what_is_fixed_is_a_copy_in_each_network_so_that_none_changes_it_for_another() -> None:
+    task = NETWORKS["own code that writes its weights and remembers"]
+    one = task.network()
+    one(torch.ones(2, *task.inputs))
+    assert [float(value) for module in (one, task.network()) for value in module.read_fixed().values()] == [1.0, 0.0]
+
+
+def test_a_network_that_cannot_be_copied_is_refused_in_words() -> None:
+    class Locked(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.flatten(1))
+
+    module = adapted(nn.Sequential(Locked(4, 3), nn.Linear(3, 2)), stem=("0",), blocks=(), head="1")
+    module._whole[0][0].lock = threading.Lock()
+    with pytest.raises(ValueError, match=r"cannot be copied .*lock.*each patient passes"), repeatably():
+        module(torch.zeros(1, 2, 2))

@@ -73,7 +73,7 @@ def test_no_reply_no_run_and_no_life_of_a_ledger_costs_more_than_its_cap(asked, 
             call, before = Call(f"{run}/{request}-{number}", 0, request, {}), [*ledgers.lines(ledger)]
             place = {"policy": policy, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
             try:
-                release(b"x", describe(event), call=call, **place)
+                release(b"x", describe(event), forms=None, call=call, **place)
                 code = None
             except Refused as refused:
                 code = refused.code
@@ -101,7 +101,7 @@ def test_all_conversations_of_a_run_share_its_cap_and_another_run_has_its_own(tm
     def leaves(run: str) -> bool:
         place = {"policy": policy, "ledger": tmp_path / "ledger.jsonl", "recipient": "coordinator", "now": ""}
         try:
-            release(b"x", describe(event), call=Call(run, 0, "train", {}), replay=False, **place)
+            release(b"x", describe(event), forms=None, call=Call(run, 0, "train", {}), replay=False, **place)
         except Refused:
             return False
         return True
@@ -146,12 +146,14 @@ def test_without_noise_nothing_leaves_whatever_the_caps_are(tmp_path):
             continue
         place = {"policy": replace(policy), "ledger": tmp_path / "ledger.jsonl", "recipient": "coordinator", "now": ""}
         with pytest.raises(Refused, match=BUDGET):
-            release(b"x", describe(NON_PRIVATE), call=Call("r/x", number, request, {}), replay=False, **place)
+            release(
+                b"x", describe(NON_PRIVATE), forms=None, call=Call("r/x", number, request, {}), replay=False, **place
+            )
 
 
 def test_the_hospitals_own_log_is_told_which_cap_refused(tmp_path):
     policy = Policy(budget=Budget(epsilon=8.0), most=Most(release=1.0, run=2.0))
     place = {"policy": policy, "ledger": tmp_path / "ledger.jsonl", "recipient": "coordinator", "now": ""}
     with pytest.raises(Refused) as caught:
-        release(b"x", describe(Gaussian(0.5)), call=Call("r/x", 1, "train", {}), replay=False, **place)
+        release(b"x", describe(Gaussian(0.5)), forms=None, call=Call("r/x", 1, "train", {}), replay=False, **place)
     assert "most: {release: ...}" in str(caught.value.__cause__) and "allows 1" in str(caught.value.__cause__)

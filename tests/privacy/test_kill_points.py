@@ -205,7 +205,7 @@ class World:
                 if call.request == "finish":
                     book_refusal(code := "failed", event, **place)
                 else:
-                    release(reply, event, policy=POLICY, replay=again, **place)
+                    release(reply, event, forms=None, policy=POLICY, replay=again, **place)
             except Refused as refused:
                 code = refused.code
             # Here the reply, or the code, is on its way: from now on it must stand in the ledger, whatever happens.
