@@ -11,6 +11,7 @@ from rich.console import Console
 
 from federation.rounds import QuorumLost
 from pipelines.coordinator.arguments import command_of
+from pipelines.coordinator.paid_before import PaidBefore
 from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.world import DATA_CODES, SitesMissing
 from pipelines.loader.document import ConfigError, Document, FilesMissing, render
@@ -28,6 +29,7 @@ CODES: Mapping[type[BaseException], Exit] = {
     UnusableCohort: Exit.DATA,
     SelectionError: Exit.CONFIG,
     FilesMissing: Exit.DATA,
+    PaidBefore: Exit.CONFIG,
 }
 
 
