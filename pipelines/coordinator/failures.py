@@ -18,6 +18,7 @@ from pipelines.loader.document import ConfigError, Document, FilesMissing, rende
 from pipelines.loader.set_values import naming_values
 from pipelines.runs.exits import Exit, exit_code, print_error, trace
 from pipelines.runs.runner import SelectionError, StageFailed
+from pipelines.runs.store import ArtifactError
 from pipelines.settings.config import Config
 from privacy.settings_error import words_of
 
@@ -53,7 +54,7 @@ def report_failure(
     if resumes(code) and isinstance(error, StageFailed):
         kept, _, _ = words.partition("; to go on:")
         words = f"{kept}; the run goes on by itself"
-    elif code in REMEDIES and command is None:
+    elif code in REMEDIES and command is None and not isinstance(error, ArtifactError):  # which has its own remedy
         words = f"{words}\n{REMEDIES[code]}; to go on:\n{command_of(options)}"
     if code is Exit.FAILED and root is not None:
         words = f"trace: {write_trace(root, error)}\n{words}"

@@ -198,3 +198,20 @@ def test_errors_of_pydantic_are_told_in_words_without_a_link(kept, capsys):
     assert predict([str(path), "a.csv", "--out", "out"]) == Exit.CONFIG
     said = capsys.readouterr().err
     assert "no_such" in said and "http" not in said and "validation error" not in said
+
+
+@pytest.mark.parametrize(
+    "content", ["half", "", "[]", "{}", "null", "3", '{"stages": []}', '{"stages": {"train": "x"}}']
+)
+@pytest.mark.parametrize("option", ["", "--explain", "--check", "--spend"])
+def test_a_damaged_list_of_versions_is_damage_and_no_bug(content, option, kept, capsys):
+    path, before = kept / "runs/kept/versions.json", epsilons(kept)
+    path.write_text('{"format": 1, "stages": {"train": 14, "eval' if content == "half" else content)
+    damaged = path.read_bytes()
+    assert main(["kept.yaml", *option.split()]) == Exit.DISK
+    said = " ".join(capsys.readouterr().err.split())
+    assert "versions.json is damaged (" in said and "restore it from a backup, or delete it" in said
+    assert "object has no attribute" not in said and "free space" not in said
+    assert path.read_bytes() == damaged and epsilons(kept) == before and not (kept / "runs/kept/trace.txt").exists()
+    path.unlink()
+    assert option or (main(["kept.yaml"]) == Exit.OK and epsilons(kept) == before), "the remedy is one"
