@@ -12,7 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from consilium.errors import RunFailed, failed
-from consilium.results import Results, read_results
+from consilium.reading import read_results
+from consilium.results import Results
 from federation.origins import origins
 from pipelines.coordinator.arguments import parse, read_settings
 from pipelines.loader.document import ConfigError
@@ -92,7 +93,8 @@ def run_far(config: Config, yaml: Path | None, flare: Flare, *, quiet: bool) -> 
         raise RunFailed(text, Exit(ended.code or Exit.FAILED))
     root = Path(config.runs) / config.name
     found = {stage: root / folder for stage, folder in said["artifacts"].items()}
-    return read_results(Ended(found, tuple(said["ran"]), tuple(said["kept"]), said["seconds"]), root, yaml, ())
+    done = Ended(found, tuple(said["ran"]), tuple(said["kept"]), said["seconds"])
+    return read_results(done, root, yaml, (), config.sites)
 
 
 def _answer(said: str) -> dict[str, Any]:

@@ -17,26 +17,23 @@ from torch import nn
 
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE
-from evaluation.rows import AT_ONE
 from federation.models.adapted import show_fixed_in
 from federation.registry import permitting
-from pipelines.coordinator.artifacts import ANSWERS, PAGE
+from pipelines.coordinator.artifacts import PAGE
 from pipelines.export import main as export
 from pipelines.ledger import FILE
 from pipelines.models.file import READY, Ready, read_ready
-from pipelines.models.recommended import read_recommended
 from pipelines.runs.exits import Exit
-from pipelines.runs.listing import listed
-from pipelines.runs.runner import Results as Ended
 from privacy.message import Json
 from privacy.release import ledger as ledgers
-from privacy.release.chain import Damaged
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Kind: TypeAlias = Literal["onnx", "bundle", "card"]
 USUAL = (AUC.name, DICE.name)
+REPORT = "report.json"
+"""In the folder of a report, what `export` takes its figures from."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,8 @@ class Results:
     method -> hospital -> round -> validation loss. statements: by hospital. recommended: hospital -> the method that
     its page recommends; None for none, and where the hospital is on another machine and keeps its decision to itself.
     not_guaranteed: what this run does not promise that a run at real hospitals by reviewed code would; each a sentence.
-    settings, digests, heads: the file of settings, SHA-256 of files and ends of ledgers when it ended.
+    settings, digests, heads: the file of settings, SHA-256 of its own files (its models, its report) and ends of its
+    hospitals' ledgers when it ended. What is not among them is not of this run.
     """
 
     folder: Path
@@ -98,7 +96,7 @@ class Results:
     not_guaranteed: tuple[str, ...]
     settings: Path | None = field(repr=False)
     digests: Mapping[Path, str] = field(repr=False)
-    heads: Mapping[Path, tuple[int, str]] = field(repr=False)
+    heads: Mapping[Path, tuple[int, str] | None] = field(repr=False)
 
     @property
     def page(self) -> Path:
@@ -111,7 +109,7 @@ class Results:
         return None if self.settings is None else self._unchanged(self.settings, "the settings")
 
     def _unchanged(self, path: Path, what: str) -> Path:
-        if _digest(path) == self.digests.get(path):
+        if digest_of(path) == self.digests.get(path):
             return path
         raise ValueError(
             f"{path}: a later run in this folder replaced {what} of this one; take the results of that run, or give "
@@ -166,19 +164,20 @@ class Results:
         """A hospital's finished model with all that belongs to it, as `predict` uses it.
 
         Raises:
-            KeyError: there is none here: another name, or the hospital is on another machine, where its models stay.
+            KeyError: this run has none here: another name, one of another run, or the hospital is on another machine,
+                where its models stay.
             ValueError: a later run replaced it.
         """
-        folder = self.folder / "sites" / hospital / READY
-        path = folder / f"{method}.safetensors"
-        if not path.is_file():
-            there = sorted(
-                str(one.relative_to(self.folder / "sites")) for one in self.folder.glob(f"sites/*/{READY}/*")
-            )
-            raise KeyError(f"no model of {method!r} at {hospital!r}; there are {there}")
-        self._unchanged(path, f"the model of {method!r} at {hospital!r}")
         with permitting("all"):  # whoever calls chose the packages that this process has
-            return read_ready(path)
+            return read_ready(self._file(method, hospital))
+
+    def _file(self, method: str, hospital: str) -> Path:
+        """The file of a model of this run. Raises: as `ready`."""
+        path = model_at(self.folder, method, hospital)
+        if path not in self.digests:
+            there = sorted((one.stem, one.parent.parent.name) for one in self.digests if one.parent.name == READY)
+            raise KeyError(f"this run has no model of {method!r} at {hospital!r} here; there are {there}")
+        return self._unchanged(path, f"the model of {method!r} at {hospital!r}")
 
     def model(self, method: str, hospital: str) -> nn.Module:
         """A hospital's finished network, loaded, in evaluation mode, with what its author fixed among its parameters.
@@ -201,14 +200,16 @@ class Results:
             return ready.probabilities(ready.seen(given))
 
     def export(self, method: str, hospital: str, folder: str | Path, *kinds: Kind) -> tuple[Path, ...]:
-        """Write a finished model for other software, as `python -m pipelines.export` does; also one of own code.
+        """Write a finished model for other software, as `python -m pipelines.export` does; also one of own code. Its
+        card has the figures of this run's report.
 
         Raises:
-            KeyError: as `ready`. RuntimeError: nothing was written; why.
+            KeyError: as `ready`. ValueError: a later run replaced the model or the report. RuntimeError: nothing was
+                written; why.
         """
-        self.ready(method, hospital)
-        path = self.folder / "sites" / hospital / READY / f"{method}.safetensors"
+        path = self._file(method, hospital)
         flags = [f"--{kind}" for kind in kinds]
+        flags += ["--report", str(self._unchanged(self.report / REPORT, "the report"))]
         told, why = io.StringIO(), io.StringIO()
         with permitting("all"), redirect_stdout(told), redirect_stderr(why):
             code = export([str(path), "--out", str(folder), "--json", *flags])
@@ -220,13 +221,16 @@ class Results:
         """Every line of a hospital's ledger up to the end of this run: what left, at which cost.
 
         Raises:
-            KeyError: no ledger is here, as of a hospital on another machine, or with a home of its own.
+            KeyError: no ledger is here, as of a hospital of another run, on another machine, or with a home of its own.
             ValueError: it is damaged: what was found.
         """
         path = self.folder / "sites" / hospital / FILE
+        if path not in self.heads:
+            there = sorted(one.parent.name for one in self.heads)
+            raise KeyError(f"this run has no ledger of {hospital!r} here; there are {there}")
         if not path.is_file():
             raise KeyError(f"no ledger of {hospital!r} at {path}; it lies in the hospital's home, or with the hospital")
-        head = self.heads.get(path)
+        head = self.heads[path]
         if complaints := ledgers.verify(path, head):
             raise ValueError(f"{path}: {'; '.join(complaints)}")
         return tuple(ledgers.lines(path))[: None if head is None else head[0]]
@@ -243,73 +247,14 @@ def _promise(one: Statement) -> str:
     return f"ε = {one.epsilon:g} at δ = {one.delta:g} for each {one.unit}"
 
 
-def read_results(ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: tuple[str, ...]) -> Results:
-    """The results of a run that went to its end. folder: the run's."""
-    report, train = ended.artifacts["report"], ended.artifacts["train"]
-    rows = tuple(_score(row) for row in json.loads((report / "scores.json").read_text(encoding="utf-8")))
-    use = json.loads((report / ANSWERS).read_text(encoding="utf-8"))["use"]
-    here = {one["site"]: read_recommended(folder / "sites" / one["site"]) for one in use}
-    losses, starts = {}, dict[str, Mapping[str, Json]]()
-    for path in listed(train, "*.json"):
-        said = json.loads(path.read_text(encoding="utf-8"))
-        if "losses" in said:
-            losses[str(said["label"])] = {
-                site: {int(number): float(loss) for number, loss in own.items()} for site, own in said["losses"].items()
-            }
-            starts |= {str(said["label"]): said["start"]} if "start" in said else {}
-    models, books = list(folder.glob(f"sites/*/{READY}/*.safetensors")), list(folder.glob(f"sites/*/{FILE}"))
-    return Results(
-        folder,
-        report,
-        ended.ran,
-        ended.kept,
-        rows,
-        losses,
-        starts,
-        _statements(report),
-        {one["site"]: (kept.decision.method if (kept := here[one["site"]]) else one["method"]) or None for one in use},
-        not_guaranteed,
-        yaml,
-        {path: _digest(path) for path in (*models, *([] if yaml is None else [yaml]))},
-        {path: head for path in books if (head := _head(path)) is not None},
-    )
-
-
-def _head(ledger: Path) -> tuple[int, str] | None:
-    """None of one that is damaged, which is told to whoever reads it."""
-    try:
-        return ledgers.head(ledger)
-    except Damaged:
-        return None
-
-
-def _digest(path: Path) -> str:
-    """Empty where there is no file."""
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file; empty where there is none."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _score(row: Mapping[str, Any]) -> Score:
-    where = str(row["sites"][0]) if row["protocol"] in AT_ONE else str(row["protocol"])
-    value, low, high = (math.nan if row[name] is None else float(row[name]) for name in ("value", "low", "high"))
-    return Score(row["method"], where, row["measure"], value, low, high, bool(row["assessable"]), int(row["patients"]))
-
-
-def _statements(report: Path) -> dict[str, Statement]:
-    text = (report / "statement.md").read_text(encoding="utf-8")
-    said = json.loads((report / "statement.json").read_text(encoding="utf-8"))
-    return {
-        site: Statement(
-            site,
-            own["unit"],
-            own["adjacency"],
-            float(own["epsilon"]),
-            float(own["delta"]),
-            own["meaning"],
-            tuple(own["outside"]),
-            text,
-        )
-        for site, own in said.items()
-    }
+def model_at(folder: Path, method: str, hospital: str) -> Path:
+    """Where a finished model of a hospital lies. folder: the run's."""
+    return folder / "sites" / hospital / READY / f"{method}.safetensors"

@@ -17,8 +17,9 @@ from rich.console import Console
 from consilium.errors import failed
 from consilium.examples import Examples
 from consilium.far import Flare, far_problems, run_far
+from consilium.reading import read_results
 from consilium.registering import registered
-from consilium.results import Results, read_results
+from consilium.results import Results
 from consilium.settings import (
     ALL,
     Plain,
@@ -274,7 +275,7 @@ def _go(config: Config, yaml: Path | None, told: tuple[str, ...], call: str, *, 
             raise failed(error, logs) from error
         finally:
             torch.set_num_threads(threads)
-    return read_results(ended, root, yaml, told)
+    return read_results(ended, root, yaml, told, config.sites)
 
 
 def _here(config: Config, root: Path, stop: Stop) -> Engines:

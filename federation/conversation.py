@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from federation.algorithm import Memory
 from privacy.folder import Folder
-from privacy.message import Call, Message, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Call, Malformed, Message, from_bytes, sealed, to_bytes, unsealed
 from privacy.release.gate import Refused
 
 Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
@@ -78,6 +79,14 @@ def newest(folder: Folder) -> Memory:
     """This site's latest memory in this run."""
     names = sorted(folder.names(), key=lambda name: int(name.rpartition("-")[2]))
     return _unpack(folder.read(names[-1]))[1] if names else Message()
+
+
+def newest_whole(folder: Folder) -> Memory:
+    """This site's latest memory in a finished run, of those that are whole: a damaged reply is as one that is gone."""
+    for name in sorted(folder.names(), key=lambda name: -int(name.rpartition("-")[2])):
+        with suppress(Malformed):
+            return _unpack(folder.read(name))[1]
+    return Message()
 
 
 def stored_reply(folder: Folder, name: str) -> bytes:

@@ -155,6 +155,8 @@ def checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int |
     """
     losses = as_mapping(memory.facts.get("losses"))
     rounds = sorted(int(name) for name in losses)
+    last = max(rounds, default=0)
+    rounds += sorted(int(name) for name in models.names() if int(name) > last)  # its loss is gone with a memory
     if not rounds:
         raise KeyError(f"no model for checkpoint {which!r}: this site finished no round")
     chosen = rounds[-1]

@@ -5,6 +5,8 @@ A file without one has format 1. A program that writes what older ones cannot re
 
 from __future__ import annotations
 
+import json
+
 
 class LaterVersion(ValueError):
     """A file of a program that is newer than this one. It is not damaged, and nothing may be made in its place."""
@@ -14,9 +16,17 @@ def check_format(found: object, newest: int, what: str) -> None:
     """Check that this program reads a format. found: as the file says it. what: the file, in words.
 
     Raises:
-        LaterVersion: it is newer than `newest`.
+        LaterVersion: it is newer than `newest`, or no program of ours wrote it so until today.
     """
-    if type(found) is int and found > newest:
+    if found is None:
+        return
+    if type(found) is not int or found < 1:
+        said = json.dumps(found, default=str)[:40]
+        raise LaterVersion(
+            f"{what} has the format {said}, and formats are whole numbers, 1 to {newest} today: a later version made "
+            "it, or somebody changed it; upgrade this program, or take the file from a backup"
+        )
+    if found > newest:
         raise LaterVersion(f"{what} was made by {later(found, newest)}")
 
 

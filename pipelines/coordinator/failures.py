@@ -11,12 +11,14 @@ from rich.console import Console
 
 from federation.rounds import QuorumLost
 from pipelines.coordinator.arguments import command_of
+from pipelines.coordinator.paid_before import PaidBefore
 from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.world import DATA_CODES, SitesMissing
 from pipelines.loader.document import ConfigError, Document, FilesMissing, render
 from pipelines.loader.set_values import naming_values
 from pipelines.runs.exits import Exit, exit_code, print_error, trace
 from pipelines.runs.runner import SelectionError, StageFailed
+from pipelines.runs.store import ArtifactError
 from pipelines.settings.config import Config
 from privacy.settings_error import words_of
 
@@ -28,6 +30,7 @@ CODES: Mapping[type[BaseException], Exit] = {
     UnusableCohort: Exit.DATA,
     SelectionError: Exit.CONFIG,
     FilesMissing: Exit.DATA,
+    PaidBefore: Exit.CONFIG,
 }
 
 
@@ -51,7 +54,7 @@ def report_failure(
     if resumes(code) and isinstance(error, StageFailed):
         kept, _, _ = words.partition("; to go on:")
         words = f"{kept}; the run goes on by itself"
-    elif code in REMEDIES and command is None:
+    elif code in REMEDIES and command is None and not isinstance(error, ArtifactError):  # which has its own remedy
         words = f"{words}\n{REMEDIES[code]}; to go on:\n{command_of(options)}"
     if code is Exit.FAILED and root is not None:
         words = f"trace: {write_trace(root, error)}\n{words}"

@@ -235,7 +235,7 @@ def make_world(
         engines = simulated_engines(config, root, stop)
     command = engines.far or command
     far = bool(engines.far)
-    return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside, not far, versions)
+    return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside, not far, versions, spend)
 
 
 @contextmanager

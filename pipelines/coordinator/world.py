@@ -35,7 +35,8 @@ class SitesMissing(RuntimeError):
 class World:
     """root: the run's folder at the coordinator. fresh: start finished conversations again. command: the run's command
     line. outside: the engine for external sites. simulation: all hospitals run on this machine. versions: of stages, as
-    a run that pays keeps them (`pipelines.runs.kept_versions`); empty: the program's own."""
+    a run that pays keeps them (`pipelines.runs.kept_versions`); empty: the program's own. spend: stages that patients
+    shall pay again, as a person said."""
 
     config: Config
     engine: Engine
@@ -47,6 +48,7 @@ class World:
     outside: Engine = field(default_factory=lambda: InProcess({}))
     simulation: bool = True
     versions: Mapping[str, int] = field(default_factory=dict)
+    spend: Collection[str] = ()
 
     def beyond(self) -> World:
         """The same world with the external sites in place of the federation's."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from evaluation.records import Model
-from federation.conversation import newest
+from federation.conversation import newest_whole
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import opened
 from pipelines.loader.names import named
@@ -59,7 +59,7 @@ def _each(facts: Mapping[str, Json], name: str) -> list[Mapping[str, Json]]:
 
 def _loss(hospital: Hospital, method: Mapping[str, Json]) -> float:
     """Validation loss of a checkpoint's model; NaN if it was not scored on validation patients."""
-    finite = losses_of(newest(hospital.conversation(str(method["train_run"]))).facts)
+    finite = losses_of(newest_whole(hospital.conversation(str(method["train_run"]))).facts)
     if not finite:
         return math.nan
     if method["checkpoint"] == "local":

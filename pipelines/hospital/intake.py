@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from federation.conversation import newest, remembered, stored_reply
+from federation.conversation import newest, newest_whole, remembered, stored_reply
 from federation.participant import CHECKPOINTS, checkpoint
 from pipelines.data.accounts import unserved
 from pipelines.data.cohort import Reading, read_cohort, training_moments
@@ -205,11 +205,14 @@ def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]
 
 
 def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
-    """What is wrong with this hospital's memory of a run and, if it is finished, with its models."""
+    """What is wrong with this hospital's memory of a run or, if it is finished, with its models: a finished run goes on
+    without the memory that made them.
+    """
     folder, models = hospital.conversation(run), hospital.models(run)
     try:
-        remembered(folder, 0)
-        memory = newest(folder)
+        if state == "begun":
+            remembered(folder, 0)
+        memory = newest(folder) if state == "begun" else newest_whole(folder)
         for name in models.names():
             unsealed(models.read(name))
     except Malformed:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from federation.algorithm import Recipient, recipient_of
-from federation.conversation import newest, remembered
+from federation.conversation import newest_whole, remembered
 from federation.descent import Work
 from federation.models.clip import Clip
 from federation.participant import Checkpoint, checkpoint
@@ -130,7 +130,10 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
 
 def opened(hospital: Hospital, run: str) -> Opening:
     """The settings of a run that this hospital accepted. Raises: Refused: `not_introduced`."""
-    said = remembered(hospital.conversation(run), 0).facts.get("opening")
+    try:
+        said = remembered(hospital.conversation(run), 0).facts.get("opening")
+    except Malformed as error:
+        raise Refused("not_introduced") from error
     if not isinstance(said, dict):
         raise Refused("not_introduced")
     return opening(hospital, said)
@@ -138,7 +141,7 @@ def opened(hospital: Hospital, run: str) -> Opening:
 
 def own_model(hospital: Hospital, run: str, which: Checkpoint, best: int | None) -> tuple[int, Params]:
     """Round and parameters of a checkpoint. best: the globally best round. Raises: Refused: `no_model`."""
-    memory = newest(hospital.conversation(run))
+    memory = newest_whole(hospital.conversation(run))
     check_paid(hospital, memory)
     try:
         return checkpoint(hospital.models(run), memory, which, best=best)

@@ -167,6 +167,8 @@ def parsed_ready(data: bytes) -> Ready:
         message = from_bytes(unsealed(data))
         facts = message.facts
         check_format(facts["format"], FORMAT, "this model")
+        if not isinstance(facts.get("label"), str) or not named(str(facts["label"])):
+            raise ValueError(f"its label must be a method's name, a-z 0-9 _ -, found {facts.get('label')!r:.60}")
         with permitting(permitted_in(facts), unless_set=True):
             model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
             kind = KIND.validate_python(facts.get("kind", "classification"))

@@ -50,6 +50,17 @@ def read_recommended(home: Path) -> Recommended | None:
     )
 
 
+def of_newer(home: Path) -> bool:
+    """Whether a newer program wrote the decision in a hospital's folder. Raises: OSError: the disk."""
+    try:
+        read_recommended(home)
+    except LaterVersion:
+        return True
+    except ValueError:  # damaged, or of an earlier version: it is made anew
+        return False
+    return False
+
+
 def recommended_file(folder: Path) -> Path:
     """The file of the model that the page of the hospital with this folder recommends.
 

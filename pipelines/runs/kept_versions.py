@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pipelines.runs.plan import earlier
-from pipelines.runs.store import DiskFolder
+from pipelines.runs.store import ArtifactError, DiskFolder
 from privacy.formats import LaterVersion, check_format
-from privacy.message import Json, as_mapping
+from privacy.message import Json
 
 FILE, FORMAT = "versions.json", 1
 BEFORE: Mapping[str, int] = {
@@ -40,6 +40,9 @@ def kept_versions(root: Path, today: Mapping[str, int], *, spend: Collection[str
     """The version with which each stage is known in a run's folder. Writes nothing.
 
     today: the program's own, which what was never begun here gets. spend: the stages that a person wants paid again.
+
+    Raises:
+        ArtifactError: `versions.json` is damaged. LaterVersion: a newer program wrote it.
     """
     known, folder = _read(root), DiskFolder(root)
     if not known and (folder.has("witness.json") or (root / "federation").is_dir()):
@@ -62,14 +65,22 @@ def _read(root: Path) -> dict[str, int]:
     if not folder.has(FILE):
         return {}
     try:
-        said = json.loads(folder.read(FILE))
-        check_format(said.get("format"), FORMAT, str(root / FILE))
-        stages = as_mapping(said["stages"])
-        return {str(name): int(str(version)) for name, version in stages.items()}
+        return _versions(json.loads(folder.read(FILE)), str(root / FILE))
     except LaterVersion:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{root / FILE} cannot be read ({error}), and without it what was paid for could be paid again; restore it "
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"{root / FILE} is damaged ({error}), and without it what was paid for could be paid again; restore it "
             "from a backup, or delete it, and the versions are taken from the finished stages"
         ) from error
+
+
+def _versions(said: Json, what: str) -> dict[str, int]:
+    """Stage -> version, from the file's content. Raises: ValueError: it is none. LaterVersion: of a newer program."""
+    if not isinstance(said, dict):
+        raise ValueError(f"it must hold a mapping, found {json.dumps(said)[:40]}")
+    check_format(said.get("format"), FORMAT, what)
+    stages = said.get("stages")
+    if not isinstance(stages, dict) or not all(type(one) is int and one > 0 for one in stages.values()):
+        raise ValueError(f"stages must map each stage to its version, 1, 2, ..., found {json.dumps(stages)[:40]}")
+    return {str(name): int(str(version)) for name, version in stages.items()}

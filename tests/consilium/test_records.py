@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +107,79 @@ def test_a_ledger_that_was_cut_off_since_is_said_to_be(tmp_path: Path) -> None:
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     with pytest.raises(ValueError, match="line"):
         results.ledger("a")
+
+
+FEDAVG, FEDPROX, VARIANT = "fedavg", "fedprox", "calm"
+CALLS: tuple[tuple[list[str], list[str], list[str]], ...] = (  # hospitals, methods, variants
+    (["north", "south", "east"], [FEDAVG, FEDPROX], [VARIANT]),
+    (["north", "south"], [FEDPROX], []),
+    (["north", "south"], [FEDAVG], [VARIANT]),
+)
+SITES, LABELS = ("north", "south", "east", "west", ".."), (FEDAVG, FEDPROX, VARIANT, "local", "../../x")
+
+
+def called(folder: Path, call: tuple[list[str], list[str], list[str]], copies: int = 5) -> Results:
+    sites, methods, variants = call
+    calibrated = {name: {"of": methods[0], "calibration": "centred"} for name in variants}
+    settings = {"evaluate": {"copies": copies, "variants": calibrated}, "audit": SETTINGS["settings"]["audit"]}
+    given = {name: hospital(number) for number, name in enumerate(sites, 1)}
+    asked = {**SETTINGS, "method": methods, "settings": settings}
+    return train(given, model={"name": "mlp", "hidden": [6]}, folder=folder, **asked)
+
+
+def models_of(results: Results, label: str, site: str, out: Path) -> list[Callable[[], Any]]:
+    """Every way to one model."""
+    return [
+        lambda: results.ready(label, site),
+        lambda: results.model(label, site),
+        lambda: results.probabilities(label, site, torch.ones(2, 4)),
+        lambda: results.export(label, site, out, "card"),
+    ]
+
+
+def refusal(get: Callable[[], Any], what: str) -> tuple[str, str]:
+    """What was asked, and what there is, in the words of a refusal."""
+    with pytest.raises(KeyError, match=f"this run has no {what} of") as refused:
+        get()
+    asked, _, there = str(refused.value).partition("; there are ")
+    return asked, there
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(len(CALLS)), 2)))
+def test_results_answer_for_their_own_methods_variants_and_hospitals_only(order: Any, tmp_path: Path) -> None:
+    for number in order:
+        sites, methods, variants = CALLS[number]
+        results, own = called(tmp_path / "r", CALLS[number]), {*methods, *variants}
+        for site, label in itertools.product(SITES, LABELS):
+            ways = models_of(results, label, site, tmp_path / "out")
+            if site in sites and label in own:
+                assert isinstance(ways[1](), torch.nn.Module)
+                continue
+            for asked, there in (refusal(get, "model") for get in ways):
+                assert repr(label) in asked and repr(site) in asked
+                assert {one for one in LABELS if f"'{one}'" in there} == own
+                assert {one for one in SITES if f"'{one}'" in there} == {*sites}
+        assert all(results.ledger(site) for site in sites)
+        for site in {*SITES} - {*sites}:
+            asked, there = refusal(partial(results.ledger, site), "ledger")
+            assert repr(site) in asked and {one for one in SITES if f"'{one}'" in there} == {*sites}
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_card_has_the_figures_of_its_own_run_or_says_that_they_were_replaced(tmp_path: Path) -> None:
+    runs = [called(tmp_path / "r", CALLS[1], copies) for copies in (5, 40)]
+    for number, results in enumerate(runs):
+        results.export(FEDPROX, "north", tmp_path / str(number), "card")
+        told = json.loads((tmp_path / str(number) / f"{FEDPROX}.card.json").read_text())
+        scored = {row["measure"]: [row[key] for key in ("value", "low", "high")] for row in told["scores"]}
+        own = {
+            r.measure: [r.value, r.low, r.high] for r in results.rows if (r.method, r.hospital) == (FEDPROX, "north")
+        }
+        assert scored and all(scored[name] == pytest.approx(own[name], nan_ok=True) for name in scored), number
+    cards = [(tmp_path / str(number) / f"{FEDPROX}.card.json").read_bytes() for number in range(2)]
+    assert cards[0] != cards[1], "else nothing was shown"
+    path = runs[0].report / "report.json"
+    path.write_text(path.read_text().replace(" ", "  "))
+    with pytest.raises(ValueError, match="a later run in this folder replaced the report of this one"):
+        runs[0].export(FEDPROX, "north", tmp_path / "x", "card")
+    assert not (tmp_path / "x").exists()

@@ -7,12 +7,14 @@ program of that commit left them. None is ever made anew; who raises a format ad
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -198,3 +200,84 @@ def test_errors_of_pydantic_are_told_in_words_without_a_link(kept, capsys):
     assert predict([str(path), "a.csv", "--out", "out"]) == Exit.CONFIG
     said = capsys.readouterr().err
     assert "no_such" in said and "http" not in said and "validation error" not in said
+
+
+@pytest.mark.parametrize(
+    "content", ["half", "", "[]", "{}", "null", "3", '{"stages": []}', '{"stages": {"train": "x"}}']
+)
+@pytest.mark.parametrize("option", ["", "--explain", "--check", "--spend"])
+def test_a_damaged_list_of_versions_is_damage_and_no_bug(content, option, kept, capsys):
+    path, before = kept / "runs/kept/versions.json", epsilons(kept)
+    path.write_text('{"format": 1, "stages": {"train": 14, "eval' if content == "half" else content)
+    damaged = path.read_bytes()
+    assert main(["kept.yaml", *option.split()]) == Exit.DISK
+    said = " ".join(capsys.readouterr().err.split())
+    assert "versions.json is damaged (" in said and "restore it from a backup, or delete it" in said
+    assert "object has no attribute" not in said and "free space" not in said
+    assert path.read_bytes() == damaged and epsilons(kept) == before and not (kept / "runs/kept/trace.txt").exists()
+    path.unlink()
+    assert option or (main(["kept.yaml"]) == Exit.OK and epsilons(kept) == before), "the remedy is one"
+
+
+UNREADABLE = ("9", 9, 2.5, True, False, -1, 0, [], {}, "")
+NO_LEDGER = [what for what in NEWER if what not in ("worklist", "ledger", "head")]
+
+
+def with_format(path: Path, form: Any) -> None:
+    if path.suffix in (".safetensors", "") and path.suffix != ".json":
+        found = from_bytes(unsealed(path.read_bytes()))
+        path.write_bytes(sealed(to_bytes(Message(found.tensors, {**found.facts, "format": form}))))
+    elif path.name == "manifest.json":
+        said = read_manifest(path.parent) | {"format": form}
+        path.write_text(json.dumps({**said, "seal": digest(said)}))
+    else:
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format": form}))
+
+
+@pytest.mark.parametrize("what", NO_LEDGER)
+def test_a_format_that_is_no_whole_number_from_one_is_refused_by_name(what, kept, capsys):
+    assert main(["kept.yaml"]) == Exit.OK  # writes what the kept program did not
+    before = epsilons(kept)
+    (path,) = kept.glob(NEWER[what].file)
+    whole = path.read_bytes()
+    for form in UNREADABLE:
+        with_format(path, form)
+        changed = path.read_bytes()
+        capsys.readouterr()
+        said = " ".join((NEWER[what].read(kept) + capsys.readouterr().err).split())
+        assert "later version" in said and "upgrade this program" in said, (form, said)
+        assert (type(form) is int and form > 1) or f"has the format {json.dumps(form)}" in said, (form, said)
+        assert path.read_bytes() == changed and epsilons(kept) == before
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("form", [9, "9"])
+def test_a_run_leaves_the_recommendation_of_a_later_version(form, kept, capsys):
+    assert main(["kept.yaml"]) == Exit.OK
+    path = kept / "runs/kept/sites/a/recommended.json"
+    with_format(path, form)
+    changed = path.read_bytes()
+    shutil.rmtree(kept / "runs/kept/report")
+    assert main(["kept.yaml"]) == Exit.OK, capsys.readouterr().err
+    assert path.read_bytes() == changed
+    assert predict(["--recommended", str(path.parent), "a.csv", "--out", "out"]) == Exit.CONFIG
+    assert "later version" in capsys.readouterr().err
+
+
+def test_a_model_that_lacks_a_fact_is_read_or_refused_in_words(kept, capsys):
+    path = kept / READY
+    found, whole = from_bytes(unsealed(path.read_bytes())), path.read_bytes()
+    refused = set()
+    for name in found.facts:
+        for fact in ({}, {name: None}):
+            facts = {key: value for key, value in found.facts.items() if key != name} | fact
+            path.write_bytes(sealed(to_bytes(Message(found.tensors, facts))))
+            code = predict([str(path), "a.csv", "--out", str(kept / f"out-{name}")])
+            said = capsys.readouterr().err
+            assert code in (Exit.OK, Exit.CONFIG, Exit.DATA) and "Traceback" not in said, (name, fact, said)
+            refused |= {name} if code == Exit.CONFIG else set()
+            shutil.rmtree(kept / f"out-{name}", ignore_errors=True)
+            if name == "label":
+                assert code == Exit.CONFIG and "its label must be a method's name" in said
+    assert {"label", "model", "format"} <= refused
+    path.write_bytes(whole)

@@ -99,10 +99,10 @@ def lose(site: Path, request: str, *, reply: bool) -> int:
     return gone
 
 
-def again(site: Path, capsys: pytest.CaptureFixture[str]) -> float:
+def again(site: Path, capsys: pytest.CaptureFixture[str], *options: str) -> float:
     """The same command, twice: the ε that it added. The second time nothing is left to be done."""
     before, lines = epsilon(site / "ledger.jsonl"), site / "ledger.jsonl"
-    assert main(["tiny.yaml"]) == Exit.OK, capsys.readouterr().err
+    assert main(["tiny.yaml", *options]) == Exit.OK, capsys.readouterr().err
     added = epsilon(lines) - before
     capsys.readouterr()
     assert main(["tiny.yaml"]) == Exit.OK and " done  " not in capsys.readouterr().err, "it is whole again"
@@ -136,11 +136,14 @@ def test_scores_cost_again_only_where_the_reply_is_gone_too_and_noise_is_drawn_a
 
 
 @pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")
-def test_models_that_are_gone_are_trained_and_charged_again(here: Here, capsys) -> None:
+def test_models_that_are_gone_are_trained_and_charged_again_where_a_person_says_so(here: Here, capsys) -> None:
     site = here(spaces())
     (models,) = (site / "models" / "tiny").glob("z-*")
     shutil.rmtree(models)
-    assert again(site, capsys) > 0.5
+    before = epsilon(site / "ledger.jsonl")
+    assert main(["tiny.yaml"]) == Exit.CONFIG and "--spend" in capsys.readouterr().err
+    assert epsilon(site / "ledger.jsonl") == before, "nobody asked to pay"
+    assert again(site, capsys, "--spend") > 0.5
 
 
 @pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")

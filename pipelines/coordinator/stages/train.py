@@ -17,6 +17,7 @@ from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import conduct, schedule_of
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.conversations import learnt, opening, pooled_engine
+from pipelines.coordinator.paid_before import check_nothing_lost
 from pipelines.coordinator.spaces import Cohorts, cohorts_for
 from pipelines.coordinator.world import World
 from pipelines.loader.overrides import overridden
@@ -58,6 +59,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     train = world.config.train
     rounds = {label: schedule_of(algorithm, train.schedule).rounds for label, algorithm in train.methods.items()}
     before = 0
+    if world.config.privacy != "none":
+        check_nothing_lost(world, _lost(world, inputs, rounds))
     with shown("train") as step:
         for label, own in rounds.items():
 
@@ -100,8 +103,7 @@ def train_one(
         engine, homes = pooled_engine(world, cohorts)
     work = overridden(config.train.work, config.train.method_work.get(label, {}))
     members = _members(world, label, homes) if separable(algorithm) else {}
-    base = f"{label}-{short(digest(_identity(world, label, homes, begin)))}"
-    name = _conversation(world, engine, rounds, base, members)
+    name = _conversation(world, engine, rounds, _base(world, label, homes, begin), members).name
     folder = _folder(world, name)
     folder.write(BEGUN, b"")  # marks the conversation as this coordinator's
     if members:
@@ -151,6 +153,33 @@ def train_one(
     }
 
 
+class Found(NamedTuple):
+    """The name of a conversation. lost: what a hospital says of the finished one before it, which it lost; empty: there
+    is none, or somebody asked for a new one.
+    """
+
+    name: str
+    lost: str = ""
+
+
+def _lost(world: World, inputs: Mapping[str, Path], rounds: Mapping[str, int]) -> dict[str, str]:
+    """Method -> what a hospital says, of each whose finished training would be made again. rounds: by method."""
+    found = {}
+    for label, own in rounds.items():
+        homes, algorithm = cohorts_for(world.config, inputs, label), world.config.train.methods[label]
+        if algorithm.name == CENTRAL:
+            continue
+        members = _members(world, label, homes) if separable(algorithm) else {}
+        base = _base(world, label, homes, start_in(world, inputs, label))
+        found[label] = _conversation(world, world.engine, own, base, members).lost
+    return {label: complaint for label, complaint in found.items() if complaint}
+
+
+def _base(world: World, label: str, homes: Cohorts, begin: Start | None) -> str:
+    """How the names of a method's conversations begin."""
+    return f"{label}-{short(digest(_identity(world, label, homes, begin)))}"
+
+
 def matrices(state: Message) -> dict[str, Json]:
     """Matrices between sites in a method's state: name -> `sites` and `values`, (K, K); only finite ones."""
     sites = as_list(state.facts.get("sites", []))
@@ -161,28 +190,31 @@ def matrices(state: Message) -> dict[str, Json]:
     return found
 
 
-def _conversation(world: World, engine: Engine, rounds: int, base: str, members: Mapping[str, str]) -> str:
+def _conversation(world: World, engine: Engine, rounds: int, base: str, members: Mapping[str, str]) -> Found:
     """The name of the conversation to continue, or of a new one. rounds: of the method. members: of one that sites may
     leave and join; it does not continue if the reply of a site would now be another.
 
     A new one is begun with `--fresh`, if the coordinator's state is corrupt, if a site lost its models of a finished
     one, and if sites know a conversation that the coordinator has lost: no round is ever requested twice.
     """
+    lost = ""
     for attempt in count_up():
         name = world.run(f"{base}-{attempt}" if attempt else base)
         folder = _folder(world, name)
-        mine = folder.has(BEGUN)
-        replies = engine.ask(
-            Call(world.run("holds"), 0, "holds", {}), _everyone(engine, {"runs": {name: _state(folder, name, rounds)}})
-        ).replies
+        mine, state = folder.has(BEGUN), _state(folder, name, rounds)
+        asked = Call(world.run("holds"), 0, "holds", {})
+        replies = engine.ask(asked, _everyone(engine, {"runs": {name: state}})).replies
         if not mine and not any(reply.facts["known"] for reply in replies.values()):
-            return name
+            return Found(name, lost)
         later = _folder(world, world.run(f"{base}-{attempt + 1}")).has(BEGUN)
         known = _known(folder)
         same = all(known.get(site, code) == code for site, code in members.items())
         old = {site: reply for site, reply in replies.items() if not members or site in known}
-        if mine and not later and not world.fresh and same and _usable(folder, name, old):
-            return name
+        if mine and not later and not world.fresh and same:
+            if _usable(folder, name, old):
+                return Found(name)
+            said = {site: reply.facts["complaint"] for site, reply in sorted(old.items())}
+            lost = next((f"{site}: {told}" for site, told in said.items() if told and state != "begun"), "")
     raise RuntimeError("unreachable")
 
 

@@ -22,7 +22,7 @@ from evaluation.protocols import Table
 from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow
 from evaluation.wording import Words
-from federation.conversation import newest
+from federation.conversation import newest_whole
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
 from privacy.message import Json, as_list, as_mapping, losses_of
@@ -110,7 +110,7 @@ def _curves(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
     """This hospital's validation losses by round, from its memory."""
     curves: dict[str, Curve] = {}
     for method in methods_of(facts):
-        finite = losses_of(newest(hospital.conversation(str(method["train_run"]))).facts)
+        finite = losses_of(newest_whole(hospital.conversation(str(method["train_run"]))).facts)
         if finite:
             curves[str(method["label"])] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
     return [

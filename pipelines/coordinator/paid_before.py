@@ -1,0 +1,50 @@
+"""A finished training that patients paid for, and whose models are lost, is paid again only if a person says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipelines.coordinator.world import World
+from pipelines.runs.runner import CALL
+from pipelines.settings.config import Config
+from pipelines.settings.privacy import PatientLevel
+
+
+class PaidBefore(ValueError):
+    """Patients would pay again for what they paid for once, and nobody asked for it. Nothing was charged."""
+
+
+def check_nothing_lost(world: World, lost: Mapping[str, str]) -> None:
+    """Check that no training would be paid again unasked, before anything is. lost: method -> what its hospital says.
+
+    Raises:
+        PaidBefore: some would.
+    """
+    config = world.config
+    if not lost or not isinstance(config.privacy, PatientLevel) or "train" in world.spend:
+        return
+    said = "; ".join(f"{label}: {complaint}" for label, complaint in lost.items())
+    how = "in a folder of its own the run pays, too"
+    if not world.command.startswith(CALL):
+        how = f"to pay: {world.command} --from train --spend"
+    raise PaidBefore(
+        f"a training that was finished and paid for is damaged ({said}). To train {', '.join(lost)} and to score it "
+        f"again would cost a patient {_price(config, [*lost])} at most; nothing was charged. Put the files back from a "
+        f"backup; {how}"
+    )
+
+
+def _price(config: Config, labels: list[str]) -> str:
+    """ε of these methods at each site, in words."""
+    from pipelines.coordinator.spending import planned
+    from privacy.dp.accounting import cost  # accountants: seconds
+
+    delta = config.privacy.delta if isinstance(config.privacy, PatientLevel) else 0.0
+    found = {
+        site: f"{cost([event for label in labels for event in planned(config, label, site).events], delta).epsilon:.3g}"
+        for site in config.sites
+        if site not in config.outside
+    }
+    if len({*found.values()}) == 1:
+        return f"ε = {next(iter(found.values()))}"
+    return f"ε = {', '.join(f'{epsilon} at {site}' for site, epsilon in found.items())}"
