@@ -12,7 +12,7 @@ from pipelines.data.examples import open_source
 from pipelines.data.intake import WaitingStudy, foreseen_rejection
 from pipelines.data.labels import open_table
 from pipelines.data.pseudonym import normalized
-from pipelines.data.sources import TableLabels
+from pipelines.data.sources import PictureSource, TableLabels
 from pipelines.data.study import Rejected
 from pipelines.hospital.files import Files, files_of, settings_of
 from pipelines.hospital.hospital import Hospital
@@ -50,8 +50,12 @@ def foreseen(hospital: Hospital, question: Ingest) -> Foreseen:
 
 
 def table_problems(files: Files, question: Ingest) -> tuple[str, ...]:
-    """What is wrong with a hospital's table of labels."""
+    """What is wrong with a hospital's table of labels, or of pictures."""
     try:
+        if isinstance(files.source, PictureSource):
+            from pipelines.data.pictures.reader import check_table  # readers are slow to import
+
+            check_table(files.source)
         if isinstance(files.labels, TableLabels):
             open_table(files.labels, _classes(question))
     except ValueError as error:

@@ -123,7 +123,14 @@ def loose_pictures(folder: str, images: Pictures) -> Intake:
     return Intake(tuple(waiting), tuple(listed.rejected), listed.items, 0, UNIT)
 
 
-def _of_table(source: PictureSource, root: Path, maps: Maps | None, classes: tuple[str, ...]) -> Listed:
+def check_table(source: PictureSource) -> None:
+    """Read a source's table, if it has one, and no folder. Raises: ValueError: it cannot be read, or lacks a column."""
+    if source.table is not None:
+        _chosen_lines(source)
+
+
+def _chosen_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, dict[str, str]]]]:
+    """All lines of a source's table, and the chosen ones. Raises: as `check_table`."""
     try:
         header, everything = read_lines(Path(source.table or ""))
         lines = chosen(everything, source.where)
@@ -135,6 +142,11 @@ def _of_table(source: PictureSource, root: Path, maps: Maps | None, classes: tup
     if missing := [name for name in columns if name not in header]:
         hint = "; with masks, label may be null" if source.masks and source.label in missing else ""
         raise ValueError(f"source.table: no column {', '.join(missing)}; see the names in its first line{hint}")
+    return everything, lines
+
+
+def _of_table(source: PictureSource, root: Path, maps: Maps | None, classes: tuple[str, ...]) -> Listed:
+    everything, lines = _chosen_lines(source)
     named = Counter(line[source.image] for _, line in lines)
     entries: list[Entry] = []
     rejected = refused(everything)
