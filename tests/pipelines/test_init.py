@@ -309,6 +309,17 @@ def test_a_draft_of_pictures_that_is_not_filled_in_does_not_pass_check(missing, 
     assert not missing or f"no column {missing}" in capsys.readouterr().err
 
 
+def test_a_line_that_says_the_separator_is_no_column(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = phantom(tmp_path / "p", patients=4)
+    table = folder / "labels.csv"
+    table.write_text("sep=;\r\n" + table.read_text().replace(",", ";"))
+    shutil.rmtree(folder / "masks" / "lesion", ignore_errors=True)
+    assert drafted(folder, capsys, "--out", "my.yaml")[0] == Exit.OK
+    text = Path("my.yaml").read_text()
+    assert "sep=" not in text and "patient: patient" in text
+
+
 def test_odd_real_files_give_a_marked_draft_and_no_failure(data, tmp_path, monkeypatch, capsys):
     if not (data / "dicom_zoo").is_dir():
         pytest.skip(f"no odd files below {data}")

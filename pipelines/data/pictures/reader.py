@@ -23,7 +23,7 @@ from pipelines.data.pictures.pixels import read_picture as read_picture
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import PictureSource
 from pipelines.data.study import Item, Rejected, Unusable
-from pipelines.data.tables.csv_file import Line, chosen, read_lines, refused
+from pipelines.data.tables.csv_file import Line, chosen, no_column, read_lines, refused
 from privacy.system_errors import of_machine
 
 UNNAMED = "No line of the table names it. Add a line, or take the picture away."
@@ -141,7 +141,7 @@ def _chosen_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, di
     columns = [name for name in (source.image, source.patient, source.label) if name is not None]
     if missing := [name for name in columns if name not in header]:
         hint = "; with masks, label may be null" if source.masks and source.label in missing else ""
-        raise ValueError(f"source.table: no column {', '.join(missing)}; see the names in its first line{hint}")
+        raise ValueError(f"source.table: {no_column(missing, header)}{hint}")
     return everything, lines
 
 

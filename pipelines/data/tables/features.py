@@ -26,7 +26,7 @@ from pipelines.data.label_classes import class_number, value_problems
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
-from pipelines.data.tables.csv_file import chosen, line_items, read_lines, refused
+from pipelines.data.tables.csv_file import chosen, line_items, no_column, read_lines, refused
 from privacy.message import Json, number_of
 from privacy.settings_error import refuse
 from privacy.system_errors import of_machine
@@ -63,7 +63,7 @@ def open_lines(
     wanted = (*images.numbers, *images.categories, *([source.label] if labelled else []))
     needed = [*wanted, *([source.patient] if source.patient else [])]
     if missing := [name for name in needed if name not in header]:
-        raise ValueError(f"source.file: no column {', '.join(missing)}; see the names in its first line")
+        raise ValueError(f"source.file: {no_column(missing, header)}")
     waiting = [
         WaitingStudy(
             _patient(source, number, line),
