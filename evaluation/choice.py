@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import Words, counted, listed, number, signed
 
 SAME = "the same prediction for every patient"
+ONE_CLASS = "its test patients have one class only"
+NO_STRUCTURE = "none of its test patients has what is to be found"
 PRIMARY = (AUC.name, DICE.name)
 """Measures that compare models in words: the first one that is available."""
 
@@ -58,12 +60,14 @@ class OwnScores:
     """Scores of hospitals' own models on their own test patients, sorted once: there can be a thousand hospitals.
 
     measure: that compares models in words; empty if none is available. scores: of methods by (site, measure), without
-    baselines and missing values; floors: the baseline by (site, measure).
+    baselines and missing values; floors: the baseline by (site, measure). alike: hospitals whose counted test patients
+    give no method a value of `measure`, since there is nothing to tell apart, and the words for it.
     """
 
     measure: str
     scores: Mapping[tuple[str, str], Mapping[str, ScoreRow]]
     floors: Mapping[tuple[str, str], ScoreRow]
+    alike: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, site: str, measure: str) -> Mapping[str, ScoreRow]:
         """A hospital's scores, by method."""
@@ -81,7 +85,19 @@ def own_scores(rows: Sequence[ScoreRow]) -> OwnScores:
             floors.setdefault(key, row)
         elif math.isfinite(row.value):
             scores.setdefault(key, {})[row.method] = row
-    return OwnScores(primary(rows), scores, floors)
+    measure = primary(rows)
+    held = [row for row in rows if row.protocol == PRIVATE and row.measure == measure and row.method not in FLOORS]
+    alike = {row.sites[0]: why for row in held if (why := _without_contrast(row))}
+    return OwnScores(
+        measure, scores, floors, {site: why for site, why in alike.items() if (site, measure) not in scores}
+    )
+
+
+def _without_contrast(row: ScoreRow) -> str:
+    """Why test patients can tell no model from another; empty if they can, or their counts are noised."""
+    if math.isfinite(row.value) or row.noise or (row.positives and row.negatives):
+        return ""
+    return ONE_CLASS if row.measure == AUC.name else NO_STRUCTURE if not row.positive_patients else ""
 
 
 def decisions(
@@ -137,6 +153,8 @@ def _optimism(values: Floats) -> float:
 
 
 def _decision(site: str, models: Sequence[Model], own: OwnScores, recommendation: Recommendation | None) -> Decision:
+    if site in own.alike:
+        return Decision(site, "", "", (), recommendation)
     scored, ranked = own.at(site, own.measure), _ranked(site, models, own, recommendation)
     better = [method for method, _ in ranked if method in scored and is_better(scored[method], own)]
     withdrawn: list[str] = []
@@ -202,7 +220,8 @@ def _in_words(one: Decision, models: Sequence[Model], own: OwnScores, reference:
     top = max(whole.values(), key=lambda row: row.value, default=None)
     gone = listed([f"{m} ({guess(scored[m], own)})" if m in scored else m for m in one.withdrawn])
     if not one.method:
-        return Choice(one.site, "", "", "", None, (_none(one, models, gone), *_above(one, whole, own)), top, one.final)
+        none = _none(one, models, gone, own.alike.get(one.site, ""))
+        return Choice(one.site, "", "", "", None, (none, *_above(one, whole, own)), top, one.final)
     score = scored.get(one.method)
     other = None if top is None or score is None or top.value <= score.value else top
     said = [
@@ -221,7 +240,9 @@ def _in_words(one: Decision, models: Sequence[Model], own: OwnScores, reference:
     return Choice(one.site, one.method, file, one.by, score, tuple(said), other)
 
 
-def _none(one: Decision, models: Sequence[Model], gone: str) -> str:
+def _none(one: Decision, models: Sequence[Model], gone: str, alike: str) -> str:
+    if alike:
+        return f"No model can be recommended: {alike}, so nothing can be assessed there."
     does = "does" if len(one.withdrawn) == 1 else "do"
     guessing = f"{gone} {does} no better than guessing on the test patients"
     if not one.final:

@@ -65,6 +65,35 @@ def compare_classes(held: Mapping[str, Sequence[int]], names: Sequence[str]) -> 
     )
 
 
+def strange_counting(held: Mapping[str, Sequence[int]], names: Sequence[str], strange: Mapping[str, int]) -> str:
+    """Hospitals that probably count classes from another number, by their labels alone; empty if none does.
+
+    There the first class, or the last, is missing, and some labels are no class at all: counted from 1, the classes
+    0, 1, 2 are 1, 2, 3. held: as in `compare_classes`, of two classes too. strange: hospital -> its studies whose
+    labels are no class.
+    """
+    found = [
+        f"{site} has no example of {', '.join(gone)}, and {strange[site]} of its studies have labels that are no class"
+        for site, own in held.items()
+        if strange.get(site)
+        and (gone := [name for name, times in ((names[0], own[0]), (names[-1], own[-1])) if not times])
+    ]
+    text = "it may count classes from another number, so that one finding has two classes; correct its labels"
+    return "; ".join(f"{one}: {text}" for one in found)
+
+
+def one_class(splits: Mapping[str, Sequence[int]], names: Sequence[str]) -> str:
+    """What nothing can be told apart from at a hospital: one class alone, of all or of the test; empty if there are
+    more. splits: examples of each class by split.
+    """
+    every = [name for c, name in enumerate(names) if any(own[c] for own in splits.values())]
+    tested = [name for name, times in zip(names, splits.get("test", ()), strict=False) if times]
+    if len(every) != 1 and len(tested) != 1:
+        return ""
+    whose, only = ("has", every[0]) if len(every) == 1 else ("has test patients of", tested[0])
+    return f"{whose} one class only, {only}: nothing can be assessed there, and no model is recommended there"
+
+
 def of_class(kind: str, name: str) -> str:
     """The name of a measure of one class."""
     return f"{kind} {name}"

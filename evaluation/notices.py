@@ -15,9 +15,9 @@ from evaluation.attacks import (
     strongest,
 )
 from evaluation.choice import direction, guess, own_scores
-from evaluation.classes import compare_classes
+from evaluation.classes import TWO, compare_classes, strange_counting
 from evaluation.harmony import Harmony
-from evaluation.records import Missing, Model, RunPage, SiteCounts, SitePage
+from evaluation.records import Missing, Model, RunPage, SitePage, SplitCount
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import READABLE, Words, counted, listed
 from privacy.release.statement import Audit, Statement
@@ -50,7 +50,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
         *_budgets(page.statements),
         *_vetoes(page.harmony),
         *_scores(page.scores, page.reference, page.words, page.classes),
-        *_unlike_classes(page.sites, page.classes),
+        *_unlike_classes(page),
         *_quarantine(rejected, page.words, "the table of patients gives the reasons", "whom"),
         *_withdrawn([(s.site, [k.run for k in s.withdrawn.knew]) for s in held]),
     )
@@ -79,6 +79,7 @@ def site_notices(page: SitePage) -> tuple[Notice, ...]:
         *_budgets(said),
         *_vetoes(page.harmony),
         *_scores(page.scores, page.reference, page.words, page.classes),
+        *_own_classes(page),
         *_quarantine(rejected, page.words, "see the section Quarantine for reasons and remedies", "quarantine"),
         *_withdrawn([(page.site, [k.run for k in page.withdrawn.knew])]),
     )
@@ -187,6 +188,10 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Seq
                 f"its {words.examples} may differ from the others'; let it keep its own model."
             )
             yield Notice("A hospital loses", text, "scores")
+    for why in dict.fromkeys(held.alike.values()):
+        at = listed([site for site, text in held.alike.items() if text == why])
+        text = f"{at}: {why}, so nothing can be assessed there, and no model is recommended on such scores."
+        yield Notice("Not assessable", text, "scores")
     if poor:
         text = f"Scores rest on too few test patients{noise} to be judged: {listed(poor)}."
         yield Notice("Not assessable", text, "scores")
@@ -196,13 +201,35 @@ def _gain(row: ScoreRow) -> str:
     return f" ({row.gain:+.3f})".replace("-", "−")
 
 
-def _unlike_classes(sites: Sequence[SiteCounts], names: Sequence[str]) -> Iterator[Notice]:
-    """Only where all hospitals count images exactly: of a noised count nobody knows whether it is 0."""
-    if any(site.released or any(len(split.classes) != len(names) for split in site.splits) for site in sites):
+def _unlike_classes(page: RunPage) -> Iterator[Notice]:
+    """Only where hospitals count images exactly: of a noised count nobody knows whether it is 0."""
+    if page.structures:
         return
-    held = {site.site: [sum(own) for own in zip(*(s.classes for s in site.splits), strict=True)] for site in sites}
-    if said := compare_classes(held, names):
+    told = {site.site: own for site in page.sites if not site.released and (own := _held(site.splits, page.classes))}
+    yield from _strange(told, page.classes, {site.site: site.rejected.get("bad_label", 0) for site in page.sites})
+    if len(told) == len(page.sites) and (said := compare_classes(told, page.classes)):
         yield Notice("Classes", f"{said[:1].upper()}{said[1:]}.")
+
+
+def _own_classes(page: SitePage) -> Iterator[Notice]:
+    own = _held(page.splits, page.classes)
+    if own and not page.structures:
+        strange = {page.site: sum(one.reason == "bad_label" for one in page.quarantine)}
+        yield from _strange({page.site: own}, page.classes, strange)
+
+
+def _strange(held: Mapping[str, Sequence[int]], names: Sequence[str], strange: Mapping[str, int]) -> Iterator[Notice]:
+    if said := strange_counting(held, names or TWO.names, strange):
+        yield Notice("Classes", f"{said}.")
+
+
+def _held(splits: Sequence[SplitCount], names: Sequence[str]) -> list[int]:
+    """Images of each class in all splits; of two classes those without and with a finding; empty if not counted."""
+    if names:
+        counted_all = all(len(one.classes) == len(names) for one in splits)
+        return [sum(own) for own in zip(*(one.classes for one in splits), strict=True)] if counted_all else []
+    positives = sum(one.positives for one in splits)
+    return [sum(one.images for one in splits) - positives, positives]
 
 
 def _quarantine(rejected: Mapping[str, int], words: Words, where: str, link: str) -> Iterator[Notice]:

@@ -71,11 +71,14 @@ class ReadStudy:
 
 @dataclass(frozen=True)
 class WaitingStudy:
-    """A study that is not read yet. read: reads it, or raises `Unusable`."""
+    """A study that is not read yet. read: reads it, or raises `Unusable`. foresee: raises what `read` would, as far as
+    names, labels and masks tell it; it reads no image.
+    """
 
     patient: str
     study: str
     read: Callable[[], ReadStudy]
+    foresee: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -216,11 +219,20 @@ def _rests() -> float:
 
 def read_study(waiting: WaitingStudy) -> ReadStudy | Rejected:
     """Read one study. Any error in its bytes becomes a rejection, never an exception."""
+    return _unless_unusable(waiting.study, waiting.read)
+
+
+def foreseen_rejection(waiting: WaitingStudy) -> Rejected | None:
+    """Why a study cannot be used, as far as it is known without its image; None if nothing speaks against it."""
+    return _unless_unusable(waiting.study, waiting.foresee)
+
+
+def _unless_unusable(study: str, do: Callable[[], T]) -> T | Rejected:
     try:
-        with readable(waiting.study):
-            return waiting.read()
+        with readable(study):
+            return do()
     except Unusable as error:
-        return Rejected(waiting.study, error.reason, error.detail)
+        return Rejected(study, error.reason, error.detail)
 
 
 def no_masks(count: int) -> NDArray[np.uint8]:

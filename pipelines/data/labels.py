@@ -22,7 +22,7 @@ from pipelines.data.label_classes import class_number, shortened, value_problems
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels
 from pipelines.data.study import Unusable
-from pipelines.data.tables.csv_file import Line, read_lines
+from pipelines.data.tables.csv_file import Line, no_column, read_lines
 from privacy.settings_error import refuse
 from privacy.system_errors import of_machine
 
@@ -131,9 +131,7 @@ def open_table(settings: TableLabels, classes: tuple[str, ...] = ()) -> Table:
         raise ValueError(f"labels.file: {settings.file!r} cannot be read ({error})") from error
     missing = [column for column in columns if column not in header]
     if missing:
-        raise ValueError(
-            f"labels.file: {settings.file!r} has no column {', '.join(missing)}; see the names in its first line"
-        )
+        raise ValueError(f"labels.file: {settings.file!r} has {no_column(missing, header)}")
     rows: dict[str, list[Row]] = {}
     for line in lines:
         if isinstance(line, Unusable):

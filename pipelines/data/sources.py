@@ -209,10 +209,10 @@ class TableSource:
     comma if there is none. patient: the column that names the patient; null = each line is a patient, named by its
     number (1 = first). Removing a line would renumber those after it, so a withdrawn patient is excluded by number
     and the line stays; differential privacy is defined accordingly, for two tables that differ in whether a line is
-    excluded. label: the column of the label; it is positive above `positive_above`, or where the task names its classes
-    the name of one. values: text in this column -> class, as in `PictureSource`. missing: texts that stand for a
-    missing value; a line that misses a feature is not used. where: column -> values; only lines with one of them are
-    used.
+    excluded. label: the column of the label: 0 and 1, or where the task names its classes the name of one. Of other
+    numbers those above `positive_above` are positive; without it a line with another number is not used. values: text
+    in this column -> class, as in `PictureSource`. missing: texts that stand for a missing value; a line that misses a
+    feature is not used. where: column -> values; only lines with one of them are used.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -223,7 +223,7 @@ class TableSource:
     separator: Separator | None = None
     patient: str | None = None
     label: str
-    positive_above: float = 0.0
+    positive_above: float | None = None
     values: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ("", "?", "NA")
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -231,7 +231,7 @@ class TableSource:
     def __post_init__(self) -> None:
         if len(set(self.columns)) < len(self.columns):
             refuse([Problem(("columns",), f"must differ from each other, found {list(self.columns)}")])
-        if self.values and self.positive_above != 0.0:
+        if self.values and self.positive_above is not None:
             refuse([Problem(("positive_above",), "values say which class a label is; remove one of the two")])
 
 

@@ -16,6 +16,7 @@ from pipelines.data.contents import HEAD, is_dicom
 from pipelines.data.dicom.reader import SUFFIXES, index_dicom
 from pipelines.data.dicom.segmentation import read_seg
 from pipelines.data.folder import OF_SYSTEM
+from pipelines.data.grids.geometry import reading_order
 from pipelines.data.images import Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, tried
@@ -74,7 +75,8 @@ def open_studies(
     sessions = Counter(patient for patient, _ in {(found.patient, found.session) for found in index.candidates})
     context = ReadingContext(source, labels, images, known, glands, visits, sessions, target)
     waiting = tuple(
-        WaitingStudy(one.patient, one.study, partial(_read_study, one, context)) for one in index.candidates
+        WaitingStudy(one.patient, one.study, partial(_read_study, one, context), partial(_foresee_study, one, context))
+        for one in index.candidates
     )
     return Intake(waiting, index.rejected, index.items, index.unselected, UNITS[images.values])
 
@@ -113,6 +115,31 @@ def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
         raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
     told = (study.evidence, study.percentiles) if context.images.values == "adc" else ("", None)
     return ReadStudy(study.patient, study.study, examples, labels, scanner(study.facts), *told, candidate)
+
+
+def _foresee_study(candidate: Candidate, context: ReadingContext) -> None:
+    """Raise what `_read_study` would for the names of masks, and for labels in a table. Where the gland's mask says
+    which slices are used, it is read.
+    """
+    if isinstance(context.known, Masks):
+        _mask_file(context.known, candidate, "no_label", context)
+    if context.gland is not None:
+        _mask_file(context.gland, candidate, "no_gland", context)
+    if isinstance(context.known, Table):
+        _from_table(candidate, _labelled_slices(candidate, context), context)
+
+
+def _labelled_slices(candidate: Candidate, context: ReadingContext) -> Sequence[int]:
+    """The slices whose labels `_read_study` takes from a table."""
+    by_slice = isinstance(context.known, Table) and context.known.by_slice
+    columns, rows, slices = (*candidate.shape, 1, 1)[:3]
+    if isinstance(context.images, Volumes) or not by_slice:
+        return range(slices)
+    volume = Volume(np.broadcast_to(np.uint8(0), (columns, rows, slices)), candidate.affine)
+    if context.images.slices != "gland" or context.gland is None:
+        return range(reading_order(volume).values.shape[2])
+    mask = _mask(context.gland, candidate, "no_gland", context)
+    return [int(place) for place in prepare_slices(volume, lesion=None, gland=mask, images=context.images).position]
 
 
 def as_adc(study: Study, source: Source) -> tuple[Study, float]:
@@ -166,15 +193,19 @@ def _volume_label(study: Study, examples: Examples, slices: int, context: Readin
     return max(_from_table(study, range(slices), context))
 
 
-def _from_table(study: Study, slices: Sequence[int], context: ReadingContext) -> list[int]:
+def _from_table(study: Study | Candidate, slices: Sequence[int], context: ReadingContext) -> list[int]:
     if not isinstance(context.known, Table):
         raise TypeError(f"a table of labels is needed, found {type(context.known).__name__}")
     return table_labels(context.known, study.patient, study.study, slices, alone=context.visits[study.patient] == 1)
 
 
-def _mask(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Volume:
+def _mask_file(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Path:
     visits = context.sessions[study.patient]
-    path = find_mask(masks, study.patient, missing=missing, session=study.session, visits=visits)
+    return find_mask(masks, study.patient, missing=missing, session=study.session, visits=visits)
+
+
+def _mask(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Volume:
+    path = _mask_file(masks, study, missing, context)
     try:
         return read_mask(path, masks.segment)
     except Unusable as error:

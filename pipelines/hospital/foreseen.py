@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from pipelines.data.cohort import matched, names_of
 from pipelines.data.examples import open_source
+from pipelines.data.intake import WaitingStudy, foreseen_rejection
 from pipelines.data.labels import open_table
 from pipelines.data.pseudonym import normalized
-from pipelines.data.sources import TableLabels
+from pipelines.data.sources import PictureSource, TableLabels
+from pipelines.data.study import Rejected
 from pipelines.hospital.files import Files, files_of, settings_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.intake import read_as_asked
@@ -47,8 +50,12 @@ def foreseen(hospital: Hospital, question: Ingest) -> Foreseen:
 
 
 def table_problems(files: Files, question: Ingest) -> tuple[str, ...]:
-    """What is wrong with a hospital's table of labels."""
+    """What is wrong with a hospital's table of labels, or of pictures."""
     try:
+        if isinstance(files.source, PictureSource):
+            from pipelines.data.pictures.reader import check_table  # readers are slow to import
+
+            check_table(files.source)
         if isinstance(files.labels, TableLabels):
             open_table(files.labels, _classes(question))
     except ValueError as error:
@@ -64,7 +71,7 @@ def _read_whole(hospital: Hospital, question: Ingest) -> Foreseen:
     counts = {name: int(str(read.facts[name])) for name in ("patients", "studies", "images")}
     line = ", ".join(f"{number:,} {name}" for name, number in counts.items())
     used = int(str(read.facts.get("source_studies", counts["studies"])))
-    problems = _rejections(hospital, Counter(one.reason for one in read.rejected), used)
+    problems = _rejections(hospital, Counter(one.reason for one in read.rejected), used, read.rejected)
     splits = as_mapping(read.facts["splits"])
     told = {split: as_mapping(splits[split])["patients"] for split in ("train", "test")}
     problems += [f"no patient in the {split} split" for split, number in told.items() if not number]
@@ -74,19 +81,23 @@ def _read_whole(hospital: Hospital, question: Ingest) -> Foreseen:
 def _looked_into(hospital: Hospital, files: Files, question: Ingest) -> Foreseen:
     settings, classes = settings_of(hospital), _classes(question)
     opened = open_source(files.source, files.labels, question.images, files.gland, known(question.target), classes)
-    some = read_some(opened, settings.readers)
     called = names_of(opened.waiting, hospital.key())
-    out, left = {*map(normalized, settings.exclude)}, opened.waiting
-    if isinstance(files.labels, TableLabels):
-        rows = open_table(files.labels, classes).rows
-        left = tuple(one for one in opened.waiting if normalized(one.patient) in rows or one.patient in rows)
-    unlabelled = len(opened.waiting) - len(left)
-    usable = {one.patient for one in left if not out & called.get(one.patient, set())}
-    reasons = Counter(one.reason for one in opened.rejected) + Counter({"no_label": unlabelled})
-    problems = _rejections(hospital, reasons, len(opened.waiting) - unlabelled)
+    out = {*map(normalized, settings.exclude)}
+    asked_for = [one for one in opened.waiting if not out & called.get(one.patient, set())]
+    rejected = [*opened.rejected]
+    left: list[WaitingStudy] = []
+    for one in asked_for:
+        if (why := foreseen_rejection(one)) is None:
+            left.append(one)
+        else:
+            rejected.append(why)
+    some = read_some(replace(opened, waiting=tuple(left)), settings.readers)
+    rejected += some.rejected
+    problems = _rejections(hospital, Counter(one.reason for one in rejected), len(left) - len(some.rejected), rejected)
     if some.rejected and not some.read:
         told = ", ".join(sorted({f"{one.reason}: {one.detail}" for one in some.rejected}))
         problems.append(f"each of the {len(some.rejected)} studies that were read was rejected ({told})")
+    usable = {one.patient for one in left}
     problems += _too_few(question, len(usable), settings.test)
     asked = {"test": settings.test, "exclude": settings.exclude}
     misspelt = {key: len(names) - matched(names, called) for key, names in asked.items()}
@@ -102,10 +113,16 @@ def _classes(question: Ingest) -> tuple[str, ...]:
     return tuple(known(question.classes) or ())
 
 
-def _rejections(hospital: Hospital, reasons: Mapping[str, int], used: int) -> list[str]:
-    """A problem if more studies are rejected than the hospital's `max_rejected` allows, or none is left."""
+def _rejections(
+    hospital: Hospital, reasons: Mapping[str, int], used: int, examples: Sequence[Rejected] = ()
+) -> list[str]:
+    """A problem if more studies are rejected than the hospital's `max_rejected` allows, or none is left. examples: of
+    rejected studies, of which the first with each reason is told.
+    """
     rejected, most = sum(reasons.values()), settings_of(hospital).max_rejected
-    told = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()) if count)
+    first = {one.reason: f", as {one.study}: {one.detail}" for one in reversed(examples)}
+    found = [f"{reason} ({count}{first.get(reason, '')})" for reason, count in sorted(reasons.items()) if count]
+    told = ", ".join(found)
     if rejected / max(1, rejected + used) > most:
         of = f"{rejected} of {rejected + used} studies would be rejected"
         return [f"{of}, and max_rejected allows {most:.0%}: {told}"]

@@ -26,7 +26,7 @@ MEANING: Mapping[str, str] = {
     "b_values": "b-values are missing, or too close to each other for a fit; send the whole series",
     "bad_affine": "the header places the image nowhere in space; convert it again",
     "bad_split": "the patient is in two splits, or in one of another name; give one of train, validation, test",
-    "bad_label": "a label is neither 0 nor 1, or contradicts another; correct the table",
+    "bad_label": "a label is neither 0 nor 1, or contradicts another; correct the table, or say what its texts mean",
     "bad_padding": "the header's padding value does not fit its bits, and pixels may have it; export it again",
     "bad_mask": "the mask cannot be used; draw or convert it again",
     "bad_tag": "a header value has the wrong form; export it again",

@@ -13,7 +13,7 @@ import enum
 import json
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -62,6 +62,7 @@ ALLOWED = {
 }
 PATIENTS = frozenset(("exclude", "test", "where", "select"))  # keys of a site whose values may name patients
 ROOMS = frozenset(("federation", "harmonize", "personalize", "pipelines", "privacy"))
+MISSING = "missing; add it"
 PASSES = 6
 """The greatest number of checks, each without the wrong values of the one before."""
 
@@ -83,7 +84,9 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
             `FilesMissing` if only files are missing.
     """
     with permitting("all", unless_set=True):  # a person wrote these settings here, and chose what they name
-        settings, problems = _checked(document, kind)
+        settings, found = _checked(document, kind)
+        problems = _without_second(found)
+        problems += _unfilled(document, problems)
         absent = [] if missing is None else missing(document.data)
     told = {problem.where for problem in problems}
     files = [problem_at(document, problem) for problem in absent if problem.where not in told]
@@ -92,6 +95,36 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
     if files:
         raise FilesMissing(files)
     return settings
+
+
+def _without_second(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems without a missing key that is there, misspelt."""
+    meant = _meant(problems)
+    return [one for one in problems if not (one.where in meant and one.message == MISSING)]
+
+
+def _meant(problems: Sequence[Problem]) -> list[Path]:
+    """The places of the keys that unknown ones were probably meant for."""
+    guesses = [(one, re.match(r"unknown key \(did you mean '([^']*)'", one.message)) for one in problems]
+    return [(*one.where[:-1], guess[1]) for one, guess in guesses if guess]
+
+
+def _unfilled(document: Document, told: Sequence[Problem]) -> list[Problem]:
+    """Texts that a draft marks to be filled in, and of which no problem is told."""
+    places = [where for where in _texts(document.data, FILL_IN) if not any(beside(one, where) for one in told)]
+    text = f"{FILL_IN} is what a draft writes where it does not know; replace it as the comments beside it say"
+    return [problem_at(document, Problem(where, text)) for where in places]
+
+
+def _texts(data: Json, text: str, where: Path = ()) -> Iterator[Path]:
+    """The places of a text."""
+    if isinstance(data, str) and data.strip() == text:
+        yield where
+    parts: Iterable[tuple[str | int, Json]] = (
+        data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    )
+    for key, value in parts:
+        yield from _texts(value, text, (*where, key))
 
 
 def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]]:
@@ -114,7 +147,7 @@ def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]
         data, more = without(kind, data, [problem.where for problem in (*new, *around)], gone)
         if not more:
             break
-        gone += more
+        gone += [*more, *_meant(new)]
     return None, problems or told
 
 
@@ -234,7 +267,7 @@ def _problems_of_error(error: ErrorDetails, document: Document, kind: type) -> l
             message = f"unknown key{_guess(str(path[-1]), allowed)}; allowed: {_listed(allowed)}"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             path = (*located(document.data, error["loc"][:-1]), error["loc"][-1])
-            message = "missing; add it" if isinstance(path[-1], str) else f"missing; found only {shown(error['input'])}"
+            message = MISSING if isinstance(path[-1], str) else f"missing; found only {shown(error['input'])}"
         case "union_tag_invalid":
             tag = error["ctx"]["discriminator"].strip("'")
             path = (*located(document.data, error["loc"]), tag)

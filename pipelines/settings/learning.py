@@ -110,6 +110,7 @@ class Training:
             Problem((group, label), f"no such method; methods are {', '.join(self.methods)}")
             for group in ("method_work", "method_model", "method_images", "method_start")
             for label in sorted(set(getattr(self, group)) - set(self.methods))
+            if self.methods
         ]
         for label in set(self.method_work) & set(self.methods):
             try:

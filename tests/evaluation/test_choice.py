@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from evaluation import choice, figures, notices, reliability
 from evaluation.attacks import MembershipRow, membership_verdict
+from evaluation.classes import Classes
 from evaluation.grid import decided
 from evaluation.histograms import count
 from evaluation.leaving import Left, departures, of_patients
 from evaluation.metrics import AUC
+from evaluation.recommendation import Recommendation
 from evaluation.records import Model
 from evaluation.scoring import label_measures, score_rows
 from evaluation.wording import Words
@@ -145,3 +147,28 @@ def test_a_model_that_guesses_is_not_recommended(rows):
     assert (one.method, one.by) == ("good", "validation") and one.said[0].startswith("In place of blind")
     (one,) = choice.decisions([good], rows)
     assert (one.method, one.withdrawn) == ("good", ())
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("only", [0, 1])
+@pytest.mark.parametrize("loss", [0.1, NAN])
+def test_where_test_patients_have_one_class_nothing_is_recommended_and_it_is_said(classes, only, loss):
+    rng, tables = np.random.default_rng(1), {}
+    for method in ("local", "fedavg"):
+        p = rng.dirichlet(np.ones(classes), 40)
+        y = np.arange(40) % classes
+        patient = np.arange(40)
+        tables[method] = {
+            ("a", "a"): count(y, p, patient, copies=20, seed=0, site="a"),
+            ("b", "b"): count(np.full(40, only), p, patient, copies=20, seed=0, site="b"),
+        }
+    grades = Classes(tuple("xyz"[:classes]))
+    found = score_rows(tables, reference="local", measures=label_measures(tables, grades))
+    models = [Model(site, method, loss, "f") for site in "ab" for method in tables]
+    told = [Recommendation("b", "fedavg", "local")]
+    a, b = choice.choices(choice.decisions(models, found, told), models, found, "local", Words())
+    assert (b.method, b.file) == ("", "") and "one class only" in b.said[0]
+    assert "one class only" not in " ".join(a.said)
+    texts = [one.text for one in notices._scores(found, "local", Words(), grades.several)]
+    assert sum("b: its test patients have one class only" in text for text in texts) == 1
+    assert not any(text.startswith("a:") for text in texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -12,14 +13,24 @@ from hypothesis.extra import numpy as hnp
 from sklearn.metrics import cohen_kappa_score, recall_score, roc_auc_score
 
 from evaluation import protocols, records
-from evaluation.classes import KINDS, TWO, Classes, compare_classes, mean_over, named_classes, of_class
+from evaluation.classes import (
+    KINDS,
+    TWO,
+    Classes,
+    compare_classes,
+    mean_over,
+    named_classes,
+    of_class,
+    one_class,
+    strange_counting,
+)
 from evaluation.confusion import MOST, confusion_matrices
 from evaluation.figures import dots, roc_by_class
 from evaluation.floors import unfloored, with_floor
 from evaluation.histograms import add, count
 from evaluation.intervals import percentile_interval
 from evaluation.metrics import AUC, BALANCED_ACCURACY, quadratic_kappa
-from evaluation.notices import run_notices
+from evaluation.notices import run_notices, site_notices
 from evaluation.report import coordinator_page, site_page
 from evaluation.scoring import label_measures, score_rows
 from evaluation.support import judged, support, support_of
@@ -180,6 +191,39 @@ def test_a_class_that_nobody_has_is_named(held, gone):
     said = compare_classes(dict(enumerate(held)), NAMES)
     assert f"no hospital has an example of {gone};" in said
     assert not compare_classes(dict(enumerate((*held, (1, 1, 1, 1)))), NAMES) and not compare_classes({}, NAMES)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=4), min_size=1, max_size=3),
+    st.lists(st.integers(0, 2), min_size=3, max_size=3),
+    st.sampled_from([2, 4]),
+)
+def test_labels_that_are_no_class_where_the_first_or_last_is_missing_are_a_sign_of_another_counting(held, bad, many):
+    own = {f"h{place}": counts[:many] for place, counts in enumerate(held)}
+    strange = {f"h{place}": number for place, number in enumerate(bad)}
+    said = strange_counting(own, NAMES[:many], strange)
+    for site, counts in own.items():
+        assert (site in said) == (bool(strange[site]) and not (counts[0] and counts[-1]))
+        splits = {"train": (0,) * many, "test": counts}
+        assert bool(one_class(splits, NAMES[:many])) == (sum(map(bool, counts)) == 1)
+
+
+@pytest.mark.parametrize("names", [(), NAMES[:3]])
+@pytest.mark.parametrize(("bad", "first", "told"), [(3, 0, True), (0, 0, False), (3, 4, False)])
+def test_both_pages_say_that_a_hospital_counts_from_another_number(names, bad, first, told):
+    classes = (first, 9, 7) if names else ()
+    split = records.SplitCount("train", 9, 16 + first, 16, classes)
+    shared = {"title": "T", "run": "r", "date": "", "simulation": True, "reference": "", "classes": names}
+    run = records.RunPage(
+        what="", sites=(records.SiteCounts("b", (split,), {"bad_label": bad}),), scores=(), gains=(), methods=(),
+        left=(), missing=(), stages=(), settings="", commands=(), pictures=(), **shared,
+    )  # fmt: skip
+    gone = tuple(records.Quarantined("s", "bad_label", "") for _ in range(bad))
+    site = records.SitePage(site="b", splits=(split,), scores=(), left=(), quarantine=gone, **shared)
+    for found in (run_notices(run), site_notices(site)):
+        assert any("another number" in one.text for one in found) == told
+    masked = run_notices(replace(run, structures=("lesion",)))
+    assert not any("another number" in one.text for one in masked)
 
 
 def test_the_rarest_class_of_a_mean_makes_no_hospital_weak(pages):

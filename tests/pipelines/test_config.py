@@ -229,6 +229,47 @@ def test_one_wrong_value_is_one_problem_and_nothing_that_follows_from_it_is_told
     assert beside_it == {}
 
 
+@pytest.mark.parametrize("name", ["prostate_adc.yaml", *(pytest.param(p.name, marks=pytest.mark.slow) for p in RUNS)])
+def test_a_misspelt_key_is_one_problem(name):
+    """A key that is missing because it is misspelt is told once; and an empty group is told, not what it lacks."""
+    text = next(path for path in RUNS if path.name == name).read_text()
+    good = read_yaml(text, environment={"CONSILIUM_DATA": "/data"}).data
+
+    def told(said: object) -> list[str]:
+        try:
+            validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+        except ConfigError as error:
+            return [str(each) for each in error.problems]
+        return []
+
+    twice = {}
+    for path in places_in(good):
+        said = copy.deepcopy(good)
+        group = said
+        for part in path[:-1]:
+            group = group[part]
+        group[f"{path[-1]}x"] = group.pop(path[-1])
+        problems = told(said)
+        unknown = [text for text in problems if f"did you mean '{path[-1]}'" in text]
+        twice |= {path: problems} if unknown and len(problems) > 1 else {}
+    assert twice == {}
+    for path in (("sites",), ("train", "methods")):
+        said = copy.deepcopy(good)
+        put(*path, {})(said)
+        others = [text for text in told(said) if " are " in text or "nobody to share" in text]
+        assert not any(text.rstrip().endswith(" are") or "nobody to share" in text for text in others), others
+
+
+@pytest.mark.parametrize("place", ["title", "device", "runs"])
+def test_what_a_draft_leaves_to_be_filled_in_is_refused(place):
+    settings = yaml.safe_load(TEXT)
+    put(place, "FILL IN")(settings)
+    put("sites", "north", "source", "folder", "FILL IN")(settings)
+    with pytest.raises(ConfigError) as caught:
+        validate(parsed(yaml.safe_dump(settings), environment={}), Config)
+    assert place in {problem.path for problem in caught.value.problems}
+
+
 def folder_of(site: str, folder: str):
     def change(settings):
         settings["sites"][site] = {

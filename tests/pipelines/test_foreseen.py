@@ -71,6 +71,49 @@ def all_but_one_excluded(made: dict[str, Any], folder: Path) -> None:
     made["sites"]["a"]["exclude"] = names[1:]
 
 
+def half_of_lines(change: Callable[[str], list[str]]) -> Callable[[dict[str, Any], Path], None]:
+    """Change the lines of every second patient in the table of labels."""
+
+    def of_text(text: str) -> str:
+        header, *lines = text.splitlines()
+        names = sorted({line.split(",")[0] for line in lines})
+        new = [change(line) if names.index(line.split(",")[0]) % 2 else [line] for line in lines]
+        return "\n".join([header, *(line for some in new for line in some)]) + "\n"
+
+    return text_in("labels.csv", of_text)
+
+
+def labelled(label: str) -> Callable[[str], list[str]]:
+    return lambda line: [f"{line.rsplit(',', 1)[0]},{label}"]
+
+
+def twice(line: str) -> list[str]:
+    first, label = line.rsplit(",", 1)
+    return [line, f"{first},{1 - int(label)}"]
+
+
+def glands(change: Callable[[Path], object]) -> Callable[[dict[str, Any], Path], None]:
+    def mutate(made: dict[str, Any], folder: Path) -> None:
+        for path in sorted((folder / "files" / "masks" / "gland").iterdir())[::2]:
+            change(path)
+
+    return mutate
+
+
+def lesions_named(pattern: str) -> Callable[[dict[str, Any], Path], None]:
+    def mutate(made: dict[str, Any], folder: Path) -> None:
+        lesions = folder / "files" / "masks" / "gland"
+        made["sites"]["a"]["labels"] = {"kind": "mask", "folder": str(lesions), "pattern": pattern}
+
+    return mutate
+
+
+def only_gland_slices(made: dict[str, Any], folder: Path) -> None:
+    """A line is missing for a slice that is used, as the gland's mask says."""
+    made["images"]["slices"] = "gland"
+    half_of_lines(lambda line: [] if ",1," in line or ",2," in line else [line])(made, folder)
+
+
 TABLES = {
     "nothing": lambda made, folder: None,
     "another label column": said("sites", "a", "source", "label", value="sick"),
@@ -89,6 +132,7 @@ TABLES = {
     "a pinned name": said("sites", "a", "test", value=["p3"]),
     "all excluded": said("sites", "a", "exclude", value=[f"p{n}" for n in range(24)]),
     "no rejection allowed": said("sites", "a", "max_rejected", value=0.0),
+    "1 for no and 2 for yes": text_in("t.csv", lambda text: text.replace(",1\n", ",2\n").replace(",0\n", ",1\n")),
 }
 FILES = {
     "nothing": lambda made, folder: None,
@@ -102,6 +146,17 @@ FILES = {
     "nothing selected": said("sites", "a", "source", "select", value={"ImageType": "T2"}),
     "all but one excluded": all_but_one_excluded,
     "a range": said("sites", "a", "max_rejected", value=0.0),
+    "ja and nein at half": half_of_lines(labelled("nein")),
+    "a contradiction at half": half_of_lines(twice),
+    "a slice without a line at half": half_of_lines(lambda line: [] if ",2," in line else [line]),
+    "no label at half": half_of_lines(labelled("")),
+    "label 2 at half": half_of_lines(labelled("2")),
+    "a slice that is no number at half": half_of_lines(lambda line: [line.replace(",1,", ",one,")]),
+    "no gland mask at half": glands(Path.unlink),
+    "another name of half of the gland masks": glands(lambda path: path.rename(path.with_name(f"X{path.name}"))),
+    "masks of lesions of another name": lesions_named("X{patient}.nii.gz"),
+    "masks of lesions": lesions_named("{patient}.nii.gz"),
+    "only slices of the gland": only_gland_slices,
 }
 
 

@@ -290,6 +290,36 @@ def test_pictures_with_a_table_become_a_site_for_each_source(data, tmp_path, mon
     assert "HAM_0" not in Path("my.yaml").read_text()
 
 
+@pytest.mark.parametrize("missing", ["patient", "label", ""])
+def test_a_draft_of_pictures_that_is_not_filled_in_does_not_pass_check(missing, tmp_path, monkeypatch, capsys):
+    """Without the column of patients, or of labels, the draft says FILL IN, and --check names the column."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    columns = [name for name in ("image", "patient", "label") if name != missing]
+    rows = []
+    for number in range(16):
+        Image.new("RGB", (16, 16), (number, 9, 9)).save(folder / f"{number}.png")
+        row = {"image": f"{number}.png", "patient": f"p{number}", "label": str(number % 2)}
+        rows.append(",".join([*(row[name] for name in columns), f"note {number}"]))
+    (folder / "table.csv").write_text("\n".join([",".join([*columns, "note"]), *rows]) + "\n")
+    code, _, _ = drafted(folder, capsys, "--out", "my.yaml")
+    assert (code == Exit.OK) == (not missing) and ("FILL IN" in Path("my.yaml").read_text()) == bool(missing)
+    assert (run_main(["my.yaml", "--check"]) == Exit.OK) == (not missing)
+    assert not missing or f"no column {missing}" in capsys.readouterr().err
+
+
+def test_a_line_that_says_the_separator_is_no_column(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = phantom(tmp_path / "p", patients=4)
+    table = folder / "labels.csv"
+    table.write_text("sep=;\r\n" + table.read_text().replace(",", ";"))
+    shutil.rmtree(folder / "masks" / "lesion", ignore_errors=True)
+    assert drafted(folder, capsys, "--out", "my.yaml")[0] == Exit.OK
+    text = Path("my.yaml").read_text()
+    assert "sep=" not in text and "patient: patient" in text
+
+
 def test_odd_real_files_give_a_marked_draft_and_no_failure(data, tmp_path, monkeypatch, capsys):
     if not (data / "dicom_zoo").is_dir():
         pytest.skip(f"no odd files below {data}")

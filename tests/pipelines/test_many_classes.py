@@ -139,3 +139,33 @@ def test_classes_that_no_hospital_has_are_named_at_once_and_on_the_page(tmp_path
     assert "no hospital has an example of 0; leave it out" in capsys.readouterr().err
     assert main(["tables.yaml"]) == 0
     assert "No hospital has an example of 0; leave it out" in Path("runs/tables/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "told"),
+    [
+        ("0", [], "b has one class only, negative: nothing can be assessed there"),
+        ("12", ["0", "1", "2"], ""),
+        ("1212123", ["0", "1", "2"], "b has no example of 0, and 3 of its studies have labels that are no class"),
+        ("1111112", [], "b has no example of negative, and 3 of its studies have labels that are no class"),
+    ],
+)
+def test_one_class_and_another_counting_at_one_hospital_are_told_at_once(
+    labels, classes, told, tmp_path: Path, capsys
+) -> None:
+    """Where the other hospital has all classes."""
+    sites = {}
+    for site, texts in {"a": "012" if classes else "01", "b": labels}.items():
+        rows = "".join(f"{site}{number},{number % 7},{texts[number % len(texts)]}\n" for number in range(24))
+        (tmp_path / f"{site}.csv").write_text(f"id,age,grade\n{rows}")
+        sites[site] = {
+            "source": {"kind": "table", "file": str(tmp_path / f"{site}.csv"), "patient": "id", "label": "grade"}
+        }
+    said = {"name": "tables", "sites": sites, "images": {"kind": "features", "numbers": ["age"]}, "privacy": "none"}
+    train = {"schedule": {"rounds": 1}, "methods": {"fedavg": {"name": "fedavg"}}, "work": {"lr": 0.1, "batch": 8}}
+    said |= {"model": {"name": "mlp"}, "train": train, "evaluate": {"copies": 0}, "runs": str(tmp_path)}
+    said |= {"task": {"kind": "classification", "classes": classes}} if classes else {}
+    (tmp_path / "tables.yaml").write_text(yaml.safe_dump(said))
+    assert main([str(tmp_path / "tables.yaml"), "--until", "ingest"]) == 0
+    heard = capsys.readouterr().err
+    assert told in heard and bool(told) == ("another number" in heard or "one class only" in heard)

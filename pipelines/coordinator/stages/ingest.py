@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evaluation.classes import compare_classes
+from evaluation.classes import compare_classes, one_class, strange_counting
 from pipelines.coordinator.permissions import check_permitted, permissions_from
 from pipelines.coordinator.spaces import complaint_about
 from pipelines.coordinator.witness import asked_to_survey
@@ -79,7 +79,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         asked_for, told = dict.fromkeys(sites, Message(scale, facts)), counting(step, 2 * len(sites), len(sites))
         replies = world.ask_each(dict.fromkeys(sites, name), "ingest", asked_for, told=told)
         found: dict[str, Mapping[str, Json]] = {site: replies[site].facts for site in sites}
-        if odd := _odd_classes(world.config, found):
+        for odd in _odd_classes(world.config, found):
             print_remark(odd)
     (out / "sites.json").write_text(json.dumps(found, indent=1, sort_keys=True))
     problems = [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]
@@ -123,10 +123,24 @@ def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _odd_classes(config: Config, found: Mapping[str, Mapping[str, Any]]) -> str:
-    """What is odd about the hospitals' classes beside each other, where all of them count images exactly."""
-    held = {site: facts["classes"] for site, facts in found.items() if "classes" in facts and "released" not in facts}
-    return compare_classes(held, config.task.names) if len(held) == len(found) else ""
+def _odd_classes(config: Config, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is odd about the hospitals' classes, of those that count images exactly."""
+    told = {site: facts for site, facts in found.items() if "released" not in facts}
+    if config.task.target is not None:
+        return []
+    held = {site: _of_classes(facts) for site, facts in told.items()}
+    names = config.task.names
+    strange = {site: facts["rejected_by_reason"].get("bad_label", 0) for site, facts in told.items()}
+    odd = [compare_classes(held, names) if len(held) == len(found) else "", strange_counting(held, names, strange)]
+    for site, facts in told.items():
+        alone = one_class({split: _of_classes(own) for split, own in facts["splits"].items()}, names)
+        odd.append(f"{site} {alone}" if alone else "")
+    return [text for text in odd if text]
+
+
+def _of_classes(counts: Mapping[str, Any]) -> list[int]:
+    """Images of each class."""
+    return list(counts.get("classes") or (counts["images"] - counts["positives"], counts["positives"]))
 
 
 def _too_few(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:

@@ -76,6 +76,17 @@ def map_name(pattern: str, image: str) -> str:
     return pattern.replace(STEM, image[: len(image) - len(end)]).replace(IMAGE, image)
 
 
+def find_map(maps: Maps, image: str) -> Path:
+    """The file of a picture's label map. Raises: Unusable: `no_mask`."""
+    file = map_name(maps.pattern, image)
+    path = resolved(maps.folder / file)
+    if not path.is_relative_to(maps.folder) or not path.is_file():
+        raise Unusable(
+            "no_mask", f"there is no mask {file!r} for it below the masks' folder. Add it, or drop the picture."
+        )
+    return path
+
+
 def read_map(maps: Maps, image: str, shown: Shown) -> Map:
     """The classes (height, width) of an upright picture's pixels.
 
@@ -84,12 +95,7 @@ def read_map(maps: Maps, image: str, shown: Shown) -> Map:
             without a class); `mask_size` (it does not have the picture's size); or `mask_turned` (EXIF turns the
             picture, and it is unknown whether the mask was drawn before or after).
     """
-    file = map_name(maps.pattern, image)
-    path = resolved(maps.folder / file)
-    if not path.is_relative_to(maps.folder) or not path.is_file():
-        raise Unusable(
-            "no_mask", f"there is no mask {file!r} for it below the masks' folder. Add it, or drop the picture."
-        )
+    path = find_map(maps, image)
     try:
         with readable(path.name), Image.open(path, formats=FORMATS) as opened:
             if getattr(opened, "n_frames", 1) > 1:

@@ -17,13 +17,13 @@ from pipelines.data.images import Pictures, Target
 from pipelines.data.index import folder_problems
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, no_masks, tried
 from pipelines.data.label_classes import class_number, value_problems
-from pipelines.data.pictures.label_maps import SUFFIXES, Maps, map_name, open_maps
+from pipelines.data.pictures.label_maps import SUFFIXES, Maps, find_map, map_name, open_maps
 from pipelines.data.pictures.pixels import read_pair
 from pipelines.data.pictures.pixels import read_picture as read_picture
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import PictureSource
 from pipelines.data.study import Item, Rejected, Unusable
-from pipelines.data.tables.csv_file import Line, chosen, read_lines, refused
+from pipelines.data.tables.csv_file import Line, chosen, no_column, read_lines, refused
 from privacy.system_errors import of_machine
 
 UNNAMED = "No line of the table names it. Add a line, or take the picture away."
@@ -91,7 +91,12 @@ def open_pictures(
         raise ValueError("; ".join(problems))
     shared = Counter(map_name(maps.pattern, one.name) for one in listed.entries) if maps else Counter[str]()
     waiting = tuple(
-        WaitingStudy(one.patient, one.study, partial(_read_picture_study, one, root, images, maps, shared))
+        WaitingStudy(
+            one.patient,
+            one.study,
+            partial(_read_picture_study, one, root, images, maps, shared),
+            partial(_foresee_picture, one, root, maps, shared),
+        )
         for one in listed.entries
     )
     seen = maps.classes if maps else ()
@@ -118,7 +123,14 @@ def loose_pictures(folder: str, images: Pictures) -> Intake:
     return Intake(tuple(waiting), tuple(listed.rejected), listed.items, 0, UNIT)
 
 
-def _of_table(source: PictureSource, root: Path, maps: Maps | None, classes: tuple[str, ...]) -> Listed:
+def check_table(source: PictureSource) -> None:
+    """Read a source's table, if it has one, and no folder. Raises: ValueError: it cannot be read, or lacks a column."""
+    if source.table is not None:
+        _chosen_lines(source)
+
+
+def _chosen_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, dict[str, str]]]]:
+    """All lines of a source's table, and the chosen ones. Raises: as `check_table`."""
     try:
         header, everything = read_lines(Path(source.table or ""))
         lines = chosen(everything, source.where)
@@ -129,7 +141,12 @@ def _of_table(source: PictureSource, root: Path, maps: Maps | None, classes: tup
     columns = [name for name in (source.image, source.patient, source.label) if name is not None]
     if missing := [name for name in columns if name not in header]:
         hint = "; with masks, label may be null" if source.masks and source.label in missing else ""
-        raise ValueError(f"source.table: no column {', '.join(missing)}; see the names in its first line{hint}")
+        raise ValueError(f"source.table: {no_column(missing, header)}{hint}")
+    return everything, lines
+
+
+def _of_table(source: PictureSource, root: Path, maps: Maps | None, classes: tuple[str, ...]) -> Listed:
+    everything, lines = _chosen_lines(source)
     named = Counter(line[source.image] for _, line in lines)
     entries: list[Entry] = []
     rejected = refused(everything)
@@ -203,27 +220,32 @@ def _checked(
     return patient, label
 
 
+def _foresee_picture(one: Entry, root: Path, maps: Maps | None, shared: Mapping[str, int] | None) -> None:
+    """Raise what `_read_picture_study` would for missing files and for masks of several pictures."""
+    if one.stamp is None or not resolved(one.path).is_relative_to(root) or not one.path.is_file():
+        raise Unusable(
+            "no_picture", f"there is no file {one.path.name!r} for it below the folder. Add it, or drop its line."
+        )
+    if maps is None:
+        return
+    if (count := (shared or {}).get(map_name(maps.pattern, one.name), 1)) > 1:
+        raise Unusable("ambiguous_mask", f"{count} pictures would have one mask. Put {{image}} into its pattern.")
+    find_map(maps, one.name)
+
+
 def _read_picture_study(
     one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None = None
 ) -> ReadStudy:
-    path = one.path
-    if one.stamp is not None:
-        return steady({path: one.stamp}, lambda: _read(one, root, images, maps, shared))
-    raise Unusable("no_picture", f"there is no file {path.name!r} for it below the folder. Add it, or drop its line.")
+    _foresee_picture(one, root, maps, shared)
+    return steady({} if one.stamp is None else {one.path: one.stamp}, lambda: _read(one, images, maps))
 
 
-def _read(one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None) -> ReadStudy:
-    path, none = one.path, no_masks(1)
-    if not resolved(path).is_relative_to(root) or not path.is_file():
-        raise Unusable(
-            "no_picture", f"there is no file {path.name!r} for it below the folder. Add it, or drop its line."
-        )
+def _read(one: Entry, images: Pictures, maps: Maps | None) -> ReadStudy:
+    none = no_masks(1)
     if maps is None:
-        picture, mask = read_picture(path, images), none
+        picture, mask = read_picture(one.path, images), none
     else:
-        if (count := (shared or {}).get(map_name(maps.pattern, one.name), 1)) > 1:
-            raise Unusable("ambiguous_mask", f"{count} pictures would have one mask. Put {{image}} into its pattern.")
-        picture, labels = read_pair(path, images, maps, one.name)
+        picture, labels = read_pair(one.path, images, maps, one.name)
         mask = labels[None]
     label = one.label if one.label is not None else int(mask.any())
     examples = Examples(picture[None], none, none, np.zeros(1, np.float32), mask)

@@ -21,6 +21,9 @@ Line: TypeAlias = dict[str, str] | Unusable
 SEPARATORS: Mapping[Separator, str] = {"comma": ",", "semicolon": ";", "tab": "\t"}
 MARK = b"\xef\xbb\xbf"  # the byte-order mark with which some programs begin a UTF-8 file
 LINE_ENDS = re.compile(rb"\r\n|\r|\n")
+REMOVE = "remove all lines above the names of the columns"
+SAYS_SEPARATOR = re.compile(r'"?sep=([,;\t])"?[,;\s]*', re.IGNORECASE)
+"""A line that spreadsheets write above the header, or above the first patient."""
 
 
 def read_lines(
@@ -29,7 +32,7 @@ def read_lines(
     """Column names and lines of a table of patients: each line is read separately, so that none can change another.
 
     So a quoted text must end on its line: otherwise a quote that is not closed would include the lines of other
-    patients, up to the next quote. Empty lines are skipped.
+    patients, up to the next quote. Empty lines are skipped, and so is a first line `sep=;`, which says the separator.
 
     names: of the columns, if the file has no header line. separator: None = the most frequent one in the header line,
     or a comma if there is no header line, since the first line is then a patient.
@@ -39,22 +42,47 @@ def read_lines(
         (`unreadable`): it is not UTF-8, a quote is not closed, or it has more fields than there are names.
 
     Raises:
-        OSError, ValueError, csv.Error: the file or its header line cannot be read, or is empty, or no line can be read.
+        OSError, ValueError, csv.Error: the file or its header line cannot be read, or is empty, or no line can be read;
+            or a title or comment stands above the header line.
     """
-    raw = LINE_ENDS.split(_whole(path).removeprefix(MARK))
-    sign = SEPARATORS[separator or "comma"]
+    said, raw = _separator_said([line for line in LINE_ENDS.split(_whole(path).removeprefix(MARK)) if line.strip()])
+    sign = SEPARATORS[separator] if separator else said or SEPARATORS["comma"]
     if names:
         header = _checked(names)
     else:
-        start = next((place for place, line in enumerate(raw) if line.strip()), 0)
-        first = _decoded(raw[start])
-        sign = SEPARATORS[separator] if separator else _delimiter(first)
-        header, raw = _checked(next(csv.reader([first], delimiter=sign, strict=True), [])), raw[start + 1 :]
+        first = _decoded(raw[0]) if raw else ""
+        sign = sign if separator or said else _delimiter(first)
+        header = _checked(next(csv.reader([first], delimiter=sign, strict=True), []))
+        _refuse_title(first, header)
+        raw = raw[1:]
     found = [_line(line, sign, header, alone=bool(names)) for line in raw if line.strip()]
     lines = [line for line in found if isinstance(line, Unusable) or any(line.values())]
     if (bad := [line for line in lines if isinstance(line, Unusable)]) and len(bad) == len(lines):
-        raise ValueError(f"none of its {len(lines)} lines can be read; the first: {bad[0].detail}")
+        title = "" if names else f" If the first line of the file is a title, {REMOVE}."
+        raise ValueError(f"none of its {len(lines)} lines can be read; the first: {bad[0].detail}{title}")
     return header, lines
+
+
+def _separator_said(raw: Sequence[bytes]) -> tuple[str | None, Sequence[bytes]]:
+    """The separator that a first line `sep=;` says, and the lines after it."""
+    said = SAYS_SEPARATOR.fullmatch(raw[0].decode(errors="replace")) if raw else None
+    return (said[1], raw[1:]) if said else (None, raw)
+
+
+def no_column(missing: Sequence[str], header: Sequence[str]) -> str:
+    """That a table lacks columns, in words; its only name may be a title."""
+    title = f"; if that is a title, {REMOVE}" if len(header) == 1 else ""
+    return f"no column {', '.join(missing)}; see the names in its first line{title}"
+
+
+def _refuse_title(first: str, header: Sequence[str]) -> None:
+    """Refuse a first line that is no header: a comment, or one text above several columns.
+
+    Raises:
+        ValueError: it is.
+    """
+    if first.startswith("# ") or sum(map(bool, header)) == 1 < len(header):
+        raise ValueError(f"its first line is a title or a comment; {REMOVE}")
 
 
 def _whole(path: Path) -> bytes:
@@ -113,10 +141,13 @@ def read_csv(path: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dic
         OSError, ValueError, csv.Error: the file cannot be read, is empty, or a line has more fields than the header.
     """
     text = _decoded(path.read_bytes().removeprefix(MARK))
-    reader = csv.DictReader(
-        io.StringIO(text, newline=""), list(names) or None, delimiter=_delimiter(text), restval="", strict=True
-    )
+    top, _, rest = text.partition("\n")
+    said = SAYS_SEPARATOR.fullmatch(top.rstrip("\r"))
+    text, sign = (rest, said[1]) if said else (text, _delimiter(text))
+    reader = csv.DictReader(io.StringIO(text, newline=""), list(names) or None, delimiter=sign, restval="", strict=True)
     header = _checked(reader.fieldnames or [])
+    if not names:
+        _refuse_title(text.lstrip("\r\n"), header)
     reader.fieldnames = header
     lines = list(reader)
     long = [number for number, line in enumerate(lines, start=1) if None in line]

@@ -26,7 +26,7 @@ from pipelines.data.label_classes import class_number, value_problems
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
-from pipelines.data.tables.csv_file import chosen, line_items, read_lines, refused
+from pipelines.data.tables.csv_file import chosen, line_items, no_column, read_lines, refused
 from privacy.message import Json, number_of
 from privacy.settings_error import refuse
 from privacy.system_errors import of_machine
@@ -63,7 +63,7 @@ def open_lines(
     wanted = (*images.numbers, *images.categories, *([source.label] if labelled else []))
     needed = [*wanted, *([source.patient] if source.patient else [])]
     if missing := [name for name in needed if name not in header]:
-        raise ValueError(f"source.file: no column {', '.join(missing)}; see the names in its first line")
+        raise ValueError(f"source.file: {no_column(missing, header)}")
     waiting = [
         WaitingStudy(
             _patient(source, number, line),
@@ -96,7 +96,8 @@ def _read_line(
         raise Unusable("no_patient", f"the column {source.patient} is empty. Every line must name its patient.")
     if absent := [name for name in wanted if line[name] in source.missing]:
         raise Unusable("missing_value", f"no value in {', '.join(absent)}. Fill them in; lines are not imputed.")
-    named = {*images.categories, *([source.label] if (classes or source.values) else [])} - {*images.numbers}
+    graded = source.positive_above is not None and not classes
+    named = {*images.categories, *([] if graded else [source.label])} - {*images.numbers}
     numbers = {name: _number(name, line[name]) for name in wanted if name not in named}
     columns = [numbers[name] for name in images.numbers]
     for name, values in images.categories.items():
@@ -105,12 +106,21 @@ def _read_line(
     examples = Examples(row[None], no_masks(1), no_masks(1), np.zeros(1, np.float32))
     if source.label not in wanted:
         label = 0
-    elif source.label in named:
-        what = f"the column {source.label}"
-        label = class_number(line[source.label], what, classes, source.values, mend="Correct the table.")
-    else:
+    elif source.positive_above is not None and not classes:
         label = int(numbers[source.label] > source.positive_above)
+    else:
+        what = f"the column {source.label}"
+        label = class_number(line[source.label], what, classes, source.values, mend=_mend_label(source, classes))
     return ReadStudy(patient, f"line {number}", examples, [label], "unknown")
+
+
+def _mend_label(source: TableSource, classes: tuple[str, ...]) -> str:
+    if classes or source.values:
+        return "Correct the table."
+    return (
+        "Say positive_above, the number above which labels are positive (1 where 1 is no and 2 is yes), "
+        "or values: {<text>: negative, <text>: positive}, or correct the table."
+    )
 
 
 def _number(name: str, text: str) -> float:

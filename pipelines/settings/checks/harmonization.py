@@ -27,7 +27,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
         if space not in known:
             text = f"{space!r} is no space of images; known are {', '.join(known)}"
             yield Problem(("train", "method_images", label), text, needs=(("harmonize",), ("augment",)))
-    if plan is None:
+    if plan is None or not run.sites:  # `checks.sites` says that nobody is there
         return
     for problem in (*_image_problems(run, plan), *_site_problems(run, plan), *_promise_problems(run, plan)):
         yield problem if problem.where[:1] == ("images",) else problem.within("harmonize")

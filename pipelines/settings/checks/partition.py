@@ -61,7 +61,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
             yield from _one_source(other, first, name, second)
         elif _overlap(first, second):
             text = f"may choose lines that {other} chooses too; give a column of which the two take different values"
-            yield Problem(("sites", name, "source", "where"), text)
+            yield Problem(("sites", name, "source", "where"), text, needs=(("sites", other, "source"),))
     yield from _part_problems(run)
 
 
@@ -72,25 +72,28 @@ def _one_source(other: str, first: SiteSettings, name: str, second: SiteSettings
                 ("sites", name, "source"),
                 f"the same as that of {other}; give each hospital its own files, or say of both which part of this "
                 "source they have",
+                needs=(("sites", other, "source"), ("sites", other, "part")),
             )
         return
     if first.part is None or second.part is None:
         whole, dealt = (other, name) if first.part is None else (name, other)
         text = f"missing; the same source is dealt out, and {dealt} has a part of it"
-        yield Problem(("sites", whole, "part"), text)
+        yield Problem(("sites", whole, "part"), text, needs=(("sites", dealt),))
         return
     ours, theirs = second.part, first.part
     unlike = [key for key in ALIKE if getattr(ours, key) != getattr(theirs, key)]
     for key in unlike:
         text = f"{getattr(ours, key)}, and {getattr(theirs, key)} at {other}; parts of one source differ in nothing "
-        yield Problem(("sites", name, "part", key), f"{text}but number, or a patient is dealt twice")
+        yield Problem(
+            ("sites", name, "part", key), f"{text}but number, or a patient is dealt twice", needs=(("sites", other),)
+        )
     if ours.number == theirs.number and not unlike:
         text = f"{ours.number}, which {other} has; two sites would have the same patients"
-        yield Problem(("sites", name, "part", "number"), text)
+        yield Problem(("sites", name, "part", "number"), text, needs=(("sites", other),))
     for key in DEALT:
         if getattr(first, key) != getattr(second, key):
             text = f"differs from that of {other}; a source must look alike to all of its parts"
-            yield Problem(("sites", name, key), text)
+            yield Problem(("sites", name, key), text, needs=(("sites", other),))
 
 
 def _overlap(first: SiteSettings, second: SiteSettings) -> bool:

@@ -27,7 +27,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
             yield from (
                 problem.within("sites", name) for problem in kind_problems(described(site.source).kind, run.images)
             )
-        for label in sorted(set(site.methods) - set(run.train.methods)):
+        for label in sorted(set(site.methods) - set(run.train.methods)) if run.train.methods else ():
             text = f"no such method; methods are {', '.join(run.train.methods)}"
             yield Problem(("sites", name, "methods", label), text)
         for label in set(site.methods) & set(run.train.methods):

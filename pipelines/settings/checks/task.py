@@ -84,7 +84,7 @@ def _label_problems(task: Classification, site: SiteSettings) -> list[Problem]:
         found = value_problems(source.values, classes, "source")
         if isinstance(source, PictureSource) and source.label is None and len(classes) > 2:
             found.append(Problem(("source", "label"), f"a picture's masks {two} {len(classes)}; name the column"))
-        if isinstance(source, TableSource) and classes and source.positive_above != 0.0:
+        if isinstance(source, TableSource) and classes and source.positive_above is not None:
             text = "goes with the classes negative and positive, and task.classes names others; remove one of the two"
             found.append(Problem(("source", "positive_above"), text))
         return found

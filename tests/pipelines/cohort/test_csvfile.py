@@ -9,8 +9,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from pipelines.data.images import Features
+from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import SEPARATORS, chosen, read_csv, read_lines, refused
+from pipelines.data.tables.features import open_lines
 
 PLAIN = [{"a": "1", "b": "x"}, {"a": "2", "b": "y, z"}]
 
@@ -28,6 +31,27 @@ PLAIN = [{"a": "1", "b": "x"}, {"a": "2", "b": "y, z"}]
 def test_separators_line_ends_marks_and_blanks_do_not_matter(tmp_path, text):
     (tmp_path / "t.csv").write_bytes(text.encode())
     assert read_csv(tmp_path / "t.csv") == read_lines(tmp_path / "t.csv") == (["a", "b"], PLAIN)
+
+
+@pytest.mark.parametrize("sign", SEPARATORS.values())
+@pytest.mark.parametrize("line", ["sep={}", '"sep={}"', "SEP={}", "\ufeffsep={}", "sep={},,"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_first_line_that_says_the_separator_is_no_header_and_no_patient(tmp_path, sign, line, end):
+    """Its separator holds, whatever is more frequent in the header; the settings go before it."""
+    rows = [line.format(sign), f'"a, a; a"{sign}b', f"1{sign}x"]
+    (tmp_path / "t.csv").write_bytes(end.join(rows).encode())
+    found = (["a, a; a", "b"], [{"a, a; a": "1", "b": "x"}])
+    assert read_lines(tmp_path / "t.csv") == read_csv(tmp_path / "t.csv") == found
+    (tmp_path / "t.csv").write_bytes(end.join([rows[0], rows[2]]).encode())
+    assert read_lines(tmp_path / "t.csv", ["a", "b"]) == (["a", "b"], [{"a": "1", "b": "x"}])
+
+
+@pytest.mark.parametrize("title", ["# exported 2026", "Herzdaten;;", "# a;b", ";Herzdaten;", "Herzdaten", "Heart 2026"])
+def test_a_title_above_the_header_is_refused_in_words(tmp_path, title):
+    (tmp_path / "t.csv").write_text(f"{title}\nid;age;ill\np0;40;1\np1;41;0\n")
+    with pytest.raises(ValueError, match=r"remove all lines above the names of the columns") as told:
+        open_lines(TableSource(file=str(tmp_path / "t.csv"), label="ill"), Features(numbers=("age",)))
+    assert "2026" not in str(told.value) and "p0" not in str(told.value)
 
 
 @pytest.mark.parametrize("odd", ["\u2028", "\x85", "\x0c", "\x1c", "\x0b"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from pipelines.data.cohort import read_cohort
 from pipelines.data.images import IMAGES, Features
 from pipelines.data.sources import TableSource
+from pipelines.data.study import Unusable
 from pipelines.data.tables.features import (
     Moments,
     _read_line,
@@ -37,7 +39,7 @@ FEATURES = Features(numbers=("age",), categories={"pain": ("none", "some", "much
 @pytest.fixture
 def table(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("id,age,pain,ill\na,60,none,0\nb,70,some,2\nc,?,none,1\nd,80,awful,0\ne,old,much,1\nf,50,much,1\n")
+    path.write_text("id,age,pain,ill\na,60,none,0\nb,70,some,1\nc,?,none,1\nd,80,awful,0\ne,old,much,1\nf,50,much,1\n")
     return path
 
 
@@ -54,6 +56,27 @@ def test_lines_are_coded_and_what_does_not_fit_has_a_reason(table):
     assert by_patient == {"a": [60, 0, 0], "b": [70, 1, 0], "f": [50, 0, 1]}
     assert Counter(r.reason for r in rejected) == {"missing_value": 1, "unknown_category": 1, "not_a_number": 1}
     assert facts["positives"] == 2
+
+
+CODINGS = [("0", "1"), ("1", "2"), ("-1", "1"), ("0", "0.5"), ("0", "1", "9"), ("0", "1", "2", "3", "4"), ("no", "yes")]
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("above", [None, 0.0, 1.0])
+def test_a_label_is_0_or_1_or_the_settings_say_what_is_positive(coding, above, tmp_path):
+    """Without `positive_above` no line has a label by another coding: it says what to write."""
+    lines = "".join(f"p{place},60,none,{text}\n" for place, text in enumerate(coding))
+    (tmp_path / "t.csv").write_text("id,age,pain,ill\n" + lines)
+    opened = open_lines(source(tmp_path / "t.csv", positive_above=above), FEATURES)
+    for text, waiting in zip(coding, opened.waiting, strict=True):
+        number = text not in ("no", "yes")
+        if text in ("0", "1") if above is None else number:
+            assert waiting.read().labels == [int(float(text) > (above or 0.0))]
+            continue
+        with pytest.raises(Unusable, match=f"ill h.*{re.escape(repr(text))}") as refused:
+            waiting.read()
+        assert number is False or "Say positive_above" in refused.value.detail
+        assert refused.value.reason == ("bad_label" if above is None else "not_a_number")
 
 
 def test_a_file_without_header_takes_its_names_from_the_settings(tmp_path):
