@@ -103,6 +103,9 @@ KEPT_PRIVATE = (*(place for row in MODIFIERS for place in row.private), *READ_BE
 
 BLOCKS = range(0x10, 0x100)
 """Where a vendor's elements may lie (PS3.5 7.8.1)."""
+FIRST_BLOCKS = BLOCKS[:16]
+"""Those that scanners use. Elements without which an image is refused, or checked less, are only looked for here in a
+classic file: to name a parser the tags of all blocks costs as much time as to read the header."""
 
 
 def rescale_of(header: Mapping[str, Any] | Dataset) -> tuple[float, float] | None:

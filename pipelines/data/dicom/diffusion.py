@@ -19,14 +19,14 @@ from pydicom.multival import MultiValue
 from pydicom.tag import BaseTag, Tag
 
 from pipelines.data.study import Array, Unusable
-from privacy.deidentify.stored_values import B_VALUES, BLOCKS, Private, private_element
+from privacy.deidentify.stored_values import B_VALUES, FIRST_BLOCKS, Private, private_element
 
 Floats = NDArray[np.float64]
 
 B_VALUE_TAGS: tuple[BaseTag, ...] = (
     *map(Tag, ("ImageType", "SequenceName", "DiffusionBValue", "DiffusionDirectionality")),
-    *(Tag(group, block) for _, group, _ in B_VALUES for block in BLOCKS),
-    *(Tag(group, (block << 8) + low) for _, group, low in B_VALUES for block in BLOCKS),
+    *(Tag(group, block) for _, group, _ in B_VALUES for block in FIRST_BLOCKS),
+    *(Tag(group, (block << 8) + low) for _, group, low in B_VALUES for block in FIRST_BLOCKS),
 )
 SEQUENCE_NAME = re.compile(r"\*?\w+_b(\d{1,5})(?:t|#\d+)?", re.ASCII)  # *ep_b50t, ep_b1000#12
 MAPS = frozenset({"ADC", "EADC", "ADC_UNSPECIFIED", "EXP", "FA", "RA", "TENSOR", "DIFFUSION_ANISO", "CALC_BVALUE"})

@@ -31,7 +31,15 @@ from pipelines.data.dicom.stored_values import MAPS, VENDOR_TAGS, vendor_slope
 from pipelines.data.dicom.uncompressed import NEEDED, find_pixels
 from pipelines.data.headers import Frame
 from pipelines.data.study import Unusable
-from privacy.deidentify.stored_values import BLOCKS, KEYWORDS, RESCALE, SLICE_COUNTS, TILES, Private, private_element
+from privacy.deidentify.stored_values import (
+    FIRST_BLOCKS,
+    KEYWORDS,
+    RESCALE,
+    SLICE_COUNTS,
+    TILES,
+    Private,
+    private_element,
+)
 
 SHARED, OWN = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 SHARED_TAG, OWN_TAG = 0x52009229, 0x52009230
@@ -133,7 +141,9 @@ def _tags(keywords: tuple[str, ...]) -> Mapping[str, int]:
 def _asked(keywords: tuple[str, ...], diffusion: bool) -> tuple[int, ...]:
     """Tags of all elements that are read."""
     private = (*SLICE_COUNTS, TILES)
-    counts = [Tag(group, tag) for _, group, low in private for block in BLOCKS for tag in (block, block << 8 | low)]
+    counts = [
+        Tag(group, tag) for _, group, low in private for block in FIRST_BLOCKS for tag in (block, block << 8 | low)
+    ]
     tags = [*_tags(keywords).values(), *_tags((SHARED, OWN, *NEEDED)).values(), *counts]
     return (*tags, *map(Tag, VENDOR_TAGS), *(B_VALUE_TAGS if diffusion else ()))
 

@@ -111,9 +111,12 @@ def check_scales(images: Sequence[tuple[tuple[Any, ...], tuple[float, float]]], 
         same = len({rescale for _, rescale in images}) == 1
     if same:
         rows = [[_relative(one, rescale) for one in scales if one.__class__ is tuple] for scales, rescale in images]
-        numbers = np.array(rows, np.float64)
-        most = np.abs(numbers).max(axis=0)
-        same = bool((np.ptp(numbers, axis=0) <= tolerance * most).all())
+        numbers = np.array(rows, np.float64).reshape(len(rows), -1, 3)  # images, maps, numbers of `_relative`
+        slopes, intercepts, most = np.moveaxis(numbers, 2, 0)
+        same = bool(
+            (np.ptp(slopes, axis=0) <= tolerance * np.abs(slopes).max(axis=0)).all()
+            and (np.ptp(intercepts, axis=0) <= tolerance * most.max(axis=0)).all()
+        )
     if not same:
         raise Unusable(
             "mixed_values",
@@ -123,10 +126,10 @@ def check_scales(images: Sequence[tuple[tuple[Any, ...], tuple[float, float]]], 
         )
 
 
-def _relative(line: tuple[float, float], rescale: tuple[float, float]) -> tuple[float, float]:
-    """A map's slope and intercept from rescaled values instead of stored ones."""
+def _relative(line: tuple[float, float], rescale: tuple[float, float]) -> tuple[float, float, float]:
+    """A map's slope and intercept from rescaled values instead of stored ones, and of which size the latter may be."""
     slope = line[0] / rescale[0]
-    return slope, line[1] - slope * rescale[1]
+    return slope, line[1] - slope * rescale[1], max(abs(line[1]), abs(slope * rescale[1]))
 
 
 def _map(item: Dataset, signed: bool) -> Map:

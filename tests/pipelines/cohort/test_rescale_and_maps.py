@@ -16,6 +16,7 @@ from pydicom.dataset import Dataset
 from small_series import COLUMNS, ROWS, SLICES, Series
 
 from pipelines.data.dicom.reader import index_dicom
+from pipelines.data.dicom.real_world import check_scales
 from pipelines.data.dicom.stored_values import padded, vendor_slope
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Rejected, Study, Unusable
@@ -371,6 +372,19 @@ def test_a_fit_needs_maps_without_a_unit_that_agree_with_the_rescales(
     else:
         found = refused_twice(folder, tmp_path / "safe", derive="adc")
         assert found.reason == "mixed_values" and "RealWorldValueMappingSequence" in found.detail
+
+
+@pytest.mark.parametrize("intercept", [0.0, -1024.0, 7.3])
+def test_scales_that_texts_round_are_alike_and_others_are_not(intercept: float) -> None:
+    def image(slope: float, more: float = 0.0) -> tuple[tuple[Any, ...], tuple[float, float]]:
+        line = (slope * 3, intercept * slope * 3 + more)
+        return (line,), (float(f"{slope:.7g}"), float(f"{intercept * slope:.7g}"))
+
+    alike = [image(1 / (3 + k)) for k in range(9)]
+    check_scales(alike, 1e-4)
+    for odd in (((alike[0][0][0][0] * 1.01, alike[0][0][0][1]),), ((alike[0][0][0][0], alike[0][0][0][1] + 50),)):
+        with pytest.raises(Unusable, match="mixed_values"):
+            check_scales([*alike, (odd, alike[0][1])], 1e-4)
 
 
 # -- vendors' elements, wherever and however they are written ---------------------------------------------------------
