@@ -41,8 +41,16 @@ SAYS_ADC = re.compile(
     r"(?<![a-z])d?adc[ _-]?(?:maps?)?(?![a-z])|app(?:arent)?[\W_]*diff(?:usion)?[\W_]*coeff?|diffusion[\W_]*coefficient"
     r"|coefficient[\W_]+(?:apparent[\W_]+)?de[\W_]+diffusion"
 )
+DOUBT = (
+    r"(?:errors?|residuals?|variances?|sigma|uncertaint(?:y|ies)|confidence|rmse|chi[\W_]*(?:2|²|squared?)|χ[\W_]*(?:2|²)"
+    r"|std?[\W_]*dev(?:iation)?|standard[\W_]*deviations?|goodness[\W_]*of[\W_]*fit"
+    r"|r[\W_]*squared?|(?<=adc[\W_])r[\^]?[2²])"
+)
+"""What a fit leaves beside a map, often in the map's own unit: how well it fits, and how sure it is."""
+SAYS_DOUBT = re.compile(rf"(?<![a-zχ]){DOUBT}(?![a-z])")
 SAYS_OTHER = re.compile(
-    r"(?<![a-z])(?:eadc|(?<!mono[ _-])exp(?:onential)?|masks?|seg|segmentation|roi|labels?)(?![a-z])"
+    rf"(?<![a-zχ])(?:eadc|(?<!mono[ _-])exp(?:onential)?|masks?|seg|segmentation|roi|labels?|{DOUBT}|(?<=adc[\W_])std)"
+    r"(?![a-z])"
 )
 SIGNAL_WORDS = re.compile(
     r"(?<![a-z0-9])(?:dwi|dti|diff|diffusion|trace|tracew|isotropic|b[- ]?\d{1,5}|(?:calc[ _]?)?b-?val(?:ue)?|t1w?|"
@@ -68,7 +76,7 @@ SILENT = Verdict(None, "")
 
 def of_headers(values: Mapping[str, object]) -> Verdict:
     """The verdict of a header. values: DICOM keyword -> value, from a `Frame` or a sidecar with the same keywords."""
-    spoken = [voice(values) for voice in (_modality, _coded, _typed, _measured, _described, _signal)]
+    spoken = [voice(values) for voice in (_modality, _doubted, _coded, _typed, _measured, _described, _signal)]
     clear = (found for found in spoken if found.adc is not None)
     return next(clear, next((found for found in spoken if found.said), SILENT))
 
@@ -134,6 +142,12 @@ def shown(values: Mapping[str, object]) -> str:
 def _modality(values: Mapping[str, object]) -> Verdict:
     text = text_of(values.get("Modality")).strip().upper()
     return SILENT if text in ("", "MR", "OT") else Verdict(False, f"Modality says {text!r}")
+
+
+def _doubted(values: Mapping[str, object]) -> Verdict:
+    """A description of a fit's errors, asked before codes and units: they are those of the map that was fitted."""
+    text = text_of(values.get("SeriesDescription"))
+    return Verdict(False, f"SeriesDescription says {text[:80]!r}") if SAYS_DOUBT.search(text.lower()) else SILENT
 
 
 def _coded(values: Mapping[str, object]) -> Verdict:

@@ -45,6 +45,7 @@ from privacy.deidentify.profile import NotDeidentifiable, Profile
 from privacy.deidentify.quiet import quiet
 from privacy.deidentify.shift import middle
 from privacy.deidentify.spelling import days_of
+from privacy.deidentify.stored_values import listed
 from privacy.deidentify.streams import cleaned_streams
 
 __all__ = ["NotDeidentifiable", "Profile", "as_bytes", "blanking", "deidentify"]
@@ -225,8 +226,8 @@ def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
     """Copy the allowed private elements, each with its creator, into the block where they were."""
     for tag in [tag for tag in present(dataset) if tag.is_private and tag.element >= 0x1000]:
         try:
-            creator = str(dataset[tag.group, tag.element >> 8].value).strip()
-            if (creator, tag.group, tag.element & 0xFF) not in context.keep or context.known.within(creator):
+            creator = listed(dataset[tag.group, tag.element >> 8].value, int(tag), context.keep)
+            if creator is None or context.known.within(creator):
                 continue
             found = dataset[tag]
             if (value := _private_value(found, context)) is not None:

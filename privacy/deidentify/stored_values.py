@@ -1,13 +1,19 @@
 """What modifies the value of a stored pixel, declared once.
 
 The reader applies each row, a writer restores it, and de-identification keeps its elements: who adds a row here has
-added it to all three (DICOM PS3.3 C.7.5.1.1.2, C.7.6.3, C.7.6.16.2.9, C.7.6.16.2.11, C.11.1 and C.11.6).
+added it to all three (DICOM PS3.3 C.7.5.1.1.2, C.7.6.3, C.7.6.16.2.9, C.7.6.16.2.11, C.7.6.19, C.11.1 and
+C.11.6). What a missing number means, and where a vendor's element lies, is said here once, too.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydicom.dataelem import DataElement
+from pydicom.dataset import Dataset
 
 
 class Private(NamedTuple):
@@ -40,6 +46,10 @@ PADDING_ENDS = (
     ("FloatPixelPaddingValue", "FloatPixelPaddingRangeLimit"),
     ("DoubleFloatPixelPaddingValue", "DoubleFloatPixelPaddingRangeLimit"),
 )
+PALETTE = tuple(f"{colour}PaletteColorLookupTableDescriptor" for colour in ("Red", "Green", "Blue"))
+RESCALE: Mapping[str, float] = {"RescaleSlope": 1.0, "RescaleIntercept": 0.0}
+"""Keyword -> the number that changes nothing. It holds where only the other keyword is there: PS3.3 C.11.1 asks for
+both together, and some exports leave one out."""
 VENDOR_SLOPE = Private("Philips MR Imaging DD 001", 0x2005, 0x0E)
 VENDOR_INTERCEPT = Private("Philips MR Imaging DD 001", 0x2005, 0x0D)
 VENDOR_HEADER = Private("Philips MR Imaging DD 005", 0x2005, 0x0F)
@@ -48,7 +58,7 @@ VENDOR_HEADER = Private("Philips MR Imaging DD 005", 0x2005, 0x0F)
 MODIFIERS = (
     Modifier("bits", ("BitsStored", "HighBit", "PixelRepresentation"), "each"),
     Modifier("padding", tuple(keyword for ends in PADDING_ENDS for keyword in ends), "each"),
-    Modifier("rescale", ("RescaleSlope", "RescaleIntercept"), "presence"),
+    Modifier("rescale", tuple(RESCALE), "presence"),
     Modifier("unit", ("RescaleType",), "meaning"),
     Modifier("modality LUT", ("ModalityLUTSequence",), "presence", parts=("LUTDescriptor", "LUTData")),
     Modifier(
@@ -64,6 +74,7 @@ MODIFIERS = (
             *("DoubleFloatRealWorldValueFirstValueMapped", "DoubleFloatRealWorldValueLastValueMapped"),
         ),
     ),
+    Modifier("colours", ("PixelPresentation", *PALETTE), "each"),
     Modifier("brightness", ("PhotometricInterpretation", "PresentationLUTShape"), "meaning"),
     Modifier("vendor scale", (), "presence", private=(VENDOR_SLOPE, VENDOR_INTERCEPT)),
 )
@@ -71,7 +82,8 @@ MODIFIERS = (
 KEYWORDS = tuple(keyword for row in MODIFIERS for keyword in row.keywords)
 NUMBERS = (  # never altered: a file in which one is an identifier is refused
     *(keyword for ends in PADDING_ENDS for keyword in ends),
-    *("RescaleSlope", "RescaleIntercept"),
+    *RESCALE,
+    *PALETTE,
     *(part for row in MODIFIERS for part in row.parts if part != "LUTData"),
 )
 SLICE_COUNTS = (Private("GEMS_RELA_01", 0x0021, 0x4F), Private("Philips Imaging DD 001", 0x2001, 0x18))
@@ -87,3 +99,59 @@ TILES = Private("Image Private Header", 0x0065, 0x50)
 """Number of slices that United Imaging tiles into one image (GRID)."""
 READ_BESIDES = (VENDOR_HEADER, *SLICE_COUNTS, *B_VALUES, TILES)
 KEPT_PRIVATE = (*(place for row in MODIFIERS for place in row.private), *READ_BESIDES)
+
+
+BLOCKS = range(0x10, 0x100)
+"""Where a vendor's elements may lie (PS3.5 7.8.1)."""
+FIRST_BLOCKS = BLOCKS[:16]
+"""Those that scanners use. Elements without which an image is refused, or checked less, are only looked for here in a
+classic file: to name a parser the tags of all blocks costs as much time as to read the header."""
+
+
+def rescale_of(header: Mapping[str, Any] | Dataset) -> tuple[float, float] | None:
+    """Slope and intercept of a header, or of a frame's values by keyword; None if it has neither.
+
+    Raises:
+        ValueError: one is empty, no finite number, or a slope of 0; a sentence without its end says which.
+    """
+    found: dict[str, float] = {}
+    for keyword in RESCALE:
+        if keyword not in header:
+            continue
+        value = header.get(keyword)
+        number = _finite(value)
+        if number is None or (number == 0 and keyword == "RescaleSlope"):
+            needed = "a number other than 0" if keyword == "RescaleSlope" else "a number"
+            raise ValueError(f"{keyword} is {'empty' if value in (None, '') else str(value)[:40]}; {needed} is needed")
+        found[keyword] = number
+    slope, intercept = (found.get(keyword, default) for keyword, default in RESCALE.items())
+    return (slope, intercept) if found else None
+
+
+def _finite(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def private_element(dataset: Dataset, place: Private) -> DataElement | None:
+    """A vendor's element, in whichever block its creator reserved, however that is spelt; None if it is missing."""
+    tags, wanted = map(int, dataset.keys()), place.group << 16 | place.element
+    for tag in sorted(tag for tag in tags if tag & 0xFFFF00FF == wanted and (tag & 0xFFFF) >> 8 in BLOCKS):
+        creator = dataset.get((place.group, (tag & 0xFFFF) >> 8))
+        if creator is not None and _spelt(creator.value) == _spelt(place.creator):
+            return dataset[tag]
+    return None
+
+
+def listed(creator: object, tag: int, allowed: frozenset[tuple[str, int, int]]) -> str | None:
+    """The creator of a private element as the list of allowed ones spells it; None if the element is not on it."""
+    found = (name for name, group, low in allowed if (group << 16 | low) == (tag & 0xFFFF00FF))
+    return next((name for name in found if _spelt(name) == _spelt(creator)), None)
+
+
+def _spelt(creator: object) -> str:
+    """A creator as it is compared: exports change its case, and pad it."""
+    return str(creator).strip(" \0").casefold()

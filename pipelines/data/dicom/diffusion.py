@@ -19,15 +19,14 @@ from pydicom.multival import MultiValue
 from pydicom.tag import BaseTag, Tag
 
 from pipelines.data.study import Array, Unusable
-from privacy.deidentify.stored_values import B_VALUES
+from privacy.deidentify.stored_values import B_VALUES, FIRST_BLOCKS, Private, private_element
 
 Floats = NDArray[np.float64]
 
-BLOCKS = range(0x10, 0x20)  # the standard allows up to 0xFF; scanners number from 0x10, few go further
 B_VALUE_TAGS: tuple[BaseTag, ...] = (
     *map(Tag, ("ImageType", "SequenceName", "DiffusionBValue", "DiffusionDirectionality")),
-    *(Tag(group, block) for _, group, _ in B_VALUES for block in BLOCKS),
-    *(Tag(group, (block << 8) + low) for _, group, low in B_VALUES for block in BLOCKS),
+    *(Tag(group, block) for _, group, _ in B_VALUES for block in FIRST_BLOCKS),
+    *(Tag(group, (block << 8) + low) for _, group, low in B_VALUES for block in FIRST_BLOCKS),
 )
 SEQUENCE_NAME = re.compile(r"\*?\w+_b(\d{1,5})(?:t|#\d+)?", re.ASCII)  # *ep_b50t, ep_b1000#12
 MAPS = frozenset({"ADC", "EADC", "ADC_UNSPECIFIED", "EXP", "FA", "RA", "TENSOR", "DIFFUSION_ANISO", "CALC_BVALUE"})
@@ -52,7 +51,7 @@ def b_value(dataset: Dataset) -> float | None:
     if MAPS & _kinds(dataset):
         return None
     groups = dataset.get("MRDiffusionSequence") or [dataset]
-    candidates = (_standard(groups[0]), *(_private(dataset, *place) for place in B_VALUES), _named(dataset))
+    candidates = (_standard(groups[0]), *(_private(dataset, place) for place in B_VALUES), _named(dataset))
     return next((b for b in candidates if b is not None), None)
 
 
@@ -69,13 +68,11 @@ def _standard(dataset: Dataset) -> float | None:
     return 0.0 if b is None and dataset.get("DiffusionDirectionality") == "NONE" else b
 
 
-def _private(dataset: Dataset, creator: str, group: int, low: int) -> float | None:
-    try:
-        found = dataset.private_block(group, creator)[low].value
-    except KeyError:
+def _private(dataset: Dataset, place: Private) -> float | None:
+    if (found := private_element(dataset, place)) is None:
         return None
-    b = _possible(found)
-    return b if b is not None or creator != "GEMS_PARM_01" else _possible(_number(found) - GE_OFFSET)
+    b = _possible(found.value)
+    return b if b is not None or place.creator != "GEMS_PARM_01" else _possible(_number(found.value) - GE_OFFSET)
 
 
 def _named(dataset: Dataset) -> float | None:

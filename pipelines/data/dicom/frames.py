@@ -26,18 +26,27 @@ from pydicom.valuerep import AMBIGUOUS_VR
 from pipelines.data.contents import parsed
 from pipelines.data.dicom.codestream import check_unpacked
 from pipelines.data.dicom.diffusion import B_VALUE_TAGS, b_value
-from pipelines.data.dicom.stored_values import VENDOR_TAGS, vendor_slope
+from pipelines.data.dicom.real_world import unused_scales
+from pipelines.data.dicom.stored_values import MAPS, VENDOR_TAGS, vendor_slope
 from pipelines.data.dicom.uncompressed import NEEDED, find_pixels
 from pipelines.data.headers import Frame
 from pipelines.data.study import Unusable
-from privacy.deidentify.stored_values import KEYWORDS, SLICE_COUNTS, TILES
+from privacy.deidentify.stored_values import (
+    FIRST_BLOCKS,
+    KEYWORDS,
+    RESCALE,
+    SLICE_COUNTS,
+    TILES,
+    Private,
+    private_element,
+)
 
 SHARED, OWN = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 SHARED_TAG, OWN_TAG = 0x52009229, 0x52009230
 UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrameConvertedAttributesSequence")
 CLASSIC_NAMES = {"FrameType": "ImageType", "EffectiveEchoTime": "EchoTime"}  # name in groups -> classic name
 STACK = ("StackID", "InStackPositionNumber")
-OF_FRAME = ("RescaleSlope", "RescaleIntercept", "RescaleType")  # of an enhanced file, only its frames say them
+OF_FRAME = (*RESCALE, "RescaleType")  # of an enhanced file, only its frames say them
 GRID = "United Imaging GRID"
 """In a frame's values, beside keywords: its one image holds many slices as tiles."""
 
@@ -69,21 +78,24 @@ def read_frames(
         raise Unusable("missing_tag", "there is no SeriesInstanceUID; the file may be cut short. Export it again.")
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
     groups = dataset[OWN_TAG].value or [] if OWN_TAG in raw else []
-    slices, slope = _slices(dataset, raw), vendor_slope(dataset) if VENDOR_TAGS & raw.keys() else None
+    slices, slope = _slices(dataset), vendor_slope(dataset) if VENDOR_TAGS & raw.keys() else None
     if not groups or len(groups) != int(dataset.get("NumberOfFrames") or 1):
         if SHARED_TAG in raw:
             common[SHARED] = True
-        if (_private_count(dataset, raw, *TILES) or 1) > 1:
+        if (_private_count(dataset, TILES) or 1) > 1:
             common[GRID] = True
         b = b_value(dataset) if diffusion else None
         return [Frame(path, syntax, common, b_value=b, slices=slices, pixels=pixels, vendor_slope=slope)]
     shared = next(iter(dataset.get(SHARED) or []), Dataset())
     wanted = frozenset((*keywords, *STACK))
-    known: ChainMap[str, Any] = ChainMap(_flat(shared, wanted), common)
+    known: ChainMap[str, Any] = ChainMap(_flat(shared, wanted), {k: v for k, v in common.items() if k not in RESCALE})
     frames: list[Frame] = []
     for index, own in enumerate(groups):
         b = _frame_b(dataset, shared, own) if diffusion else None
+        maps = functional_groups(dataset, index, "RealWorldValueMappingSequence")
         values, scale = known.new_child(_flat(own, wanted)), vendor_slope(own) or vendor_slope(shared) or slope
+        if scales := unused_scales(maps):
+            values[MAPS] = scales
         frames.append(Frame(path, syntax, values, index, len(groups), b, slices, vendor_slope=scale))
     return frames
 
@@ -129,7 +141,9 @@ def _tags(keywords: tuple[str, ...]) -> Mapping[str, int]:
 def _asked(keywords: tuple[str, ...], diffusion: bool) -> tuple[int, ...]:
     """Tags of all elements that are read."""
     private = (*SLICE_COUNTS, TILES)
-    counts = [Tag(group, tag) for _, group, low in private for tag in (0x10, 0x1000 + low)]
+    counts = [
+        Tag(group, tag) for _, group, low in private for block in FIRST_BLOCKS for tag in (block, block << 8 | low)
+    ]
     tags = [*_tags(keywords).values(), *_tags((SHARED, OWN, *NEEDED)).values(), *counts]
     return (*tags, *map(Tag, VENDOR_TAGS), *(B_VALUE_TAGS if diffusion else ()))
 
@@ -144,7 +158,7 @@ def _own_type(tag: int) -> bool:
 def _values(
     dataset: Dataset, raw: Mapping[int, Any], keywords: tuple[str, ...], seen: dict[tuple[object, ...], Any]
 ) -> dict[str, Any]:
-    """keyword -> value, without those that are missing or empty.
+    """keyword -> value, without those that are missing or empty; an empty number of a rescale is kept, to be refused.
 
     Files of a series have most elements in common, so bytes that were seen before are not converted again.
     """
@@ -160,6 +174,9 @@ def _values(
                     found[keyword] = value
                 continue
         value = dataset.get(keyword)
+        if _empty(value) and keyword in RESCALE:
+            found[keyword] = ""
+            continue
         kept = None if _empty(value) else seen.setdefault((keyword, *_kinds(value), str(value)), value)
         if key is not None:
             seen[key] = kept
@@ -188,6 +205,8 @@ def _flat(group: Dataset, wanted: frozenset[str]) -> dict[str, Any]:
             for keyword in {name, element.keyword} & wanted:
                 if not _empty(element.value):
                     found[keyword] = element.value
+                elif keyword in RESCALE:
+                    found[keyword] = ""
     return found
 
 
@@ -214,15 +233,14 @@ def _frame_b(dataset: Dataset, shared: Dataset, own: Dataset) -> float | None:
     return b_value(merged)
 
 
-def _slices(dataset: Dataset, raw: Mapping[int, object]) -> int | None:
-    counts = (_private_count(dataset, raw, *place) for place in SLICE_COUNTS)
+def _slices(dataset: Dataset) -> int | None:
+    counts = (_private_count(dataset, place) for place in SLICE_COUNTS)
     return next((count for count in counts if count is not None), None)
 
 
-def _private_count(dataset: Dataset, raw: Mapping[int, object], creator: str, group: int, low: int) -> int | None:
-    if (group << 16) + 0x10 not in raw:
-        return None
+def _private_count(dataset: Dataset, place: Private) -> int | None:
+    found = private_element(dataset, place)
     try:
-        return int(dataset.private_block(group, creator)[low].value)
-    except (KeyError, TypeError, ValueError):
+        return None if found is None else int(found.value)
+    except (TypeError, ValueError):
         return None

@@ -24,13 +24,14 @@ from pydicom.uid import (
     RLETransferSyntaxes,
 )
 
-from pipelines.data.adc import UNSAID, factor
+from pipelines.data.adc import factor
 from pipelines.data.dicom.codestream import check_codestream
 from pipelines.data.dicom.frames import OWN, SHARED, transform_of
-from pipelines.data.dicom.stored_values import padded, vendor_slope
+from pipelines.data.dicom.real_world import Map, diffusivity_map, foreign_unit
+from pipelines.data.dicom.stored_values import padded, rescaling, vendor_slope
 from pipelines.data.dicom.uncompressed import header_of
 from pipelines.data.headers import Meaning, Reading
-from pipelines.data.study import Array
+from pipelines.data.study import Array, Unusable
 from privacy.deidentify.layouts import Layout, Rectangle, kind_of, rectangles_of
 
 DECODERS: dict[UID, str] = {
@@ -40,7 +41,6 @@ DECODERS: dict[UID, str] = {
     **dict.fromkeys(RLETransferSyntaxes, "pydicom"),
 }
 PLAIN = Reading()
-RANGE_KEYWORDS = ("RealWorldValue{}ValueMapped", "DoubleFloatRealWorldValue{}ValueMapped")
 
 
 def real_values(
@@ -56,7 +56,7 @@ def real_values(
         gives them, None if it gives none.
 
     Raises:
-        Unusable: as `padded`.
+        Unusable: as `padded`, `rescaling` and `diffusivity_map`; `mixed_unit` if a value map covers some pixels only.
         Exception: whatever the decoder raises for damaged pixels; the caller turns it into `Unusable`.
     """
     check_codestream(dataset)
@@ -107,7 +107,7 @@ def _vendor_step(dataset: Dataset, index: int, reading: Reading) -> float | None
         return None
     groups = [*(dataset.get(OWN) or [])[index : index + 1], *(dataset.get(SHARED) or [])[:1], dataset]
     slope = next((found for group in groups if (found := vendor_slope(group)) is not None), 1.0)
-    return slope * float(transform_of(dataset, index).get("RescaleSlope", 1))
+    return slope * (rescaling(transform_of(dataset, index)) or (1.0, 0.0))[0]
 
 
 def _scale_of(
@@ -115,18 +115,16 @@ def _scale_of(
 ) -> Callable[[NDArray[np.generic]], tuple[Array, str | None]]:
     """The function from stored to real values, with their unit. step: as of `_vendor_step`."""
     padding = np.float32(np.nan if reading.turned else 0)
-    item = _diffusivity_map(transform)
-    unit = cache(partial(_modality_unit, transform, item))
-    code = None if item is None else _code(item)
-    mapped = code is not None and factor(code) is not None
+    unit = cache(partial(_modality_unit, transform))
+    found, line = diffusivity_map(transform), rescaling(transform)
 
     def scaled(stored: NDArray[np.generic]) -> tuple[Array, str | None]:
         outside = padded(stored, transform)
-        inside = stored if outside is None else stored[~outside]
-        if item is not None and mapped and _covers(item, inside):
-            values, said = _mapped(stored, item), code
+        said: str | None
+        if found is not None:
+            values, said = _mapped(stored, outside, found, transform), found.unit
         else:
-            values, said = np.asarray(apply_modality_lut(stored, transform), np.float32), unit()
+            values, said = _rescaled(stored, transform, line), unit()
             values = values if step is None else values / np.float32(step)
         if reading.turned:  # NaN stands for padding there; others are refused later, as infinite values are
             values = np.nan_to_num(values, nan=np.inf, posinf=np.inf, neginf=-np.inf)
@@ -135,42 +133,64 @@ def _scale_of(
     return scaled
 
 
-def _diffusivity_map(dataset: Dataset) -> Dataset | None:
-    """The real-world value map whose unit is a diffusivity, or else the first that names a unit, or None."""
-    items: list[Dataset] = [item for item in dataset.get("RealWorldValueMappingSequence") or [] if _code(item)]
-    return next((item for item in items if factor(_code(item)) is not None), next(iter(items), None))
+def _rescaled(stored: NDArray[Any], header: Dataset, line: tuple[float, float] | None) -> Array:
+    """Values by the modality LUT, or else by slope and intercept. stored: any shape."""
+    if header.get("ModalityLUTSequence"):
+        return np.asarray(apply_modality_lut(stored, header), np.float32)
+    if line is None:
+        return np.asarray(stored, np.float32)
+    return (stored.astype(np.float64) * line[0] + line[1]).astype(np.float32)
 
 
-def _code(item: Dataset) -> str:
-    codes = item.get("MeasurementUnitsCodeSequence") or [Dataset()]
-    text = str(codes[0].get("CodeValue") or codes[0].get("CodeMeaning") or "").strip()
-    return "" if text.lower() in UNSAID else text
+def beyond_map(stored: NDArray[Any], header: Dataset) -> NDArray[np.bool_] | None:
+    """Where stored values are no padding, and outside of the range of the value map that is used; None = nowhere.
+
+    header: a file's, or a frame's meaning as in a classic file. Raises: as `real_values`.
+    """
+    found = diffusivity_map(header)
+    if found is None:
+        return None
+    outside, beyond = padded(stored, header), ~found.covers(stored)
+    beyond = beyond if outside is None else beyond & ~outside
+    return beyond if beyond.any() else None
 
 
-def _covers(item: Dataset, stored: NDArray[np.generic]) -> bool:
-    """stored: those that are no padding, any shape."""
-    if "RealWorldValueSlope" not in item:
-        return False
-    if not stored.size:
-        return True
-    first, last = (_range_limit(item, end) for end in ("First", "Last"))
-    return first is None or last is None or (first <= float(np.min(stored)) and float(np.max(stored)) <= last)
+def is_table(header: Dataset) -> bool:
+    """Whether a lookup table gives stored values their meaning. header: as of `beyond_map`."""
+    found = diffusivity_map(header)
+    return "ModalityLUTSequence" in header or (found is not None and bool(found.table))
 
 
-def _range_limit(item: Dataset, end: str) -> float | None:
-    found = (item.get(keyword.format(end)) for keyword in RANGE_KEYWORDS)
-    return next((float(value) for value in found if value is not None), None)
+def _mapped(stored: NDArray[Any], outside: NDArray[np.bool_] | None, found: Map, header: Dataset) -> Array:
+    """Values in the map's unit. Pixels beyond its range are what the rescale or LUT says: 0, which is background, or
+    in a diffusivity that it names. outside: where pixels are padded.
+    """
+    values = found.values(stored)
+    beyond = ~found.covers(stored)
+    beyond = beyond if outside is None else beyond & ~outside
+    if not beyond.any():
+        return values
+    rest, unit = _rescaled(stored[beyond], header, rescaling(header)), _modality_unit(header)
+    own, ours = factor(unit or ""), factor(found.unit)
+    if own is not None and ours is not None:
+        values[beyond] = rest * np.float32(own / ours)
+    elif not rest.any():
+        values[beyond] = 0
+    else:
+        ends = " to ".join("any" if end is None else f"{end:g}" for end in (found.first, found.last))
+        raise Unusable(
+            "mixed_unit",
+            f"the real-world value map in {found.unit} is for stored values {ends}, and {int(beyond.sum())} pixels "
+            f"hold {np.min(stored[beyond])} to {np.max(stored[beyond])}, which are neither 0 nor in a unit. Export the "
+            "series with a map for all values, or with PixelPaddingValue for those that are none.",
+        )
+    return values
 
 
-def _mapped(stored: NDArray[np.generic], item: Dataset) -> Array:
-    slope, intercept = float(item.RealWorldValueSlope), float(item.get("RealWorldValueIntercept", 0))
-    return (np.asarray(stored, np.float64) * slope + intercept).astype(np.float32)
-
-
-def _modality_unit(dataset: Dataset, item: Dataset | None) -> str | None:
+def _modality_unit(dataset: Dataset) -> str | None:
     """RescaleType or the explanation of a modality LUT, if it names a unit; else a foreign unit of the value map."""
     tables = dataset.get("ModalityLUTSequence") or [Dataset()]
     for text in (dataset.get("RescaleType"), tables[0].get("LUTExplanation"), tables[0].get("ModalityLUTType")):
         if text and (factor(str(text)) is not None or str(text) == "HU"):
             return str(text)
-    return _code(item) if item is not None and factor(_code(item)) is None else None
+    return foreign_unit(dataset)

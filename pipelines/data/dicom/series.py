@@ -37,6 +37,7 @@ from pipelines.data.grids.geometry import COSINE_TOLERANCE
 from pipelines.data.headers import Frame, text_of
 from pipelines.data.study import Unusable
 from privacy.deidentify.layouts import Layout, kind, rectangles_of
+from privacy.deidentify.stored_values import PALETTE
 
 LOSSY = frozenset({JPEGBaseline8Bit, JPEGExtended12Bit, JPEGLSNearLossless})
 ENHANCED = {
@@ -195,6 +196,20 @@ def _check_kind(frame: Frame) -> None:
         raise Unusable(
             "colour", f"{name} is {values.get('PhotometricInterpretation')}; MONOCHROME1 or MONOCHROME2 is needed."
         )
+    if said := _colours(values):
+        raise Unusable(
+            "colour",
+            f"{name} is grey with colours among its stored values ({said}; DICOM PS3.3 C.7.6.19): numbers of colours "
+            "are no measured values. Export the series without the supplemental palette.",
+        )
+
+
+def _colours(values: Mapping[str, Any]) -> str:
+    """What says that some stored values of a grey image are colours; "" if nothing does."""
+    shown = text_of(values.get("PixelPresentation")).strip().upper()
+    if shown:
+        return "" if shown == "MONOCHROME" else f"PixelPresentation {shown}"
+    return next((keyword for keyword in PALETTE if keyword in values), "")
 
 
 def tiling_of(values: Mapping[str, Any]) -> str:

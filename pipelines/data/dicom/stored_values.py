@@ -15,24 +15,30 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
+from pipelines.data.dicom.real_world import check_scales, unused_scales
 from pipelines.data.headers import Frame, Reading, text_of
 from pipelines.data.study import Array, Unusable
 from privacy.deidentify.stored_values import (
+    BLOCKS,
     MODIFIERS,
     PADDING_ENDS,
+    RESCALE,
     VENDOR_HEADER,
     VENDOR_INTERCEPT,
     VENDOR_SLOPE,
     Modifier,
     Private,
+    private_element,
+    rescale_of,
 )
 
-BLOCKS = range(0x10, 0x20)  # the standard allows up to 0xFF; scanners number from 0x10, few go further
 VENDOR_TAGS = frozenset(
     VENDOR_SLOPE.group << 16 | low for block in BLOCKS for low in (block, block << 8 | VENDOR_SLOPE.element)
 )
 SAME_SCALE = 1e-4  # relative: one factor is a decimal text, the other a float of 4 bytes
 PADDING_BITS = 16
+MAPS = "scales of real-world value maps"
+"""In an enhanced frame's values, beside keywords: `unused_scales` of its maps. A classic file's values hold these."""
 
 
 def vendor_slope(dataset: Dataset) -> float | None:
@@ -48,9 +54,7 @@ def scale_vendor_slopes(groups: Sequence[Dataset], by: float | None) -> None:
     """Multiply the vendor's scale slopes of headers or functional groups by a factor, or remove them (None)."""
     for item in (item for group in groups for item in (group, *_vendor_headers(group))):
         for place in (VENDOR_SLOPE, VENDOR_INTERCEPT):
-            try:
-                found = item.private_block(place.group, place.creator)[place.element]
-            except KeyError:
+            if (found := private_element(item, place)) is None:
                 continue
             if by is None or (place == VENDOR_INTERCEPT and by != 1):  # of the old stored values
                 del item[found.tag]
@@ -59,19 +63,29 @@ def scale_vendor_slopes(groups: Sequence[Dataset], by: float | None) -> None:
 
 
 def _vendor_headers(dataset: Dataset) -> Iterator[Dataset]:
-    try:
-        found = dataset.private_block(VENDOR_HEADER.group, VENDOR_HEADER.creator)[VENDOR_HEADER.element]
-    except KeyError:
-        return
-    if found.VR == "SQ":
+    found = private_element(dataset, VENDOR_HEADER)
+    if found is not None and found.VR == "SQ":
         yield from list(found.value or ())[:1]
 
 
 def _private_number(dataset: Dataset, place: Private) -> float:
+    found = private_element(dataset, place)
     try:
-        return float(dataset.private_block(place.group, place.creator)[place.element].value)
-    except (KeyError, TypeError, ValueError):
+        return math.nan if found is None else float(found.value)
+    except (TypeError, ValueError):
         return math.nan
+
+
+def rescaling(header: Mapping[str, Any] | Dataset, where: str = "") -> tuple[float, float] | None:
+    """Slope and intercept of a header, or of a frame's values; None if it has neither.
+
+    Raises:
+        Unusable: `bad_tag` if one is empty, no number, or a slope of 0.
+    """
+    try:
+        return rescale_of(header)
+    except ValueError as error:
+        raise Unusable("bad_tag", f"{where}{': ' if where else ''}{error}. Export the series again.") from None
 
 
 def padded(stored: NDArray[Any], header: Dataset) -> NDArray[np.bool_] | None:
@@ -83,7 +97,7 @@ def padded(stored: NDArray[Any], header: Dataset) -> NDArray[np.bool_] | None:
         Unusable: `bad_padding` if the declared value does not fit the stored bits, and pixels have its last bits.
     """
     if stored.dtype.kind == "f":
-        ends = [float(header[key].value) for key in PADDING_ENDS[stored.dtype.itemsize // 8 + 1] if _says(header, key)]
+        ends = [float(header[key].value) for key in _padding_ends(header, stored.dtype.itemsize // 8 + 1)]
         if not ends:
             return None
         if any(math.isnan(end) for end in ends):
@@ -102,10 +116,16 @@ def padded(stored: NDArray[Any], header: Dataset) -> NDArray[np.bool_] | None:
 
 def padding_range(header: Dataset) -> tuple[int, int] | None:
     """The smallest and the largest stored value that a header declares as padding of whole numbers; None = none."""
-    keys = [key for key in PADDING_ENDS[0] if _says(header, key)]
+    keys = _padding_ends(header, 0)
     signed = bool(header.get("PixelRepresentation"))
     ends = [_of_bits(_whole(header[key].value), PADDING_BITS, signed) for key in keys]
     return (min(ends), max(ends)) if ends else None
+
+
+def _padding_ends(header: Dataset, kind: int) -> list[str]:
+    """The keywords of a header that limit its padding: a limit without a value limits nothing (C.7.5.1.1.2)."""
+    value, limit = PADDING_ENDS[kind]
+    return [key for key in (value, limit) if _says(header, key)] if _says(header, value) else []
 
 
 def _check_last_bits(stored: NDArray[Any], declared: tuple[int, int], bits: int, signed: bool) -> None:
@@ -143,12 +163,22 @@ def reading_of(frames: Sequence[Frame], *, adc: bool, fitted: bool) -> Reading:
 
     Raises:
         Unusable: `mixed_values` if they differ in what modifies values, `inverted` if it is open which signal is
-            high.
+            high, `bad_tag` as `rescaling`.
     """
+    for frame in frames:
+        rescaling(frame.values, _place(frame))
     for row in MODIFIERS:
         if row.within == "presence":
             _check_presence(frames, row)
-    return Reading(vendor=_needs_vendor_scale(frames, adc), turned=_is_turned(frames, adc, fitted))
+    vendor = _needs_vendor_scale(frames, adc)
+    if not vendor:  # whose scale is the better evidence
+        check_scales([(_map_scales(one), rescaling(one.values) or (1.0, 0.0)) for one in frames], SAME_SCALE)
+    return Reading(vendor=vendor, turned=_is_turned(frames, adc, fitted))
+
+
+def _map_scales(frame: Frame) -> tuple[Any, ...]:
+    found = frame.values.get(MAPS)
+    return unused_scales(frame.values.get("RealWorldValueMappingSequence") or []) if found is None else tuple(found)
 
 
 def _is_turned(frames: Sequence[Frame], adc: bool, fitted: bool) -> bool:
@@ -177,33 +207,32 @@ def _shape(values: Mapping[str, Any]) -> str:
 
 
 def _check_presence(frames: Sequence[Frame], row: Modifier) -> None:
-    has = [_has(frame, row) for frame in frames]
-    if len(set(has)) > 1 and not (row.name == "rescale" and all(map(_is_unchanged, frames))):
-        rare = has.count(True) * 2 < len(has)
-        odd = frames[has.index(rare)]
-        place = f"{odd.path.name}, frame {odd.index + 1}" if odd.frames > 1 else odd.path.name
-        said = ", ".join((*row.keywords, *(f"({one.group:04X},xx{one.element:02X})" for one in row.private[:1])))
+    """Each keyword of a row is in all images or in none; or it says in all what it means where it is missing."""
+    for keyword in row.keywords or ("",):
+        has = [keyword in frame.values if keyword else frame.vendor_slope is not None for frame in frames]
+        if len(set(has)) == 1 or (keyword in RESCALE and all(_is_unchanged(frame, keyword) for frame in frames)):
+            continue
+        odd = frames[has.index(has.count(True) * 2 < len(has))]
+        said = keyword or ", ".join(f"({one.group:04X},xx{one.element:02X})" for one in row.private[:1])
         raise Unusable(
             "mixed_values",
             f"{row.name} ({said}) is in {has.count(True)} of {len(has)} images and missing in the others "
-            f"({place} is unlike most), so their values cannot be compared. Export the series again.",
+            f"({_place(odd)} is unlike most), so their values cannot be compared. Export the series again.",
         )
 
 
-def _has(frame: Frame, row: Modifier) -> bool:
-    private = bool(row.private) and frame.vendor_slope is not None
-    return private or any(keyword in frame.values for keyword in row.keywords)
+def _place(frame: Frame) -> str:
+    return f"{frame.path.name}, frame {frame.index + 1}" if frame.frames > 1 else frame.path.name
 
 
-def _is_unchanged(frame: Frame) -> bool:
-    """Whether the rescale changes nothing, as if it were missing."""
-    values = frame.values
-    return float(values.get("RescaleSlope", 1)) == 1 and float(values.get("RescaleIntercept", 0)) == 0
+def _is_unchanged(frame: Frame, keyword: str) -> bool:
+    """Whether a number of the rescale changes nothing, as if it were missing."""
+    return float(frame.values.get(keyword, RESCALE[keyword])) == RESCALE[keyword]
 
 
 def _needs_vendor_scale(frames: Sequence[Frame], adc: bool) -> bool:
     """Whether values after the rescale are not on one scale, and the vendor's scale slope puts them on one."""
-    steps = np.array([(f.vendor_slope or 1.0) * float(f.values.get("RescaleSlope", 1)) for f in frames])
+    steps = np.array([(f.vendor_slope or 1.0) * (rescaling(f.values) or (1.0, 0.0))[0] for f in frames])
     if frames[0].vendor_slope is None or np.allclose(steps, steps[0], rtol=SAME_SCALE, atol=0):
         return False
     if adc:

@@ -36,6 +36,7 @@ from pipelines.data.study import Affine, Array, Item, Rejected, Study, Unusable,
 FORM_TOLERANCE = 0.5  # of the smallest voxel edge, at the corners of the grid
 SUFFIXES = ENDINGS
 KINDS = {348: nibabel.Nifti1Header, 540: nibabel.Nifti2Header}  # by the header's first number, its own size
+SINGLE = {b"n+1": 352, b"n+2": 544}  # magic of a file with its own voxels -> the first byte that one can have
 LONGEST_HEADER = 540  # bytes
 LARGEST = 2**28  # voxels, as in DICOM: 512 x 512 x 1024, 1 GiB as float32
 LONGEST_EXTENSION = 2**24  # bytes before the first voxel
@@ -231,9 +232,22 @@ def _header(data: bytes) -> nibabel.Nifti1Header:
     for size, kind in KINDS.items():
         if size in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big")) and len(data) >= size:
             header = kind(data[:size], check=False)
+            _check_first(header)
             header.check_fix(SILENT)  # raises if the header cannot be repaired; SILENT hides its messages on repairs
             return header
     raise Unusable("unreadable", f"{len(data)} bytes that do not begin with a NIfTI header. Convert the image again.")
+
+
+def _check_first(header: nibabel.Nifti1Header) -> None:
+    """Refuse a file whose first voxel would lie inside its own header."""
+    magic, offset = header["magic"].tobytes()[:3], float(header["vox_offset"])
+    first = SINGLE.get(magic, 0)
+    if offset < first:
+        raise Unusable(
+            "unreadable",
+            f"the first voxel would be at byte {offset:g} (vox_offset), inside the header; in a single file "
+            f"({magic.decode('latin-1')}) it is at byte {first} or later. Convert the image again.",
+        )
 
 
 def _check_values(header: nibabel.Nifti1Header) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRLittleEndian
 
 from pipelines.data.adc import PATTERN
-from pipelines.data.dicom.frames import OWN, SHARED, macros
-from pipelines.data.dicom.stored_values import scale_vendor_slopes
+from pipelines.data.dicom.frames import OWN, SHARED, macros, transform_of
+from pipelines.data.dicom.stored_values import rescaling, scale_vendor_slopes
 from pipelines.data.quantity import HEADERS, of_headers
 from pipelines.data.writing.coding import Coding, Whole
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes
@@ -20,7 +21,7 @@ from privacy.deidentify.keyed import new_uid
 from privacy.deidentify.layouts import Layout
 from privacy.deidentify.leftovers import leftovers
 from privacy.deidentify.quiet import quiet
-from privacy.deidentify.stored_values import PADDING_ENDS
+from privacy.deidentify.stored_values import PADDING_ENDS, RESCALE
 
 LONGEST_NUMBER = 99999
 NOTICE = "For research use only, not for diagnosis."
@@ -59,6 +60,16 @@ class Maker:
     digest: str
     vetoed: tuple[str, ...] = ()
     blank: tuple[Layout, ...] = ()
+
+
+class Meant(NamedTuple):
+    """What new stored values mean. span: the smallest and the largest that is no padding. unit: of the values that the
+    reader made of the old ones, as their header said it.
+    """
+
+    coding: Coding
+    span: tuple[int, int]
+    unit: str | None
 
 
 def checked_bytes(original: Dataset, made: Dataset, profile: Profile) -> bytes:
@@ -104,38 +115,55 @@ def _groups(made: Dataset) -> list[Dataset]:
     return [made, *(made.get(SHARED) or []), *(made.get(OWN) or [])]
 
 
-def put_meaning(made: Dataset, coding: Coding, span: tuple[int, int]) -> None:
-    """Adapt the header's conversion of stored values to the new ones. span: their smallest and largest value."""
+def put_meaning(made: Dataset, meant: Meant) -> None:
+    """Adapt the header's conversion of stored values to the new ones."""
+    coding = meant.coding
     if not coding.relative:  # the new values are the reader's: turned round, and in the vendor's scale, where need be
         made.PhotometricInterpretation = "MONOCHROME2"
         if "PresentationLUTShape" in made:
             made.PresentationLUTShape = "IDENTITY"
-        _put_line(made, coding)
+        _put_line(made, coding, meant.unit)
         scale_vendor_slopes(_groups(made), None)
         return
-    for holder in _holders(made):
-        _recode(holder, coding)
+    if not coding.same:
+        _recode(made, coding)
     scale_vendor_slopes(_groups(made), 1 / coding.slope)
     for group in _groups(made):
-        kept = [item for item in group.get("RealWorldValueMappingSequence") or [] if _remapped(item, coding, span)]
+        kept = [
+            item for item in group.get("RealWorldValueMappingSequence") or [] if _remapped(item, coding, meant.span)
+        ]
         if kept:
             group.RealWorldValueMappingSequence = kept
         else:
             group.pop("RealWorldValueMappingSequence", None)
-    if not coding.same and not any("RescaleSlope" in holder for holder in _holders(made)):
-        _put_line(made, coding)
 
 
-def _holders(made: Dataset) -> list[Dataset]:
-    """The datasets that may contain a slope and an intercept."""
-    return [made, *(item for group in _groups(made) for item in group.get("PixelValueTransformationSequence") or [])]
-
-
-def _recode(holder: Dataset, coding: Coding) -> None:
-    if coding.same or "RescaleSlope" not in holder:
+def _recode(made: Dataset, coding: Coding) -> None:
+    """Set the rescale of each image such that it gives the old stored values' from the new ones."""
+    headers = [transform_of(made, index) for index in range(len(made.get(OWN) or [made]))]
+    lines = [rescaling(header) for header in headers]
+    if not any(lines):
+        _put_line(made, coding, str(headers[0].get("RescaleType") or ""))
         return
-    slope, intercept = float(holder.RescaleSlope), float(holder.get("RescaleIntercept") or 0)
-    holder.RescaleSlope, holder.RescaleIntercept = _ds(slope * coding.slope), _ds(intercept + slope * coding.intercept)
+    new = [(_ds(a * coding.slope), _ds(b + a * coding.intercept)) for a, b in (line or (1.0, 0.0) for line in lines)]
+    if OWN not in made:
+        ((made.RescaleSlope, made.RescaleIntercept),) = new
+        return
+    types = [str(header.get("RescaleType") or "US") for header in headers]
+    _without_rescale(made)
+    for group, (slope, intercept), told in zip(made[OWN].value, new, types, strict=True):
+        item = Dataset()
+        item.RescaleIntercept, item.RescaleSlope, item.RescaleType = intercept, slope, told
+        group.PixelValueTransformationSequence = [item]
+
+
+def _without_rescale(made: Dataset) -> None:
+    """Remove what functional groups say of a rescale, unassigned elements of a converted file included."""
+    for group in _groups(made)[1:]:
+        group.pop("PixelValueTransformationSequence", None)
+        for item in macros(group):
+            for keyword in (*RESCALE, "RescaleType", "ModalityLUTSequence"):
+                item.pop(keyword, None)
 
 
 def _remapped(item: Dataset, coding: Coding, span: tuple[int, int]) -> bool:
@@ -159,22 +187,20 @@ def _remapped(item: Dataset, coding: Coding, span: tuple[int, int]) -> bool:
     return line or coding.same
 
 
-def _put_line(made: Dataset, coding: Coding) -> None:
-    """Set one slope and intercept for all frames; they replace a lookup table, if any.
+def _put_line(made: Dataset, coding: Coding, unit: str | None) -> None:
+    """Set one slope and intercept for all frames; they replace a lookup table, if any. unit: of the resulting values.
 
     Value maps stay where the new values are to be converted to the old ones (`relative`): they were adapted.
     """
-    tables = made.get("ModalityLUTSequence") or [Dataset()]
-    told = str(tables[0].get("LUTExplanation") or tables[0].get("ModalityLUTType") or "US")
-    unit = PATTERN.search(told.lower())
-    replaced = ["ModalityLUTSequence", "PixelValueTransformationSequence"]
-    replaced += [] if coding.relative else ["RealWorldValueMappingSequence"]
+    told = PATTERN.search((unit or "").lower())
+    _without_rescale(made)
     for group in _groups(made):
-        for keyword in replaced:
-            group.pop(keyword, None)
+        group.pop("ModalityLUTSequence", None)
+        if not coding.relative:
+            group.pop("RealWorldValueMappingSequence", None)
     holder = Dataset() if SHARED in made else made
     holder.RescaleIntercept, holder.RescaleSlope = _ds(coding.intercept), _ds(coding.slope)
-    holder.RescaleType = unit[0].strip() if unit else "US"
+    holder.RescaleType = told[0].strip() if told else "HU" if unit == "HU" else "US"
     if SHARED in made:
         made[SHARED].value[0].PixelValueTransformationSequence = [holder]
 

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.pixels import iter_pixels
 
 from pipelines.data.contents import read_dataset
 from pipelines.data.dicom.frames import transform_of
-from pipelines.data.dicom.pixels import DECODERS, blanked
+from pipelines.data.dicom.pixels import DECODERS, beyond_map, blanked, is_table
 from pipelines.data.dicom.stored_values import padded, padding_range
 from pipelines.data.headers import Frame, Stack
 from pipelines.data.index import Candidate, readable
@@ -27,6 +28,7 @@ from pipelines.data.study import Array, Study, Unusable
 from pipelines.data.writing.coding import Coding, Padding, Stored, Whole, coded
 from pipelines.data.writing.dicom_header import (
     Maker,
+    Meant,
     checked_bytes,
     file_name,
     put_identity,
@@ -77,7 +79,8 @@ def series_files(candidate: Candidate, study: Study, change: Array, maker: Maker
     series = _series_uid(frames, maker)
     for path, members in places.items():
         members.sort(key=lambda member: member[0].index)
-        yield _file(path, [new[position] for _, position in members], coding, ends, series, maker)
+        planes = [new[position] for _, position in members]
+        yield _file(path, planes, Meant(coding, ends, study.unit), series, maker)
 
 
 def _check_whole(places: dict[Path, list[tuple[Frame, int]]]) -> None:
@@ -110,9 +113,13 @@ def _new_values(
             dataset = read_dataset(path)
             planes = _stored(dataset, [frame.index for frame, _ in members], maker.blank)
             for (frame, position), plane in zip(members, planes, strict=True):
+                header = transform_of(dataset, frame.index)
                 stored[position] = plane
-                padding[position] = _padding(plane, transform_of(dataset, frame.index))
-            table = table or "ModalityLUTSequence" in dataset
+                beyond = beyond_map(plane, header)
+                table = table or beyond is not None or is_table(header)
+                if beyond is not None:
+                    beyond &= np.asarray(study.image.values[:, :, position]).T == 0
+                padding[position] = _padding(plane, header, beyond)
             bits.add((int(dataset.BitsStored), int(dataset.BitsAllocated), bool(dataset.PixelRepresentation)))
     order = sorted(stored)
     real = np.asarray(study.image.values, np.float32)
@@ -143,23 +150,25 @@ def _stored(dataset: Dataset, indices: list[int], blank: tuple[Layout, ...]) -> 
         yield blanked(plane, rectangles_of(blank, kind_of(dataset)))  # as the reader does
 
 
-def _padding(stored: Stored, dataset: Dataset) -> Padding | None:
-    """Pixels that the file marks as padding, as the reader knows them."""
-    pixels, ends = padded(stored, dataset), padding_range(dataset)
+def _padding(stored: Stored, header: Dataset, beyond: NDArray[np.bool_] | None) -> Padding | None:
+    """Pixels that the file marks as padding, as the reader knows them. beyond: those that it reads as such, where they
+    are beyond a value map; such a series is coded anew, with a padding value of its own.
+    """
+    pixels, ends = padded(stored, header), padding_range(header)
+    if beyond is not None:
+        return Padding(beyond if pixels is None else beyond | pixels, ends or (0, 0))
     return None if pixels is None or ends is None else Padding(pixels, ends)
 
 
-def _file(
-    path: Path, planes: list[Whole], coding: Coding, span: tuple[int, int], series: str, maker: Maker
-) -> tuple[str, bytes]:
+def _file(path: Path, planes: list[Whole], meant: Meant, series: str, maker: Maker) -> tuple[str, bytes]:
     try:
         with quiet():
             original = read_dataset(path)
         made = deidentify(original, key=maker.key, profile=maker.profile)
         with quiet():
             with_dictionary_vrs(made)
-            put_pixels(made, planes, coding)
-            put_meaning(made, coding, span)
+            put_pixels(made, planes, meant.coding)
+            put_meaning(made, meant)
             put_identity(made, original, series, maker)
             put_words(made, original, maker)
         data = checked_bytes(original, made, maker.profile)

@@ -113,15 +113,9 @@ def test_a_real_world_diffusivity_goes_before_the_rescale(tmp_path: Path) -> Non
     assert study.image.values[1, 2, 3] == 321 * 2 + 1
 
 
-def test_a_real_world_map_that_does_not_cover_the_values_is_not_used(tmp_path: Path) -> None:
-    extra = {"RealWorldValueMappingSequence": [real_world("um2/s", 2.0, last=30)]}
-    study = only(Series(extra=extra).write(tmp_path))
-    assert study.unit is None
-    assert study.image.values[1, 2, 3] == 321
-
-
-def test_a_real_world_map_that_covers_some_slices_leaves_two_units(tmp_path: Path) -> None:
-    extra = {"RealWorldValueMappingSequence": [real_world("um2/s", 2.0, last=200)]}
+@pytest.mark.parametrize("last", [30, 200])
+def test_a_real_world_map_that_covers_some_values_leaves_the_unit_of_the_others_open(last: int, tmp_path: Path) -> None:
+    extra = {"RealWorldValueMappingSequence": [real_world("um2/s", 2.0, last=last)]}
     studies, rejected = read(Series(extra=extra).write(tmp_path))
     assert not studies
     assert [found.reason for found in rejected] == ["mixed_unit"]

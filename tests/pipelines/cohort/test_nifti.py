@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging.handlers
 import shutil
+import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,28 @@ def reason(folder: Path, **options: str) -> str:
     (found,) = rejected
     assert found.detail.endswith(".")
     return found.reason
+
+
+@pytest.mark.parametrize("name", ["Miller.nii.gz", "Miller.nii"])
+@pytest.mark.parametrize("endian", ["<", ">"])
+@pytest.mark.parametrize(
+    ("kind", "first", "at", "form"), [(nibabel.Nifti1Image, 352, 108, "f"), (nibabel.Nifti2Image, 544, 168, "q")]
+)
+def test_a_voxel_inside_the_header_of_a_single_file_is_refused(
+    tmp_path: Path, kind: type[nibabel.Nifti1Image], first: int, at: int, form: str, endian: str, name: str
+) -> None:
+    made = kind(VALUES.astype(VALUES.dtype.newbyteorder(endian)), AFFINE, kind.header_class(endianness=endian))
+    made.header.set_xyzt_units("mm")
+    raw = made.to_bytes()
+    for offset in (0, 1, 16, first - 4, first - 1, first):
+        packed = struct.pack(f"{endian}{form}", offset)
+        path = saved(tmp_path / str(offset), raw[:at] + packed + raw[at + len(packed) :], name)
+        studies, rejected = read_nifti(NiftiSource(folder=str(path.parent), pattern="*.nii*"))
+        if offset == first:
+            assert np.array_equal(studies[0].image.values, VALUES)
+        else:
+            assert not studies and rejected[0].reason == "unreadable"
+            assert f"byte {offset} (vox_offset)" in rejected[0].detail and f"byte {first}" in rejected[0].detail
 
 
 @pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])

@@ -86,6 +86,13 @@ OTHERS = {
     "CT": {"Modality": "CT", "SeriesDescription": "ADC"},
     "mask": {"SeriesDescription": "ADC mask"},
 }
+DOUBTS = (
+    *("ADC fit error", "ADC R2 goodness of fit", "ADC std dev", "ADC residuals", "ADC residual", "ADC chi2"),
+    *("ADC chi^2", "ADC chi-squared", "ADC confidence", "ADC sigma", "ADC variance", "Error of ADC", "ADC_stdev"),
+    *("ADC standard deviation", "ADC std. dev.", "ADC_std_dev", "ADC uncertainty", "ADC R^2", "ADC r-squared"),
+    *("Standard Deviation Apparent Diffusion Coefficient (mm2/s)", "ADC goodness-of-fit", "ADC RMSE", "ADC χ²"),
+)
+"""Descriptions of maps that a fit leaves beside the ADC map."""
 SILENCE = {
     "nothing": {},
     "CADCAM": {"SeriesDescription": "CADCAM"},
@@ -113,6 +120,22 @@ def test_what_says_that_it_is_something_else_is_refused_even_if_a_person_named_a
         with pytest.raises(Unusable, match="says") as caught:
             check_adc(found, declared=declared, seen="")
         assert caught.value.reason == "not_adc"
+
+
+@pytest.mark.parametrize("known", [{}, SIEMENS, MAPS["a unit"], MAPS["a derivation code"], MAPS["a rescale"]])
+@pytest.mark.parametrize("text", DOUBTS)
+def test_how_well_a_map_fits_is_no_map_whatever_else_its_header_says(text: str, known: dict[str, object]) -> None:
+    assert of_text(text, "it").adc is False
+    found = of_headers(header(**known | {"SeriesDescription": text}))
+    assert found.adc is False and text in found.said
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ADC terror", "ADC std protocol distortion corrected", "ADC chip", "ADC SIGNA", "ADC map r20", "ADC confident"],
+)
+def test_a_word_in_another_word_is_no_doubt(text: str) -> None:
+    assert of_headers(header(**SIEMENS | {"SeriesDescription": text})).adc is True
 
 
 @pytest.mark.parametrize("name", SILENCE)

@@ -35,6 +35,7 @@ from privacy.deidentify.profile import Profile
 from privacy.deidentify.stored_values import (
     KEYWORDS,
     MODIFIERS,
+    PALETTE,
     SLICE_COUNTS,
     VENDOR_HEADER,
     VENDOR_SLOPE,
@@ -121,6 +122,9 @@ def test_what_the_reader_needs_outlives_deidentification() -> None:
     }  # fmt: skip
     for keyword, value in values.items():
         setattr(made, keyword, value)
+    made.PixelPresentation = "COLOR"
+    for keyword in PALETTE:
+        made.add_new(keyword, "US", [256, 700, 8])
     table(made)
     real_world(made)
     item = made.RealWorldValueMappingSequence[0]
