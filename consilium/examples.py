@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from federation.transforms import function_of, register_transform, view_of
+from consilium.transform_trial import transform_problems
 from pipelines.data.images import MOST_AXES
 from pipelines.data.pseudonym import normalized
 from pipelines.data.split import SPLITS
@@ -39,7 +38,7 @@ class Examples:
             None = the run divides the patients.
         transform: gives a random view of an example each time that training draws it; validation and test patients
             are seen as they are. See `federation.transforms.register_transform` for how it is called and what it may
-            draw from. Up to AGAIN examples are tried twice here.
+            draw from. It is tried here, on invented examples.
 
     Raises:
         ConfigError: all that is wrong.
@@ -67,7 +66,7 @@ class Examples:
             problems += _length_problems(len(x), names)
         split = () if self.split is None else _splits(self.split, names, problems)
         if self.transform is not None and x is not None and not problems:
-            problems += _transform_problems(self.transform, _single(x), mask)
+            problems += transform_problems(self.transform, _single(x), mask)
         if problems or x is None:
             raise ConfigError(problems)
         for name, value in (("x", _single(x)), ("y", y if y is None else y.astype(np.int64)), ("patient", names)):
@@ -152,43 +151,6 @@ def _refuse_random(items: Any, parts: Sequence[tuple[Any, ...]]) -> None:
 def _spread(count: int) -> list[int]:
     """Up to AGAIN numbers below count, from the first to the last."""
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, AGAIN))})
-
-
-def _transform_problems(transform: Callable[..., Any], x: NDArray[Any], mask: NDArray[Any] | None) -> list[Problem]:
-    """Why a transform cannot be used: it fails, or gives other views of an example where its seed is the same.
-
-    It is tried on invented examples: one that keeps what it sees must not meet patients, those for test among them.
-    """
-    x, mask = _invented(x, mask)
-    rows = range(len(x))
-    try:
-        function = function_of(register_transform(transform))
-        before, after = (
-            {row: _view(function, x[row], None if mask is None else mask[row], row) for row in order}
-            for order in (rows, rows[::-1])
-        )
-    except (TypeError, ValueError) as error:
-        return [Problem(("transform",), str(error))]
-    if all(before[row] == after[row] for row in rows):
-        return []
-    text = "gives another view of an example with the same seed: it draws from a generator of its own, or remembers "
-    text += "earlier examples; draw from torch's, numpy's or Python's global generator in each call, or have MONAI's "
-    return [Problem(("transform",), f"{text}set_random_state")]
-
-
-def _invented(x: NDArray[Any], mask: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Examples of the same shape, with random values between the lowest and the highest."""
-    random = np.random.default_rng(0)
-    low, high = float(x.min()), float(x.max())
-    made = random.uniform(low, high if high > low else low + 1, size=(AGAIN, *x.shape[1:])).astype(np.float32)
-    if mask is None:
-        return made, None
-    return made, random.integers(0, int(mask.max()) + 1, size=(AGAIN, *mask.shape[1:])).astype(mask.dtype)
-
-
-def _view(function: Callable[..., Any], x: NDArray[Any], mask: NDArray[Any] | None, seed: int) -> list[bytes]:
-    y = torch.zeros((), dtype=torch.int64) if mask is None else torch.from_numpy(np.array(mask))
-    return [part.numpy().tobytes() for part in view_of(function, torch.from_numpy(np.array(x)), y, seed)]
 
 
 def _single(x: NDArray[Any]) -> NDArray[np.float32]:
