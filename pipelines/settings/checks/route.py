@@ -52,7 +52,7 @@ def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
     for label, line in route.lines.items():
         found = _line_problems(run, route, line) or _rehearsal_problems(run, route, line)
         yield from (problem.within("route", "lines", label) for problem in found)
-    for name, site in run.sites.items():
+    for name, site in run.sites.items() if run.outside else ():
         if name not in run.outside and OUTSIDE not in site.policy.recipients:
             yield Problem(
                 ("sites", name, "policy", "recipients"),
