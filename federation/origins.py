@@ -13,6 +13,8 @@ from federation.registry import is_registered, offered, place_of
 from privacy.message import Json
 
 PACKAGES = "packages"
+REGISTERED = "registered"
+NETWORK = "network "
 
 
 class Origin(NamedTuple):
@@ -51,9 +53,31 @@ def offers_in(*settings: object) -> tuple[Offer, ...]:
 
 
 def packages_of(*settings: object) -> dict[str, Json]:
-    """The fact of a file with settings: digests of the installed packages that they name; empty without any."""
+    """The facts of a file with settings: digests of the installed packages that they name, and of the code of
+    registered classes; empty without any.
+    """
     found: dict[str, Json] = {offer.distribution: offer.digest for offer in offers_in(*settings)}
-    return {PACKAGES: found} if found else {}
+    own: dict[str, Json] = dict(_registered_in(*settings))
+    facts: dict[str, Json] = {PACKAGES: found, REGISTERED: own}
+    return {name: value for name, value in facts.items() if value}
+
+
+def refuse_other_code(facts: Mapping[str, Json], *settings: object) -> None:
+    """Raises: ValueError: a class that its settings name has other code than when it was made."""
+    made = facts.get(REGISTERED)
+    for source, code in _registered_in(*settings).items():
+        before = str(made.get(source, "")) if isinstance(made, dict) else ""
+        if before and before != code:
+            raise ValueError(
+                f"the class {source} that is registered here has other code ({code[:12]}) than the one with which this "
+                f"was made ({before[:12]}): define it as it was, or train anew with it as it is"
+            )
+
+
+def _registered_in(*settings: object) -> dict[str, str]:
+    """Digests of the code of registered classes, by their place; `Own` carries its own."""
+    found = [one for one in origins(*settings) if one.offer is None and not one.what.startswith(NETWORK)]
+    return {one.source: one.digest for one in found}
 
 
 def permitted_in(facts: Mapping[str, Json]) -> dict[str, str]:
@@ -92,7 +116,7 @@ def _origin(kind: type, value: object) -> Origin | None:
         group, offer = found
         return Origin(f"{group.what} {getattr(value, group.tag)}", offer.source, offer.digest, offer)
     if isinstance(value, Own) and (build := builder_of(value)) is not None:
-        return Origin(f"network {value.network}", place_of(build), value.code or code_digest(build))
+        return Origin(f"{NETWORK}{value.network}", place_of(build), value.code or code_digest(build))
     if is_registered(kind):
         name = getattr(value, "name", None) or getattr(value, "kind", "")
         return Origin(str(name), place_of(kind), code_digest(kind))

@@ -22,7 +22,7 @@ from federation.descent import Work
 from federation.models import AnyModel, NamedModel, OnFeatures
 from federation.models.adapted import write_fixed_in
 from federation.models.clip import Clip, held_by
-from federation.origins import permitted_in
+from federation.origins import permitted_in, refuse_other_code
 from federation.parameters import loaded
 from federation.registry import NotPermitted, permitting
 from federation.task import Kind, Task
@@ -174,6 +174,7 @@ def parsed_ready(data: bytes) -> Ready:
             kind = KIND.validate_python(facts.get("kind", "classification"))
             task = Task(model, tuple(wholes_of(facts, "inputs")), whole_of(facts, "classes"), kind)
             algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
+            refuse_other_code(facts, algorithm, model)
             ours = (PREFIX, SCALED, FIXED)
             own = {n: t for n, t in message.tensors.items() if not n.startswith(ours) and n != CENTRING}
             scaled = {n.removeprefix(SCALED): t for n, t in message.tensors.items() if n.startswith(SCALED)}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from federation.origins import packages_of, permitted_in
+from federation.origins import packages_of, permitted_in, refuse_other_code
 from federation.registry import NotPermitted, permitting
 from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
@@ -134,6 +134,7 @@ def read_translator(path: Path) -> TranslatorFile:
         check_format(facts["format"], FORMAT, f"{path}, a translator,")
         with permitting(permitted_in(facts), unless_set=True):
             settings = SETTINGS.validate_json(json.dumps(facts["translator"]), strict=True)
+            refuse_other_code(facts, settings)
         return TranslatorFile(
             site=_text(facts["site"]),
             label=_text(facts["label"]),

@@ -18,6 +18,7 @@ from federation.fedprox import FedProx
 from federation.models import MODELS, NamedModel
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
+from federation.origins import packages_of, refuse_other_code
 from federation.registry import NotPermitted, permitting
 from personalize import ALGORITHMS, NamedAlgorithm
 from pipelines.loader.document import ConfigError, read_yaml
@@ -274,3 +275,18 @@ def test_an_error_in_its_own_checks_is_a_message_too(place: Path) -> None:
     held(place)
     with permitting("all"), pytest.raises(ValidationError, match=r"method 'held' cannot be made \(RuntimeError: thirt"):
         asked(limit=13)
+
+
+def test_a_file_made_with_a_registered_class_is_refused_once_other_code_has_its_name(small: type) -> None:
+    def anew(answer: int) -> type:
+        losses = {"losses": lambda self, output, y: answer, "__qualname__": "Small"}
+        return make_dataclass("Small", [], bases=(Small,), frozen=True, namespace={**MADE, **losses})
+
+    first = registry.register(MODELS, anew(1))()
+    facts = packages_of(first)
+    refuse_other_code(facts, first)
+    refuse_other_code(facts, registry.register(MODELS, anew(1))())
+    other = registry.register(MODELS, anew(2))()
+    with pytest.raises(ValueError, match=r"class .*Small that is registered here has other code"):
+        refuse_other_code(facts, other)
+    registry.unregister(MODELS, type(other))

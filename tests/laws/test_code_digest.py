@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from code_cases import FILES, OTHER, REFUSED, SAME
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -205,3 +207,87 @@ def test_a_class_that_is_changed_at_work_is_another_network() -> None:
     before = register_network("changing", space["Net"])
     space["Net"].filters = 4
     assert register_network("changing", space["Net"]) != before
+
+
+def of_source(source: str) -> Any:
+    space: dict[str, Any] = {"__name__": "notebook"}
+    run_cell(source, space)
+    return space["f"]
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_code_that_computes_otherwise_has_another_digest(what: str) -> None:
+    source, old, new = OTHER[what]
+    assert source.count(old) == 1
+    first = code_digest(of_source(source))
+    assert first == code_digest(of_source(source)) != code_digest(of_source(source.replace(old, new)))
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_code_that_may_be_another_after_a_call_or_is_chosen_by_it_is_refused(what: str) -> None:
+    source, why = REFUSED[what]
+    with pytest.raises(Undigestible, match=why):
+        code_digest(of_source(source))
+
+
+def in_a_process(folder: Path, tell: str, *, seed: str = "1") -> Any:
+    """What a new process prints, as JSON."""
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    command = [sys.executable, "-W", "ignore", "-c", tell]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str]]]:
+    """Digests of all of SAME before and after a call, of two processes that do the same in another order."""
+    folder = tmp_path_factory.mktemp("same")
+    for place, source in enumerate(SAME.values()):
+        (folder / f"same{place}.py").write_text(source)
+    tell = (
+        "import importlib, json\nfrom federation.code_digest import code_digest\ntold = {{}}\n"
+        "for place in {order}:\n    one = importlib.import_module(f'same{{place}}')\n"
+        "    told[place] = [code_digest(one.f)]\n    getattr(one, 'CALL', int)()\n"
+        "    told[place].append(code_digest(one.f))\nprint(json.dumps(told))"
+    )
+    orders = (range(len(SAME)), range(len(SAME) - 1, -1, -1))
+    return [
+        in_a_process(folder, tell.format(order=list(order)), seed=seed)
+        for order, seed in zip(orders, "12", strict=True)
+    ]
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_code_has_one_digest_in_all_processes_and_after_a_call(what: str, told: list[dict[str, list[str]]]) -> None:
+    place = str(list(SAME).index(what))
+    assert len({digest for one in told for digest in one[place]}) == 1
+
+
+@pytest.fixture(scope="module")
+def of_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Digests of all of FILES, before and after the edit."""
+    found: dict[str, list[str]] = {}
+    for place, (what, (files, edited)) in enumerate(FILES.items()):
+        for edit in (False, True):
+            folder = tmp_path_factory.mktemp(f"files{place}")
+            for name, text in files.items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_text(text.replace("2\n", "3\n") if edit and name == edited else text)
+            found.setdefault(what, []).append(str(folder))
+    tell = (
+        "import json, sys\nfrom federation.code_digest import code_digest\ntold = {{}}\nbefore = set(sys.modules)\n"
+        "for what, folders in {found!r}.items():\n    told[what] = []\n    for folder in folders:\n"
+        "        for name in {own!r}:\n            sys.modules.pop(name, None)\n        sys.path.insert(0, folder)\n"
+        "        import net\n        told[what].append(code_digest(net.Net))\n        sys.path.remove(folder)\n"
+        "print(json.dumps(told))"
+    )
+    names = {name.removesuffix(".py").replace("/", ".") for files, _ in FILES.values() for name in files}
+    own = sorted(names | {name.removesuffix(".__init__") for name in names})
+    return in_a_process(tmp_path_factory.mktemp("told"), tell.format(found=found, own=own))
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_an_edit_in_another_own_file_changes_the_digest(what: str, of_files: dict[str, list[str]]) -> None:
+    before, after = of_files[what]
+    assert before != after
