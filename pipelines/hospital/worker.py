@@ -102,11 +102,12 @@ def worker(hospital: Hospital) -> Worker:
 def _answered(hospital: Hospital, call: Call, message: Message) -> Message:
     """The reply, once it is in the ledger. Raises: Refused, or what went wrong on the way out."""
     policy = hospital.policy
-    question = _parse_request(hospital, call, message)
     place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
     done = Work(b"", describe(NOTHING))
-    if policy.allows(call.request):  # no work on what the policy forbids; the gate refuses it below
-        done = _tried(hospital, Asked(call, question, message), place)
+    with permitting(policy.plugins) as allowed:
+        question = _parse_request(hospital, call, message, place)
+        if policy.allows(call.request):  # no work on what the policy forbids; the gate refuses it below
+            done = _tried(hospital, Asked(call, question, message), allowed, place)
     try:
         place["recipient"] = done.recipient
         how: Replay = {"replay": done.replay, "commit": done.commit}
@@ -124,9 +125,9 @@ def _answered(hospital: Hospital, call: Call, message: Message) -> Message:
     return reply
 
 
-def _parse_request(hospital: Hospital, call: Call, message: Message) -> Any:
-    """Check and parse a request before any work; a refusal here adds no line to the ledger. What the policy forbids is
-    not parsed.
+def _parse_request(hospital: Hospital, call: Call, message: Message, place: Place) -> Any:
+    """Check and parse a request before any work; a refusal here adds no line to the ledger, but where a package is not
+    permitted. What the policy forbids is not parsed.
 
     Raises:
         Refused: see `privacy.release.bounds.check` and `parse_question`.
@@ -137,6 +138,8 @@ def _parse_request(hospital: Hospital, call: Call, message: Message) -> Any:
     except Refused as refused:
         logged(hospital, f"a question was refused with code {refused.code}: {cause(refused)}")
         raise
+    except NotPermitted as error:
+        raise _not_permitted(hospital, call, place, error) from error
 
 
 class Work(NamedTuple):
@@ -170,7 +173,7 @@ class Place(TypedDict):
     now: str
 
 
-def _tried(hospital: Hospital, asked: Asked[Any], place: Place) -> Work:
+def _tried(hospital: Hospital, asked: Asked[Any], allowed: Permission, place: Place) -> Work:
     """Do the work; turn an error into a code, with a line in the ledger and details in the log.
 
     Raises:
@@ -179,12 +182,9 @@ def _tried(hospital: Hospital, asked: Asked[Any], place: Place) -> Work:
     call = asked.call
     try:
         check_may_answer(hospital)
-        with permitting(hospital.policy.plugins) as allowed:
-            return _work(hospital, asked, allowed)
+        return _work(hospital, asked, allowed)
     except NotPermitted as error:
-        refused = Refused("policy_plugin")
-        _book(hospital, call, place, refused.code, f"refused with code {refused.code}: {plain(str(error))[:LONGEST]}")
-        raise refused from error
+        raise _not_permitted(hospital, call, place, error) from error
     except Stopped as stopped:  # stopped by a person, so it reveals nothing about patients
         raise Refused("stopped") from stopped
     except Exception as error:
@@ -194,6 +194,13 @@ def _tried(hospital: Hospital, asked: Asked[Any], place: Place) -> Work:
         told = f"refused with code {code}: {cause(error)}" if isinstance(error, Refused) else trace(error)
         _book(hospital, call, place, code, told)
         raise Refused(code) from error
+
+
+def _not_permitted(hospital: Hospital, call: Call, place: Place, error: NotPermitted) -> Refused:
+    """The refusal of a package, booked."""
+    refused = Refused("policy_plugin")
+    _book(hospital, call, place, refused.code, f"refused with code {refused.code}: {plain(str(error))[:LONGEST]}")
+    return refused
 
 
 def _book(hospital: Hospital, call: Call, place: Place, code: str, told: str) -> None:

@@ -60,7 +60,9 @@ def unchanged(module: nn.Module) -> Iterator[None]:
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.view(torch.uint8) if one.dim() else one, other.view(torch.uint8) if other.dim() else other)
+    """Whether two tensors hold the same bits; numbers that are none count, too."""
+    bits = [value.detach().contiguous().flatten().view(torch.uint8) for value in (one, other)]
+    return one.shape == other.shape and torch.equal(*bits)
 
 
 def _of_one_example(part: _NormBase) -> bool:
