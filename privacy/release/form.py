@@ -28,6 +28,7 @@ from torch import Tensor
 from typing_extensions import TypedDict, get_type_hints
 
 from privacy.message import Message
+from privacy.pickled import pickled
 
 T = TypeVar("T")
 
@@ -201,6 +202,8 @@ class Misformed(ValueError):
     def __init__(self, found: Sequence[Flaw]) -> None:
         super().__init__("; ".join(map(str, found[:5])))
         self.flaws = tuple(found)
+
+    __reduce__ = pickled
 
 
 def _parse(form: type, message: Message, *, closed: bool) -> tuple[list[Flaw], dict[str, Any]]:

@@ -16,6 +16,7 @@ import pytest
 from federation.installed import Offer
 from pipelines.loader.document import ConfigError
 from pipelines.runs.exits import Exit
+from privacy.release.form import Flaw
 from privacy.settings_error import Problem
 from rooms import ROOMS, ROOT
 
@@ -36,6 +37,7 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "FilesMissing": (([Problem(("x",), "is not there", 3)],), {}),
     "_TooLargeError": ((("a", 1), "too large"), {}),
     "Failed": ((0xA700,), {}),
+    "Misformed": (([Flaw("'x'", "missing"), Flaw("'y'", "int_type", "malformed_route")],), {}),
     "pipelines.pacs.http.Refused": ((503,), {}),
     "pipelines.pacs.http.Unusable": (("too_large", "more than 3 GB"), {}),
     "Unfit": (("no_image", "it has no pixels"), {}),

@@ -23,6 +23,7 @@ from federation.task import Task
 from harmonize.complexity import Outside, Score, outside
 from harmonize.evolution import PrivateEvolution
 from harmonize.fitted_prior import FittedPrior
+from harmonize.scale import Scale
 from harmonize.wgan import WganGp
 from pipelines.hospital import harmonization as shaping
 from pipelines.hospital import scoring as score
@@ -163,8 +164,8 @@ def test_scores_of_images_that_leave_have_the_noise_that_is_booked(places, monke
     pieces, events = [], []
     for name in ("one", "two"):
         own, cohort = places[name]
-        rows = shaping.split_rows(cohort_of(own, cohort), shaping.parsed(shaping.SCALE, SCALE), "train")
-        public = Outside(imitate._public_basis(said, (1, SIDE, SIDE), 5))
+        rows = shaping.split_rows(cohort_of(own, cohort), Scale(**SCALE), "train")
+        public = Outside(imitate._public_basis("prostate_adc", (1, SIDE, SIDE), 5))
         exact = open_access({"train": rows}, batch=1, seed=0).measure(public, outside, "train")
         for turn in range(12):
             told = ask(own, "score", run=f"r/score-{turn}", cohort=cohort, **said).facts["score"]

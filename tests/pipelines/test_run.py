@@ -196,7 +196,6 @@ DAMAGES = (
     ("evaluate/*/index.json", halved, "evaluate", "corrupt: index.json"),
     ("sites/a/cohorts/*/cohort.safetensors", halved, "ingest", "a: the cohort is corrupt"),
     ("sites/b/models/tiny/fedavg-*/*", halved, "train", "b: a model"),
-    ("sites/b/conversations/tiny/fedavg-*/finish-4", halved, "train", "b: a model or a memory"),
     ("sites/a/cohorts/*/rejected.json", halved, "ingest", "a: rejected.json"),
     ("sites/a/report.html", halved, "report", "a: its own page"),
     ("sites/a/models/tiny/fedper-*/*", Path.unlink, "train", "a: models of tiny/fedper"),
@@ -210,6 +209,13 @@ def test_damaged_files_are_named(copy, capsys, pattern, damage, stage, reason):
         damage(path)
     found = explained(capsys)
     assert found[stage][0] == "run" and reason in found[stage][1]
+
+
+def test_a_damaged_reply_of_a_finished_training_is_as_one_that_is_gone(copy, capsys):
+    """Its models are whole, so nothing of it is needed any more."""
+    (path,) = copy.glob("sites/b/conversations/tiny/fedavg-*/finish-4")
+    halved(path)
+    assert explained(capsys)["train"][0] == "keep"
 
 
 def test_damaged_files_are_made_again_never_replaced_in_silence(copy, capsys):

@@ -274,7 +274,8 @@ def test_a_patients_loss_embedding_and_vote_do_not_hang_on_others(name, device):
         access.measure(module, lambda f, b: noted(b.x, task.validation(f, b)), "validation")
 
     def embedded(access, noted):
-        width = features(rows.x[:1]).shape[1]
+        with repeatably():
+            width = features(rows.x[:1]).shape[1]
         access.moments(lambda x: noted(x, features(x)), task.classes, width=width, radius=1.0)
 
     def voted(access, noted):

@@ -213,7 +213,8 @@ def _conversation(world: World, engine: Engine, rounds: int, base: str, members:
         if mine and not later and not world.fresh and same:
             if _usable(folder, name, old):
                 return Found(name)
-            said = {site: reply.facts["complaint"] for site, reply in sorted(old.items())}
+            # A hospital whose folder was begun anew knows nothing of the training, nor does its ledger.
+            said = {site: reply.facts["complaint"] for site, reply in sorted(old.items()) if reply.facts["known"]}
             lost = next((f"{site}: {told}" for site, told in said.items() if told and state != "begun"), "")
     raise RuntimeError("unreachable")
 

@@ -236,8 +236,11 @@ def _foresee_picture(one: Entry, root: Path, maps: Maps | None, shared: Mapping[
 def _read_picture_study(
     one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None = None
 ) -> ReadStudy:
-    _foresee_picture(one, root, maps, shared)
-    return steady({} if one.stamp is None else {one.path: one.stamp}, lambda: _read(one, images, maps))
+    def read() -> ReadStudy:
+        _foresee_picture(one, root, maps, shared)
+        return _read(one, images, maps)
+
+    return read() if one.stamp is None else steady({one.path: one.stamp}, read)
 
 
 def _read(one: Entry, images: Pictures, maps: Maps | None) -> ReadStudy:
