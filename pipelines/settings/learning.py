@@ -60,7 +60,7 @@ class Split:
     def _fold_problems(self, train: float, test: float) -> list[Problem]:
         if self.folds is None:
             text = f"{self.fold}, and folds is missing; say how many there are"
-            return [] if self.fold is None else [Problem(("fold",), text)]
+            return [] if self.fold is None else [Problem(("fold",), text, needs=(("folds",),))]
         problems = out_of_range(self, folds=(2, 100))
         if self.fold is None:
             text = f"missing; say which fold is the test, 0 to {self.folds - 1}; every run has one"

@@ -40,11 +40,11 @@ class Variant:
             problems.append(Problem((), text))
         if self.quantile is not None and "centred" not in (self.calibration or ""):
             text = f"must be null for {self.calibration}, which shifts no logits; remove it"
-            problems.append(Problem(("quantile",), text))
+            problems.append(Problem(("quantile",), text, needs=(("calibration",),)))
         if (self.tuning is None) == (self.calibration == "fine_tuned"):
             found = f"{'none' if self.tuning is None else 'one'} with {self.calibration}"
             text = f"belongs to fine_tuned, as in tuning: {{epochs: 5}}, and to no other; found {found}"
-            problems.append(Problem(("tuning",), text))
+            problems.append(Problem(("tuning",), text, needs=(("calibration",),)))
         refuse(problems)
 
     @property
