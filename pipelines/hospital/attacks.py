@@ -25,7 +25,7 @@ from privacy.attacks.membership import Membership, model_membership
 from privacy.dp.access import Rows
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Json, Message
-from privacy.release.form import known
+from privacy.release.form import value_or_none
 
 FOUND: TypeAdapter[Membership] = TypeAdapter(Membership)
 
@@ -47,7 +47,7 @@ def attack_models(hospital: Hospital, asked: Asked[Audit]) -> Done:
     reply: dict[str, Json] = {"found": None}
     if question.membership is not False:
         reply["found"] = _members(hospital, start.task, module, facts)
-    if (how := known(question.inversion)) is not None:
+    if (how := value_or_none(question.inversion)) is not None:
         reply["inversion"] = invert(hospital, start, module, how, question.cohort, facts)
     leaves = start.protection is None and not hospital.policy.promises
     told = reply if leaves else dict.fromkeys(reply)

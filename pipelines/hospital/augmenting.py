@@ -43,7 +43,7 @@ from pipelines.settings.harmonization import Public
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, Event, composed, describe
 from privacy.message import Call, Json, Message, Params, to_bytes
-from privacy.release.form import known
+from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
 AUGMENTED, BALANCED, ONE_CLASS, COPIES = "augmented", "balanced", "one_class", "copies"
@@ -106,7 +106,7 @@ def _network(question: request.Augment, tensors: Params) -> Network | None:
     Raises:
         Refused: `malformed_settings`.
     """
-    fid = known(question.fid)
+    fid = value_or_none(question.fid)
     if tensors.keys() != ({WEIGHTS} if fid is not None else set()):
         raise Refused("malformed_settings") from ValueError("weights go with their digest, as fid")
     if not tensors:

@@ -30,7 +30,7 @@ from privacy.dp.access import Rows
 from privacy.dp.chunks import compute_repeatably
 from privacy.dp.events import NON_PRIVATE, Gaussian, describe
 from privacy.message import Call, Message
-from privacy.release.form import known
+from privacy.release.form import value_or_none
 from privacy.release.gate import PRIVACY, Refused
 from privacy.release.signature import Unsigned, check_signature
 
@@ -53,7 +53,7 @@ def benchmark(hospital: Hospital, asked: Asked[Benchmark]) -> Done:
     """
     call, question, policy = asked.call, asked.question, hospital.policy
     ready = _trusted(hospital, call, question)
-    epsilon = known(question.epsilon)
+    epsilon = value_or_none(question.epsilon)
     if policy.promises and ready.task.kind == "segmentation":
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and patients are promised")
     if policy.promises and epsilon is None:

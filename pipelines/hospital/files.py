@@ -29,7 +29,7 @@ from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.dp.events import describe
 from privacy.message import Json, Message, as_mapping
-from privacy.release.form import known
+from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 from privacy.settings_error import SettingsError
 from privacy.system_errors import of_machine
@@ -56,7 +56,7 @@ def survey_files(hospital: Hospital, asked: Asked[Survey]) -> Done:
     Raises:
         Refused: as `check_witness` and `files_of`.
     """
-    check_witness(hospital, known(asked.question.witness))
+    check_witness(hospital, value_or_none(asked.question.witness))
     settings = settings_of(hospital)
     files = files_of(hospital, again=True)
     _look(files)

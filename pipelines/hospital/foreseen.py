@@ -20,7 +20,7 @@ from pipelines.hospital.intake import read_as_asked
 from pipelines.hospital.overview import in_a_line, read_some
 from pipelines.requests.ingest import Ingest
 from privacy.message import as_mapping
-from privacy.release.form import known
+from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
 WHOLE = ("table", "tensors")
@@ -80,7 +80,9 @@ def _read_whole(hospital: Hospital, question: Ingest) -> Foreseen:
 
 def _looked_into(hospital: Hospital, files: Files, question: Ingest) -> Foreseen:
     settings, classes = settings_of(hospital), _classes(question)
-    opened = open_source(files.source, files.labels, question.images, files.gland, known(question.target), classes)
+    opened = open_source(
+        files.source, files.labels, question.images, files.gland, value_or_none(question.target), classes
+    )
     called = names_of(opened.waiting, hospital.key())
     out = {*map(normalized, settings.exclude)}
     asked_for = [one for one in opened.waiting if not out & called.get(one.patient, set())]
@@ -110,7 +112,7 @@ def _looked_into(hospital: Hospital, files: Files, question: Ingest) -> Foreseen
 
 
 def _classes(question: Ingest) -> tuple[str, ...]:
-    return tuple(known(question.classes) or ())
+    return tuple(value_or_none(question.classes) or ())
 
 
 def _rejections(

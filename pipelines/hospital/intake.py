@@ -28,7 +28,7 @@ from pipelines.requests.reading import Reading as Asks
 from pipelines.runs.store import DiskFolder, short
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Call, Json, Malformed, Message, from_bytes, unsealed, whole_of
-from privacy.release.form import known
+from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
 
@@ -124,8 +124,8 @@ def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
             scale=_scale(question),
             fold=shares.place,
             part=settings.part,
-            target=known(question.target),
-            classes=tuple(known(question.classes) or ()),
+            target=value_or_none(question.target),
+            classes=tuple(value_or_none(question.classes) or ()),
         )
     except ValueError as error:  # of the whole source; errors of single studies are quarantined
         raise Refused("bad_source") from error
@@ -135,7 +135,11 @@ def _scale(question: Asks) -> Moments | None:
     """The moments by which features are scaled, if the question has them."""
     if not isinstance(question, Ingest):
         return None
-    count, total, squares = known(question.count), known(question.total), known(question.squares)
+    count, total, squares = (
+        value_or_none(question.count),
+        value_or_none(question.total),
+        value_or_none(question.squares),
+    )
     return None if count is None or total is None or squares is None else Moments(float(count), total, squares)
 
 

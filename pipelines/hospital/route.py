@@ -49,7 +49,7 @@ from privacy.dp.access import Rows, Split
 from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, describe
 from privacy.message import Call, Message, Params, to_bytes
-from privacy.release.form import known
+from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
 INSIDE = "introduce-0"
@@ -115,7 +115,7 @@ def _willing(hospital: Hospital, call: Call) -> None:
 def _experts(hospital: Hospital, question: Route, tensors: Params) -> tuple[Opening, dict[str, nn.Module]]:
     """The opening of the first model, and all models in order, each in the network of its method."""
     found: dict[str, nn.Module] = {}
-    said = [one for one in (known(question.personal), known(question.shared)) if one is not None]
+    said = [one for one in (value_or_none(question.personal), value_or_none(question.shared)) if one is not None]
     starts, names = [opening(hospital, {**one, "cohort": question.cohort}) for one in said], question.experts
     if not starts or len(set(names)) < len(names):
         raise Refused("malformed_route") from ValueError("no openings, or two models of one name")

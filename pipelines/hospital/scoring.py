@@ -36,7 +36,7 @@ from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, composed, describe
 from privacy.dp.mechanisms import vote_histogram
 from privacy.message import Json, Message, Params, to_bytes
-from privacy.release.form import known
+from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 from privacy.system_errors import of_machine
 
@@ -54,13 +54,13 @@ def evaluate(hospital: Hospital, asked: Asked[Evaluate]) -> Done:
             without noise; `unprotected_scores`: the run is private, and overlaps have no noise yet; `malformed_window`.
     """
     question, facts, tensors_of_model = asked.question, asked.message.facts, asked.message.tensors
-    said = known(question.opening)
+    said = value_or_none(question.opening)
     begun = None if said is None else {**said, "cohort": question.cohort}
     start = opened(hospital, question.train_run) if begun is None else opening(hospital, begun)
     own_one = question.train_run, question.checkpoint, question.best
     round_, params = (None, tensors_of_model) if tensors_of_model else own_model(hospital, *own_one)
     module = _loaded(start, params, promises=hospital.policy.promises).to(hospital.device)
-    variant, window = _variant(question, start, module), _window(known(question.window), start)
+    variant, window = _variant(question, start, module), _window(value_or_none(question.window), start)
     cohort = cohort_of(hospital, question.cohort)
     # All histograms of a reply together cost what one with this noise does.
     private = start.protection is not None
@@ -82,8 +82,8 @@ def evaluate(hospital: Hospital, asked: Asked[Evaluate]) -> Done:
         DiskFolder(hospital.root / "scores").write(scores_name(facts), to_bytes(Message({**home, **chosen_by})))
         origin: dict[str, Json] = {"run": question.train_run, "checkpoint": question.checkpoint}
         origin |= {"round": round_, "window": facts.get("window"), "calibration": facts.get("calibration")}
-        origin |= history(hospital, question.train_run, known(question.rounds))
-        label = question.label if variant is None else known(question.variant) or question.label
+        origin |= history(hospital, question.train_run, value_or_none(question.rounds))
+        label = question.label if variant is None else value_or_none(question.variant) or question.label
         make_ready(hospital, label, start, served, cohort, origin)
     elif (
         begun is not None and question.central is True and variant is None
@@ -170,7 +170,7 @@ def _window(said: list[int] | None, start: Opening) -> tuple[int, ...] | None:
 
 def _variant(question: Evaluate, start: Opening, module: nn.Module) -> Variant | None:
     """The requested calibration. Raises: Refused: `malformed_calibration`: it does not fit."""
-    variant = known(question.calibration)
+    variant = value_or_none(question.calibration)
     if variant is None:
         return None
     try:
@@ -180,7 +180,7 @@ def _variant(question: Evaluate, start: Opening, module: nn.Module) -> Variant |
             raise ValueError(f"{variant.calibration} moves the threshold of labels, and this run learns masks")
         if "adabn" in (variant.calibration or "") and not adaptable(module):
             raise ValueError(f"{variant.calibration} needs batch norm, and the network of this run has none")
-        if known(question.variant) is None:
+        if value_or_none(question.variant) is None:
             raise ValueError("it has no label, as variant")
     except ValueError as error:
         raise Refused("malformed_calibration") from error

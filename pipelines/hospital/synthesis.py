@@ -47,7 +47,7 @@ from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, Gaussian, Part, composed, describe
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
-from privacy.release.form import known
+from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
 SYNTHESIS: TypeAdapter[AnySynthesis] = TypeAdapter(AnySynthesis)
@@ -76,7 +76,7 @@ def score(hospital: Hospital, asked: Asked[request.Score]) -> Done:
         noised: dict[str, Json] = {"score": value, "deviation": None, "values": [value]}
         return Done(Message({}, noised), describe(composed(access.events)), kept)
     check_affordable(hospital, [NON_PRIVATE], call)
-    images = known(question.images)
+    images = value_or_none(question.images)
     if images is None or not 8 <= images <= 10**5:
         raise Refused("malformed_settings") from ValueError(f"images must be in [8, 100000], found {images}")
     gan = imitation(settings)

@@ -30,7 +30,7 @@ from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, composed, describe
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
-from privacy.release.form import known
+from privacy.release.form import value_or_none
 from privacy.release.gate import PRIVACY, Refused, lacks_noise, unaffordable
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
 
@@ -81,14 +81,14 @@ def export(hospital: Hospital, asked: Asked[Export]) -> Done:
             "this hospital's models shall go to external sites, and its policy does not allow that: "
             f"say recipients: [coordinator, {OUTSIDE}] in the policy"
         )
-    _, params = own_model(hospital, question.train_run, question.checkpoint, known(question.best))
+    _, params = own_model(hospital, question.train_run, question.checkpoint, value_or_none(question.best))
     start = opened(hospital, question.train_run)
     return Done(Message(params), describe(shaped(start)), Message({}, {RECIPIENT: recipient}))
 
 
 def pool(hospital: Hospital, asked: Asked[Pool]) -> Done:
     """Release training and validation images for the central baseline of a simulation, if the policy allows it."""
-    rows = rows_of(cohort_of(hospital, asked.question.cohort), target=known(asked.question.target))
+    rows = rows_of(cohort_of(hospital, asked.question.cohort), target=value_or_none(asked.question.target))
     tensors = {
         f"{split}/{part}": getattr(rows[split], part)
         for split in ("train", "validation")

@@ -92,7 +92,7 @@ class Reported:
     left: Annotated[list[Entry], Of.COUNT, Text(2**20)]
     sent: Annotated[dict[Line, int], Of.COUNT, Text(2**20)]
     page: KeyedDigest
-    knew: Annotated[list[Line], Of.NAME]
+    knew: Annotated[list[Line], Of.NAME, Text(2**20)]
     ready: Annotated[list[Line], Of.NAME]
     statement: Annotated[Settings, Of.NAME, Text(2**24)]
     decision: Annotated[Settings | None, Of.SCORE]

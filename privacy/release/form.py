@@ -67,7 +67,7 @@ class Absent(Enum):
 ABSENT: Final = Absent.ABSENT
 
 
-def known(value: T | Absent | None) -> T | None:
+def value_or_none(value: T | Absent | None) -> T | None:
     """The value of a field that may be left out; None where it was."""
     return None if isinstance(value, Absent) else value
 

@@ -177,6 +177,7 @@ def test_a_fact_that_may_be_longer_than_an_image_is_no_number_of_patients_images
         ("holds", "known", Of.NAME),
         ("introduce", "algorithm", Of.PARAMETER),
         ("train", "algorithm", Of.PARAMETER),
+        ("report", "knew", Of.NAME),
         ("report", "left", Of.COUNT),
         ("report", "sent", Of.COUNT),
         ("report", "statement", Of.NAME),
