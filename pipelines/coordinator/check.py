@@ -20,7 +20,7 @@ from pipelines.coordinator.permissions import check_permitted, permissions_from,
 from pipelines.coordinator.report.methods import work_of
 from pipelines.coordinator.stages import ingest
 from pipelines.coordinator.stages.ingest import UnusableCohort
-from pipelines.coordinator.witness import asked_to_survey
+from pipelines.coordinator.witness import build_surveys
 from pipelines.coordinator.world import World
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
 from pipelines.data.pseudonym import normalized
@@ -33,6 +33,8 @@ from pipelines.loader.document import ConfigError
 from pipelines.loader.overrides import overridden
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.ingest import Ingest
+from pipelines.requests.survey import SURVEY, Surveyed
+from pipelines.requests.writing import to_facts
 from pipelines.runs.plan import Stage, plan
 from pipelines.settings.foreign import failure
 from pipelines.settings.privacy import PatientLevel
@@ -66,16 +68,15 @@ def check(
         UnusableCohort: ingest would fail.
         ValueError: a method fails its rehearsal.
     """
-    sites: dict[str, dict[str, Json]] = {}
+    surveyed: dict[str, Surveyed] = {}
     check_permitted(world.config, permissions_in(world.config))
     simulated = ({} if headers else _simulated(world)) | _archived(world)
     for part in (world, world.beyond()):
-        asked = {site: message for site, message in asked_to_survey(part).items() if site not in simulated}
-        replies = part.ask_all(part.run("survey"), "survey", asked)
-        sites |= {site: dict(reply.facts) for site, reply in replies.items()}
+        questions = {site: question for site, question in build_surveys(part).items() if site not in simulated}
+        surveyed |= part.ask_all(SURVEY, part.run(SURVEY.name), questions)
     far = [site for site, one in world.config.sites.items() if isinstance(one.source, Elsewhere)]
-    check_permitted(world.config, {site: permissions_from(sites[site]) for site in far if site in sites})
-    sites = {site: sites[site] if site in sites else simulated[site] for site in world.config.sites}
+    check_permitted(world.config, {site: permissions_from(surveyed[site]) for site in far if site in surveyed})
+    sites = {site: to_facts(surveyed[site]) if site in surveyed else simulated[site] for site in world.config.sites}
     inside = _inside(world, headers=headers)
     methods = {label: _rehearsed(world, label) for label in world.config.train.methods}
     private = world.config.privacy != "none"

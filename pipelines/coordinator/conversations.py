@@ -9,17 +9,19 @@ import torch
 from federation.engine import Engine, InProcess
 from federation.origins import identity
 from pipelines.coordinator.artifacts import CENTRAL
-from pipelines.coordinator.spaces import Cohorts
+from pipelines.coordinator.spaces import Cohorts, SiteCohort
 from pipelines.coordinator.world import World
 from pipelines.data.cohort import Cohort, to_message
 from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
 from pipelines.hospital.worker import worker
 from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain
+from pipelines.requests.pool import POOL, Pool, Pooled
 from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.config import Config, chosen_device
 from pipelines.settings.task import Classification
-from privacy.message import Json, Message, to_bytes
+from privacy.message import Json, to_bytes
+from privacy.release.form import ABSENT
 from privacy.release.gate import Refused
 
 
@@ -69,21 +71,27 @@ def learnt(config: Config) -> dict[str, Json]:
 
 def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
     """A site with all hospitals' images, in this process. `Config` allows it only with `pooling: allowed`."""
-    held: dict[str, Json] = {site: [cohorts[site]["cohort"], cohorts[site]["sha256"]] for site in sorted(cohorts)}
-    name = short(digest({**held, **learnt(world.config)}))
+    parts: dict[str, Json] = {site: [cohorts[site].cohort, cohorts[site].sha256] for site in sorted(cohorts)}
+    name = short(digest({**parts, **learnt(world.config)}))
     hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now, device=chosen_device(world.config.device))
     try:
         read_cohort_file(hospital.cohort_folder(name) / COHORT)
     except Refused:  # not pooled yet, or damaged
-        said = {site: {"cohort": str(cohorts[site]["cohort"]), **_target(world.config, site)} for site in cohorts}
-        asked = {site: Message({}, said[site]) for site in world.engine.sites}
         task = world.config.task
-        named = task.classes if task.kind == "classification" else ()
-        adopt(hospital, name, world.ask_all(world.run(f"pool-{name}"), "pool", asked), named)
-    return InProcess({CENTRAL: worker(hospital)}), {CENTRAL: {"cohort": name, "sha256": name}}
+        questions = {site: _ask_for_pool(world.config, site, cohorts[site].cohort) for site in world.engine.sites}
+        classes = task.classes if task.kind == "classification" else ()
+        adopt(hospital, name, world.ask_all(POOL, world.run(f"pool-{name}"), questions), classes)
+    return InProcess({CENTRAL: worker(hospital)}), {CENTRAL: SiteCohort(name, name)}
 
 
-def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Message], classes: Sequence[str] = ()) -> None:
+def _ask_for_pool(config: Config, site: str, cohort: str) -> Pool:
+    target = config.task.target
+    if target is None:
+        return Pool(cohort=cohort, ordered=config.task.ordered or ABSENT)
+    return Pool(cohort=cohort, target="masks" if site == CENTRAL else target)
+
+
+def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Pooled], classes: Sequence[str] = ()) -> None:
     """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site.
     classes: names of the labels, if not negative and positive.
 
@@ -92,7 +100,7 @@ def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Message], classes:
     offset = 0
     parts: dict[str, list[torch.Tensor]] = {"x": [], "y": [], "patient": [], "split": []}
     for site in sorted(pooled):
-        tensors = pooled[site].tensors
+        tensors = {**pooled[site].images, **pooled[site].labels}
         last = offset
         for split in ("train", "validation"):
             patient = tensors[f"{split}/patient"] + offset

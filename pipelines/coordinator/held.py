@@ -15,9 +15,11 @@ from pathlib import Path
 from federation.engine import Answers, Engine
 from pipelines.coordinator.world import World
 from pipelines.requests import REQUESTS
+from pipelines.requests.holds import Holds
 from pipelines.runs.plan import Stage
 from pipelines.runs.witness import remember
 from privacy.message import Call, Json, Message
+from privacy.release.form import read
 
 ASKED = "asked"
 
@@ -66,7 +68,8 @@ def held(stage: Stage[World]) -> Stage[World]:
         path = artifact / ASKED
         if complaint is not None or not path.is_file():
             return complaint
-        return world.complaint({site: {"answers": answers} for site, answers in json.loads(path.read_text()).items()})
+        answers = json.loads(path.read_text())
+        return world.complaint({site: read(Holds, Message({}, {"answers": each})) for site, each in answers.items()})
 
     return replace(stage, run=run, intact=intact)
 

@@ -10,11 +10,12 @@ from federation.models import OnFeatures
 from federation.origins import offers_in, unpermitted
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.loader.document import ConfigError
+from pipelines.requests.survey import Surveyed
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Public
 from pipelines.settings.image_spaces import features_in
 from pipelines.settings.sites import Elsewhere
-from privacy.message import Json, as_list, as_mapping
+from privacy.release.form import value_or_none
 from privacy.release.policy import REQUESTS, Policy
 from privacy.settings_error import Problem
 
@@ -43,13 +44,9 @@ def _answered(policy: Policy) -> tuple[str, ...]:
     return tuple(request for request in REQUESTS if policy.allows(request))
 
 
-def permissions_from(facts: Mapping[str, Json]) -> Permissions:
-    """One hospital's permissions, from the facts of its reply to `survey`."""
-    known = facts.get("algorithms")
-    requests = [str(one) for one in as_list(facts.get("requests"))]
-    algorithms = None if known is None else [str(one) for one in as_list(known)]
-    plugins = {name: str(code) for name, code in as_mapping(facts.get("plugins", {})).items()}
-    return Permissions(requests, algorithms, facts.get("private") is True, plugins)
+def permissions_from(reply: Surveyed) -> Permissions:
+    """One hospital's permissions, from its reply to `survey`."""
+    return Permissions(reply.requests, reply.algorithms, reply.private, value_or_none(reply.plugins) or {})
 
 
 class Need(NamedTuple):

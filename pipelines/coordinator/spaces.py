@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypedDict
 
 from federation.models import OnFeatures
-from federation.origins import identity
+from federation.origins import PACKAGES, identity
+from harmonize.scale import Scale
+from pipelines.coordinator.artifacts import read_counts, read_records
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
+from pipelines.requests.fields import CohortName, KeyedDigest, Packages
+from pipelines.requests.holds import Holds
 from pipelines.runs.listing import listed
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW, default_scale
 from pipelines.settings.image_spaces import features_name, space_of
 from privacy.message import Json, as_mapping
-
-Cohorts: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Site -> its reply about the cohort: `cohort`, `sha256`, counts."""
+from privacy.release.form import ABSENT, Absent
 
 
-def common_facts(world: World) -> dict[str, Json]:
-    """Facts of every harmonization request: value scale, deformed copies, seed, privacy."""
+@dataclass(frozen=True)
+class SiteCohort:
+    """A cohort that a hospital made. cohort: its name there; sha256: keyed digest of its bytes."""
+
+    cohort: CohortName
+    sha256: KeyedDigest
+
+
+Cohorts: TypeAlias = Mapping[str, SiteCohort]
+"""Cohorts by site."""
+
+
+class Common(TypedDict):
+    """What every question of harmonization holds, whichever cohort it is about: `pipelines.requests.harmonizing`."""
+
+    scale: Scale
+    copies: int
+    seed: int
+    private: bool
+    packages: Packages | Absent
+
+
+def common_part(world: World) -> Common:
+    """Value scale, deformed copies, seed, privacy, and packages that take part."""
     config = world.config
+    packages = identity(config.harmonized).get(PACKAGES)
     return {
-        "scale": to_plain(config.harmonized.scale or default_scale(config.images)),
+        "scale": config.harmonized.scale or default_scale(config.images),
         "copies": config.harmonized.copies,
         "seed": config.seed,
         "private": config.privacy != "none",
-        **identity(config.harmonized),
+        "packages": {str(source): str(code) for source, code in as_mapping(packages).items()} or ABSENT,
     }
+
+
+def common_settings(world: World) -> dict[str, Json]:
+    """The same as settings of a stage."""
+    return {name: to_plain(value) for name, value in common_part(world).items() if not isinstance(value, Absent)}
 
 
 def cohorts_in(inputs: Mapping[str, Path], space: str) -> Cohorts:
@@ -38,18 +68,17 @@ def cohorts_in(inputs: Mapping[str, Path], space: str) -> Cohorts:
 
     A hospital that vetoed its translation keeps its raw cohort in this space.
     """
-    raw: dict[str, dict[str, Any]] = json.loads((inputs["ingest"] / "sites.json").read_text())
+    raw = {site: SiteCohort(counts.cohort, counts.sha256) for site, counts in read_counts(inputs["ingest"]).items()}
     if space == RAW:
         return raw
     made = next(path for path in _spaces(inputs) if path.name == f"{space}.json")
-    answers = json.loads(made.read_text())
-    return {site: {**facts, **answers[site]} for site, facts in raw.items()}
+    return {**raw, **read_records(SiteCohort, made)}
 
 
 def complaint_about(world: World, file: Path) -> str | None:
-    """A complaint unless every site still holds the cohort that it told of in this file of an artifact."""
-    told: Cohorts = json.loads(file.read_text())
-    return world.complaint({site: {key: said[key] for key in ("cohort", "sha256")} for site, said in told.items()})
+    """A complaint unless every site still holds the cohort that this file of an artifact names."""
+    cohorts = read_records(SiteCohort, file)
+    return world.complaint({site: Holds(cohort=each.cohort, sha256=each.sha256) for site, each in cohorts.items()})
 
 
 def _spaces(inputs: Mapping[str, Path]) -> Iterator[Path]:
@@ -62,13 +91,12 @@ def _spaces(inputs: Mapping[str, Path]) -> Iterator[Path]:
 def cohorts_for(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:
     """Cohorts of all sites in the space of a method, or of the features of their images on which its model is built."""
     space, model = space_of(config, label), config.model_of(label)
-    homes = cohorts_in(inputs, space)
+    cohorts = cohorts_in(inputs, space)
     if not isinstance(model, OnFeatures):
-        return homes
-    found = json.loads((inputs["features"] / f"{features_name(space, model)}.json").read_text())
-    return {site: {**facts, **found[site]} for site, facts in homes.items()}
+        return cohorts
+    return {**cohorts, **read_records(SiteCohort, inputs["features"] / f"{features_name(space, model)}.json")}
 
 
-def window_of(world: World) -> Json:
+def window_of(world: World) -> tuple[int, ...] | None:
     """Sides of a segmentation network's input window; None: whole images, or classification."""
-    return as_mapping(to_plain(world.config.evaluate)).get("window")
+    return world.config.evaluate.window

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pipelines.coordinator.world import World
+from pipelines.requests.survey import Survey
 from pipelines.runs import witness
-from privacy.message import Message
+from privacy.release.form import read
 
 
-def asked_to_survey(world: World) -> dict[str, Message]:
+def build_surveys(world: World) -> dict[str, Survey]:
     """The question for every hospital of this world."""
-    return witness.asked_to_survey(world.root, world.engine.sites)
+    messages = witness.asked_to_survey(world.root, world.engine.sites)
+    return {site: read(Survey, message) for site, message in messages.items()}

@@ -6,16 +6,22 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from federation.engine import Engine, InProcess, listening
+from pipelines.coordinator.asking import Answered, ask
+from pipelines.requests.holds import HOLDS, Holds
+from pipelines.requests.request import Request
 from pipelines.runs.stopping import Stop
 from pipelines.runs.store import digest, short
 from pipelines.runs.witness import begun_anew
 from pipelines.settings.config import Config
-from privacy.message import Call, Json, Message
+from privacy.message import Json
 from privacy.pickled import pickled
 from privacy.release.witness import OLDER
 
+Q = TypeVar("Q")
+R = TypeVar("R")
 DATA_CODES = frozenset({"no_folder", "no_files", "no_labels", "no_gland", "bad_source", "bad_archive"})
 """Refusal codes that concern a site's files, not its machine."""
 
@@ -66,37 +72,48 @@ class World:
         """The name of a conversation of this run."""
         return f"{self.config.name}/{name}"
 
-    def ask_all(self, run: str, request: str, messages: Mapping[str, Message]) -> Mapping[str, Message]:
-        """Send each site one request, and require every reply.
+    def ask_all(self, request: Request[Q, R], run: str, questions: Mapping[str, Q]) -> Mapping[str, R]:
+        """Send each site one question, and require every reply.
 
         Raises:
             SitesMissing: with the code of each site that did not answer.
         """
-        return self.ask_each(dict.fromkeys(messages, run), request, messages)
+        return self.ask_each(request, dict.fromkeys(questions, run), questions)
 
     def ask_each(
         self,
+        request: Request[Q, R],
         runs: Mapping[str, str],
-        request: str,
-        messages: Mapping[str, Message],
+        questions: Mapping[str, Q],
         *,
-        told: Callable[[str], None] = lambda site: None,
-        spared: Collection[str] = (),
-    ) -> Mapping[str, Message]:
-        """Send each site one request, all at once, that belongs to a run of its own. told: called with each site that
-        has answered. spared: codes with which a site may be missing.
+        report_site: Callable[[str], None] = lambda site: None,
+        spared: Callable[[str], bool] = lambda code: False,
+    ) -> Mapping[str, R]:
+        """Send each site one question, all at once, that belongs to a run of its own. report_site: called with each
+        site that has answered. spared: whether a site may be missing with this code.
 
         Raises:
             SitesMissing: with the code of each other site that did not answer.
         """
-        self.stop.check()
-        one = next(iter(runs.values())) if len({*runs.values()}) == 1 else ""
-        with listening(told):
-            answers = self.engine.ask(Call(one, 0, request, {}, {} if one else dict(runs)), messages)
-        self.stop.check()  # a site that was stopped at work has not replied
-        if missing := {site: code for site, code in answers.missing.items() if code not in spared}:
-            raise SitesMissing(request, missing, where=self._why(missing))
+        answers = self.ask(request, runs, questions, report_site=report_site)
+        if missing := {site: code for site, code in answers.missing.items() if not spared(code)}:
+            raise SitesMissing(request.name, missing, where=self._why(missing))
         return answers.replies
+
+    def ask(
+        self,
+        request: Request[Q, R],
+        runs: Mapping[str, str],
+        questions: Mapping[str, Q],
+        *,
+        report_site: Callable[[str], None] = lambda site: None,
+    ) -> Answered[R]:
+        """As `ask_each`, whoever answers."""
+        self.stop.check()
+        with listening(report_site):
+            answers = ask(self.engine, request, runs, questions)
+        self.stop.check()  # a site that was stopped at work has not replied
+        return answers
 
     def logs(self, *sites: str) -> str:
         """Paths of the hospitals' logs, for error messages."""
@@ -108,23 +125,23 @@ class World:
         forgotten = self.simulation and OLDER in missing.values()
         return f"{self.logs(*missing)}; {begun_anew(self.root)}" if forgotten else self.logs(*missing)
 
-    def ask_one(self, run: str, request: str, site: str, facts: Mapping[str, Json]) -> Message:
-        """Send one site a request, and require its reply. Raises: SitesMissing."""
-        return self.ask_all(run, request, {site: Message({}, facts)})[site]
+    def ask_one(self, request: Request[Q, R], run: str, site: str, question: Q) -> R:
+        """Send one site a question, and require its reply. Raises: SitesMissing."""
+        return self.ask_all(request, run, {site: question})[site]
 
-    def complaint(self, held: Mapping[str, Mapping[str, Json]]) -> str | None:
-        """What a site, inside or outside, says against what it should hold (facts of `holds`, by site); None: nothing.
+    def complaint(self, held: Mapping[str, Holds]) -> str | None:
+        """What a site, inside or outside, says against what it should hold; None: nothing.
         A site that has left is not asked: the stages that need it tell.
 
         Raises:
             SitesMissing: with the code of each site that did not answer.
         """
         for there in (self, self.beyond()):
-            asked = {site: Message({}, facts) for site, facts in held.items() if site in there.engine.sites}
-            replies = there.ask_all(self.run("holds"), "holds", asked) if asked else {}
-            for site, said in replies.items():
-                if said.facts.get("complaint"):
-                    return f"{site}: {said.facts['complaint']}"
+            questions = {site: question for site, question in held.items() if site in there.engine.sites}
+            replies = there.ask_all(HOLDS, self.run(HOLDS.name), questions) if questions else {}
+            for site, reply in replies.items():
+                if reply.complaint:
+                    return f"{site}: {reply.complaint}"
         return None
 
     def conversation(self, base: str, site: str) -> str:
@@ -134,12 +151,12 @@ class World:
         good = ""
         for attempt in count():
             name = self.run(f"{base}-{attempt}" if attempt else base)
-            said = self.ask_one(self.run("holds"), "holds", site, {"runs": {name: "begun"}}).facts
-            if name not in (said["known"] if isinstance(said["known"], list) else []):
+            reply = self.ask_one(HOLDS, self.run(HOLDS.name), site, Holds(runs={name: "begun"}))
+            if name not in reply.known:
                 return name if self.fresh or not good else good
-            good = good if said["complaint"] else name
+            good = good if reply.complaint else name
         raise RuntimeError("unreachable")
 
-    def everyone(self, facts: Mapping[str, Json]) -> dict[str, Message]:
-        """A message with these facts for every site."""
-        return {site: Message({}, facts) for site in self.engine.sites}
+    def everyone(self, question: Q) -> dict[str, Q]:
+        """The same question for every site."""
+        return dict.fromkeys(self.engine.sites, question)

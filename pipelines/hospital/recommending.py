@@ -33,10 +33,11 @@ from pipelines.hospital.kept import scores_name
 from pipelines.hospital.opening import Opening, opened
 from pipelines.hospital.validation_scores import VALIDATED
 from pipelines.models.recommended import RECOMMENDED, of_newer, to_bytes
-from pipelines.requests.compare import Compare
+from pipelines.requests.compare import Compare, Compared
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Json, Malformed, Message, as_list, as_mapping, from_bytes, whole_of
+from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
 LARGEST = 2.0**64  # of numbers that others measured
@@ -154,21 +155,17 @@ def alone(algorithm: AnyAlgorithm) -> bool:
     )
 
 
-def others_to_facts(found: Heard) -> dict[str, Json]:
-    """What a hospital hears of the others, as facts."""
-    return {"hospitals": found.hospitals, "sums": {label: [*pair] for label, pair in found.sums.items()}}
-
-
 def _others(said: Mapping[str, Json]) -> Heard:
     pairs = {label: _pair(pair) for label, pair in as_mapping(said.get("sums")).items()}
     sums = {label: Sums(*pair) for label, pair in pairs.items() if pair is not None and pair[1] > 0}
     return Heard(whole_of(said, "hospitals", 0), sums)
 
 
-def gains_told(facts: Mapping[str, Json], said: Mapping[str, Json]) -> dict[str, Gain]:
-    """The gains that a hospital told of the lines of its question `facts`; ones that cannot be are left out."""
-    gains, labels = as_mapping(said.get("gains")), [str(line["label"]) for line in _lines(facts)]
-    pairs = {label: _pair(gains.get(label)) for label in labels}
+def read_gains(question: Compare, reply: Compared) -> dict[str, Gain]:
+    """The gains that a hospital told of the lines of its question; ones that cannot be are left out."""
+    gains = value_or_none(reply.gains) or {}
+    labels = [line["label"] for line in (*question.methods, *(value_or_none(question.variants) or ()))]
+    pairs = {label: _pair([*gains[label]]) for label in labels if label in gains}
     found = {label: Gain(*pair) for label, pair in pairs.items() if pair is not None}
     return {label: gain for label, gain in found.items() if abs(gain.value) <= 1 and gain.variance > 0}
 

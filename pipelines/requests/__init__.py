@@ -6,6 +6,7 @@ What a hospital checks, commits, repeats and lets leave, and what its pages say 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pipelines.requests.audit import AUDIT
 from pipelines.requests.augment import AUGMENT
@@ -31,7 +32,7 @@ from pipelines.requests.translate import TRANSLATE
 
 __all__ = ["REQUESTS", "Repeat", "Request"]
 
-REQUESTS: Mapping[str, Request] = {
+REQUESTS: Mapping[str, Request[Any, Any]] = {
     request.name: request
     for request in (
         SURVEY, MOMENTS, INGEST, SCORE, SYNTHESIZE, SAMPLE, TRANSLATE, AUGMENT, EXTRACT, INTRODUCE, TRAIN, FINISH,

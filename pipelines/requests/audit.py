@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from pipelines.requests.fields import Line, Settings
+from pipelines.requests.fields import Line, Name, Settings
 from pipelines.requests.model import Model
 from pipelines.requests.request import Repeat, Request
 from privacy.attacks.inversion import Inversion
@@ -18,6 +18,7 @@ class Audit(Model):
     calibration: none; a model is attacked as it was trained.
     """
 
+    label: Name | Absent = ABSENT
     cohort: Line
     membership: bool | Absent = ABSENT
     inversion: Annotated[Inversion | None, Code("malformed_inversion")] | Absent = ABSENT
@@ -34,7 +35,7 @@ class Attacked:
     inversion: Annotated[Settings | None, Of.SCORE] | Absent = ABSENT
 
 
-AUDIT = Request(
+AUDIT: Request[Audit, Attacked] = Request(
     name="audit",
     question=Audit,
     replies=(Attacked,),

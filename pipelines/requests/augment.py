@@ -62,7 +62,7 @@ class Judged(Augmented):
     near_copies: Annotated[float | None, Of.SCORE]
 
 
-AUGMENT = Request(
+AUGMENT: Request[Augment, Augmented | Judged] = Request(
     name="augment",
     question=Augment,
     replies=(Augmented, Judged),

@@ -61,7 +61,7 @@ def file_problem(tensors: Params) -> str | None:
     return None
 
 
-BENCHMARK = Request(
+BENCHMARK: Request[Benchmark, LabelsBenchmarked | MasksBenchmarked | NoisedLabelsBenchmarked] = Request(
     name="benchmark",
     question=Benchmark,
     replies=(LabelsBenchmarked, MasksBenchmarked, NoisedLabelsBenchmarked),

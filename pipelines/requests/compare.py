@@ -26,7 +26,7 @@ class Compared:
     gains: Annotated[dict[Line, tuple[float, float]], Of.SCORE] | Absent = ABSENT
 
 
-COMPARE = Request(
+COMPARE: Request[Compare, Compared] = Request(
     name="compare",
     question=Compare,
     replies=(Compared,),

@@ -59,7 +59,7 @@ class NoisedLabelsScored(NoisedScores):
     round: RoundScored
 
 
-EVALUATE = Request(
+EVALUATE: Request[Evaluate, LabelsScored | MasksScored | NoisedLabelsScored] = Request(
     name="evaluate",
     question=Evaluate,
     replies=(LabelsScored, MasksScored, NoisedLabelsScored),

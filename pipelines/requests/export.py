@@ -12,8 +12,9 @@ from privacy.release.form import ABSENT, Absent
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """recipient: `outside` for external sites."""
+    """label: of the method. recipient: `outside` for external sites."""
 
+    label: Name | Absent = ABSENT
     train_run: Run
     checkpoint: Checkpoint
     best: Round | Absent | None = ABSENT
@@ -27,7 +28,7 @@ class Exported:
     parameters: Parameters
 
 
-EXPORT = Request(
+EXPORT: Request[Export, Exported] = Request(
     name="export",
     question=Export,
     replies=(Exported,),

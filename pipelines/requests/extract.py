@@ -42,7 +42,7 @@ class Extracted:
     sha256: KeyedDigest
 
 
-EXTRACT = Request(
+EXTRACT: Request[Extract, Extracted] = Request(
     name="extract",
     question=Extract,
     replies=(Extracted,),

@@ -21,7 +21,11 @@ Digest: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Line: TypeAlias = Annotated[str, Field(max_length=200)]
 Window: TypeAlias = list[Whole] | None
 Settings: TypeAlias = dict[str, Any]
+Packages: TypeAlias = dict[str, str]
+"""Code of others that takes part, by source: its digest (`federation.origins.identity`)."""
 
+WITHOUT_NULLS = "without nulls"
+"""Marks settings that are sent without their nulls, so that a new optional setting changes no digest of older runs."""
 SETTINGS = Code("malformed_settings")
 Seed: TypeAlias = Annotated[int, Field(ge=0, le=2**62), SETTINGS]
 DeformedCopies: TypeAlias = Annotated[int, Field(ge=1, le=64), SETTINGS]

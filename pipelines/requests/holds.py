@@ -32,7 +32,7 @@ class Held:
     known: Annotated[list[Run], Of.NAME, Text(2**24)]
 
 
-HOLDS = Request(
+HOLDS: Request[Holds, Held] = Request(
     name="holds",
     question=Holds,
     replies=(Held,),

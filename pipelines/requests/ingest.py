@@ -35,7 +35,6 @@ class SplitCounts(TypedDict):
     patients: Whole
     images: Whole
     positives: Whole
-    studies: NotRequired[Whole]
     classes: NotRequired[list[Whole]]
 
 
@@ -103,7 +102,7 @@ def scale_problem(tensors: Params) -> str | None:
     return f"ingest takes the tensors {', '.join(sorted(SCALE))}" if tensors and tensors.keys() != SCALE else None
 
 
-INGEST = Request(
+INGEST: Request[Ingest, Counted | CountedOnce] = Request(
     name="ingest",
     question=Ingest,
     replies=(Counted, CountedOnce),

@@ -7,7 +7,7 @@ from typing import NotRequired
 from typing_extensions import TypedDict
 
 from federation.participant import Checkpoint
-from pipelines.requests.fields import Line, Name, Round, Run
+from pipelines.requests.fields import Line, Name, Round, Run, Whole
 from pipelines.settings.variants import Variant as Scored
 
 
@@ -23,6 +23,7 @@ class Method(Trained):
     """A method."""
 
     label: Name
+    rounds: NotRequired[Whole]
     cohort: NotRequired[Line]
     space: NotRequired[Line]
     calibration: NotRequired[None]
@@ -32,6 +33,7 @@ class Variant(Trained):
     """A method as a variant scores it."""
 
     label: Name
+    rounds: NotRequired[Whole]
     cohort: NotRequired[Line]
     space: NotRequired[Line]
     calibration: Scored

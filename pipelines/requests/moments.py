@@ -8,6 +8,7 @@ from typing import Annotated
 from torch import Tensor
 
 from pipelines.data.images import Features
+from pipelines.requests.fields import WITHOUT_NULLS
 from pipelines.requests.reading import Reading
 from pipelines.requests.request import Request
 from privacy.release.form import Of, Shape
@@ -17,7 +18,7 @@ from privacy.release.form import Of, Shape
 class ReadFeatures(Reading):
     """As `Reading`, of columns of tables: sums over images would be an image."""
 
-    images: Features
+    images: Annotated[Features, WITHOUT_NULLS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class Moments:
     squares: Annotated[Tensor, Of.SUM, Shape(axes=1)]
 
 
-MOMENTS = Request(
+MOMENTS: Request[ReadFeatures, Moments] = Request(
     name="moments",
     question=ReadFeatures,
     replies=(Moments,),

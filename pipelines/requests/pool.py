@@ -16,10 +16,11 @@ from privacy.release.form import ABSENT, Absent, Of, Shape
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Images for the central baseline."""
+    """Images for the central baseline. ordered: whether the labels are."""
 
     cohort: Line
     target: Target | Absent | None = ABSENT
+    ordered: bool | Absent = ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class Pooled:
     labels: Annotated[Mapping[str, Tensor], Of.LABEL, Shape(axes=5, names="(train|validation)/(y|patient)")]
 
 
-POOL = Request(
+POOL: Request[Pool, Pooled] = Request(
     name="pool",
     question=Pool,
     replies=(Pooled,),

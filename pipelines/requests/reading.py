@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pipelines.data.images import AnyImages, Target
-from pipelines.requests.fields import Line
+from pipelines.requests.fields import WITHOUT_NULLS, Line
 from pipelines.settings.learning import Split
 from privacy.release.form import ABSENT, Absent
 
@@ -16,8 +17,8 @@ class Reading:
     have. classes: names of what is learnt.
     """
 
-    images: AnyImages
-    split: Split
+    images: Annotated[AnyImages, WITHOUT_NULLS]
+    split: Annotated[Split, WITHOUT_NULLS]
     seed: int
     independent: bool | Absent = ABSENT
     target: Target | Absent | None = ABSENT

@@ -55,6 +55,7 @@ class Report:
     unmatched_exclusions: Whole | Absent = ABSENT
     spaces: list[Line] | Absent = ABSENT
     target: Target | Absent | None = ABSENT
+    ordered: bool | Absent = ABSENT
     structures: list[Name] | Absent = ABSENT
     window: Window | Absent = ABSENT
     others: Others | Absent = ABSENT
@@ -99,7 +100,7 @@ class Reported:
     ledger: Annotated[tuple[Whole, str], Of.NAME]
 
 
-REPORT = Request(
+REPORT: Request[Report, Reported] = Request(
     name="report",
     question=Report,
     replies=(Reported,),

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Generic, TypeVar
 
 from privacy.message import Params
 from privacy.release.form import RECORDS, kinds_of, takes_tensors
+
+Q = TypeVar("Q")
+R = TypeVar("R")
 
 
 class Repeat(Enum):
@@ -26,7 +30,7 @@ class Repeat(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Generic[Q, R]):
     """One request of a coordinator to a hospital.
 
     question, replies: forms (`privacy.release.form`); a reply has one of these. says: what the reply holds, for the
@@ -39,8 +43,8 @@ class Request:
     """
 
     name: str
-    question: type
-    replies: tuple[type, ...]
+    question: type[Q]
+    replies: tuple[type[R], ...]
     says: str
     brief: str = ""
     records: str = ""

@@ -36,7 +36,7 @@ class Route:
     tensors: AnyTensors | Absent = ABSENT
 
 
-ROUTE = Request(
+ROUTE: Request[Route, LabelScores | MaskScores] = Request(
     name="route",
     question=Route,
     replies=(LabelScores, MaskScores),

@@ -9,7 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from harmonize.sampling import Sampling
-from pipelines.requests.fields import SETTINGS, Count, Line, Run, Seed, ValueScale
+from pipelines.requests.fields import SETTINGS, Count, Run
+from pipelines.requests.harmonizing import Harmonizing
 from pipelines.requests.request import Repeat, Request
 from privacy.release.form import Of, Shape
 
@@ -17,17 +18,14 @@ MOST_SHARED = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class Sample(Harmonizing):
     """synthesis_run: of the request `synthesize`. shared: how many images of each class; distances between images grow
     with its square.
     """
 
-    cohort: Line
     synthesis_run: Run
     sampling: Annotated[Sampling, SETTINGS]
     shared: Annotated[int, Field(ge=1, le=MOST_SHARED), SETTINGS]
-    scale: ValueScale
-    seed: Seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +49,7 @@ class Shared:
     tried: Count
 
 
-SAMPLE = Request(
+SAMPLE: Request[Sample, Sampled | Shared] = Request(
     name="sample",
     question=Sample,
     replies=(Sampled, Shared),

@@ -8,24 +8,21 @@ from typing import Annotated
 from pydantic import Field
 
 from harmonize import complexity
-from pipelines.requests.fields import SETTINGS, DeformedCopies, Line, Number, Seed, ValueScale
+from pipelines.requests.fields import SETTINGS, Number
+from pipelines.requests.harmonizing import Harmonizing
 from pipelines.requests.request import Repeat, Request
 from privacy.release.form import ABSENT, Absent, Of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(Harmonizing):
     """images: how many are compared, alike at all hospitals. prior: of the public images that span the space of
     distances.
     """
 
-    cohort: Line
     score: Annotated[complexity.Score, SETTINGS]
     images: Annotated[int, SETTINGS] | Absent = ABSENT
     prior: Annotated[str, SETTINGS]
-    scale: ValueScale
-    copies: DeformedCopies
-    seed: Seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +34,7 @@ class Scored:
     values: Annotated[list[float], Field(max_length=1000), Of.SCORE]
 
 
-SCORE = Request(
+SCORE: Request[Score, Scored] = Request(
     name="score",
     question=Score,
     replies=(Scored,),

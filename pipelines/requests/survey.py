@@ -32,7 +32,7 @@ class Surveyed:
     plugins: Annotated[dict[Line, Line], Of.NAME] | Absent = ABSENT
 
 
-SURVEY = Request(
+SURVEY: Request[Survey, Surveyed] = Request(
     name="survey",
     question=Survey,
     replies=(Surveyed,),

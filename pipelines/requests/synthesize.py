@@ -6,19 +6,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from harmonize.synthesis import AnySynthesis
-from pipelines.requests.fields import SETTINGS, DeformedCopies, Line, Seed, ValueScale
+from pipelines.requests.fields import SETTINGS
+from pipelines.requests.harmonizing import Harmonizing
 from pipelines.requests.request import Repeat, Request
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synthesize:
-    """How it learns."""
+class Synthesize(Harmonizing):
+    """synthesis: how it learns."""
 
-    cohort: Line
     synthesis: Annotated[AnySynthesis, SETTINGS]
-    scale: ValueScale
-    copies: DeformedCopies
-    seed: Seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +23,7 @@ class Synthesized:
     """Nothing."""
 
 
-SYNTHESIZE = Request(
+SYNTHESIZE: Request[Synthesize, Synthesized] = Request(
     name="synthesize",
     question=Synthesize,
     replies=(Synthesized,),

@@ -29,7 +29,7 @@ class Agreed:
     rests_on: Annotated[Digest, Of.NAME]
 
 
-TRACK = Request(
+TRACK: Request[Track, Agreed] = Request(
     name="track",
     question=Track,
     replies=(Agreed,),

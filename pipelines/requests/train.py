@@ -55,14 +55,14 @@ class Finished:
     n: Count
 
 
-INTRODUCE = Request(
+INTRODUCE: Request[Introduce, Introduced] = Request(
     name="introduce",
     question=Introduce,
     replies=(Introduced,),
     says="that it takes part, and what the method must know first",
     repeat=Repeat.ONCE,
 )
-TRAIN = Request(
+TRAIN: Request[Train, Trained] = Request(
     name="train",
     question=Train,
     replies=(Trained,),
@@ -71,7 +71,7 @@ TRAIN = Request(
     repeat=Repeat.ONCE,
     rounds=True,
 )
-FINISH = Request(
+FINISH: Request[Train, Finished] = Request(
     name="finish",
     question=Train,
     replies=(Finished,),

@@ -8,27 +8,25 @@ from typing import Annotated
 from pydantic import Field
 
 from harmonize.veto import Limits
-from pipelines.requests.fields import SETTINGS, AnyTensors, CohortName, KeyedDigest, Line, Name, Seed, ValueScale
+from pipelines.requests.fields import SETTINGS, AnyTensors, CohortName, KeyedDigest, Line, Name
+from pipelines.requests.harmonizing import Harmonizing
 from pipelines.requests.request import Request
 from pipelines.settings.harmonization import AnySpace
 from privacy.release.form import ABSENT, Absent, Of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translate:
-    """space: its label. scanner: of the target, if that is a phantom. private: whether patients have a guarantee.
+class Translate(Harmonizing):
+    """space: its label. scanner: of the target, if that is a phantom.
+
     tensors: `images`, the shared ones in [-1, 1], and their `labels`.
     """
 
-    cohort: Line
     space: Annotated[Name, SETTINGS]
     translator: Annotated[AnySpace, SETTINGS]
     veto: Annotated[Limits, SETTINGS]
-    scale: ValueScale
-    seed: Seed
     is_target: bool
     scanner: Line | None
-    private: bool | Absent = ABSENT
     tensors: AnyTensors | Absent = ABSENT
 
 
@@ -44,7 +42,7 @@ class Translated:
     quality: Annotated[dict[Line, float | int | Line | None], Field(max_length=100), Of.SCORE]
 
 
-TRANSLATE = Request(
+TRANSLATE: Request[Translate, Translated] = Request(
     name="translate",
     question=Translate,
     replies=(Translated,),

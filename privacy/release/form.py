@@ -240,16 +240,36 @@ def _place(path: Sequence[str | int]) -> str:
     return ".".join(f"{part[:60]!a}" if isinstance(part, str) else str(part) for part in path)
 
 
-def undeclared(forms: Sequence[type], reply: Message) -> list[Flaw]:
-    """Why a reply is of none of these forms; empty if it is of one. Of several forms, the flaws by the nearest."""
-    each = [flaws(form, reply, closed=True) for form in forms]
-    return min(each, key=len, default=[Flaw("reply", "its request declares none")])
+class Fit(NamedTuple):
+    """How a reply fits the forms of its request. flaws: by the nearest form; empty if it has one of them. kinds: what
+    it is of patients, by all forms that it has; by all of its request where it has none.
+    """
+
+    flaws: tuple[Flaw, ...]
+    kinds: frozenset[Of]
 
 
-def kinds_in(forms: Sequence[type], reply: Message) -> frozenset[Of]:
-    """What a reply is of patients: by the first form that it has, or by all where it has none."""
-    fitting = [form for form in forms if not flaws(form, reply, closed=True)][:1]
-    return frozenset().union(*map(kinds_of, fitting or forms))
+def fit(forms: Sequence[type], reply: Message) -> Fit:
+    """Compare a reply with the forms of its request."""
+    flaws_by_form = {form: flaws(form, reply, closed=True) for form in forms}
+    fitting = [form for form, form_flaws in flaws_by_form.items() if not form_flaws]
+    nearest = min(flaws_by_form.values(), key=len, default=[Flaw("reply", "its request declares none")])
+    return Fit(tuple(nearest), frozenset().union(*map(kinds_of, fitting or forms)))
+
+
+def read_one_of(forms: Sequence[type[T]], message: Message) -> T:
+    """The message as the first of these forms that it has. If it has none, as the first to which it only adds facts: a
+    hospital with a later version may say more.
+
+    Raises:
+        Misformed: it is of none of these forms.
+    """
+    each = [*forms]
+    closed = next((form for form in each if not flaws(form, message, closed=True)), None)
+    fitting = closed or next((form for form in each if not flaws(form, message, closed=False)), None)
+    if fitting is None:
+        raise Misformed(fit(each, message).flaws)
+    return read(fitting, message)
 
 
 def _tensor_field(declared: Sequence[FieldForm], name: str) -> FieldForm | None:

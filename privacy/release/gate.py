@@ -23,7 +23,7 @@ from privacy.dp.events import (
 )
 from privacy.message import Call, Json, Message, from_bytes
 from privacy.release import ledger as ledgers
-from privacy.release.form import RECORDS, kinds_in, undeclared
+from privacy.release.form import RECORDS, fit
 from privacy.release.policy import Policy, declarations
 
 BUDGET = "budget"
@@ -103,9 +103,11 @@ def release(
 
 def _undeclared(policy: Policy, forms: Sequence[type], reply: Message) -> Refusal | None:
     """Why a reply may not leave as what it is; None: its request declares it, and the policy lets such things leave."""
-    if wrong := undeclared(forms, reply):
-        return Refusal(UNDECLARED, f"the reply is not what its request declares: {'; '.join(map(str, wrong[:10]))}")
-    if kinds_in(forms, reply) & RECORDS and not policy.pooling:
+    fitted = fit(forms, reply)
+    if fitted.flaws:
+        problems = "; ".join(map(str, fitted.flaws[:10]))
+        return Refusal(UNDECLARED, f"the reply is not what its request declares: {problems}")
+    if fitted.kinds & RECORDS and not policy.pooling:
         return Refusal(
             "policy_pooling", "patients' images or labels would leave as they are; the policy says no pooling"
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
+from asking import requests_in
 
 from pipelines.coordinator.arguments import STAGE_NAMES
 from pipelines.coordinator.run import STAGES
@@ -17,8 +17,6 @@ from privacy.release.policy import REQUESTS
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "pipelines" / "coordinator" / "stages"
 FILES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
-ASKS = {"ask_all": 1, "ask_each": 1, "ask_one": 1, "Call": 2}
-"""Function -> at which of its arguments the request's name stands."""
 TABLES = {
     "REQUESTS of privacy/release/policy.py, so that a hospital can refuse it": REQUESTS,
     "HANDLERS of pipelines/hospital/worker.py, with its handler": HANDLERS,
@@ -27,14 +25,8 @@ TABLES = {
 
 
 def asked() -> set[str]:
-    """Every request that the coordinator's code names."""
-    found = set()
-    for path in FOLDER.parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                place = ASKS.get(getattr(node.func, "attr", getattr(node.func, "id", "")), 9)
-                found |= {one.value for one in node.args[place : place + 1] if isinstance(one, ast.Constant)}
-    return found
+    """Every request that the coordinator's code asks."""
+    return {request for path in FOLDER.parent.rglob("*.py") for request in requests_in(path)}
 
 
 def test_every_file_of_a_stage_is_in_the_run_and_named_for_its_stage():

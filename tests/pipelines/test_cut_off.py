@@ -129,7 +129,7 @@ def test_what_was_cut_off_is_never_named_whatever_its_scores():
 
 
 def test_why_a_training_ended_is_said_of_the_site_that_left_only():
-    result = {"missing": [[1, "b", "lost"], [2, "a", "budget"]], "rounds": 3}
-    assert ended(result, "a") == "cut off by the hospital's privacy budget after 1 of 3 rounds"
-    assert ended(result, "b") == "" and ended({"missing": [], "rounds": 3}, "a") == ""
+    missing = [(1, "b", "lost"), (2, "a", "budget")]
+    assert ended(missing, 3, "a") == "cut off by the hospital's privacy budget after 1 of 3 rounds"
+    assert ended(missing, 3, "b") == "" and ended([], 3, "a") == ""
     assert ended_in({}) == "", "older models say nothing"

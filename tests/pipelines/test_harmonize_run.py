@@ -353,10 +353,11 @@ def test_a_prior_of_other_channels_and_an_epsilon_that_no_noise_is_enough_for_ar
 def test_the_present_target_stays_unless_another_is_notably_lower():
     from harmonize.complexity import Score
     from pipelines.coordinator.stages.score import _lowest
+    from pipelines.requests.score import Scored
 
     def lowest(a: list[float], b: list[float], **more: Any) -> str:
-        said = {site: {"score": sum(v) / len(v), "values": v} for site, v in (("a", a), ("b", b))}
-        return _lowest(Score(release="exact", seeds=2, **more), said, {"a": 5, "b": 5})
+        replies = {site: Scored(score=sum(v) / len(v), values=v, deviation=None) for site, v in (("a", a), ("b", b))}
+        return _lowest(Score(release="exact", seeds=2, **more), replies, {"a": 5, "b": 5})
 
     assert lowest([10.0, 12.0], [9.5, 11.0]) == "b"
     assert lowest([10.0, 12.0], [9.5, 11.0], current="a") == "a"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 from dataclasses import replace
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from asking import requests_in
 from harmonized_run import HARMONIZE
 from harmonized_run import settings as harmonized
 from small_run import smallest
@@ -29,8 +29,6 @@ STAGES = Path(__file__).parents[2] / "pipelines" / "coordinator" / "stages"
 FEATURES = {"name": "features", "of": {"name": "radiomics"}, "public": "prostate_adc", "pictures": 60, "components": 4}
 NOISELESS = {"name": "fitted_prior", "epsilon": None, "pictures": 60}
 ELSEWHERE = {"benchmark"}  # another command asks it
-ASKS = {"ask_all": 1, "ask_each": 1, "ask_one": 1, "Call": 2}
-"""Function -> at which of its arguments the request's name stands."""
 
 
 def pooled() -> dict[str, Any]:
@@ -105,16 +103,9 @@ def test_together_these_runs_ask_every_request() -> None:
 
 @pytest.mark.parametrize("stage", sorted(path.stem for path in STAGES.glob("*.py") if path.stem != "__init__"))
 def test_what_the_code_of_a_stage_asks_is_among_its_needs(stage: str) -> None:
-    calls = [node for node in ast.walk(ast.parse((STAGES / f"{stage}.py").read_text())) if isinstance(node, ast.Call)]
-    named = {
-        one.value
-        for node in calls
-        for place in [ASKS.get(getattr(node.func, "attr", getattr(node.func, "id", "")), 9)]
-        for one in node.args[place : place + 1]
-        if isinstance(one, ast.Constant)
-    }
+    asked = requests_in(STAGES / f"{stage}.py")
     needs = [need for kind in KINDS for need in needs_of(configured(kind)) if need.stage == stage]
-    assert named <= {request for need in needs for request in need.requests}
+    assert asked <= {request for need in needs for request in need.requests}
 
 
 def test_what_a_run_asks_is_what_it_was_said_to_need(finished_run) -> None:

@@ -115,14 +115,14 @@ def test_rounds_to_reach_stand_in_the_table_of_sizes(run):
 
 
 def test_rounds_to_reach_by_hand():
-    reference = {"totals": {"1": 0.7, "2": 0.5, "3": 0.6}, "rounds": 3}
-    assert lowest_loss(reference) == 0.5
-    assert lowest_loss({"totals": {}}) is None
-    assert first_round_at({"totals": {"1": 0.9, "2": 0.51, "3": 0.5}, "rounds": 3}, 0.5) == 3
-    assert first_round_at({"totals": {"1": 0.4, "2": 0.3}, "rounds": 2}, 0.5) == 1
-    assert first_round_at({"totals": {"1": 0.9, "2": 0.51}, "rounds": 2}, 0.5) is None
-    assert first_round_at({"totals": {"3": 0.2}, "rounds": 3}, 0.5) == 3, "a round that nobody scored is no round of 0"
-    assert first_round_at(reference, 0.5) == 2
+    totals = {"1": 0.7, "2": 0.5, "3": 0.6}
+    assert lowest_loss(totals) == 0.5
+    assert lowest_loss({}) is None
+    assert first_round_at({"1": 0.9, "2": 0.51, "3": 0.5}, 3, 0.5) == 3
+    assert first_round_at({"1": 0.4, "2": 0.3}, 2, 0.5) == 1
+    assert first_round_at({"1": 0.9, "2": 0.51}, 2, 0.5) is None
+    assert first_round_at({"3": 0.2}, 3, 0.5) == 3, "a round that nobody scored is no round of 0"
+    assert first_round_at(totals, 3, 0.5) == 2
 
 
 def test_a_matrix_is_told_only_where_it_is_finite_and_has_a_row_for_every_site():

@@ -207,10 +207,12 @@ def test_a_policy_names_packages_as_they_are_and_digests_whole() -> None:
 
 def test_a_hospitals_survey_says_what_it_permits(offer: Offer, tmp_path: Path) -> None:
     from pipelines.coordinator.permissions import permissions_from, refused_requests
+    from pipelines.requests.survey import Surveyed
     from pipelines.settings.load import load
+    from privacy.release.form import read
 
     own, _ = small_site.hospital(tmp_path / "a", Policy(**permitted(offer)))
-    said = permissions_from(small_site.ask(own, "survey").facts)
+    said = permissions_from(read(Surveyed, small_site.ask(own, "survey")))
     config = load(written(permitted(offer)))
     assert refused_requests(config, {"a": said}) == []
     (told,) = refused_requests(config, {"a": said._replace(plugins={})})
@@ -263,7 +265,7 @@ def test_features_are_asked_for_anew_when_their_package_changed(monkeypatch: pyt
 
     names: list[str] = []
 
-    def ask_each(runs: Any, request: str, messages: Any, told: Any) -> dict[str, Message]:
+    def ask_each(request: Any, runs: Any, questions: Any, report_site: Any) -> dict[str, Message]:
         names.extend(runs.values())
         return {"a": Message()}
 
@@ -272,7 +274,7 @@ def test_features_are_asked_for_anew_when_their_package_changed(monkeypatch: pyt
     model = Features(of=Scattering(), public="prostate_adc")
     for packages in ({}, {}, {"packages": {"theirs 1.0": "a" * 64}}, {"packages": {"theirs 1.0": "b" * 64}}):
         monkeypatch.setattr(features, "identity", lambda *_, said=packages: said)
-        features._asked(world, {"a": "cohort"}, model, {}, {})
+        features._ask_features(world, {"a": "cohort"}, model, {}, {})
     assert names[0] == names[1] and len(set(names)) == 3
 
 

@@ -22,6 +22,7 @@ from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
 from pipelines.remote.preflight import promises
+from pipelines.requests.survey import Surveyed
 from pipelines.settings.config import Config
 from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
@@ -42,6 +43,7 @@ from privacy.dp.events import (
 )
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
+from privacy.release.form import read
 from privacy.release.gate import Refused, release, unaffordable
 from privacy.release.policy import Budget, Most, Policy
 
@@ -224,8 +226,9 @@ def test_check_and_the_survey_say_it_before_anything_is_learnt(site):
         load(settings())
     plain = copy.deepcopy(BASE)
     config = load(plain)
-    said = permissions_from(site.ask("survey", "r/survey", facts={}).facts)
-    assert said.private and not permissions_from({"requests": ["survey"]}).private
+    reply = read(Surveyed, site.ask("survey", "r/survey", facts={}))
+    said = permissions_from(reply)
+    assert said.private and not permissions_from(replace(reply, private=False)).private
     (found,) = [text for text in refused_requests(config, {"a": said}) if "epsilon" in text]
     assert "privacy: {epsilon: ...}" in found
     assert refused_requests(config, {"a": Permissions(said.requests, None)}) == []

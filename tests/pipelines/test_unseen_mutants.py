@@ -12,13 +12,15 @@ import requests
 import torch
 
 from pipelines.coordinator.spending import refusals_ahead
-from pipelines.hospital.recommending import gains_told
+from pipelines.hospital.recommending import read_gains
 from pipelines.hospital.released_counts import Counted, _event
 from pipelines.loader.validation import to_plain
 from pipelines.pacs.archive import Denied
 from pipelines.pacs.http import guard, session_of
 from pipelines.pacs.settings import DicomWeb
 from pipelines.requests.benchmark import Benchmark
+from pipelines.requests.compare import Compare, Compared
+from pipelines.requests.methods import Trained
 from privacy.dp.events import NOTHING, Gaussian, describe
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
@@ -68,8 +70,9 @@ def test_a_signer_is_known_by_the_whole_key() -> None:
 
 @pytest.mark.parametrize("pair", [(1.5, 0.1), (-1.01, 0.1), (0.5, 0.0), (0.5, -1.0), (float("nan"), 0.1), (2.0**70, 1)])
 def test_gains_that_cannot_be_are_not_heard(pair: tuple[float, float]) -> None:
-    asked: dict[str, Json] = {"methods": [{"label": "x"}, {"label": "y"}], "variants": []}
-    told = gains_told(asked, {"gains": {"x": [*pair], "y": [0.5, 0.1]}})
+    run: Trained = {"train_run": "r/a", "checkpoint": "latest", "best": None}
+    asked = Compare(methods=[{**run, "label": "x"}, {**run, "label": "y"}])
+    told = read_gains(asked, Compared(gains={"x": pair, "y": (0.5, 0.1)}))
     assert set(told) == {"y"}
 
 

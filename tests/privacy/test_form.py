@@ -20,15 +20,16 @@ from privacy.release.form import (
     MOST_TEXT,
     RECORDS,
     Absent,
+    Misformed,
     Of,
     Shape,
     Text,
     fields_of,
+    fit,
     flaws,
-    kinds_in,
     kinds_of,
     read,
-    undeclared,
+    read_one_of,
 )
 from privacy.release.gate import UNDECLARED, Refused, release
 from privacy.release.policy import REQUESTS as NAMES
@@ -45,6 +46,15 @@ class Sums:
     long: Annotated[list[float], Of.SCORE, Text(40)] | Absent = ABSENT
     total: Annotated[Tensor, Of.SUM, Shape(axes=1, numbers=4, whole=False)]
     parts: Annotated[Mapping[str, Tensor], Of.PARAMETER, Shape(axes=2, names="part/[a-z]+")] | Absent = ABSENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumsOfLabels:
+    """The same sums, of labels."""
+
+    name: Annotated[str, Of.NAME]
+    nothing: Annotated[float | None, Of.SCORE]
+    total: Annotated[Tensor, Of.LABEL, Shape(axes=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +102,25 @@ def test_a_question_may_have_facts_of_a_later_version_and_a_reply_may_not() -> N
 
 def test_of_several_forms_one_is_enough_and_the_nearest_is_told() -> None:
     images = Message({"images": torch.zeros(2, 1, 8, 8)})
-    assert undeclared((Sums, Images), GOOD) == [] == undeclared((Sums, Images), images)
-    assert [*map(str, undeclared((), GOOD))] == ["reply: its request declares none"]
-    (flaw,) = undeclared((Images, Sums), Message(GOOD.tensors, {"name": "a"}))
+    assert fit((Sums, Images), GOOD).flaws == () == fit((Sums, Images), images).flaws
+    assert [*map(str, fit((), GOOD).flaws)] == ["reply: its request declares none"]
+    (flaw,) = fit((Images, Sums), Message(GOOD.tensors, {"name": "a"})).flaws
     assert str(flaw) == "'nothing': missing"
-    assert kinds_in((Sums, Images), images) == {Of.IMAGE}
-    assert Of.IMAGE in kinds_in((Sums, Images), Message()), "of no form: it may be anything"
+    assert fit((Sums, Images), images).kinds == {Of.IMAGE}
+    assert Of.IMAGE in fit((Sums, Images), Message()).kinds, "of no form: it may be anything"
+
+
+def test_a_reply_that_has_two_forms_is_what_both_say() -> None:
+    assert fit((Sums, SumsOfLabels), GOOD).kinds == kinds_of(Sums) | kinds_of(SumsOfLabels)
+
+
+def test_a_reply_is_read_as_the_form_that_it_has() -> None:
+    images = Message({"images": torch.zeros(2, 1, 8, 8)})
+    assert isinstance(read_one_of((Sums, Images), images), Images)
+    later = Message(GOOD.tensors, {**GOOD.facts, "new": 1})
+    assert read_one_of((Images, Sums), later) == read_one_of((Sums,), GOOD)
+    with pytest.raises(Misformed, match="'nothing': missing"):
+        read_one_of((Images, Sums), Message(GOOD.tensors, {"name": "a"}))
 
 
 @dataclass(frozen=True, kw_only=True)

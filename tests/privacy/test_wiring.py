@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 import yaml
+from asking import trained_method
 from fixed_bytes import bytes_of
 from torch import nn
 
@@ -27,8 +28,9 @@ from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import QuorumLost, Schedule
 from pipelines.coordinator import check
 from pipelines.coordinator.run import make_world
+from pipelines.coordinator.spaces import SiteCohort
 from pipelines.coordinator.spending import at_cut, epsilon_after, planned, renoised, steps_of, total_cost
-from pipelines.coordinator.stages.audit import SAMPLING, STEPS, _attacked, _entry, tried
+from pipelines.coordinator.stages.audit import SAMPLING, STEPS, _attacked, tried
 from pipelines.data.cohort import Cohort
 from pipelines.data.sources import TableSource
 from pipelines.hospital import attacks as attack
@@ -42,6 +44,7 @@ from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests.ingest import INGEST, Ingest
 from pipelines.runs.stopping import Stop
 from pipelines.runs.store import short
 from pipelines.settings.config import Config
@@ -712,10 +715,10 @@ class Attacked:
 
 def test_what_an_attack_found_is_written_down_as_it_came(tmp_path):
     world = replace(make_world(config(), tmp_path, Stop()), engine=Attacked())
-    result = {"label": "mine", "train_run": "r/x", "best": None}
-    found = _attacked(world, result, {"a": {"cohort": "c"}, "b": {"cohort": "c"}})
-    one, two = (_entry(each, "found") for each in found)
-    assert (one["site"], one["found"], two["site"], two["found"]) == ("a", {"auc": 0.5}, "b", None)
+    cohort = SiteCohort("c", "0" * 64)
+    one, two = _attacked(world, trained_method(label="mine"), {"a": cohort, "b": cohort})
+    assert one.site == "a" and one.reply is not None and one.reply.found == {"auc": 0.5}
+    assert (two.site, two.refused, two.reply) == ("b", "policy_request", None)
 
 
 def test_the_statement_is_at_the_budgets_delta_and_says_how_a_run_was_protected(tmp_path):
@@ -914,9 +917,8 @@ def test_a_check_counts_on_top_of_the_ledger_at_the_cut_that_the_hospital_will_m
     made = settings(name="checked", split={"train": 0.5, "validation": 0.2, "test": 0.3}, seed=5)
     made["sites"]["a"] |= {"policy": {"budget": budget, "public": ["counts"]}, "test": ["PHANTOM-a-0001"]}
     world = make_world(checked(made), tmp_path, Stop())
-    facts = {"images": to_plain(world.config.images), "split": to_plain(world.config.split), "seed": 5}
-    asking = {"a": Message({}, {**facts, "independent": True})}
-    cut = world.ask_all(world.run("ingest"), "ingest", asking)["a"].facts["cut"]
+    question = Ingest(images=world.config.images, split=world.config.split, seed=5, independent=True)
+    cut = world.ask_one(INGEST, world.run("ingest"), "a", question).cut
     used = Part(cut, "train", Gaussian(1.5))
     own = Hospital("a", tmp_path / "sites" / "a", world.config.sites["a"], world.now)
     ledgers.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})

@@ -2,126 +2,130 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from pipelines.coordinator.artifacts import SCORES
+from pipelines.coordinator.artifacts import read_counts, target_of
 from pipelines.coordinator.report.comparing import others
-from pipelines.coordinator.report.external_sites import questions
+from pipelines.coordinator.report.external_sites import CommonPart, questions
 from pipelines.coordinator.report.gap import compared
-from pipelines.coordinator.spaces import cohorts_for, cohorts_in, window_of
+from pipelines.coordinator.spaces import Cohorts, cohorts_for, window_of
+from pipelines.coordinator.trained import TrainedMethod
 from pipelines.coordinator.world import World
-from pipelines.loader.validation import to_plain
+from pipelines.requests.compare import Compare
+from pipelines.requests.ingest import Counted
+from pipelines.requests.methods import Method, Variant
+from pipelines.requests.report import REPORT, Oracle, Report, Reported
+from pipelines.requests.writing import to_facts
 from pipelines.runs.store import digest, short
 from pipelines.settings.config import Config
-from pipelines.settings.harmonization import RAW
-from privacy.message import Json, Message, as_mapping
+from privacy.message import Json
+from privacy.release.form import ABSENT
 
 PICTURED = 32
 """Simulated hospitals whose pages all have pictures; of more only those that the coordinator's figures show."""
 
 
 def ask_sites(
-    world: World, inputs: Mapping[str, Path], trained: list[Any], version: int, seen: Collection[str] = ()
-) -> dict[str, Mapping[str, Json]]:
-    """Have every hospital write its own page; return its facts by site. seen: those in the coordinator's figures."""
-    config = world.config
-    cohorts, spaces = cohorts_in(inputs, RAW), {r["label"]: cohorts_for(config, inputs, r["label"]) for r in trained}
-
-    def methods(site: str) -> list[Json]:
-        return [
-            {
-                "label": result["label"],
-                "train_run": result["train_run"],
-                "checkpoint": config.evaluate.checkpoint,
-                "best": result["best"],
-                "rounds": result["rounds"],
-                "cohort": spaces[result["label"]][site]["cohort"],
-                "space": result["space"],
-            }
-            for result in trained
-        ]
-
-    def variants(site: str) -> list[Json]:
-        """Methods with another label, another checkpoint perhaps, and a calibration."""
-        own = {as_mapping(method)["label"]: as_mapping(method) for method in methods(site)}
-        return [
-            {
-                **own[one.of],
-                "label": label,
-                "checkpoint": one.checkpoint or config.evaluate.checkpoint,
-                "calibration": to_plain(one),
-            }
-            for label, one in config.evaluate.variants.items()
-        ]
-
-    facts: dict[str, Json] = {
-        **_common(world),
-        "reference": config.evaluate.reference,
-        "spaces": list(config.harmonize.translate) if config.harmonize else [],
-        "imitated": _target(inputs),
-        **_oracles(config),
+    world: World,
+    inputs: Mapping[str, Path],
+    trained: Sequence[TrainedMethod],
+    version: int,
+    pictured: Collection[str] = (),
+) -> dict[str, Reported]:
+    """Have every hospital write its own page; return the replies by site. pictured: sites in the coordinator's
+    figures.
+    """
+    config, counts = world.config, read_counts(inputs["ingest"])
+    spaces = {method.label: cohorts_for(config, inputs, method.label) for method in trained}
+    lines = {site: _build_lines(config, trained, spaces, site) for site in world.engine.sites}
+    with_pictures = not world.simulation or len(lines) <= PICTURED or config.pages == "all"
+    heard = others(world, lines, version)
+    oracles = _oracles(config)
+    questions = {
+        site: Report(
+            reference=config.evaluate.reference,
+            spaces=list(config.harmonize.translate) if config.harmonize else [],
+            imitated=_target(inputs),
+            compared=oracles or ABSENT,
+            methods=lines[site].methods,
+            variants=lines[site].variants,
+            others=heard.get(site, ABSENT),
+            cohort=each.cohort,
+            excluded=each.excluded if isinstance(each, Counted) else ABSENT,
+            unmatched_exclusions=each.unmatched_exclusions if isinstance(each, Counted) else ABSENT,
+            pictures=ABSENT if with_pictures else site in pictured,
+            **_common(world),
+        )
+        for site, each in ((site, counts[site]) for site in world.engine.sites)
     }
-    own: dict[str, dict[str, Json]] = {
-        site: {"methods": methods(site), "variants": variants(site)} for site in world.engine.sites
+    # What hospitals hear of each other, and who is excluded, are no part of the conversation's name.
+    renamed: dict[str, Json] = {
+        site: to_facts(replace(q, others=ABSENT, excluded=ABSENT, unmatched_exclusions=ABSENT))
+        for site, q in sorted(questions.items())
     }
-    heard = others(world, own, version)
-    if world.simulation and len(own) > PICTURED and config.pages != "all":
-        for site, said in own.items():
-            said["pictures"] = site in seen
-    asked = {
-        site: Message({}, {**facts, **own[site], **_of_ingest(cohorts[site]), **heard[site]})
-        for site in world.engine.sites
-    }
-    used: dict[str, Json] = {site: {"cohort": cohorts[site]["cohort"], **own[site]} for site in sorted(own)}
-    known = {**facts, "sites": used, "version": version}
-    replies = world.ask_all(world.run(f"report-{short(digest(known))}"), "report", asked)
-    return {site: reply.facts for site, reply in replies.items()}
+    known: Json = {"sites": renamed, "version": version}
+    return {**world.ask_all(REPORT, world.run(f"report-{short(digest(known))}"), questions)}
 
 
-def ask_outside(world: World, inputs: Mapping[str, Path], version: int) -> dict[str, Mapping[str, Json]]:
+def ask_outside(world: World, inputs: Mapping[str, Path], version: int) -> dict[str, Reported]:
     """The same for external sites, with the routing lines of each."""
     if "route" not in inputs:
         return {}
-    own = {site: {**_common(world), **asked} for site, asked in questions(world, inputs["route"]).items()}
-    known: Json = {"sites": dict(own), "version": version}
-    run_ = world.run(f"report-{short(digest(known))}")
-    messages = {site: Message({}, facts) for site, facts in own.items()}
-    return {site: reply.facts for site, reply in sorted(world.beyond().ask_all(run_, "report", messages).items())}
+    by_site: dict[str, Report] = {**questions(world, inputs["route"], _common(world))}
+    known: Json = {"sites": {site: to_facts(question) for site, question in by_site.items()}, "version": version}
+    replies = world.beyond().ask_all(REPORT, world.run(f"report-{short(digest(known))}"), by_site)
+    return dict(sorted(replies.items()))
 
 
-def _common(world: World) -> dict[str, Json]:
-    """Facts that every hospital's page needs."""
-    config = world.config
+def _build_lines(config: Config, trained: Sequence[TrainedMethod], spaces: Mapping[str, Cohorts], site: str) -> Compare:
+    """A site's models: of the methods, and of the variants, with another checkpoint perhaps, and a calibration."""
+    methods: dict[str, Method] = {
+        result.label: {
+            "label": result.label,
+            "train_run": result.train_run,
+            "checkpoint": config.evaluate.checkpoint,
+            "best": result.best,
+            "rounds": result.rounds,
+            "cohort": spaces[result.label][site].cohort,
+            "space": result.space,
+        }
+        for result in trained
+    }
+    variants: list[Variant] = [
+        {
+            **methods[variant.of],
+            "label": label,
+            "checkpoint": variant.checkpoint or config.evaluate.checkpoint,
+            "calibration": variant,
+        }
+        for label, variant in config.evaluate.variants.items()
+    ]
+    return Compare(methods=[*methods.values()], variants=variants)
+
+
+def _common(world: World) -> CommonPart:
+    """What every hospital's page needs. Of masks, the structures; of labels, whether the classes are ordered."""
+    config, task = world.config, world.config.task
+    of_masks, window = task.target is not None, window_of(world)
     return {
         "title": " ".join((config.title or config.name).split()),
         "copies": config.evaluate.copies,
-        **_learnt(world),
+        "ordered": True if task.ordered and not of_masks else ABSENT,
+        "target": ABSENT if task.target is None else task.target,
+        "structures": list(task.names[1:]) if of_masks else ABSENT,
+        "window": ABSENT if not of_masks else None if window is None else [*window],
     }
 
 
-def _learnt(world: World) -> dict[str, Json]:
-    """Which structures the methods segment; in classification, whether the classes are ordered, if they are."""
-    task = world.config.task
-    if task.target is None:
-        return {"ordered": True} if task.ordered else {}
-    return {"target": task.target, "structures": list(task.names[1:]), "window": window_of(world)}
-
-
-def _oracles(config: Config) -> dict[str, Json]:
-    """Which lines are compared with an oracle, if any are."""
-    found: list[Json] = [
+def _oracles(config: Config) -> list[Oracle]:
+    """Which lines are compared with an oracle."""
+    return [
         {"untranslated": one.untranslated, "oracle": one.oracle, "others": list(one.others)} for one in compared(config)
     ]
-    return {"compared": found} if found else {}
 
 
-def _of_ingest(said: Mapping[str, Any]) -> dict[str, Json]:
-    return {name: said[name] for name in ("cohort", "excluded", "unmatched_exclusions") if name in said}
-
-
-def _target(inputs: Mapping[str, Path]) -> Json:
+def _target(inputs: Mapping[str, Path]) -> str | None:
     """The target of harmonization; None if nothing is harmonized."""
-    return json.loads((inputs["score"] / SCORES).read_text())["target"] if "score" in inputs else None
+    return target_of(inputs["score"]) if "score" in inputs else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from evaluation.augmented import AugmentedRow
 from evaluation.harmony import as_number
+from pipelines.coordinator.artifacts import read_replies
 from pipelines.coordinator.world import World
+from pipelines.requests.augment import AUGMENT, Judged
 
 
 def augmented(world: World, inputs: Mapping[str, Path]) -> tuple[AugmentedRow, ...]:
@@ -16,19 +17,19 @@ def augmented(world: World, inputs: Mapping[str, Path]) -> tuple[AugmentedRow, .
     plan, names = world.config.augment, world.config.task.names
     if plan is None:
         return ()
-    said = json.loads((inputs["augment"] / f"{plan.space}.json").read_text())
+    replies = read_replies(AUGMENT, inputs["augment"] / f"{plan.space}.json")
     return tuple(
         AugmentedRow(
             site=site,
             space=plan.space,
-            state=str(one["state"]),
-            label="" if one["label"] is None else str(names[one["label"]]),
-            made=int(one["made"]),
-            distance=as_number(one.get("distance")),
-            real=as_number(one.get("distance_real")),
-            compared=int(one.get("compared") or 0),
-            features=str(one.get("features") or ""),
-            near_copies=as_number(one.get("near_copies")),
+            state=reply.state,
+            label="" if reply.label is None else str(names[reply.label]),
+            made=reply.made,
+            distance=as_number(reply.distance if isinstance(reply, Judged) else None),
+            real=as_number(reply.distance_real if isinstance(reply, Judged) else None),
+            compared=(reply.compared or 0) if isinstance(reply, Judged) else 0,
+            features=reply.features if isinstance(reply, Judged) else "",
+            near_copies=as_number(reply.near_copies if isinstance(reply, Judged) else None),
         )
-        for site, one in sorted(said.items())
+        for site, reply in sorted(replies.items())
     )

@@ -11,42 +11,45 @@ from evaluation.recommendation import heard
 from evaluation.records import Model
 from evaluation.rows import ScoreRow
 from pipelines.coordinator.world import World
-from pipelines.hospital.recommending import gains_told, others_to_facts
+from pipelines.hospital.recommending import read_gains
+from pipelines.requests.compare import COMPARE, Compare
+from pipelines.requests.report import Others, Reported
+from pipelines.requests.writing import to_facts
 from pipelines.runs.store import digest, short
-from privacy.message import Call, Json, Malformed, Message, as_mapping
+from privacy.message import Json, Malformed
 
 
-def others(world: World, methods: Mapping[str, Mapping[str, Json]], version: int) -> dict[str, dict[str, Json]]:
-    """The fact `others` for each site: sums of the gains that the other sites measured over their own models.
+def others(world: World, lines: Mapping[str, Compare], version: int) -> dict[str, Others]:
+    """What each site hears of the others: sums of the gains that these measured over their own models.
 
     Nothing in a private run, in segmentation, or with one site; a site that does not answer is left out.
     """
     config = world.config
-    if config.privacy != "none" or config.task.target is not None or len(methods) < 2:
-        return {site: {} for site in methods}
-    known: Json = {"sites": {site: dict(facts) for site, facts in methods.items()}, "version": version}
+    if config.privacy != "none" or config.task.target is not None or len(lines) < 2:
+        return {}
+    known: Json = {"sites": {site: to_facts(question) for site, question in lines.items()}, "version": version}
     run = world.run(f"compare-{short(digest(known))}")
-    world.stop.check()
-    asked = {site: Message({}, facts) for site, facts in methods.items()}
-    replies = world.engine.ask(Call(run, 0, "compare", {}), asked).replies
-    world.stop.check()
-    told = {site: gains for site, one in replies.items() if (gains := gains_told(methods[site], one.facts))}
-    return {site: {"others": others_to_facts(one)} for site, one in heard(told, [*methods]).items()}
+    replies = world.ask(COMPARE, dict.fromkeys(lines, run), lines).replies
+    gains = {site: told for site, reply in replies.items() if (told := read_gains(lines[site], reply))}
+    return {
+        site: {"hospitals": sums.hospitals, "sums": {label: (*pair,) for label, pair in sums.sums.items()}}
+        for site, sums in heard(gains, [*lines]).items()
+    }
 
 
-def decided(
-    said: Mapping[str, Mapping[str, Json]], models: Sequence[Model], rows: Sequence[ScoreRow]
-) -> tuple[Decision, ...]:
+def decided(replies: Mapping[str, Reported], models: Sequence[Model], rows: Sequence[ScoreRow]) -> tuple[Decision, ...]:
     """The hospitals' decisions, from their replies to `report`; of one that did not tell a view of what was sent, which
     is not final. A decision that names a model the hospital does not have is not believed.
     """
     have = {(model.site, model.method) for model in models}
-    return tuple(_told(said.get(one.site, {}), one, have) for one in decisions(models, rows))
+    return tuple(_told(replies.get(one.site), one, have) for one in decisions(models, rows))
 
 
-def _told(said: Mapping[str, Json], seen: Decision, have: Collection[tuple[str, str]]) -> Decision:
+def _told(reply: Reported | None, seen: Decision, have: Collection[tuple[str, str]]) -> Decision:
+    if reply is None or reply.decision is None:
+        return replace(seen, final=False)
     try:
-        found = replace(from_facts(as_mapping(said.get("decision"))), site=seen.site, final=True)
+        found = replace(from_facts(reply.decision), site=seen.site, final=True)
     except (Malformed, ValueError):
         return replace(seen, final=False)
     known = all((seen.site, method) in have for method in (found.method, *found.withdrawn) if method)

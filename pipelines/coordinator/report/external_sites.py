@@ -5,46 +5,60 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from evaluation.records import Knew, SiteCounts, SplitCount, Withdrawn
-from pipelines.coordinator.artifacts import HOMES, INDEX
+from pipelines.coordinator.artifacts import HOMES, INDEX, Counts, read_counts
 from pipelines.coordinator.report.gap import untreated
 from pipelines.coordinator.world import World
-from pipelines.data.images import Pictures, Slices, Volumes
+from pipelines.data.images import Pictures, Slices, Target, Volumes
 from pipelines.hospital.hospital import SPLITS
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests.ingest import Counted, CountedOnce
+from pipelines.requests.report import OutsideReport, Reported
 from pipelines.settings.config import Config
-from privacy.message import Json, as_list
+from privacy.release.form import ABSENT, Absent
 
 
-def read_homes(route: Path) -> dict[str, Mapping[str, Any]]:
+class CommonPart(TypedDict):
+    """What all sites are asked for their pages."""
+
+    title: str
+    copies: int
+    ordered: bool | Absent
+    target: Target | Absent
+    structures: list[str] | Absent
+    window: list[int] | Absent | None
+
+
+def read_homes(route: Path) -> dict[str, Counts]:
     """The external sites' counts of their cohorts, in the artifact of the stage `route`."""
-    homes: dict[str, Mapping[str, Any]] = json.loads((route / HOMES / "sites.json").read_text())
-    return homes
+    return read_counts(route / HOMES)
 
 
-def questions(world: World, route: Path) -> dict[str, dict[str, Json]]:
-    """Further facts for each external site's page: `lines` with the runs in which it was routed.
+def questions(world: World, route: Path, common: CommonPart) -> dict[str, OutsideReport]:
+    """What each external site is asked; `lines` has the runs in which it was routed. common: what all sites are asked.
 
     Gains are over the line that nothing was done to (`untreated`), else over the first whose model was not adapted.
     """
     index = json.loads((route / INDEX).read_text())
     config, plan = world.config, world.config.route
     still = [label for label, line in plan.lines.items() if line.how.name == "as_trained"] if plan is not None else []
-    asked: dict[str, dict[str, Json]] = {}
-    for site, said in sorted(read_homes(route).items()):
-        lines: list[Json] = [{"label": e["label"], "run": e["run"]} for e in index if e["test_site"] == site]
-        asked[site] = {
-            "lines": lines,
-            "reference": untreated(config) or next(iter(still), None),
-            "names": list(config.task.names),
-            "field": field(config),
-            "methods": [],
-            "spaces": [],
-            **{name: said[name] for name in ("cohort", "excluded", "unmatched_exclusions") if name in said},
-        }
-    return asked
+    return {
+        site: OutsideReport(
+            lines=[{"label": e["label"], "run": e["run"]} for e in index if e["test_site"] == site],
+            reference=untreated(config) or next(iter(still), None),
+            names=list(config.task.names),
+            field=field(config),
+            methods=[],
+            spaces=[],
+            cohort=counts.cohort,
+            excluded=counts.excluded if isinstance(counts, Counted) else ABSENT,
+            unmatched_exclusions=counts.unmatched_exclusions if isinstance(counts, Counted) else ABSENT,
+            **common,
+        )
+        for site, counts in sorted(read_homes(route).items())
+    }
 
 
 def field(config: Config) -> str:
@@ -62,13 +76,23 @@ def field(config: Config) -> str:
     return ", ".join(told)
 
 
-def counts(homes: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Json]]) -> Iterator[SiteCounts]:
+def counts(homes: Mapping[str, Counts], replies: Mapping[str, Reported]) -> Iterator[SiteCounts]:
     """Counts of the external sites, each in one split: all their patients are scored."""
-    for site, facts in sorted(homes.items()):
-        parts = [facts["splits"][split] for split in SPLITS]
-        names = ("patients", "images", "positives")
-        patients, images, positives = (sum(int(part[name]) for part in parts) for name in names)
-        whole = SplitCount("all", patients, images, positives)
-        knew = tuple(Knew(str(run)) for run in as_list(said[site].get("knew")))
-        gone = Withdrawn(facts.get("excluded", 0), facts.get("unmatched_exclusions", 0), knew)
-        yield SiteCounts(site, (whole,), dict(facts.get("rejected_by_reason", {})), gone)
+    for site, each in sorted(homes.items()):
+        parts = [each.splits[split] for split in SPLITS]
+        patients, images = sum(part["patients"] for part in parts), sum(part["images"] for part in parts)
+        all_splits = SplitCount("all", patients, images, sum(part["positives"] for part in parts))
+        yield SiteCounts(site, (all_splits,), rejected(each), withdrawn(each, replies[site]))
+
+
+def rejected(counts: Counts) -> dict[str, int]:
+    """How many studies were rejected, by reason; empty where a hospital counts under a budget."""
+    return dict(counts.rejected_by_reason) if isinstance(counts, Counted) else {}
+
+
+def withdrawn(counts: Counts, reply: Reported) -> Withdrawn:
+    """Patients who are excluded. A hospital with a budget does not say, because it changes with a single patient."""
+    knew = tuple(map(Knew, reply.knew))
+    if isinstance(counts, CountedOnce):
+        return Withdrawn(0, 0, knew)
+    return Withdrawn(counts.excluded, counts.unmatched_exclusions, knew)

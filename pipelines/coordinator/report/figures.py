@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from evaluation.reliability import calibration_curves
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.wording import Words
 from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.coordinator.trained import Matrix, TrainedMethod
 from pipelines.hospital.segmentation import FLOOR
 from privacy.message import Message, from_bytes
 
@@ -39,7 +40,7 @@ Tables: TypeAlias = Mapping[str, Mapping[tuple[str, str], Evidence]]
 def pictures(
     tables: Tables,
     rows: Sequence[ScoreRow],
-    trained: Sequence[Mapping[str, Any]],
+    trained: Sequence[TrainedMethod],
     reference: str | None,
     decided: Sequence[Decision] = (),
     words: Words = WORDS,
@@ -59,8 +60,8 @@ def pictures(
 
 
 def _of(
-    some: Sequence[str], tables: Tables, rows: Sequence[ScoreRow], trained: Sequence[Mapping[str, Any]]
-) -> tuple[Tables, Sequence[ScoreRow], Sequence[Mapping[str, Any]]]:
+    some: Sequence[str], tables: Tables, rows: Sequence[ScoreRow], trained: Sequence[TrainedMethod]
+) -> tuple[Tables, Sequence[ScoreRow], Sequence[TrainedMethod]]:
     """The evidence, rows and training results of some hospitals, in their order, and what is of none of them alone."""
     sites = {test for table in tables.values() for _, test in table}
     kept = {
@@ -72,11 +73,11 @@ def _of(
         for label, table in tables.items()
     }
     results = [
-        {
-            **result,
-            "losses": {site: series for site, series in result["losses"].items() if site in some or site not in sites},
-            "between": {name: _square(found, some) for name, found in result["between"].items()},
-        }
+        replace(
+            result,
+            losses={site: series for site, series in result.losses.items() if site in some or site not in sites},
+            between={name: _square(matrix, some) for name, matrix in result.between.items()},
+        )
         for result in trained
     ]
     own = [row for site in some for row in rows if row.protocol == PRIVATE and row.sites[0] == site]
@@ -84,7 +85,7 @@ def _of(
     return {label: table for label, table in kept.items() if table}, own, results
 
 
-def _square(found: Mapping[str, Any], some: Collection[str]) -> dict[str, Any]:
+def _square(found: Matrix, some: Collection[str]) -> Matrix:
     """The rows and columns of some hospitals."""
     places = [place for place, site in enumerate(found["sites"]) if site in some]
     return {
@@ -96,13 +97,13 @@ def _square(found: Mapping[str, Any], some: Collection[str]) -> dict[str, Any]:
 def _drawn(
     tables: Tables,
     rows: Sequence[ScoreRow],
-    trained: Sequence[Mapping[str, Any]],
+    trained: Sequence[TrainedMethod],
     reference: str | None,
     decided: Sequence[Decision],
     words: Words,
     classes: Classes,
 ) -> list[Picture]:
-    methods = [str(result["label"]) for result in trained if result["label"] in tables]
+    methods = [str(result.label) for result in trained if result.label in tables]
     masks = any(isinstance(found, Overlaps) for table in tables.values() for found in table.values())
     drawn: list[Picture] = []
     for measure in (DICE, HD95) if masks else (AUC,):
@@ -124,8 +125,8 @@ def _drawn(
         if len(models) > 1 and whole and np.ptp(values, axis=0).any():
             drawn.append(cross_site(models, tests, values, measure.name, method))
     for result in trained:
-        for name, found in result["between"].items():
-            drawn.append(between_sites(found["sites"], np.array(found["values"]), name, result["label"]))
+        for name, found in result.between.items():
+            drawn.append(between_sites(found["sites"], np.array(found["values"]), name, result.label))
     return drawn
 
 
@@ -185,13 +186,13 @@ def calibrations(
     return [calibration_curves(shown, order=order, examples=words.examples)] if shown else []
 
 
-def _curves(trained: Sequence[Mapping[str, Any]], methods: Sequence[str], reference: str | None) -> list[Picture]:
+def _curves(trained: Sequence[TrainedMethod], methods: Sequence[str], reference: str | None) -> list[Picture]:
     curves: dict[str, dict[str, Curve]] = {}
     for result in trained:
-        for site, series in result["losses"].items():
+        for site, series in result.losses.items():
             finite = sorted((int(r), float(v)) for r, v in series.items() if v is not None)
-            if finite and result["name"] != CENTRAL:
-                curves.setdefault(site, {})[result["label"]] = Curve(
+            if finite and result.name != CENTRAL:
+                curves.setdefault(site, {})[result.label] = Curve(
                     tuple(r for r, _ in finite), tuple(v for _, v in finite)
                 )
     names = [name for name in methods if any(name in own for own in curves.values())]

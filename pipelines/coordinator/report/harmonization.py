@@ -20,8 +20,9 @@ from harmonize.embedding import FEWEST, basis, project, tsne
 from harmonize.prior import PRIORS, drawn
 from harmonize.synthesis import protection
 from harmonize.wgan import WganGp, bought
-from pipelines.coordinator.artifacts import SCORES, SHARED
+from pipelines.coordinator.artifacts import SCORES, SHARED, read_counts, read_replies
 from pipelines.coordinator.world import World
+from pipelines.requests.translate import TRANSLATE, Translated
 from pipelines.runs.store import read_manifest
 from pipelines.settings.harmonization import AnyShared, Harmonize, Public
 from privacy.message import from_bytes
@@ -51,9 +52,9 @@ def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
         selected=_chosen(plan, read_manifest(inputs["sample"])["summary"]),
         scores=scores,
         rows=tuple(
-            space_row(site, space, translator.name, said, site == found["target"] and translator.learns)
+            space_row(site, space, translator.name, reply, site == found["target"] and translator.learns)
             for space, translator in plan.translate.items()
-            for site, said in json.loads((inputs["translate"] / f"{space}.json").read_text()).items()
+            for site, reply in read_replies(TRANSLATE, inputs["translate"] / f"{space}.json").items()
         ),
         shared=tuple(_shared(inputs["sample"], plan)),
         maps=tuple(_points(inputs["sample"], plan, world)),
@@ -62,7 +63,7 @@ def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
 
 def _declared(artifact: Path, site: str) -> int:
     """The declared number of a hospital's training patients."""
-    return int(json.loads((artifact / "sites.json").read_text())[site]["splits"]["train"]["patients"])
+    return read_counts(artifact)[site].splits["train"]["patients"]
 
 
 def described(synthesis: AnyShared, *, patients: int | None = None) -> str:
@@ -116,13 +117,13 @@ _WHY = {
 }
 
 
-def space_row(site: str, space: str, translator: str, said: Mapping[str, Any], is_target: bool) -> SpaceRow:
+def space_row(site: str, space: str, translator: str, reply: Translated, is_target: bool) -> SpaceRow:
     """A row of the table of spaces."""
-    quality = {name: as_number(said["quality"].get(name)) for name in COLUMNS}
+    quality = {name: as_number(reply.quality.get(name)) for name in COLUMNS}
     note = ""
-    if not said["quality"]:
+    if not reply.quality:
         note = "the target: its images are as they were" if is_target else "not judged"
-    return SpaceRow(site, space, translator, tuple(said["vetoed"]), quality, note)
+    return SpaceRow(site, space, translator, tuple(reply.vetoed), quality, note)
 
 
 def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:

@@ -12,36 +12,38 @@ from evaluation.records import MethodCost, Model
 from federation.local_steps import local_steps
 from federation.rehearsal import initial_parameters
 from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.coordinator.trained import TrainedMethod
 from pipelines.coordinator.world import World
 from pipelines.hospital.attacks import from_plain
 from pipelines.hospital.inversion import ATTACKS, MEAN, figure
 from pipelines.loader.overrides import overridden
 from pipelines.models.file import READY, ended_in
+from pipelines.requests.report import Reported
 from pipelines.settings.config import Config
-from privacy.message import Json, as_list, as_mapping
+from privacy.message import Json
 from privacy.release.gate import BUDGET
 
 KEPT = "computed, and kept on the hospital's own page: it has no noise"
 DRAWN = "tried; figures and pictures are kept on the hospital's own page, report.html in its folder: they have no noise"
 
 
-def costs(world: World, trained: list[Any], said: Mapping[str, Mapping[str, Json]]) -> Iterator[MethodCost]:
+def costs(world: World, trained: Sequence[TrainedMethod], replies: Mapping[str, Reported]) -> Iterator[MethodCost]:
     """Cost of each method, by the sites' ledgers; bytes are those of the site that sent most."""
     reference = world.config.evaluate.reference
-    lowest = next((lowest_loss(result) for result in trained if result["label"] == reference), None)
+    lowest = next((lowest_loss(result.totals) for result in trained if result.label == reference), None)
     for result in trained:
-        sent = [whole_number(as_mapping(facts["sent"]).get(result["train_run"], 0)) for facts in said.values()]
-        received = 0 if result["name"] == CENTRAL else result["received"]  # the central baseline sends sites nothing
+        sent = [reply.sent.get(result.train_run, 0) for reply in replies.values()]
+        received = 0 if result.name == CENTRAL else result.received  # the central baseline sends sites nothing
         yield MethodCost(
-            result["label"],
-            result["parameters"],
+            result.label,
+            result.parameters,
             max(sent, default=0),
             received,
-            result["rounds"],
+            result.rounds,
             total=sum(sent) + received * len(sent),
-            reached=None if lowest is None else first_round_at(result, lowest),
-            gradients=work_of(world.config, result["label"]),
-            lowest=math.nan if (own := lowest_loss(result)) is None else own,
+            reached=None if lowest is None else first_round_at(result.totals, result.rounds, lowest),
+            gradients=work_of(world.config, result.label),
+            lowest=math.nan if (own := lowest_loss(result.totals)) is None else own,
         )
 
 
@@ -54,60 +56,56 @@ def work_of(config: Config, label: str) -> str:
     return str(local_steps(algorithm, task, work, initial_parameters(algorithm, task, seed=config.seed)))
 
 
-def lowest_loss(result: Mapping[str, Any]) -> float | None:
-    """The lowest validation loss over all sites of any round; None if there is none."""
-    return min((float(loss) for loss in result["totals"].values() if math.isfinite(loss)), default=None)
+def lowest_loss(totals: Mapping[str, float]) -> float | None:
+    """The lowest validation loss over all sites of any round; None if there is none. totals: round -> loss."""
+    return min((float(loss) for loss in totals.values() if math.isfinite(loss)), default=None)
 
 
-def first_round_at(result: Mapping[str, Any], lowest: float) -> int | None:
+def first_round_at(totals: Mapping[str, float], rounds: int, lowest: float) -> int | None:
     """The first round of a method whose aggregated validation loss is at most `lowest`."""
-    losses = [result["totals"].get(str(number), math.inf) for number in range(1, result["rounds"] + 1)]
+    losses = [totals.get(str(number), math.inf) for number in range(1, rounds + 1)]
     return rounds_to_reach([-loss for loss in losses], -lowest)
 
 
-def whole_number(value: Json) -> int:
-    """The value if it is a whole number, else 0."""
-    return value if isinstance(value, int) else 0
-
-
-def models(
-    world: World, trained: Sequence[Mapping[str, Any]], said: Mapping[str, Mapping[str, Json]]
-) -> tuple[Model, ...]:
-    """Every method and variant of every hospital. said: each hospital's reply to `report`."""
-    found, of = [], {label: one.of for label, one in world.config.evaluate.variants.items()}
-    for site in sorted(said):
-        ready = set(map(str, as_list(said[site].get("ready", []))))
+def models(world: World, trained: Sequence[TrainedMethod], replies: Mapping[str, Reported]) -> tuple[Model, ...]:
+    """Every method and variant of every hospital. replies: of each hospital to `report`."""
+    rows, method_of = [], {label: variant.of for label, variant in world.config.evaluate.variants.items()}
+    by_label = {result.label: result for result in trained}
+    for site in sorted(replies):
         folder = str(world.root / "sites" / site / READY) if world.simulation else READY
-        losses = {str(result["label"]): loss_at(result, site, world.config.evaluate.checkpoint) for result in trained}
+        losses = {result.label: loss_at(result, site, world.config.evaluate.checkpoint) for result in trained}
         for label in (*losses, *world.config.evaluate.variants):
-            file = f"{folder}/{label}.safetensors" if label in ready else ""
-            result = next((one for one in trained if one["label"] == of.get(label, label)), {})
-            found.append(Model(site, label, losses.get(label, math.nan), file, ended(result, site)))
-    return tuple(found)
+            file = f"{folder}/{label}.safetensors" if label in replies[site].ready else ""
+            result = by_label.get(method_of.get(label, label))
+            ending = "" if result is None else ended(result.missing, result.rounds, site)
+            rows.append(Model(site, label, losses.get(label, math.nan), file, ending))
+    return tuple(rows)
 
 
-def ended(result: Mapping[str, Any], site: str) -> str:
-    """Why a site's training of a method ended before its last round, in words; empty: it did not."""
-    rounds = [number for number, who, code in result.get("missing", []) if (who, code) == (site, BUDGET)]
-    trained = {"rounds_trained": min(rounds, default=1) - 1, "rounds": result.get("rounds"), "ended": BUDGET}
-    return ended_in(trained) if rounds else ""
+def ended(missing: Sequence[tuple[int, str, str]], rounds: int, site: str) -> str:
+    """Why a site's training of a method ended before its last round, in words; empty: it did not. missing: rounds that
+    a site did not take part in, with its code.
+    """
+    refused = [number for number, name, code in missing if (name, code) == (site, BUDGET)]
+    trained: dict[str, Json] = {"rounds_trained": min(refused, default=1) - 1, "rounds": rounds, "ended": BUDGET}
+    return ended_in(trained) if refused else ""
 
 
-def loss_at(result: Mapping[str, Any], site: str, checkpoint: str) -> float:
+def loss_at(result: TrainedMethod, site: str, checkpoint: str) -> float:
     """The validation loss at a hospital of the model that it uses; NaN if it released none."""
-    series = {int(number): float(v) for number, v in result["losses"].get(site, {}).items() if v is not None}
+    series = {int(number): float(v) for number, v in result.losses.get(site, {}).items() if v is not None}
     finite = {number: loss for number, loss in series.items() if math.isfinite(loss)}
     if not finite:
         return math.nan
     if checkpoint == "local":
         return min(finite.values())
-    number = result["best"] if checkpoint == "global" else result["rounds"]
-    return finite.get(number, math.nan)
+    number = result.best if checkpoint == "global" else result.rounds
+    return math.nan if number is None else finite.get(number, math.nan)
 
 
-def spaces(world: World, trained: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def spaces(world: World, trained: Sequence[TrainedMethod]) -> dict[str, str]:
     """The image space in which each method, and so each of its variants, trains."""
-    found = {str(result["label"]): str(result["space"]) for result in trained}
+    found = {result.label: result.space for result in trained}
     return found | {label: found[one.of] for label, one in world.config.evaluate.variants.items()}
 
 

@@ -9,22 +9,36 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from pipelines.coordinator.artifacts import CENTRAL
-from pipelines.coordinator.spaces import cohorts_for
+from pipelines.coordinator.asking import is_refusal
+from pipelines.coordinator.spaces import Cohorts, cohorts_for
+from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
+from pipelines.requests.audit import AUDIT, Attacked, Audit
+from pipelines.requests.writing import to_facts
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.settings.privacy import PatientLevel
 from privacy.dp.entropy import Source
-from privacy.message import Call, Json, Message, as_mapping
+from privacy.message import Json
+from privacy.release.form import value_or_none
 
 VERSION = 4
 CLAIM, STEPS, SAMPLING = 1.0, 50, 0.1
 """Private data access is audited at epsilon 1, because the canaries of a few seconds cannot refute much more, and at a
 low sampling rate, where missing sampling shows most: at 1/3 and 200 steps the audit did not always find it."""
+
+
+class Attack(NamedTuple):
+    """What a site answered about one method. refused: the code by which it refused; None: it replied."""
+
+    site: str
+    method: str
+    refused: str | None
+    reply: Attacked | None
 
 
 def settings(world: World) -> Json:
@@ -36,17 +50,19 @@ def settings(world: World) -> Json:
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Audit the run's protection with canaries, have every hospital attack its own models, and write the results."""
-    trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in world.config.train.methods]
-    asked, found = world.config.audit, list[dict[str, Json]]()
+    trained = [read_trained(inputs["train"], label) for label in world.config.train.methods]
+    plan, attacks = world.config.audit, list[Attack]()
     with shown("audit") as step:
         step(0, 1 + len(trained), "canaries")
-        mechanism = tried(world.config.privacy, asked.canaries)
+        mechanism = tried(world.config.privacy, plan.canaries)
         for position, result in enumerate(trained):
-            step(1 + position, 1 + len(trained), result["label"])
-            if (asked.membership or asked.inversion) and result["name"] != CENTRAL:
-                found += _attacked(world, result, cohorts_for(world.config, inputs, result["label"]))
-    members = [_entry(one, "found") for one in found] if asked.membership else []
-    drawn = [_entry(one, "inversion") for one in found] if asked.inversion else []
+            step(1 + position, 1 + len(trained), result.label)
+            if (plan.membership or plan.inversion) and result.name != CENTRAL:
+                attacks += _attacked(world, result, cohorts_for(world.config, inputs, result.label))
+    replies = [(attack, attack.reply) for attack in attacks]
+    members = [_build_entry(a, None if r is None else r.found) for a, r in replies] if plan.membership else []
+    inversions = [_build_entry(a, None if r is None else value_or_none(r.inversion)) for a, r in replies]
+    drawn = inversions if plan.inversion else []
     audits = {"mechanism": mechanism, "membership": members, "inversion": drawn}
     (out / "audits.json").write_text(json.dumps(audits, indent=1))
     return {"attacks": len(members), "inversions": len(drawn), "mechanism": mechanism}
@@ -68,37 +84,35 @@ def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[s
     return asdict(audit_gradients(make, claimed=CLAIM, delta=delta, canaries=canaries, steps=STEPS, source=source))
 
 
-def _attacked(world: World, result: Mapping[str, Any], cohorts: Mapping[str, Any]) -> list[dict[str, Json]]:
-    """One entry for each site: `site`, `method`, the code of a refusal, and `said`, the facts of its reply."""
-    facts: dict[str, dict[str, Json]] = {
-        site: {
-            "label": result["label"],
-            "train_run": result["train_run"],
-            "checkpoint": world.config.evaluate.checkpoint,
-            "best": result["best"],
-            "cohort": cohorts[site]["cohort"],
-            "membership": world.config.audit.membership,
-            "inversion": to_plain(world.config.audit.inversion),
-        }
+def _attacked(world: World, trained: TrainedMethod, cohorts: Cohorts) -> list[Attack]:
+    """What each site answers; attacks are voluntary, so that a policy may refuse them."""
+    questions = {
+        site: Audit(
+            label=trained.label,
+            train_run=trained.train_run,
+            checkpoint=world.config.evaluate.checkpoint,
+            best=trained.best,
+            cohort=cohorts[site].cohort,
+            membership=world.config.audit.membership,
+            inversion=world.config.audit.inversion,
+        )
         for site in world.engine.sites
     }
-    names = {
-        site: world.run(world.named("audit", "audit", VERSION, {**one, "site": site})) for site, one in facts.items()
+    runs = {
+        site: world.run(world.named("audit", "audit", VERSION, {**to_facts(question), "site": site}))
+        for site, question in questions.items()
     }
-    asked = {site: Message({}, one) for site, one in facts.items()}
-    answers = world.engine.ask(Call("", 0, "audit", {}, names), asked)
-    if failed := {site: code for site, code in answers.missing.items() if not code.startswith("policy_")}:
-        raise SitesMissing("audit", failed, where=world.logs(*failed))
-    found: list[dict[str, Json]] = []
-    for site in world.engine.sites:
-        note = {"method": str(result["label"]), "refused": answers.missing.get(site)}  # attacks are voluntary
-        found.append({"site": site, **note, "said": dict(answers.replies.get(site, Message()).facts)})
-    return found
+    answers = world.ask(AUDIT, runs, questions)
+    if failed := {site: code for site, code in answers.missing.items() if not is_refusal(code)}:
+        raise SitesMissing(AUDIT.name, failed, where=world.logs(*failed))
+    return [
+        Attack(site, trained.label, answers.missing.get(site), answers.replies.get(site)) for site in world.engine.sites
+    ]
 
 
-def _entry(one: Mapping[str, Json], attack: str) -> dict[str, Json]:
+def _build_entry(attack: Attack, figures: Json) -> dict[str, Json]:
     """The record of an attack; `found` is null where the result stays at the hospital."""
-    return {**{name: one[name] for name in ("site", "method", "refused")}, "found": as_mapping(one["said"]).get(attack)}
+    return {"site": attack.site, "method": attack.method, "refused": attack.refused, "found": figures}
 
 
 STAGE = Stage("audit", VERSION, ("ingest", "translate", "augment", "features", "train"), settings, run)

@@ -5,20 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from federation.participant import Checkpoint
 from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.coordinator.asking import ask
 from pipelines.coordinator.conversations import opening, pooled_engine
 from pipelines.coordinator.spaces import Cohorts, cohorts_for, window_of
+from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
+from pipelines.requests.evaluate import EVALUATE, Evaluate, LabelsScored, MasksScored, NoisedLabelsScored
+from pipelines.requests.export import EXPORT, Export
+from pipelines.requests.writing import to_facts, to_message
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.settings.variants import Variant
-from privacy.message import Call, Json, Message, Params, to_bytes
+from privacy.message import Json, Message, Params, to_bytes
+from privacy.release.form import ABSENT
 from privacy.release.gate import BUDGET
 
 VERSION = 11
@@ -40,7 +47,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     floor = _floor_of(world)
     with shown("evaluate") as step:
         for method in world.config.train.methods:
-            trained = json.loads((inputs["train"] / f"{method}.json").read_text())
+            trained = read_trained(inputs["train"], method)
             homes = cohorts_for(world.config, inputs, method)
             models = cache(partial(_models, world, trained, homes))  # exported once per checkpoint
             for line in _lines(world, method):
@@ -51,7 +58,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
                         refused.append({"site": test_site, "request": f"evaluate {line[0]}", "code": BUDGET})
                         continue
                     name = f"{line[0]}.{model_site}.{test_site}.safetensors"
-                    (out / name).write_bytes(to_bytes(reply))
+                    (out / name).write_bytes(to_bytes(to_message(reply)))
                     entry = {"label": line[0], "model_site": model_site, "test_site": test_site, "file": name}
                     index.append(entry)
     if not index:
@@ -78,13 +85,14 @@ def _lines(world: World, method: str) -> list[Line]:
 
 Models: TypeAlias = Callable[[Checkpoint], Mapping[str, Params]]
 """A method's models of a checkpoint, by site."""
-Scored: TypeAlias = tuple[str, str, Message | None]
+Reply: TypeAlias = LabelsScored | MasksScored | NoisedLabelsScored
+Scored: TypeAlias = tuple[str, str, Reply | None]
 """Model site, test site, counts; None where the budget of the test patients is spent."""
 
 
 def _scored(
     world: World,
-    trained: Mapping[str, Any],
+    trained: TrainedMethod,
     homes: Cohorts,
     line: Line,
     models: Models,
@@ -94,7 +102,7 @@ def _scored(
     uses the test site's patients; a model tuned at a site is scored only there. floor: also score the mean mask.
     """
     held, sites = _checkpoint(world, line), world.engine.sites
-    if trained["name"] == CENTRAL:
+    if trained.name == CENTRAL:
         params = models(held)[CENTRAL]
         said = _asked(world, trained, homes, line, dict.fromkeys(sites, CENTRAL), dict.fromkeys(sites, params), floor)
         yield from ((CENTRAL, site, said[site]) for site in sites)
@@ -119,69 +127,66 @@ def _checkpoint(world: World, line: Line) -> Checkpoint:
     return (variant and variant.checkpoint) or world.config.evaluate.checkpoint
 
 
-def _chosen(trained: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Json]:
-    said = {"label": trained["label"], "train_run": trained["train_run"]}
-    return {**said, "checkpoint": checkpoint, "best": trained["best"]}
-
-
 def _asked(
     world: World,
-    trained: Mapping[str, Any],
+    trained: TrainedMethod,
     homes: Cohorts,
     line: Line,
     scored: Mapping[str, str],
     params: Mapping[str, Params],
     floor: bool = False,
-) -> dict[str, Message | None]:
+) -> dict[str, Reply | None]:
     """Request sites to score models, all at once. scored: test site -> site of the model. params: of the models that
     are not the test site's own. None: the budget of a site's patients is spent.
     """
     label, variant = line
-    runs, messages = dict[str, str](), dict[str, Message]()
+    runs, questions = dict[str, str](), dict[str, Evaluate]()
+    window = window_of(world)
     for test_site, model_site in scored.items():
-        cohort = str(homes[test_site]["cohort"])
-        facts: dict[str, Json] = {
-            **_chosen(trained, _checkpoint(world, line)),
-            "cohort": cohort,
-            "copies": world.config.evaluate.copies,
-        }
-        if floor:
-            facts["floor"] = True
-        if (window := window_of(world)) is not None:
-            facts["window"] = window
-        if variant is not None:
-            facts |= {"calibration": to_plain(variant), "variant": label}
-        if params:
-            facts["opening"] = opening(world, trained["label"], test_site, cohort)
-            facts["central"] = model_site == CENTRAL
-        asked = {**facts, "model": model_site, "test": test_site}
-        runs[test_site] = world.run(world.named("score", "evaluate", VERSION, asked))
-        told: dict[str, Json] = {"rounds": trained["rounds"]}  # for the model's file: no part of the question's name
-        messages[test_site] = Message(params.get(test_site, {}), facts | told)
-    replies = world.ask_each(runs, "evaluate", messages, spared={BUDGET})
+        cohort = homes[test_site].cohort
+        question = Evaluate(
+            label=trained.label,
+            train_run=trained.train_run,
+            checkpoint=_checkpoint(world, line),
+            best=trained.best,
+            cohort=cohort,
+            copies=world.config.evaluate.copies,
+            floor=True if floor else ABSENT,
+            window=ABSENT if window is None else [*window],
+            calibration=ABSENT if variant is None else variant,
+            variant=ABSENT if variant is None else label,
+            opening=opening(world, trained.label, test_site, cohort) if params else ABSENT,
+            central=model_site == CENTRAL if params else ABSENT,
+            tensors=params.get(test_site, ABSENT),
+        )
+        about = {**to_facts(question), "model": model_site, "test": test_site}
+        runs[test_site] = world.run(world.named("score", "evaluate", VERSION, about))
+        # The rounds are for the model's file: no part of the question's name.
+        questions[test_site] = replace(question, rounds=trained.rounds)
+    replies = world.ask_each(EVALUATE, runs, questions, spared=lambda code: code == BUDGET)
     return {site: replies.get(site) for site in scored}
 
 
-def _models(world: World, trained: Mapping[str, Any], homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:
+def _models(world: World, trained: TrainedMethod, homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:
     """A method's models by site, exported so that other sites can score them: a release, for public testing only."""
-    facts = _chosen(trained, checkpoint)
-    if trained["name"] == CENTRAL:
-        return {CENTRAL: _central(world, facts, homes)}
-    runs = {
-        site: world.run(world.named("export", "evaluate", VERSION, {**facts, "site": site}))
-        for site in world.engine.sites
-    }
-    replies = world.ask_each(runs, "export", {site: Message({}, facts) for site in runs})
-    return {site: replies[site].tensors for site in runs}
+    question = Export(label=trained.label, train_run=trained.train_run, checkpoint=checkpoint, best=trained.best)
+    if trained.name == CENTRAL:
+        return {CENTRAL: _export_central(world, question, homes)}
+    runs = {site: _name_export(world, question, site) for site in world.engine.sites}
+    replies = world.ask_each(EXPORT, runs, world.everyone(question))
+    return {site: replies[site].parameters for site in runs}
 
 
-def _central(world: World, facts: Mapping[str, Json], homes: Cohorts) -> Params:
+def _name_export(world: World, question: Export, site: str) -> str:
+    return world.run(world.named("export", "evaluate", VERSION, {**to_facts(question), "site": site}))
+
+
+def _export_central(world: World, question: Export, homes: Cohorts) -> Params:
     engine, _ = pooled_engine(world, homes)
-    call = Call(world.run(world.named("export", "evaluate", VERSION, {**facts, "site": CENTRAL})), 0, "export", {})
-    answers = engine.ask(call, {CENTRAL: Message({}, facts)})
+    answers = ask(engine, EXPORT, {CENTRAL: _name_export(world, question, CENTRAL)}, {CENTRAL: question})
     if answers.missing:  # perhaps its models were removed; train --fresh makes them again
-        raise SitesMissing("export", answers.missing, where=str(world.root / "pooled" / "log.txt"))
-    return answers.replies[CENTRAL].tensors
+        raise SitesMissing(EXPORT.name, answers.missing, where=str(world.root / "pooled" / "log.txt"))
+    return answers.replies[CENTRAL].parameters
 
 
 STAGE = Stage("evaluate", VERSION, ("ingest", "translate", "augment", "features", "train"), settings, run)

@@ -7,21 +7,24 @@ sends it to all hospitals. What leaves a hospital is the new cohort's name and k
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from federation.models import OnFeatures
 from federation.models.features import Features
 from federation.origins import identity
+from pipelines.coordinator.artifacts import write_replies
 from pipelines.coordinator.public import PublicSet, public_set, public_stamps
 from pipelines.coordinator.public_features import brought, fixed_by
 from pipelines.coordinator.spaces import cohorts_in, complaint_about
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import to_tensors
+from pipelines.requests.extract import EXTRACT, Extract, Extracted, Public
+from pipelines.requests.writing import to_message
 from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
@@ -54,16 +57,17 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     asked, told = features_in(world.config), dict[str, Json]()
     with shown("features") as step:
         for position, (space, model) in enumerate(asked):
-            homes, answers = cohorts_in(inputs, space), dict[str, Json]()
-            step(position * len(homes), len(asked) * len(homes), f"{extractor_name(model)}, public pictures")
+            cohorts = cohorts_in(inputs, space)
+            step(position * len(cohorts), len(asked) * len(cohorts), f"{extractor_name(model)}, public pictures")
             public, tensors = _scaled(world, model)
             kind = features_name(space, model)
             (out / f"{kind}.safetensors").write_bytes(to_bytes(Message(tensors)))
             told[kind] = {**public.told, "refused": list(public.refused)}
-            held = {site: homes[site]["cohort"] for site in world.engine.sites}
-            heard = counting(step, len(asked) * len(homes), position * len(homes), f"{extractor_name(model)}, ")
-            answers |= _asked(world, held, model, tensors, public.told, heard)
-            (out / f"{kind}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
+            names = {site: cohorts[site].cohort for site in world.engine.sites}
+            name = f"{extractor_name(model)}, "
+            report_site = counting(step, len(asked) * len(cohorts), position * len(cohorts), name)
+            replies = _ask_features(world, names, model, tensors, public.told, report_site)
+            write_replies(out / f"{kind}.json", replies)
     return {"features": [features_name(space, model) for space, model in asked], "public": told}
 
 
@@ -81,29 +85,28 @@ def features_outside(world: World, artifact: Path, site: str, cohort: str, model
     tensors = from_bytes((artifact / f"{kind}.safetensors").read_bytes()).tensors
     public = {**as_mapping(as_mapping(read_manifest(artifact)["summary"]["public"])[kind])}
     public.pop("refused")
-    return str(_asked(world.beyond(), {site: cohort}, headless(model), tensors, public)[site]["cohort"])
+    return _ask_features(world.beyond(), {site: cohort}, headless(model), tensors, public)[site].cohort
 
 
-def _asked(
+def _ask_features(
     world: World,
     cohorts: Mapping[str, str],
     model: OnFeatures,
     tensors: Params,
     public: Mapping[str, Json],
-    heard: Callable[[str], None] = lambda site: None,
-) -> dict[str, dict[str, Json]]:
-    """Each site's reply to `extract`; asked again for the same, it is the same. cohorts: of each site, by name. heard:
-    called with each site that answered.
+    report_site: Callable[[str], None] = lambda site: None,
+) -> Mapping[str, Extracted]:
+    """Each site's reply to `extract`; asked again for the same, it is the same. cohorts: of each site, by name.
+    report_site: called with each site that answered.
     """
-    runs, messages = dict[str, str](), dict[str, Message]()
+    runs, questions = dict[str, str](), dict[str, Extract]()
     for site, cohort in cohorts.items():
-        facts: dict[str, Json] = {"cohort": cohort, "model": to_plain(portable(model)), "public": dict(public)}
-        messages[site] = Message(tensors, facts)
-        code = hashlib.sha256(to_bytes(messages[site])).hexdigest()
-        asked = {"asked": code, **identity(model)}  # a changed package is another question
-        runs[site] = world.run(world.named("features", "features", VERSION, asked))
-    replies = world.ask_each(runs, "extract", messages, told=heard)
-    return {site: dict(replies[site].facts) for site in cohorts}
+        pictures = cast("Public", dict(public))
+        questions[site] = Extract(cohort=cohort, model=portable(model), public=pictures, tensors=tensors)
+        code = hashlib.sha256(to_bytes(to_message(questions[site]))).hexdigest()
+        about = {"asked": code, **identity(model)}  # a changed package is another question
+        runs[site] = world.run(world.named("features", "features", VERSION, about))
+    return world.ask_each(EXTRACT, runs, questions, report_site=report_site)
 
 
 def intact(world: World, artifact: Path) -> str | None:

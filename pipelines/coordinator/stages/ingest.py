@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from evaluation.classes import compare_classes, one_class, strange_counting
+from pipelines.coordinator.artifacts import SITES, Counts, write_replies
 from pipelines.coordinator.permissions import check_permitted, permissions_from
 from pipelines.coordinator.spaces import complaint_about
-from pipelines.coordinator.witness import asked_to_survey
+from pipelines.coordinator.witness import build_surveys
 from pipelines.coordinator.world import World
-from pipelines.data.images import Features
-from pipelines.loader.validation import to_plain
+from pipelines.data.images import Features, Target
+from pipelines.requests.ingest import INGEST, Counted, CountedOnce, Ingest
+from pipelines.requests.moments import MOMENTS, ReadFeatures
+from pipelines.requests.survey import SURVEY
+from pipelines.requests.writing import to_facts
 from pipelines.runs.progress import counting, print_remark, shown
 from pipelines.runs.runner import Stage
 from pipelines.settings.checks.partition import partition_differences
 from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
-from privacy.message import Json, Message
+from privacy.message import Json
+from privacy.release.form import ABSENT, Absent, value_or_none
 from privacy.release.policy import largest_delta
 
 VERSION = 14
-MOMENTS = ("count", "total", "squares")
 
 
 class UnusableCohort(RuntimeError):
@@ -35,137 +37,167 @@ class UnusableCohort(RuntimeError):
 
 def settings(world: World) -> Json:
     """Settings that change the result, besides the hospitals' files and settings, which `outside` covers."""
-    config = world.config
-    return {
-        "images": _without_nulls(config.images),
-        "split": _without_nulls(config.split),
-        "seed": config.seed,
-        "independent": config.independent,
-        **_task(config),
-    }
+    return to_facts(_build_question(world.config))
 
 
-def _task(config: Config) -> dict[str, Json]:
-    """Which masks are needed, or the names of labels; empty if these are negative and positive."""
+def _build_question(config: Config) -> Ingest:
+    """How every hospital reads its files: which masks it needs, or the names of its labels."""
     task = config.task
+    target: Target | Absent
+    classes: list[str] | Absent
     if task.target is None:
-        return {"classes": list(task.classes)} if task.classes else {}
-    return {"target": task.target, "classes": list(task.names[1:]) if task.target == "masks" else []}
-
-
-def _without_nulls(settings: object) -> Json:
-    """Settings without nulls, so that a new optional setting does not change the digest of older runs."""
-    plain = to_plain(settings)
-    return {key: value for key, value in plain.items() if value is not None} if isinstance(plain, dict) else plain
+        target, classes = ABSENT, list(task.classes) or ABSENT
+    else:
+        target, classes = task.target, list(task.names[1:]) if task.target == "masks" else []
+    return Ingest(
+        images=config.images,
+        split=config.split,
+        seed=config.seed,
+        independent=config.independent,
+        target=target,
+        classes=classes,
+    )
 
 
 def outside(world: World) -> Mapping[str, str]:
     """Each site's digest of its file names, sizes, times and settings; no pixel is read."""
-    replies = world.ask_all(world.run("survey"), "survey", asked_to_survey(world))
+    replies = world.ask_all(SURVEY, world.run(SURVEY.name), build_surveys(world))
     if not world.simulation:  # fails early if a hospital's policy refuses a needed request
-        check_permitted(world.config, {site: permissions_from(reply.facts) for site, reply in replies.items()})
-    return {site: str(reply.facts["digest"]) for site, reply in replies.items()}
+        check_permitted(world.config, {site: permissions_from(reply) for site, reply in replies.items()})
+    return {site: reply.digest for site, reply in replies.items()}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Request `ingest` from every site; write the replies (counts by split and by reason of rejection)."""
-    asked = settings(world)
-    name = world.run(world.named("ingest", "ingest", VERSION, {"asked": asked, "outside": dict(outside(world))}))
-    facts = asked if isinstance(asked, dict) else {}
+    return {"sites": {site: to_facts(each) for site, each in ingest_sites(world, out).items()}}
+
+
+def ingest_sites(world: World, out: Path) -> dict[str, Counts]:
+    """Have every site read its files; write what it counted. Raises: UnusableCohort."""
+    counts = _count_patients(world)
+    write_replies(out / SITES, counts)
+    problems = [text for site, each in sorted(counts.items()) for text in _unusable(world, site, each)]
+    problems += [text for site, each in sorted(counts.items()) for text in _loose(world.config, site, each.patients)]
+    problems += partition_differences(world.config.sites, dealings(counts))
+    if problems:
+        raise UnusableCohort("; ".join(problems))
+    return counts
+
+
+def _count_patients(world: World) -> dict[str, Counts]:
+    """Have every site read its files, and return what it counted; odd classes are said aloud."""
+    about: dict[str, Json] = {"asked": settings(world), "outside": dict(outside(world))}
+    name, question = world.run(world.named("ingest", "ingest", VERSION, about)), _build_question(world.config)
     sites = world.engine.sites
     with shown("ingest") as step:
         step(0, 2 * len(sites))
-        scale = _scale(world, name, facts, counting(step, 2 * len(sites)))
-        asked_for, told = dict.fromkeys(sites, Message(scale, facts)), counting(step, 2 * len(sites), len(sites))
-        replies = world.ask_each(dict.fromkeys(sites, name), "ingest", asked_for, told=told)
-        found: dict[str, Mapping[str, Json]] = {site: replies[site].facts for site in sites}
-        for odd in _odd_classes(world.config, found):
-            print_remark(odd)
-    (out / "sites.json").write_text(json.dumps(found, indent=1, sort_keys=True))
-    problems = [text for site, facts in sorted(found.items()) for text in _unusable(world, site, facts)]
-    problems += [text for site, facts in sorted(found.items()) for text in _loose(world.config, site, facts)]
-    problems += partition_differences(world.config.sites, {site: facts.get("dealing") for site, facts in found.items()})
-    if problems:
-        raise UnusableCohort("; ".join(problems))
-    return {"sites": {site: dict(facts) for site, facts in found.items()}}
+        question = _with_scale(world, name, question, counting(step, 2 * len(sites)))
+        report_site = counting(step, 2 * len(sites), len(sites))
+        replies = world.ask_each(INGEST, dict.fromkeys(sites, name), world.everyone(question), report_site=report_site)
+        for sentence in _odd_classes(world.config, replies):
+            print_remark(sentence)
+    return {site: replies[site] for site in sites}
 
 
-def _scale(world: World, name: str, facts: Mapping[str, Json], told: Callable[[str], None]) -> Mapping[str, Tensor]:
-    """The summed moments of all sites' training features, if features are normalized by them; otherwise empty."""
+def dealings(counts: Mapping[str, Counts]) -> dict[str, str | None]:
+    """Of partitioned sources, each hospital's digest of the partition."""
+    return {site: None if isinstance(c, CountedOnce) else value_or_none(c.dealing) for site, c in counts.items()}
+
+
+def _with_scale(world: World, name: str, question: Ingest, report_site: Callable[[str], None]) -> Ingest:
+    """The question with the summed moments of all sites' training features, if features are normalized by them."""
     images = world.config.images
     if not (isinstance(images, Features) and images.normalize == "pooled"):
-        return {}
+        return question
     sites = world.engine.sites
-    asked = dict.fromkeys(sites, Message({}, facts))
-    replies = world.ask_each(dict.fromkeys(sites, name), "moments", asked, told=told)
-    parts = [replies[site].tensors for site in sites]
-    return {moment: torch.stack([tensors[moment] for tensors in parts]).sum(dim=0) for moment in MOMENTS}
+    first = ReadFeatures(
+        images=images,
+        split=question.split,
+        seed=question.seed,
+        independent=question.independent,
+        target=question.target,
+        classes=question.classes,
+    )
+    replies = world.ask_each(MOMENTS, dict.fromkeys(sites, name), world.everyone(first), report_site=report_site)
+    parts = [replies[site] for site in sites]
+    return replace(
+        question,
+        count=torch.stack([part.count for part in parts]).sum(dim=0),
+        total=torch.stack([part.total for part in parts]).sum(dim=0),
+        squares=torch.stack([part.squares for part in parts]).sum(dim=0),
+    )
 
 
-def _unusable(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
-    where = world.root / "sites" / site / "cohorts" / facts["cohort"] / "rejected.json"
-    if "released" in facts:
-        return _too_few(world, site, facts)
-    if facts["too_many_rejected"]:
-        used = facts.get("source_studies", facts["studies"])
-        reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(facts["rejected_by_reason"].items()))
+def _unusable(world: World, site: str, counts: Counts) -> list[str]:
+    where = world.root / "sites" / site / "cohorts" / counts.cohort / "rejected.json"
+    if isinstance(counts, CountedOnce):
+        return _too_few(site, counts)
+    if counts.too_many_rejected:
+        used = counts.studies if isinstance(counts.source_studies, Absent) else counts.source_studies
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(counts.rejected_by_reason.items()))
         return [
-            f"{site}: {facts['rejected']} of {facts['rejected'] + used} studies were rejected, and max_rejected allows "
-            f"{facts['max_rejected']:.0%}: {reasons}. Repair or exclude them, or raise max_rejected; study by study: "
+            f"{site}: {counts.rejected} of {counts.rejected + used} studies were rejected, and max_rejected allows "
+            f"{counts.max_rejected:.0%}: {reasons}. Repair or exclude them, or raise max_rejected; study by study: "
             f"{where}, and in full in linkage.json of that site"
         ]
-    patients = {split: facts["splits"][split]["patients"] for split in ("train", "test")}
     return [
-        f"{site}: no patient in the {split} split, of {facts['patients']} in all ({facts['rejected']} studies "
+        f"{site}: no patient in the {split} split, of {counts.patients} in all ({counts.rejected} studies "
         f"rejected, see {where}); give it more patients, another split, or leave the site out"
-        for split, number in patients.items()
-        if number == 0
+        for split in ("train", "test")
+        if counts.splits[split]["patients"] == 0
     ]
 
 
-def _odd_classes(config: Config, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _odd_classes(config: Config, counts: Mapping[str, Counts]) -> list[str]:
     """What is odd about the hospitals' classes, of those that count images exactly."""
-    told = {site: facts for site, facts in found.items() if "released" not in facts}
     if config.task.target is not None:
         return []
-    held = {site: _of_classes(facts) for site, facts in told.items()}
+    exact = {site: each for site, each in counts.items() if isinstance(each, Counted)}
+    images = {site: _images_by_class(value_or_none(c.classes), c.images, c.positives) for site, c in exact.items()}
     names = config.task.names
-    strange = {site: facts["rejected_by_reason"].get("bad_label", 0) for site, facts in told.items()}
-    odd = [compare_classes(held, names) if len(held) == len(found) else "", strange_counting(held, names, strange)]
-    for site, facts in told.items():
-        alone = one_class({split: _of_classes(own) for split, own in facts["splits"].items()}, names)
-        odd.append(f"{site} {alone}" if alone else "")
-    return [text for text in odd if text]
+    bad_labels = {site: each.rejected_by_reason.get("bad_label", 0) for site, each in exact.items()}
+    sentences = [
+        compare_classes(images, names) if len(images) == len(counts) else "",
+        strange_counting(images, names, bad_labels),
+    ]
+    for site, each in exact.items():
+        by_split = {
+            split: _images_by_class(part.get("classes"), part["images"], part["positives"])
+            for split, part in each.splits.items()
+        }
+        missing_class = one_class(by_split, names)
+        sentences.append(f"{site} {missing_class}" if missing_class else "")
+    return [text for text in sentences if text]
 
 
-def _of_classes(counts: Mapping[str, Any]) -> list[int]:
-    """Images of each class."""
-    return list(counts.get("classes") or (counts["images"] - counts["positives"], counts["positives"]))
+def _images_by_class(classes: Sequence[int] | None, images: int, positives: int) -> list[int]:
+    """Images of each class; of negative and positive ones where classes have no names."""
+    return list(classes or (images - positives, positives))
 
 
-def _too_few(world: World, site: str, facts: Mapping[str, Any]) -> list[str]:
+def _too_few(site: str, counts: CountedOnce) -> list[str]:
     """What a hospital with a budget will refuse because of its released counts, found before it is asked."""
-    found, patients = [], {split: facts["splits"][split]["patients"] for split in ("train", "test")}
-    if patients["train"] < max(1, facts["min_patients"]):
-        found.append(
-            f"{site}: its policy asks for {facts['min_patients']} training patients (min_patients), and its released "
+    problems, patients = [], {split: counts.splits[split]["patients"] for split in ("train", "test")}
+    if patients["train"] < max(1, counts.min_patients):
+        problems.append(
+            f"{site}: its policy asks for {counts.min_patients} training patients (min_patients), and its released "
             f"counts say {patients['train']}; leave the site out, or let it gather more patients and count anew"
         )
     if not patients["test"]:
-        found.append(f"{site}: its released counts say no patient in the test split; give it another split")
-    return found
+        problems.append(f"{site}: its released counts say no patient in the test split; give it another split")
+    return problems
 
 
-def _loose(config: Config, site: str, facts: Mapping[str, Any]) -> list[str]:
+def _loose(config: Config, site: str, patients: int) -> list[str]:
     """A problem for every delta that is too large for the number of patients: a hospital with a budget refuses it."""
     deltas = {"privacy.delta": config.privacy.delta} if isinstance(config.privacy, PatientLevel) else {}
     if config.harmonize is not None:
         score, synthesis = config.harmonize.score, config.harmonize.synthesis
         deltas |= {"harmonize.score.delta": score.delta} if score.release == "dp" else {}
         deltas |= {"harmonize.synthesis.delta": float(getattr(synthesis, "delta", 0.0))} if synthesis.private else {}
-    largest = largest_delta(facts["patients"])
+    largest = largest_delta(patients)
     return [
-        f"{site}: {name} is {delta:g}, and its {facts['patients']} patients allow {largest:.2g} at most (1 / (10 x "
+        f"{site}: {name} is {delta:g}, and its {patients} patients allow {largest:.2g} at most (1 / (10 x "
         "patients)): above it a record may be lost to the failure that delta allows for; say 1e-5"
         for name, delta in deltas.items()
         if delta > largest
@@ -174,7 +206,7 @@ def _loose(config: Config, site: str, facts: Mapping[str, Any]) -> list[str]:
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its cohort unchanged."""
-    return complaint_about(world, artifact / "sites.json")
+    return complaint_about(world, artifact / SITES)
 
 
 STAGE = Stage("ingest", VERSION, (), settings, run, outside=outside, intact=intact)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -18,42 +17,46 @@ from evaluation.choice import optimism
 from evaluation.classes import Classes
 from evaluation.floors import unfloored, with_floor
 from evaluation.gap_rows import gap_rows
-from evaluation.leaving import Left, Records
+from evaluation.leaving import Left
 from evaluation.many import in_figures
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, measures
-from evaluation.records import Command, Knew, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState, Withdrawn
+from evaluation.records import Command, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState
 from evaluation.report import coordinator_page
 from evaluation.rows import scores_csv, to_json
 from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
 from evaluation.wording import moment
 from federation.origins import origins
 from federation.rounds import schedule_of
-from pipelines.coordinator.artifacts import ANSWERS, PAGE
+from pipelines.coordinator.artifacts import ANSWERS, PAGE, SITES, Counts, read_counts
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.augmented import augmented
 from pipelines.coordinator.report.comparing import decided
-from pipelines.coordinator.report.external_sites import counts, field, read_homes
+from pipelines.coordinator.report.external_sites import counts as outside_counts
+from pipelines.coordinator.report.external_sites import field, read_homes, rejected, withdrawn
 from pipelines.coordinator.report.figures import pictures, read_floor, read_tables
 from pipelines.coordinator.report.gap import compared, untreated
 from pipelines.coordinator.report.harmonization import harmony
-from pipelines.coordinator.report.methods import costs, inversion, membership, models, spaces, whole_number
+from pipelines.coordinator.report.methods import costs, inversion, membership, models, spaces
+from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import SPLITS
 from pipelines.hospital.segmentation import measured
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import READY
+from pipelines.requests.holds import Holds
+from pipelines.requests.ingest import Counted
 from pipelines.requests.leaving import left_in
+from pipelines.requests.report import Entry, Reported
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
 from pipelines.settings.learning import Training
 from pipelines.settings.privacy import AnyPrivacy, PatientLevel
-from privacy.message import Json, as_list, as_mapping, number_of
+from privacy.message import Json, as_list, as_mapping
 from privacy.release.statement import Audit, Statement, from_json
 from privacy.release.statement_markdown import markdown
 
 VERSION = 25
-RECORDS: TypeAdapter[Records] = TypeAdapter(Records)
 
 
 def settings(world: World) -> Json:
@@ -66,8 +69,8 @@ def settings(world: World) -> Json:
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Compute every score, have every site write its page and list its releases, and write the coordinator's page."""
     config = world.config
-    cohorts = json.loads((inputs["ingest"] / "sites.json").read_text())
-    trained = [json.loads((inputs["train"] / f"{label}.json").read_text()) for label in config.train.methods]
+    cohorts = read_counts(inputs["ingest"])
+    trained = [read_trained(inputs["train"], label) for label in config.train.methods]
     tables = read_tables(inputs["evaluate"], copies=config.evaluate.copies, seed=config.seed)
     audits = json.loads((inputs["audit"] / "audits.json").read_text())
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
@@ -78,7 +81,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     said = ask_sites(world, inputs, trained, VERSION, in_figures(rows))
     external, everybody = ask_outside(world, inputs, VERSION), dict(sorted(said.items()))
     everybody |= external
-    (out / "sites.json").write_text(json.dumps({site: facts["page"] for site, facts in everybody.items()}))
+    (out / SITES).write_text(json.dumps({site: reply.page for site, reply in everybody.items()}))
     routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
     untouched = untreated(config)
     untouched = untouched if untouched in routed else None
@@ -88,7 +91,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     (out / "scores.csv").write_text(scores_csv((*rows, *outside)))
     usable, words = models(world, trained, said), measured(config.images.kind)
     use = decided(said, usable, rows)
-    statements = tuple(from_json(facts["statement"]) for facts in everybody.values())
+    statements = tuple(from_json(reply.statement) for reply in everybody.values())
     page = RunPage(
         title=config.title or config.name,
         run=config.name,
@@ -96,11 +99,11 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         what=_what(world),
         simulation=world.simulation,
         reference=reference or "",
-        sites=tuple(_counts(site, facts, said[site]) for site, facts in sorted(cohorts.items())),
+        sites=tuple(_counts(site, counts, said[site]) for site, counts in sorted(cohorts.items())),
         scores=rows,
         gains=gain_rows(tables, reference=reference, measures=scored) if reference else (),
         methods=tuple(costs(world, trained, said)),
-        left=tuple(_left(site, entry) for site, facts in everybody.items() for entry in as_list(facts["left"])),
+        left=tuple(_left(site, entry) for site, reply in everybody.items() for entry in reply.left),
         missing=tuple(_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
         stages=(*(_state(name, folder) for name, folder in inputs.items()), _itself(world, out)),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
@@ -109,7 +112,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         words=words,
         structures=structures,
         outside=outside,
-        external_sites=tuple(counts(read_homes(inputs["route"]), external)) if external else (),
+        external_sites=tuple(outside_counts(read_homes(inputs["route"]), external)) if external else (),
         field=field(config) if external else "",
         statements=statements,
         audits=(TypeAdapter(Audit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
@@ -134,12 +137,12 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     return {"report": PAGE, "scores": len(rows)}
 
 
-def _write_statements(everybody: Mapping[str, Mapping[str, Json]], statements: Sequence[Statement], out: Path) -> None:
+def _write_statements(everybody: Mapping[str, Reported], statements: Sequence[Statement], out: Path) -> None:
     """Write the privacy statements as JSON and as text, and the heads of the ledgers."""
-    by_site = {site: facts["statement"] for site, facts in everybody.items()}
+    by_site = {site: reply.statement for site, reply in everybody.items()}
     (out / "statement.json").write_text(json.dumps(by_site, indent=1))
     (out / "statement.md").write_text("\n".join(map(markdown, statements)))
-    heads = {site: facts["ledger"] for site, facts in everybody.items()}
+    heads = {site: reply.ledger for site, reply in everybody.items()}
     (out / "ledgers.json").write_text(json.dumps(heads, indent=1))
 
 
@@ -186,37 +189,27 @@ def _promise(privacy: AnyPrivacy) -> str:
     return f"Patient-level differential privacy: {asked} at δ = {privacy.delta:g} for each method; see the statement."
 
 
-def _counts(site: str, facts: Mapping[str, Any], said: Mapping[str, Json]) -> SiteCounts:
-    splits = tuple(SplitCount(split, **facts["splits"][split]) for split in SPLITS)
-    knew = tuple(Knew(str(run)) for run in as_list(said.get("knew")))
-    # A hospital with a budget reveals neither, because both change with a single patient.
-    withdrawn = Withdrawn(facts.get("excluded", 0), facts.get("unmatched_exclusions", 0), knew)
-    return SiteCounts(site, splits, dict(facts.get("rejected_by_reason", {})), withdrawn, released(facts))
+def _counts(site: str, counts: Counts, reply: Reported) -> SiteCounts:
+    splits = tuple(SplitCount(split, **counts.splits[split]) for split in SPLITS)
+    return SiteCounts(site, splits, rejected(counts), withdrawn(counts, reply), describe_release(counts))
 
 
-def released(facts: Mapping[str, Any]) -> str:
+def describe_release(counts: Counts) -> str:
     """How a hospital with a budget counted its patients; empty without a budget."""
-    said = as_mapping(facts.get("released", {}))
-    if not said:
+    if isinstance(counts, Counted):
         return ""
-    noise = number_of(said, "noise")
+    noise = counts.released["noise"]
     how = f"noise of {noise:.2g} in each cell" if noise else "exact"
-    return f"patients counted once, {str(said['date'])[:10]}, {how}"
+    return f"patients counted once, {counts.released['date'][:10]}, {how}"
 
 
-def _left(site: str, entry: Json) -> Left:
-    facts = as_mapping(entry)
-    request = str(facts["request"])
-    content, epsilon = str(facts["content"]), str(facts["epsilon"])
-    records = RECORDS.validate_python(facts.get("records", "unknown"))
-    messages, size = whole_number(facts["messages"]), whole_number(facts["bytes"])
-    return replace(left_in(site, request, content, records, messages, size), epsilon=epsilon)
+def _left(site: str, entry: Entry) -> Left:
+    left = left_in(site, entry["request"], entry["content"], entry["records"], entry["messages"], entry["bytes"])
+    return replace(left, epsilon=entry["epsilon"])
 
 
-def _missing(trained: list[Any], refused: list[Any]) -> list[Missing]:
-    lost = Counter(
-        (site, f"train {result['label']}", code) for result in trained for _, site, code in result["missing"]
-    )
+def _missing(trained: Sequence[TrainedMethod], refused: Sequence[Mapping[str, str]]) -> list[Missing]:
+    lost = Counter((site, f"train {result.label}", code) for result in trained for _, site, code in result.missing)
     lost.update((one["site"], one["request"], one["code"]) for one in refused)
     return [Missing(site, request, code, times) for (site, request, code), times in sorted(lost.items())]
 
@@ -247,8 +240,8 @@ def _commands(world: World) -> tuple[Command, ...]:
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site's own page is the one of this report; another run may have replaced it."""
-    pages = json.loads((artifact / "sites.json").read_text())
-    return world.complaint({site: {"page": page} for site, page in pages.items()})
+    pages = json.loads((artifact / SITES).read_text())
+    return world.complaint({site: Holds(page=page) for site, page in pages.items()})
 
 
 STAGE = Stage(

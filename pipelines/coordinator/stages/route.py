@@ -10,21 +10,26 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from federation.models import OnFeatures
-from pipelines.coordinator.artifacts import HOMES
+from pipelines.coordinator.artifacts import HOMES, Counts, read_counts
 from pipelines.coordinator.conversations import opening
 from pipelines.coordinator.stages import ingest
 from pipelines.coordinator.stages.features import features_outside
+from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import World
 from pipelines.external.offer import write_offers
 from pipelines.loader.validation import to_plain
+from pipelines.requests import route as requests
+from pipelines.requests.export import EXPORT, Export
+from pipelines.requests.scores import LabelScores, MaskScores
+from pipelines.requests.writing import to_facts, to_message
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.settings.checks.partition import partition_differences
 from pipelines.settings.route import PERSONAL, SHARED, Line, Route
 from privacy.message import Json, Message, Params, to_bytes
+from privacy.release.form import ABSENT
 from privacy.release.policy import OUTSIDE
 
 VERSION = 9
@@ -54,7 +59,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         raise ValueError("route: missing, or nobody is outside; say who and how")
     homes_at = out / HOMES
     homes_at.mkdir()
-    homes: Mapping[str, Any] = ingest.run(world.beyond(), {}, homes_at)["sites"]  # type: ignore[assignment]
+    homes = ingest.ingest_sites(world.beyond(), homes_at)
     _dealt_alike(world, inputs["ingest"], homes)
     models: dict[str, dict[str, Params]] = {}
     index: list[Json] = []
@@ -63,21 +68,20 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             step(position, len(plan.lines), label)
             for method in plan.methods(line).values():
                 if method not in models:
-                    models[method] = _handed_out(world, json.loads((inputs["train"] / f"{method}.json").read_text()))
+                    models[method] = _handed_out(world, read_trained(inputs["train"], method))
             own = {site: _cohort(world, inputs, plan.methods(line), site, homes) for site in world.outside.sites}
             for site, run_, reply in _routed(world, plan, label, line, models, own):
                 name = f"{label}.{site}.safetensors"
-                (out / name).write_bytes(to_bytes(reply))
+                (out / name).write_bytes(to_bytes(to_message(reply)))
                 index.append({"label": label, "model_site": site, "test_site": site, "file": name, "run": run_})
     (out / "index.json").write_text(json.dumps(index, indent=1))
     return {"scored": len(index), "models": write_offers(world.config, plan, models, out)}
 
 
-def _dealt_alike(world: World, ingested: Path, homes: Mapping[str, Any]) -> None:
+def _dealt_alike(world: World, ingested: Path, homes: Mapping[str, Counts]) -> None:
     """Check that parts of one source on both sides were divided alike, so that no training patient is scored."""
-    inside = json.loads((ingested / "sites.json").read_text())
-    dealing = {site: facts.get("dealing") for site, facts in (*inside.items(), *homes.items())}
-    if problems := partition_differences(world.config.sites, dealing):
+    dealings = ingest.dealings({**read_counts(ingested), **homes})
+    if problems := partition_differences(world.config.sites, dealings):
         raise ingest.UnusableCohort("; ".join(problems))
 
 
@@ -91,27 +95,28 @@ def _one_model(models: Mapping[str, Params], label: str) -> Params:
     return next(iter(models.values()))
 
 
-def _handed_out(world: World, trained: Mapping[str, Any]) -> dict[str, Params]:
+def _handed_out(world: World, trained: TrainedMethod) -> dict[str, Params]:
     """A method's models by site: a release to external sites."""
-    facts: dict[str, Json] = {
-        "label": trained["label"],
-        "train_run": trained["train_run"],
-        "checkpoint": world.config.evaluate.checkpoint,
-        "best": trained["best"],
-        "recipient": OUTSIDE,
-    }
+    question = Export(
+        label=trained.label,
+        train_run=trained.train_run,
+        checkpoint=world.config.evaluate.checkpoint,
+        best=trained.best,
+        recipient=OUTSIDE,
+    )
     runs = {
-        site: world.run(world.named("handed", "route", VERSION, {**facts, "site": site})) for site in world.engine.sites
+        site: world.run(world.named("handed", "route", VERSION, {**to_facts(question), "site": site}))
+        for site in world.engine.sites
     }
-    replies = world.ask_each(runs, "export", {site: Message({}, facts) for site in runs})
-    return {site: replies[site].tensors for site in runs}
+    replies = world.ask_each(EXPORT, runs, world.everyone(question))
+    return {site: replies[site].parameters for site in runs}
 
 
 def _cohort(
-    world: World, inputs: Mapping[str, Path], methods: Mapping[str, str], site: str, homes: Mapping[str, Any]
+    world: World, inputs: Mapping[str, Path], methods: Mapping[str, str], site: str, homes: Mapping[str, Counts]
 ) -> str:
     """An external site's cohort for a line: its images, or the features of them on which the line's models are."""
-    cohort = str(homes[site]["cohort"])
+    cohort = homes[site].cohort
     for label in methods.values():
         model = world.config.model_of(label)
         if isinstance(model, OnFeatures):  # such a line has one method only
@@ -126,7 +131,7 @@ def _routed(
     line: Line,
     models: Mapping[str, Mapping[str, Params]],
     cohorts: Mapping[str, str],
-) -> Iterator[tuple[str, str, Message]]:
+) -> Iterator[tuple[str, str, LabelScores | MaskScores]]:
     """Each external site, the conversation with it, and its scores by one line."""
     needed, experts = plan.methods(line), dict[str, Params]()
     if PERSONAL in needed:
@@ -135,20 +140,23 @@ def _routed(
         experts["*"] = _one_model(models[needed[SHARED]], needed[SHARED])
     tensors = {f"{name}/{key}": value for name, params in experts.items() for key, value in params.items()}
     for site in world.outside.sites:
-        cohort = cohorts[site]
-        facts: dict[str, Json] = {
-            **{part: opening(world, method, site, cohort) for part, method in needed.items()},
-            "experts": list(experts),
-            "how": to_plain(line.how),
-            "line": label,
-            "scored": plan.scored,
-            "cohort": cohort,
-            "copies": world.config.evaluate.copies,
-            "seed": world.config.seed,
-        }
-        made = hashlib.sha256(to_bytes(Message(tensors))).hexdigest()
-        run_ = world.run(world.named("route", "route", VERSION, {**facts, "models": made, "site": site}))
-        yield site, run_, world.beyond().ask_all(run_, "route", {site: Message(tensors, facts)})[site]
+        openings = {part: opening(world, method, site, cohorts[site]) for part, method in needed.items()}
+        question = requests.Route(
+            shared=openings.get(SHARED, ABSENT),
+            personal=openings.get(PERSONAL, ABSENT),
+            experts=list(experts),
+            how=line.how,
+            line=label,
+            scored=plan.scored,
+            cohort=cohorts[site],
+            copies=world.config.evaluate.copies,
+            seed=world.config.seed,
+            tensors=tensors,
+        )
+        models_digest = hashlib.sha256(to_bytes(Message(tensors))).hexdigest()
+        about = {**to_facts(question), "models": models_digest, "site": site}
+        run_ = world.run(world.named("route", "route", VERSION, about))
+        yield site, run_, world.beyond().ask_one(requests.ROUTE, run_, site, question)
 
 
 def intact(world: World, artifact: Path) -> str | None:

@@ -9,17 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.coordinator.artifacts import AGREED
+from pipelines.coordinator.asking import is_refusal
 from pipelines.coordinator.world import SitesMissing, World
+from pipelines.requests.track import TRACK, Track
+from pipelines.requests.writing import to_facts
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import content, digest, read_manifest, short
-from pipelines.settings.track import Track
-from privacy.message import Call, Json
+from pipelines.settings import track as settings_of_tracking
+from privacy.message import Json
 
 VERSION = 1
 
 
-def asked(world: World) -> Track:
+def asked(world: World) -> settings_of_tracking.Track:
     """The settings of tracking. Raises: ValueError: there are none."""
     if world.config.track is None:
         raise ValueError("track: missing; say track: {tensorboard: {}}")
@@ -36,23 +39,24 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     """Ask every hospital, those outside the federation too; write who agreed, and with which code others did not."""
     track = asked(world)
     rests = digest({name: content(read_manifest(folder)) for name, folder in sorted(inputs.items())})
-    facts: dict[str, Json] = {"places": list(track.places), "server": track.server, "rests_on": rests}
-    name, said = world.run(f"track-{short(digest({**facts, 'version': VERSION}))}"), dict[str, Json]()
+    question = Track(places=[*track.places], server=track.server, rests_on=rests)
+    name = world.run(f"track-{short(digest({**to_facts(question), 'version': VERSION}))}")
+    codes = dict[str, Json]()
     with shown("track") as step:
         for position, part in enumerate((world, world.beyond())):
             step(position, 2, ", ".join(track.places))
-            said |= _answers(part, name, facts)
-    (out / AGREED).write_text(json.dumps(said, indent=1))
-    return {"agreed": sum(code is None for code in said.values()), "asked": len(said)}
+            codes |= _ask_consent(part, name, question)
+    (out / AGREED).write_text(json.dumps(codes, indent=1))
+    return {"agreed": sum(code is None for code in codes.values()), "asked": len(codes)}
 
 
-def _answers(world: World, name: str, facts: Mapping[str, Json]) -> dict[str, Json]:
+def _ask_consent(world: World, name: str, question: Track) -> dict[str, Json]:
     """Site -> null if it agreed, else its code. Raises: SitesMissing: a hospital did not answer."""
-    world.stop.check()
-    answers = world.engine.ask(Call(name, 0, "track", {}), world.everyone(facts))
-    lost = {site: code for site, code in answers.missing.items() if not code.startswith("policy_")}
+    questions = world.everyone(question)
+    answers = world.ask(TRACK, dict.fromkeys(questions, name), questions)
+    lost = {site: code for site, code in answers.missing.items() if not is_refusal(code)}
     if lost:
-        raise SitesMissing("track", lost, where=world.logs(*lost))
+        raise SitesMissing(TRACK.name, lost, where=world.logs(*lost))
     return {site: answers.missing.get(site) for site in world.engine.sites}
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from itertools import count as count_up
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from federation.engine import Engine
 from federation.membership import regroup, separable
@@ -16,18 +16,21 @@ from federation.pretraining import begun
 from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import conduct, schedule_of
 from pipelines.coordinator.artifacts import CENTRAL
+from pipelines.coordinator.asking import ask
 from pipelines.coordinator.conversations import learnt, opening, pooled_engine
 from pipelines.coordinator.paid_before import check_nothing_lost
 from pipelines.coordinator.spaces import Cohorts, cohorts_for
+from pipelines.coordinator.trained import Matrix, TrainedMethod, read_trained, write_trained
 from pipelines.coordinator.world import World
 from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain
+from pipelines.requests.holds import HOLDS, Held, Holds
 from pipelines.runs.listing import listed
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.image_spaces import space_of, start_name
-from privacy.message import Call, Json, Malformed, Message, Params, as_list, from_bytes
+from privacy.message import Json, Malformed, Message, Params, as_list, from_bytes
 
 VERSION = 14
 LEARNING = 4  # raise it, and VERSION, when a change alters what is trained: every method is then trained again
@@ -68,8 +71,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
                 step(before + done, sum(rounds.values()), f"{label}, round {done} of {own}")
 
             begin = start_in(world, inputs, label)
-            result = train_one(world, label, cohorts_for(world.config, inputs, label), told, begin)
-            (out / f"{label}.json").write_text(json.dumps(result, indent=1))
+            write_trained(out, train_one(world, label, cohorts_for(world.config, inputs, label), told, begin))
             before += own
     return {"methods": list(rounds)}
 
@@ -94,7 +96,7 @@ def start_in(world: World, inputs: Mapping[str, Path], label: str) -> Start | No
 
 def train_one(
     world: World, label: str, cohorts: Cohorts, told: Callable[[int], None], begin: Start | None
-) -> dict[str, Json]:
+) -> TrainedMethod:
     """Train one method, continuing where an earlier run of the same settings stopped."""
     config, algorithm = world.config, world.config.train.methods[label]
     rounds = schedule_of(algorithm, config.train.schedule).rounds
@@ -116,9 +118,7 @@ def train_one(
         world.stop.check()
         told(min(outcome.round, rounds))
 
-    openings = {
-        site: Message({}, opening(world, label, site, str(homes[site]["cohort"])) | said) for site in engine.sites
-    }
+    openings = {site: Message({}, opening(world, label, site, homes[site].cohort) | said) for site in engine.sites}
     forms = rehearse_forms(algorithm, task, work, initial)
     if separable(algorithm):
         scored = config.privacy == "none"
@@ -135,22 +135,22 @@ def train_one(
         folder=folder,
         between=between,
     )
-    return {
-        "label": label,
-        "name": algorithm.name,
-        "space": space_of(config, label),
-        "train_run": name,
-        "rounds": rounds,
-        "best": outcome.best,
-        "losses": {site: dict(series) for site, series in outcome.losses.items()},
-        "totals": dict(outcome.totals),
-        "missing": [list(item) for item in outcome.missing],
-        "parameters": count(initial),
-        "received": max(outcome.received.values(), default=0),
-        "between": matrices(outcome.state),
-        **said,
-        **({"last": outcome.round} if separable(algorithm) else {}),
-    }
+    return TrainedMethod(
+        label=label,
+        name=algorithm.name,
+        space=space_of(config, label),
+        train_run=name,
+        rounds=rounds,
+        best=outcome.best,
+        losses=cast("Mapping[str, Mapping[str, float | None]]", outcome.losses),
+        totals=cast("Mapping[str, float]", outcome.totals),
+        missing=[*outcome.missing],
+        parameters=count(initial),
+        received=max(outcome.received.values(), default=0),
+        between=matrices(outcome.state),
+        start=None if begin is None else begin.told,
+        last=outcome.round if separable(algorithm) else None,
+    )
 
 
 class Found(NamedTuple):
@@ -180,10 +180,10 @@ def _base(world: World, label: str, homes: Cohorts, begin: Start | None) -> str:
     return f"{label}-{short(digest(_identity(world, label, homes, begin)))}"
 
 
-def matrices(state: Message) -> dict[str, Json]:
-    """Matrices between sites in a method's state: name -> `sites` and `values`, (K, K); only finite ones."""
-    sites = as_list(state.facts.get("sites", []))
-    found: dict[str, Json] = {}
+def matrices(state: Message) -> dict[str, Matrix]:
+    """Matrices between sites in a method's state, by name; only finite ones."""
+    sites = [str(site) for site in as_list(state.facts.get("sites", []))]
+    found = dict[str, Matrix]()
     for name, value in section(state.tensors, "between").items():
         if value.shape == (len(sites), len(sites)) and bool(value.isfinite().all()):
             found[name] = {"sites": sites, "values": value.tolist()}
@@ -202,9 +202,10 @@ def _conversation(world: World, engine: Engine, rounds: int, base: str, members:
         name = world.run(f"{base}-{attempt}" if attempt else base)
         folder = _folder(world, name)
         mine, state = folder.has(BEGUN), _state(folder, name, rounds)
-        asked = Call(world.run("holds"), 0, "holds", {})
-        replies = engine.ask(asked, _everyone(engine, {"runs": {name: state}})).replies
-        if not mine and not any(reply.facts["known"] for reply in replies.values()):
+        question = Holds(runs={name: state})
+        asked = dict.fromkeys(engine.sites, question)
+        replies = ask(engine, HOLDS, dict.fromkeys(asked, world.run(HOLDS.name)), asked).replies
+        if not mine and not any(reply.known for reply in replies.values()):
             return Found(name, lost)
         later = _folder(world, world.run(f"{base}-{attempt + 1}")).has(BEGUN)
         known = _known(folder)
@@ -214,7 +215,7 @@ def _conversation(world: World, engine: Engine, rounds: int, base: str, members:
             if _usable(folder, name, old):
                 return Found(name)
             # A hospital whose folder was begun anew knows nothing of the training, nor does its ledger.
-            said = {site: reply.facts["complaint"] for site, reply in sorted(old.items()) if reply.facts["known"]}
+            said = {site: reply.complaint for site, reply in sorted(old.items()) if reply.known}
             lost = next((f"{site}: {told}" for site, told in said.items() if told and state != "begun"), "")
     raise RuntimeError("unreachable")
 
@@ -228,8 +229,8 @@ def _members(world: World, label: str, homes: Cohorts) -> dict[str, str]:
                 [
                     to_plain(config.method(label, site)),
                     to_plain(config.work(label, site)),
-                    str(home["cohort"]),
-                    str(home["sha256"]),
+                    home.cohort,
+                    home.sha256,
                 ]
             )
         )
@@ -246,7 +247,7 @@ def _known(folder: DiskFolder) -> dict[str, str]:
     return said if isinstance(said, dict) else {}
 
 
-def _state(folder: DiskFolder, name: str, rounds: int) -> Json:
+def _state(folder: DiskFolder, name: str, rounds: int) -> int | Literal["begun"] | None:
     """The state sent to sites so that they check their files of a conversation: "begun", or the best round if done."""
     try:
         outcome = restored(folder, name)
@@ -255,23 +256,19 @@ def _state(folder: DiskFolder, name: str, rounds: int) -> Json:
     return outcome.best if outcome is not None and outcome.round > rounds else "begun"
 
 
-def _usable(folder: DiskFolder, name: str, replies: Mapping[str, Message]) -> bool:
+def _usable(folder: DiskFolder, name: str, replies: Mapping[str, Held]) -> bool:
     """Whether a conversation can continue: the coordinator's state and every site's memory are intact."""
     try:
         outcome = restored(folder, name)
     except Malformed:
         return False
-    if outcome is None and any(reply.facts["known"] for reply in replies.values()):
+    if outcome is None and any(reply.known for reply in replies.values()):
         return False
-    return not any(reply.facts["complaint"] for reply in replies.values())
+    return not any(reply.complaint for reply in replies.values())
 
 
 def _folder(world: World, name: str) -> DiskFolder:
     return DiskFolder(world.root / "federation" / name.rpartition("/")[2])
-
-
-def _everyone(engine: Engine, facts: Mapping[str, Json]) -> dict[str, Message]:
-    return {site: Message({}, facts) for site in engine.sites}
 
 
 def _identity(world: World, label: str, homes: Cohorts, begin: Start | None) -> Json:
@@ -293,21 +290,23 @@ def _identity(world: World, label: str, homes: Cohorts, begin: Start | None) -> 
         "public": public,
         **learnt(config),
         **({} if begin is None else {"start": begin.told}),
-        "cohorts": {site: [str(home["cohort"]), str(home["sha256"])] for site, home in homes.items()},
+        "cohorts": {site: [home.cohort, home.sha256] for site, home in homes.items()},
     }
 
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds the models that this artifact names."""
-    results = [json.loads(path.read_text()) for path in listed(artifact, "*.json") if path.name != "manifest.json"]
-    runs: dict[str, Json] = {r["train_run"]: r["best"] for r in results if r["name"] != CENTRAL}
-    for one in (one for one in results if "last" in one):
-        outcome = restored(_folder(world, one["train_run"]), one["train_run"])
-        if outcome is None or outcome.round != one["last"]:
-            return f"hospitals left {one['label']} since, or joined it"
-    replies = world.ask_all(world.run("holds"), "holds", world.everyone({"runs": runs}))
-    said = {site: reply.facts.get("complaint") for site, reply in replies.items()}
-    return next((f"{site}: {complaint}" for site, complaint in sorted(said.items()) if complaint), None)
+    labels = [path.stem for path in listed(artifact, "*.json") if path.name != "manifest.json"]
+    methods = [read_trained(artifact, label) for label in labels]
+    for method in methods:
+        if method.last is not None:
+            outcome = restored(_folder(world, method.train_run), method.train_run)
+            if outcome is None or outcome.round != method.last:
+                return f"hospitals left {method.label} since, or joined it"
+    question = Holds(runs={method.train_run: method.best for method in methods if method.name != CENTRAL})
+    replies = world.ask_all(HOLDS, world.run(HOLDS.name), world.everyone(question))
+    complaints = {site: reply.complaint for site, reply in replies.items()}
+    return next((f"{site}: {complaint}" for site, complaint in sorted(complaints.items()) if complaint), None)
 
 
 STAGE = Stage(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch import Tensor
-
-from pipelines.coordinator.artifacts import SHARED, target_of
-from pipelines.coordinator.spaces import cohorts_in, common_facts, complaint_about
+from pipelines.coordinator.artifacts import SHARED, target_of, write_replies
+from pipelines.coordinator.spaces import cohorts_in, common_part, common_settings, complaint_about
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
+from pipelines.requests.translate import TRANSLATE, Translate
+from pipelines.requests.writing import to_message
 from pipelines.runs.progress import counting, shown
 from pipelines.runs.runner import Stage
 from pipelines.settings.harmonization import RAW, AnySpace
-from privacy.message import Json, Message, from_bytes, to_bytes
+from privacy.message import Json, Params, from_bytes, to_bytes
 
 VERSION = 3
 
@@ -25,8 +24,8 @@ def settings(world: World) -> Json:
     """Settings besides the shared images that change the result."""
     plan = world.config.harmonized
     spaces: dict[str, Json] = {label: to_plain(translator) for label, translator in plan.translate.items()}
-    own: dict[str, Json] = {name: to_plain(site.veto) for name, site in world.config.sites.items()}
-    return {"translate": spaces, "veto": to_plain(plan.veto), "own": own, **common_facts(world)}
+    vetoes: dict[str, Json] = {name: to_plain(site.veto) for name, site in world.config.sites.items()}
+    return {"translate": spaces, "veto": to_plain(plan.veto), "own": vetoes, **common_settings(world)}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
@@ -39,43 +38,39 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         for position, (space, translator) in enumerate(spaces.items()):
             begun, total = position * len(cohorts), len(spaces) * len(cohorts)
             step(begun, total, space)
-            asked = {
-                site: _question(
-                    world, question(world, space, translator, site, target), cohorts[site]["cohort"], shared
-                )
+            questions = {
+                site: build_question(world, space, translator, site, target, cohorts[site].cohort, shared)
                 for site in world.engine.sites
             }
-            runs, told = {site: run for site, (run, _) in asked.items()}, counting(step, total, begun, f"{space}, ")
-            messages = {site: message for site, (_, message) in asked.items()}
-            replies = world.ask_each(runs, "translate", messages, told=told)
-            answers: dict[str, Json] = {site: dict(replies[site].facts) for site in sorted(replies)}
-            (out / f"{space}.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
-            vetoed[space] = {site: said["vetoed"] for site, said in answers.items() if isinstance(said, dict)}
+            runs = {site: _name_run(world, question) for site, question in questions.items()}
+            report_site = counting(step, total, begun, f"{space}, ")
+            replies = world.ask_each(TRANSLATE, runs, questions, report_site=report_site)
+            write_replies(out / f"{space}.json", replies)
+            vetoed[space] = {site: [*reply.vetoed] for site, reply in sorted(replies.items())}
     return {"vetoed": vetoed}
 
 
-def question(world: World, space: str, translator: AnySpace, site: str, target: str) -> dict[str, Json]:
-    """The facts of the request to a site for one space."""
+def build_question(
+    world: World, space: str, translator: AnySpace, site: str, target: str, cohort: str, shared: Params
+) -> Translate:
+    """What one site is asked for one space. shared: the tensors `images` and `labels`."""
     source = world.config.sites[target].source
-    return {
-        "space": space,
-        "translator": to_plain(translator),
-        "veto": to_plain(world.config.sites[site].veto or world.config.harmonized.veto),
-        "is_target": site == target,
-        "scanner": getattr(source, "scanner", None),
-        **common_facts(world),
-    }
+    return Translate(
+        space=space,
+        translator=translator,
+        veto=world.config.sites[site].veto or world.config.harmonized.veto,
+        is_target=site == target,
+        scanner=getattr(source, "scanner", None),
+        cohort=cohort,
+        tensors=shared,
+        **common_part(world),
+    )
 
 
-def _question(
-    world: World, asked: Mapping[str, Json], cohort: object, shared: Mapping[str, Tensor]
-) -> tuple[str, Message]:
-    """The run to which a site's translation belongs, and the request; its reply says the cohort in this space, and the
-    reasons for a veto.
-    """
-    message = Message(shared, {**asked, "cohort": str(cohort)})
-    asked_for = hashlib.sha256(to_bytes(message)).hexdigest()
-    return world.run(world.named("translate", "translate", VERSION, {"asked": asked_for})), message
+def _name_run(world: World, question: Translate) -> str:
+    """The run to which a site's translation belongs: the same for the same shared images."""
+    asked_for = hashlib.sha256(to_bytes(to_message(question))).hexdigest()
+    return world.run(world.named("translate", "translate", VERSION, {"asked": asked_for}))
 
 
 def intact(world: World, artifact: Path) -> str | None:

@@ -1,0 +1,61 @@
+"""A trained method, as the stage `train` writes it for later stages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+OPTIONAL = ("start", "last")
+
+
+class Matrix(TypedDict):
+    """Numbers between sites: values (K, K), in the order of `sites`."""
+
+    sites: list[str]
+    values: list[list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedMethod:
+    """label: of the settings; name: the method's; space: of the images. train_run: the conversation. best: the round
+    with the lowest validation loss over all sites, None if no round was scored. losses: site -> round -> validation
+    loss; totals: round -> loss over all sites. missing: [round, site, code]. parameters: how many. received: bytes that
+    the site got that got most. between: matrices between sites. start: what hospitals hear of the start; None: random
+    numbers. last: the last round, of a training that sites may leave and join.
+    """
+
+    label: str
+    name: str
+    space: str
+    train_run: str
+    rounds: int
+    best: int | None
+    losses: Mapping[str, Mapping[str, float | None]]
+    totals: Mapping[str, float]
+    missing: list[tuple[int, str, str]]
+    parameters: int
+    received: int
+    between: Mapping[str, Matrix]
+    start: dict[str, Any] | None = None
+    last: int | None = None
+
+
+_FILE = TypeAdapter(TrainedMethod)
+
+
+def write_trained(folder: Path, method: TrainedMethod) -> None:
+    """Write a method as `<label>.json` into the artifact of the stage `train`."""
+    facts = {field.name: getattr(method, field.name) for field in fields(method)}
+    kept = {name: value for name, value in facts.items() if name not in OPTIONAL or value is not None}
+    (folder / f"{method.label}.json").write_text(json.dumps(kept, indent=1))
+
+
+def read_trained(artifact: Path, label: str) -> TrainedMethod:
+    """A method of the artifact. Raises: ValueError: its file is damaged."""
+    return _FILE.validate_json((artifact / f"{label}.json").read_bytes())
