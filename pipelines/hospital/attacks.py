@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,18 +20,18 @@ from pipelines.hospital.hospital import Asked, Done, Hospital, rows_of
 from pipelines.hospital.inversion import invert
 from pipelines.hospital.kept import cohort_of, scores_name
 from pipelines.hospital.opening import opened, own_model
-from pipelines.requests.audit import Audit
+from pipelines.requests.audit import Attacked, Audit
 from pipelines.runs.store import DiskFolder
 from privacy.attacks.membership import Membership, model_membership
 from privacy.dp.access import Rows
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
-from privacy.message import Json, Message
-from privacy.release.form import value_or_none
+from privacy.message import Json, as_mapping
+from privacy.release.form import ABSENT, value_or_none
 
 FOUND: TypeAdapter[Membership] = TypeAdapter(Membership)
 
 
-def attack_models(hospital: Hospital, asked: Asked[Audit]) -> Done:
+def attack_models(hospital: Hospital, asked: Asked[Audit]) -> Done[Attacked]:
     """Attack this hospital's model of a checkpoint: membership inference, and inversion of gradients and features.
 
     The results are computed from training patients
@@ -44,14 +45,15 @@ def attack_models(hospital: Hospital, asked: Asked[Audit]) -> Done:
     start = opened(hospital, question.train_run)
     _, params = own_model(hospital, question.train_run, question.checkpoint, question.best)
     module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
-    reply: dict[str, Json] = {"found": None}
+    reply = Attacked(found=None)
     if question.membership is not False:
-        reply["found"] = _members(hospital, start.task, module, facts)
+        reply = replace(reply, found=as_mapping(_members(hospital, start.task, module, facts)))
     if (how := value_or_none(question.inversion)) is not None:
-        reply["inversion"] = invert(hospital, start, module, how, question.cohort, facts)
+        reply = replace(reply, inversion=as_mapping(invert(hospital, start, module, how, question.cohort, facts)))
     leaves = start.protection is None and not hospital.policy.promises
-    told = reply if leaves else dict.fromkeys(reply)
-    return Done(Message({}, told), describe(NON_PRIVATE if leaves else NOTHING))
+    if not leaves:
+        reply = Attacked(found=None, inversion=ABSENT if reply.inversion is ABSENT else None)
+    return Done(reply, describe(NON_PRIVATE if leaves else NOTHING))
 
 
 def _members(hospital: Hospital, task: Task, module: nn.Module, facts: Mapping[str, Json]) -> Json:

@@ -13,7 +13,7 @@ import json
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -63,7 +63,17 @@ class _Made(NamedTuple):
     said: dict[str, Json]
 
 
-def augment(hospital: Hospital, asked: Asked[request.Augment]) -> Done:
+class Figures(TypedDict):
+    """How far synthetic images are from held-back ones: see `pipelines.requests.augment.Judged`."""
+
+    distance: float | None
+    distance_real: float | None
+    compared: int | None
+    features: str
+    near_copies: float | None
+
+
+def augment(hospital: Hospital, asked: Asked[request.Augment]) -> Done[request.Augmented]:
     """Synthesize images of the smaller class, and write the cohort with them.
 
     Returns:
@@ -89,15 +99,13 @@ def augment(hospital: Hospital, asked: Asked[request.Augment]) -> Done:
     event = describe(composed([told, *made.events]))
     how: dict[Split, str] = {"train": SHAPED} if quiet else {"train": SHAPED, "validation": HELD}
     kept = Message({}, {**looked_at(question.cohort, how), **made.said})
-    found = {} if quiet else _judged(cohort, made.images, wanted, question, network)
-    copied = found.get("near_copies")
-    if settings.near_copies is not None and isinstance(copied, float) and copied > settings.near_copies:
-        was = _as_it_was(hospital, question.cohort, COPIES, told).reply.facts
-        return Done(Message({}, {**was, **found}), event, kept)
+    figures = None if quiet else _judged(cohort, made.images, wanted, question, network)
+    copied = None if figures is None else figures["near_copies"]
+    if settings.near_copies is not None and copied is not None and copied > settings.near_copies:
+        return Done(_reply(hospital, question.cohort, COPIES, None, 0, figures), event, kept)
     digest_of_question = hashlib.sha256(to_bytes(asked.message)).hexdigest()
     name = _written(hospital, _joined(cohort, question.scale, wanted.label, made, digest_of_question))
-    reply = {**_named(hospital, name), "state": AUGMENTED, "label": wanted.label, "made": len(made.images), **found}
-    return Done(Message({}, reply), event, kept)
+    return Done(_reply(hospital, name, AUGMENTED, wanted.label, len(made.images), figures), event, kept)
 
 
 def _network(question: request.Augment, tensors: Params) -> Network | None:
@@ -158,9 +166,7 @@ def _made(hospital: Hospital, cohort: Cohort, call: Call, question: request.Augm
     return _Made(images, found.events, found.settings.private, found.said)
 
 
-def _judged(
-    cohort: Cohort, made: Tensor, wanted: Lack, question: request.Augment, network: Network | None
-) -> dict[str, Json]:
+def _judged(cohort: Cohort, made: Tensor, wanted: Lack, question: request.Augment, network: Network | None) -> Figures:
     """Distances and copies, by validation patients, whom no synthesis saw. Test patients are not looked at."""
     prior = PRIORS[question.prior]
     train, held = (split_rows(cohort, question.scale, split) for split in ("train", "validation"))
@@ -220,11 +226,15 @@ def _written(hospital: Hospital, cohort: Cohort) -> str:
     return name
 
 
-def _as_it_was(hospital: Hospital, cohort: str, state: str, told: Event) -> Done:
-    reply = {**_named(hospital, cohort), "state": state, "label": None, "made": 0}
-    return Done(Message({}, reply), describe(told), Message({}, looked_at(cohort, {})))
+def _as_it_was(hospital: Hospital, cohort: str, state: str, told: Event) -> Done[request.Augmented]:
+    return Done(_reply(hospital, cohort, state, None, 0, None), describe(told), Message({}, looked_at(cohort, {})))
 
 
-def _named(hospital: Hospital, cohort: str) -> dict[str, Json]:
-    digest = digest_of(hospital.cohort_folder(cohort) / COHORT) or ""
-    return {"cohort": cohort, "sha256": keyed(hospital.key(), digest)}
+def _reply(
+    hospital: Hospital, cohort: str, state: str, label: int | None, made: int, figures: Figures | None
+) -> request.Augmented:
+    """What leaves. figures: None where privacy is promised, and where nothing was made."""
+    digest = keyed(hospital.key(), digest_of(hospital.cohort_folder(cohort) / COHORT) or "")
+    if figures is None:
+        return request.Augmented(cohort=cohort, sha256=digest, state=state, label=label, made=made)
+    return request.Judged(cohort=cohort, sha256=digest, state=state, label=label, made=made, **figures)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date
 from functools import lru_cache
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,7 +26,14 @@ from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.file import Ready, parsed_ready
 from pipelines.models.likeness import studies_of
 from pipelines.models.signed import read_otherwise, settings_of
-from pipelines.requests.benchmark import Benchmark
+from pipelines.requests.benchmark import (
+    BENCHMARK,
+    Benchmark,
+    LabelsBenchmarked,
+    MasksBenchmarked,
+    NoisedLabelsBenchmarked,
+)
+from pipelines.requests.writing import read_reply
 from privacy.dp.access import Rows
 from privacy.dp.chunks import compute_repeatably
 from privacy.dp.events import NON_PRIVATE, Gaussian, describe
@@ -37,7 +45,10 @@ from privacy.release.signature import Unsigned, check_signature
 SEEN = "somebody else's finished model was scored on them"
 
 
-def benchmark(hospital: Hospital, asked: Asked[Benchmark]) -> Done:
+Reply: TypeAlias = LabelsBenchmarked | MasksBenchmarked | NoisedLabelsBenchmarked
+
+
+def benchmark(hospital: Hospital, asked: Asked[Benchmark]) -> Done[Reply]:
     """Score a model on all patients, of all splits.
 
     The conversation begins with the file's SHA-256, so that the ledger names what was evaluated.
@@ -74,7 +85,8 @@ def benchmark(hospital: Hospital, asked: Asked[Benchmark]) -> Done:
         else _labels(hospital, ready, cohort, rows, question.copies, noise)
     )
     seen = looked_at(question.cohort, dict.fromkeys(SPLITS, SEEN))
-    return Done(Message(tensors, {**said, "model": _digest_in(call)}), describe(event), Message({}, seen))
+    reply = read_reply(BENCHMARK, Message(tensors, {**said, "model": _digest_in(call)}))
+    return Done(reply, describe(event), Message({}, seen))
 
 
 def _trusted(hospital: Hospital, call: Call, question: Benchmark) -> Ready:

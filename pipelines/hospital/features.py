@@ -17,7 +17,7 @@ from pipelines.hospital.frozen import SCALE
 from pipelines.hospital.hospital import COHORT, Asked, Done, Hospital, keyed, write_cohort_file
 from pipelines.hospital.kept import REJECTED, SPLIT, cohort_of, digest_of, split_of
 from pipelines.models.fixed_features import Fixed, featured, from_tensors, to_tensors
-from pipelines.requests.extract import Extract
+from pipelines.requests.extract import Extract, Extracted
 from pipelines.runs.store import DiskFolder, short
 from privacy.dp.chunks import apply_to_each_row
 from privacy.dp.events import NOTHING, describe
@@ -25,7 +25,7 @@ from privacy.message import Json, Message, to_bytes
 from privacy.release.gate import Refused
 
 
-def extract(hospital: Hospital, asked: Asked[Extract]) -> Done:
+def extract(hospital: Hospital, asked: Asked[Extract]) -> Done[Extracted]:
     """Write the features of a cohort's images as a cohort.
 
     Of the model `of`, `components`, `fourier` and `bandwidth` matter here. Tensors: the scale; of an encoder also its
@@ -61,7 +61,7 @@ def extract(hospital: Hospital, asked: Asked[Extract]) -> Done:
     folder.write(SCALE, to_bytes(Message(to_tensors(fixed))))
     code = digest_of(hospital.cohort_folder(name) / COHORT) or ""
     kept = Message({}, {FEATURES: {"public": message.facts["public"], **_network(model, fixed)}})
-    return Done(Message({}, {"cohort": name, "sha256": keyed(hospital.key(), code)}), describe(NOTHING), kept)
+    return Done(Extracted(cohort=name, sha256=keyed(hospital.key(), code)), describe(NOTHING), kept)
 
 
 def _network(model: OnFeatures, fixed: Fixed) -> dict[str, Json]:

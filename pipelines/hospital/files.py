@@ -24,12 +24,12 @@ from pipelines.loader.validation import to_plain
 from pipelines.pacs.archive import Denied, Unreachable
 from pipelines.pacs.opening import Missing, open_archive
 from pipelines.phantom.patients import PhantomSource
-from pipelines.requests.survey import Survey
+from pipelines.requests.survey import Survey, Surveyed
 from pipelines.runs.store import DiskFolder, digest, short
 from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.dp.events import describe
-from privacy.message import Json, Message, as_mapping
-from privacy.release.form import value_or_none
+from privacy.message import Json, as_mapping, whole_of
+from privacy.release.form import ABSENT, value_or_none
 from privacy.release.gate import Refused
 from privacy.settings_error import SettingsError
 from privacy.system_errors import of_machine
@@ -50,7 +50,7 @@ class Files(NamedTuple):
     gland: GlandMask | None
 
 
-def survey_files(hospital: Hospital, asked: Asked[Survey]) -> Done:
+def survey_files(hospital: Hospital, asked: Asked[Survey]) -> Done[Surveyed]:
     """Number of files, and a keyed digest of their names, sizes, times and settings.
 
     Raises:
@@ -67,15 +67,16 @@ def survey_files(hospital: Hospital, asked: Asked[Survey]) -> Done:
     # Keyed, because a plain digest would allow to test guesses of file names.
     keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
     policy = settings.policy
-    facts: dict[str, Json] = {
-        "digest": keyed,
-        **({} if policy.promises else {"files": found["files"], "bytes": found["bytes"]}),  # both change with a patient
-        "requests": [*policy.requests],
-        "algorithms": None if policy.algorithms is None else [*policy.algorithms],
-        "private": policy.promises,
-        **({"plugins": dict(policy.plugins)} if policy.plugins else {}),
-    }
-    return Done(Message({}, facts), describe(hospital.counts))
+    reply = Surveyed(
+        digest=keyed,
+        files=ABSENT if policy.promises else whole_of(found, "files"),  # it changes with a patient, as bytes do
+        bytes=ABSENT if policy.promises else whole_of(found, "bytes"),
+        requests=[*policy.requests],
+        algorithms=None if policy.algorithms is None else [*policy.algorithms],
+        private=policy.promises,
+        plugins=dict(policy.plugins) if policy.plugins else ABSENT,
+    )
+    return Done(reply, describe(hospital.counts))
 
 
 def of_cohort(settings: SiteSettings) -> dict[str, Json]:

@@ -45,12 +45,13 @@ def nothing() -> None:
 
 
 Q = TypeVar("Q")
+R = TypeVar("R")
 
 
-class Done(NamedTuple):
+class Done(NamedTuple, Generic[R]):
     """A handler's result: the reply, its privacy event (as JSON), and the memory to commit with it."""
 
-    reply: Message
+    reply: R
     event: Json
     memory: Message = Message()
 

@@ -21,18 +21,18 @@ from pipelines.hospital.promises import broken, complaint_of, keep
 from pipelines.hospital.quarantine import Quarantine, quarantined, remember, write_accounts
 from pipelines.hospital.released_counts import ASKED, check_same_cohort, floor_of, recount, released_counts
 from pipelines.requests import REQUESTS
-from pipelines.requests.holds import Holds
-from pipelines.requests.ingest import Ingest
-from pipelines.requests.moments import ReadFeatures
+from pipelines.requests import moments as requests
+from pipelines.requests.holds import Held, Holds
+from pipelines.requests.ingest import Counted, CountedOnce, Ingest
 from pipelines.requests.reading import Reading as Asks
 from pipelines.runs.store import DiskFolder, short
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Call, Json, Malformed, Message, from_bytes, unsealed, whole_of
-from privacy.release.form import value_or_none
+from privacy.release.form import read, value_or_none
 from privacy.release.gate import Refused
 
 
-def ingest(hospital: Hospital, asked: Asked[Ingest]) -> Done:
+def ingest(hospital: Hospital, asked: Asked[Ingest]) -> Done[Counted | CountedOnce]:
     """Read, check, de-identify and split.
 
     Returns:
@@ -50,37 +50,38 @@ def ingest(hospital: Hospital, asked: Asked[Ingest]) -> Done:
     if hospital.policy.promises and message.tensors:  # sums of all hospitals' training patients
         raise Refused("dependent_patients")
     check_same_cohort(hospital, dict(message.facts))
-    read = read_as_asked(hospital, asked.question)
-    cohort, facts = read.cohort, read.facts
-    rejected = (*read.rejected, *unserved(read.accounts))
-    remember(hospital, rejected, read.names)
-    write_accounts(hospital, read.accounts)
+    reading = read_as_asked(hospital, asked.question)
+    cohort, facts = reading.cohort, reading.facts
+    rejected = (*reading.rejected, *unserved(reading.accounts))
+    remember(hospital, rejected, reading.names)
+    write_accounts(hospital, reading.accounts)
     counts = {name: whole_of(facts, name) for name in ("patients", "studies", "images")}
     of = {"table": "lines", "tensors": "examples"}.get(files_of(hospital).source.kind, "files")
-    line = described(counts, read.accounts, read.rejected, read.told, unit=cohort.unit, of=of)
+    line = described(counts, reading.accounts, reading.rejected, reading.told, unit=cohort.unit, of=of)
     remember_inside(hospital, line + _misspelt(facts))
     code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())
     folder = DiskFolder(hospital.cohort_folder(short(code)))
     folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, rejected)], indent=1).encode())
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
     folder.write(COUNTS, json.dumps(facts, indent=1).encode())
-    if read.partition is not None:
-        folder.write(PARTITION, json.dumps(read.partition, indent=1).encode())
+    if reading.partition is not None:
+        folder.write(PARTITION, json.dumps(reading.partition, indent=1).encode())
     studies = whole_of(facts, "source_studies", whole_of(facts, "studies"))  # of which rejections are counted
-    share = len(read.rejected) / max(1, len(read.rejected) + studies)
+    share = len(reading.rejected) / max(1, len(reading.rejected) + studies)
     too_many = share > settings.max_rejected
     named: dict[str, Json] = {"cohort": short(code), "sha256": code, "cut": cohort.recipe["cut"]}
     if hospital.policy.promises:
         if too_many:  # refuse: a fact would reveal it again with every request
             raise Refused("too_many_rejected") from ValueError(f"why, study by study: {folder.root / REJECTED}")
         told, event = recount(hospital, asked.call, cohort, dict(message.facts))
-        return Done(Message({}, {**named, **told.facts(), "min_patients": floor_of(hospital)}), describe(event))
+        released = Message({}, {**named, **told.facts(), "min_patients": floor_of(hospital)})
+        return Done(read(CountedOnce, released), describe(event))
     rejections: dict[str, Json] = {
-        "rejected": len(read.rejected),
+        "rejected": len(reading.rejected),
         "max_rejected": settings.max_rejected,
         "too_many_rejected": too_many,
     }
-    return Done(Message({}, {**facts, **named, **rejections}), describe(hospital.counts))
+    return Done(read(Counted, Message({}, {**facts, **named, **rejections})), describe(hospital.counts))
 
 
 def _misspelt(facts: Mapping[str, Json]) -> str:
@@ -94,14 +95,14 @@ def _misspelt(facts: Mapping[str, Json]) -> str:
     )
 
 
-def pooled_moments(hospital: Hospital, asked: Asked[ReadFeatures]) -> Done:
+def pooled_moments(hospital: Hospital, asked: Asked[requests.ReadFeatures]) -> Done[requests.Moments]:
     """Number, sums and sums of squares of this hospital's training features, for normalization over all sites.
 
     Returns: tensors `count`, `total`, `squares`.
     """
     own = training_moments(read_as_asked(hospital, asked.question).cohort)
-    tensors = {"count": torch.tensor([own.count], dtype=torch.float64), "total": own.total, "squares": own.squares}
-    return Done(Message(tensors), describe(NON_PRIVATE))
+    count = torch.tensor([own.count], dtype=torch.float64)
+    return Done(requests.Moments(count=count, total=own.total, squares=own.squares), describe(NON_PRIVATE))
 
 
 def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
@@ -143,12 +144,12 @@ def _scale(question: Asks) -> Moments | None:
     return None if count is None or total is None or squares is None else Moments(float(count), total, squares)
 
 
-def holds(hospital: Hospital, asked: Asked[Holds]) -> Done:
+def holds(hospital: Hospital, asked: Asked[Holds]) -> Done[Held]:
     """Whether this hospital still has what an artifact of the coordinator names: a cohort, models of runs."""
     facts = asked.message.facts
-    begun: list[Json] = [run for run in _runs(facts) if _trained(hospital, run)]
+    begun = [run for run in _runs(facts) if _trained(hospital, run)]
     # About patients this reveals only whether keyed digests that the hospital sent before are unchanged.
-    return Done(Message({}, {"complaint": _complaint(hospital, facts), "known": begun}), describe(NOTHING))
+    return Done(Held(complaint=_complaint(hospital, facts), known=begun), describe(NOTHING))
 
 
 def forget_damaged(hospital: Hospital, call: Call) -> None:

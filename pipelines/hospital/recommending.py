@@ -36,14 +36,14 @@ from pipelines.models.recommended import RECOMMENDED, of_newer, to_bytes
 from pipelines.requests.compare import Compare, Compared
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
-from privacy.message import Json, Malformed, Message, as_list, as_mapping, from_bytes, whole_of
+from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, whole_of
 from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
 LARGEST = 2.0**64  # of numbers that others measured
 
 
-def compare(hospital: Hospital, asked: Asked[Compare]) -> Done:
+def compare(hospital: Hospital, asked: Asked[Compare]) -> Done[Compared]:
     """Gains over the hospital's own model on validation patients, by label: facts `gains`, value and variance of each.
 
     Empty where anything is promised to patients, or nothing could be
@@ -51,12 +51,10 @@ def compare(hospital: Hospital, asked: Asked[Compare]) -> Done:
     """
     facts = asked.message.facts
     if _promised(hospital, facts):
-        return Done(Message(), describe(NOTHING))
+        return Done(Compared(), describe(NOTHING))
     found = _measured(hospital, facts, usable(hospital, facts), ())
-    said: dict[str, Json] = {
-        label: [gain.value, gain.variance] for label, gain in found.gains.items() if math.isfinite(gain.variance)
-    }
-    return Done(Message({}, {"gains": said}), describe(NON_PRIVATE))
+    gains = {label: (gain.value, gain.variance) for label, gain in found.gains.items() if math.isfinite(gain.variance)}
+    return Done(Compared(gains=gains), describe(NON_PRIVATE))
 
 
 def recommendation(
@@ -90,7 +88,7 @@ def keep_decision(hospital: Hospital, facts: Mapping[str, Json], decision: Decis
     DiskFolder(hospital.root).write(RECOMMENDED, content)
 
 
-def told(hospital: Hospital, facts: Mapping[str, Json], found: Decision | None) -> Json:
+def told(hospital: Hospital, facts: Mapping[str, Json], found: Decision | None) -> dict[str, Json] | None:
     """What the coordinator hears of a decision; None where anything is promised to patients."""
     return None if found is None or _promised(hospital, facts) else to_facts(found)
 

@@ -41,7 +41,9 @@ from pipelines.hospital.segmentation import compared, patient_scores, reply_tens
 from pipelines.hospital.training import data_access
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.answers import answers
-from pipelines.requests.route import Route
+from pipelines.requests.route import ROUTE, Route
+from pipelines.requests.scores import LabelScores, MaskScores
+from pipelines.requests.writing import read_reply
 from pipelines.runs.listing import listed
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.route import FineTuned, How
@@ -56,7 +58,7 @@ INSIDE = "introduce-0"
 """A committed reply that shows that the hospital takes part in the federation."""
 
 
-def route(hospital: Hospital, asked: Asked[Route]) -> Done:
+def route(hospital: Hospital, asked: Asked[Route]) -> Done[LabelScores | MaskScores]:
     """Make a model for this site and score it on all patients, or on test patients.
 
     Returns:
@@ -100,7 +102,7 @@ def route(hospital: Hospital, asked: Asked[Route]) -> Done:
     if isinstance(how, FineTuned):
         how_seen |= {"train": "a model was fine-tuned on them"}
     seen = looked_at(question.cohort, how_seen)
-    return Done(Message(tensors), describe(NON_PRIVATE), Message({}, seen))
+    return Done(read_reply(ROUTE, Message(tensors)), describe(NON_PRIVATE), Message({}, seen))
 
 
 def _willing(hospital: Hospital, call: Call) -> None:

@@ -29,7 +29,8 @@ from pipelines.hospital.segmentation import compared, floor_of, patient_scores, 
 from pipelines.hospital.training import data_access, shaped
 from pipelines.hospital.validation_scores import validation_scores
 from pipelines.models.answers import answers
-from pipelines.requests.evaluate import Evaluate
+from pipelines.requests.evaluate import EVALUATE, Evaluate, LabelsScored, MasksScored, NoisedLabelsScored
+from pipelines.requests.writing import read_reply
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.variants import Variant
 from privacy.dp.access import Rows, Split
@@ -41,7 +42,7 @@ from privacy.release.gate import Refused
 from privacy.system_errors import of_machine
 
 
-def evaluate(hospital: Hospital, asked: Asked[Evaluate]) -> Done:
+def evaluate(hospital: Hospital, asked: Asked[Evaluate]) -> Done[LabelsScored | MasksScored | NoisedLabelsScored]:
     """Score a model on the test split.
 
     Returns:
@@ -90,7 +91,7 @@ def evaluate(hospital: Hospital, asked: Asked[Evaluate]) -> Done:
     ):  # shown on the hospital's page beside its own models
         visiting = Message(params, {"opening": begun})
         DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(visiting))
-    return Done(Message(tensors, {"round": round_, **facts_out}), describe(event))
+    return Done(read_reply(EVALUATE, Message(tensors, {"round": round_, **facts_out})), describe(event))
 
 
 def _loaded(start: Opening, params: Params, *, promises: bool) -> nn.Module:

@@ -40,8 +40,8 @@ from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
 from pipelines.requests import score as request
-from pipelines.requests.sample import MOST_SHARED, Sample
-from pipelines.requests.synthesize import Synthesize
+from pipelines.requests.sample import MOST_SHARED, Sample, Sampled, Shared
+from pipelines.requests.synthesize import Synthesize, Synthesized
 from pipelines.runs.progress import shown
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, Gaussian, Part, composed, describe
@@ -57,7 +57,7 @@ SYNTHESIZED = "synthetic images were made from theirs"
 SENT = "synthetic images made from theirs were sent"
 
 
-def score(hospital: Hospital, asked: Asked[request.Score]) -> Done:
+def score(hospital: Hospital, asked: Asked[request.Score]) -> Done[request.Scored]:
     """The complexity of this hospital's images: how hard they are to synthesize, and its deviation over seeds."""
     call, question, settings = asked.call, asked.question, asked.question.score
     cohort = cohort_in(hospital, question.cohort)
@@ -73,8 +73,8 @@ def score(hospital: Hospital, asked: Asked[request.Score]) -> Done:
         protection = Protection(validation_noise=noise, loss_bound=BOUND)
         access = access_to(hospital, cohort, rows, protection, batch=1, seed=seed)
         value = access.measure(Outside(public).to(hospital.device), outside, "train")
-        noised: dict[str, Json] = {"score": value, "deviation": None, "values": [value]}
-        return Done(Message({}, noised), describe(composed(access.events)), kept)
+        noised = request.Scored(score=value, deviation=None, values=[value])
+        return Done(noised, describe(composed(access.events)), kept)
     check_affordable(hospital, [NON_PRIVATE], call)
     images = value_or_none(question.images)
     if images is None or not 8 <= images <= 10**5:
@@ -93,11 +93,11 @@ def score(hospital: Hospital, asked: Asked[request.Score]) -> Done:
         found = scored(compared, rows.x, made, public, seed=seed)
     _map(hospital, rows.x, made[0], settings, seed)
     deviation = None if len(found.values) < 2 else found.deviation
-    told: dict[str, Json] = {"score": found.mean, "deviation": deviation, "values": list(found.values)}
-    return Done(Message({}, told), describe(NON_PRIVATE), kept)
+    reply = request.Scored(score=found.mean, deviation=deviation, values=list(found.values))
+    return Done(reply, describe(NON_PRIVATE), kept)
 
 
-def synthesize(hospital: Hospital, asked: Asked[Synthesize]) -> Done:
+def synthesize(hospital: Hospital, asked: Asked[Synthesize]) -> Done[Synthesized]:
     """Train a synthesis of this hospital's training images. Its networks stay here.
 
     The privacy cost is charged now, whatever is shared later.
@@ -108,7 +108,7 @@ def synthesize(hospital: Hospital, asked: Asked[Synthesize]) -> Done:
     cohort = cohort_in(hospital, question.cohort)
     found = learnt(hospital, cohort, settings, asked.call, question, "synthesize")
     said = {**looked_at(question.cohort, {"train": SYNTHESIZED}), **found.said}
-    return Done(Message({}, {}), describe(composed(found.events)), Message(found.params, said))
+    return Done(Synthesized(), describe(composed(found.events)), Message(found.params, said))
 
 
 class Learnt(NamedTuple):
@@ -154,7 +154,7 @@ def learnt(hospital: Hospital, cohort: Cohort, settings: AnySynthesis, call: Cal
     return Learnt(settings, kept, access.events, said)
 
 
-def sample(hospital: Hospital, asked: Asked[Sample]) -> Done:
+def sample(hospital: Hospital, asked: Asked[Sample]) -> Done[Sampled | Shared]:
     """Synthetic images that the sampling rule accepts, for every hospital; with synthesis `real` the training images
     themselves, unselected.
 
@@ -211,9 +211,16 @@ def sample(hospital: Hospital, asked: Asked[Sample]) -> Done:
             )
         except TooFew as error:
             raise Refused("too_few_images") from error
-    told: dict[str, Json] = {"tried": found.tried, "far": found.far, "near": found.near, "same": found.same}
+    reply = Sampled(
+        images=found.images,
+        labels=found.labels,
+        tried=found.tried,
+        far=found.far,
+        near=found.near,
+        same=found.same,
+    )
     event = NOTHING if private and settings.name == "surrogate" else NON_PRIVATE
-    return Done(Message({"images": found.images, "labels": found.labels}, told), describe(event), kept)
+    return Done(reply, describe(event), kept)
 
 
 def inputs_of(cohort: Cohort) -> Inputs:
@@ -222,12 +229,12 @@ def inputs_of(cohort: Cohort) -> Inputs:
     return channels, height, width
 
 
-def _real(settings: Real, inputs: Inputs, params: Params, count: int, seed: int) -> Done:
+def _real(settings: Real, inputs: Inputs, params: Params, count: int, seed: int) -> Done[Sampled | Shared]:
     """At most `count` of the target's own training images per class, for simulations."""
     held = [min(count, int((params["labels"] == label).sum())) for label in (0, 1)]
     y = torch.arange(2).repeat_interleave(torch.tensor(held))
     images = synthesis.candidates(settings, inputs, params, y, seed=seed)
-    return Done(Message({"images": images, "labels": y}, {"tried": len(y)}), describe(NON_PRIVATE))
+    return Done(Shared(images=images, labels=y, tried=len(y)), describe(NON_PRIVATE))
 
 
 def _public_basis(name: str, inputs: Inputs, components: int) -> Basis:

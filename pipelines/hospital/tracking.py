@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from pipelines.hospital.hospital import Asked, Done, Hospital
 from pipelines.hospital.training import RECIPIENT
-from pipelines.requests.track import Track
+from pipelines.requests.track import Agreed, Track
+from pipelines.requests.writing import to_facts
 from privacy.dp.events import NOTHING, describe
-from privacy.message import Json, Message
+from privacy.message import Message
 from privacy.release.gate import Refused
 from privacy.release.policy import COORDINATOR, TRACKING
 
 
-def track(hospital: Hospital, asked: Asked[Track]) -> Done:
+def track(hospital: Hospital, asked: Asked[Track]) -> Done[Agreed]:
     """Agree, or refuse.
 
     Raises:
@@ -30,5 +31,5 @@ def track(hospital: Hospital, asked: Asked[Track]) -> Done:
             f"figures of this hospital shall go on to {places}, and its policy does not allow that: say recipients: "
             f"[coordinator, {TRACKING}] in the policy, or leave `track` out of requests"
         )
-    said: dict[str, Json] = {"places": [*question.places], "rests_on": question.rests_on}
-    return Done(Message({}, said), describe(NOTHING), Message({}, {RECIPIENT: recipient, **said}))
+    reply = Agreed(places=[*question.places], rests_on=question.rests_on)
+    return Done(reply, describe(NOTHING), Message({}, {RECIPIENT: recipient, **to_facts(reply)}))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from federation.augmentation import AUGMENTATIONS
 from federation.descent import Site
@@ -21,11 +22,13 @@ from pipelines.hospital.hospital import Asked, Done, Hospital, rows_of
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.opening import Opening, opened, opening, own_model
 from pipelines.hospital.released_counts import need_counts
-from pipelines.requests.export import Export
-from pipelines.requests.pool import Pool
-from pipelines.requests.train import Introduce, Train
+from pipelines.requests.export import Export, Exported
+from pipelines.requests.pool import Pool, Pooled
+from pipelines.requests.request import Request
+from pipelines.requests.train import FINISH, INTRODUCE, TRAIN, Finished, Introduce, Introduced, Train, Trained
+from pipelines.requests.writing import read_reply
 from pipelines.settings.harmonization import default_scale
-from privacy.dp.access import Access, Rows, open_access
+from privacy.dp.access import Access, Split, open_access
 from privacy.dp.capability import questions
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, composed, describe
 from privacy.message import Call, Json, Message
@@ -34,11 +37,13 @@ from privacy.release.form import value_or_none
 from privacy.release.gate import PRIVACY, Refused, lacks_noise, unaffordable
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
 
+R = TypeVar("R")
+POOLED: tuple[Split, ...] = ("train", "validation")
 RECIPIENT = "recipient"
 """The fact of a memory with the recipient of the reply committed with it."""
 
 
-def introduce(hospital: Hospital, asked: Asked[Introduce]) -> Done:
+def introduce(hospital: Hospital, asked: Asked[Introduce]) -> Done[Introduced]:
     """Accept a run: store its settings, and reply with what the method needs before round 1."""
     call, message, said = asked.call, asked.message, asked.message.facts
     start = affordable(hospital, opening(hospital, said), call)
@@ -47,28 +52,34 @@ def introduce(hospital: Hospital, asked: Asked[Introduce]) -> Done:
     said_something = bool(reply.tensors or reply.facts["algorithm"])
     event = describe(composed(events() or ([NON_PRIVATE] if said_something else [])))
     facts = {**kept.facts, "opening": dict(said), RECIPIENT: start.recipient}
-    return Done(reply, event, Message(kept.tensors, facts))
+    return Done(read_reply(INTRODUCE, reply), event, Message(kept.tensors, facts))
 
 
-def train(hospital: Hospital, asked: Asked[Train]) -> Done:
+def train(hospital: Hospital, asked: Asked[Train]) -> Done[Trained]:
     """Train one round."""
+    return _take_part(hospital, asked, TRAIN)
+
+
+def finish(hospital: Hospital, asked: Asked[Train]) -> Done[Finished]:
+    """Take the last merge, and score the model of the last round."""
+    return _take_part(hospital, asked, FINISH)
+
+
+def _take_part(hospital: Hospital, asked: Asked[Train], request: Request[Train, R]) -> Done[R]:
+    """The participant's reply; it acts by the request's name."""
     call = asked.call
     start = affordable(hospital, opened(hospital, call.run), call)
     site, events = _site(hospital, start, call)
     reply, kept = _participated(hospital, start, site, call, asked.message, asked.memory)
     # Only the coordinator gets the last validation loss.
-    recipient = COORDINATOR if call.request == "finish" else start.recipient
+    recipient = COORDINATOR if request.name == FINISH.name else start.recipient
     kept = Message(kept.tensors, {**kept.facts, RECIPIENT: recipient})
     # A reply depends on this request's patients and on memory from earlier rounds; in a private run the ledger already
     # charges for those rounds.
-    return Done(reply, describe(composed([*events(), shaped(start)])), kept)
+    return Done(read_reply(request, reply), describe(composed([*events(), shaped(start)])), kept)
 
 
-finish = train
-"""The same handler as `train`: the participant acts by the request's name."""
-
-
-def export(hospital: Hospital, asked: Asked[Export]) -> Done:
+def export(hospital: Hospital, asked: Asked[Export]) -> Done[Exported]:
     """Release this hospital's model of a checkpoint.
 
     Raises:
@@ -83,18 +94,16 @@ def export(hospital: Hospital, asked: Asked[Export]) -> Done:
         )
     _, params = own_model(hospital, question.train_run, question.checkpoint, value_or_none(question.best))
     start = opened(hospital, question.train_run)
-    return Done(Message(params), describe(shaped(start)), Message({}, {RECIPIENT: recipient}))
+    return Done(Exported(parameters=params), describe(shaped(start)), Message({}, {RECIPIENT: recipient}))
 
 
-def pool(hospital: Hospital, asked: Asked[Pool]) -> Done:
+def pool(hospital: Hospital, asked: Asked[Pool]) -> Done[Pooled]:
     """Release training and validation images for the central baseline of a simulation, if the policy allows it."""
     rows = rows_of(cohort_of(hospital, asked.question.cohort), target=value_or_none(asked.question.target))
-    tensors = {
-        f"{split}/{part}": getattr(rows[split], part)
-        for split in ("train", "validation")
-        for part in Rows.__annotations__
-    }
-    return Done(Message(tensors), describe(NON_PRIVATE))
+    images = {f"{split}/x": rows[split].x for split in POOLED}
+    labels = {f"{split}/y": rows[split].y for split in POOLED}
+    patients = {f"{split}/patient": rows[split].patient for split in POOLED}
+    return Done(Pooled(images=images, labels={**labels, **patients}), describe(NON_PRIVATE))
 
 
 def tidy(hospital: Hospital, call: Call, best: Json, memories: Sequence[Message]) -> None:

@@ -34,7 +34,7 @@ from pipelines.hospital.synthesis import inputs_of
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
 from pipelines.models.translator_file import BESIDE, TRANSLATORS, write_translator
-from pipelines.requests.translate import Translate
+from pipelines.requests.translate import Translate, Translated
 from pipelines.runs.progress import shown
 from pipelines.runs.store import DiskFolder, short
 from pipelines.settings.harmonization import AnySpace, Exported, Oracle
@@ -84,7 +84,7 @@ class Made(NamedTuple):
     judged: bool
 
 
-def translate(hospital: Hospital, request: Asked[Translate]) -> Done:
+def translate(hospital: Hospital, request: Asked[Translate]) -> Done[Translated]:
     """Fit a translator on this hospital's training patients, measure its quality, and write the translated cohort.
 
     Returns:
@@ -142,15 +142,17 @@ def against(translator: AnySpace, quality: Quality, limits: Limits) -> tuple[str
     return found if translator.learns else tuple(reason for reason in found if reason not in HARMLESS)
 
 
-def _answer(hospital: Hospital, cohort: str, reasons: tuple[str, ...], quality: Quality | None, quiet: bool) -> Done:
+def _answer(
+    hospital: Hospital, cohort: str, reasons: tuple[str, ...], quality: Quality | None, quiet: bool
+) -> Done[Translated]:
     digest = digest_of(hospital.cohort_folder(cohort) / COHORT) or ""
-    reply: dict[str, Json] = {
-        "cohort": cohort,
-        "sha256": keyed(hospital.key(), digest),
-        "vetoed": list(reasons),
-        "quality": {} if quality is None else finite(asdict(quality)),
-    }
-    return Done(Message({}, reply), describe(NOTHING if quiet else NON_PRIVATE))
+    reply = Translated(
+        cohort=cohort,
+        sha256=keyed(hospital.key(), digest),
+        vetoed=list(reasons),
+        quality={} if quality is None else finite(asdict(quality)),
+    )
+    return Done(reply, describe(NOTHING if quiet else NON_PRIVATE))
 
 
 def _asked(hospital: Hospital, request: Asked[Translate], inputs: Inputs) -> How:
@@ -303,7 +305,7 @@ def _remember(
     DiskFolder(hospital.root / QUALITIES).write(f"{asked.space}.{raw}.json", json.dumps(said).encode())
 
 
-def finite(numbers: Mapping[str, object]) -> dict[str, Json]:
+def finite(numbers: Mapping[str, object]) -> dict[str, float | int | str | None]:
     """The numbers with None in place of NaN and infinity, which JSON lacks."""
     return {
         name: value if not isinstance(value, float) or math.isfinite(value) else None

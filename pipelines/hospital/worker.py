@@ -11,12 +11,13 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from federation.conversation import once, remembered
 from federation.engine import Worker
 from federation.origins import PACKAGES, origins
 from federation.registry import NotPermitted, Permission, permitting
+from pipelines import requests
 from pipelines.hospital import attacks as attack
 from pipelines.hospital import files, promises, route
 from pipelines.hospital import intake as admit
@@ -33,9 +34,10 @@ from pipelines.hospital.paid_once import MEANING, check_paid_once, meaning_of
 from pipelines.hospital.private_limits import check_may_answer, check_paid
 from pipelines.hospital.recommending import compare
 from pipelines.hospital.tracking import track
-from pipelines.requests import REQUESTS, Repeat
+from pipelines.requests import REQUESTS, Repeat, Request
 from pipelines.requests.check import parse_question
 from pipelines.requests.reading import Reading
+from pipelines.requests.writing import to_message
 from pipelines.runs.exits import trace
 from pipelines.runs.stopping import Stopped
 from pipelines.runs.written import noting
@@ -47,33 +49,43 @@ from privacy.release.gate import Refused, book_refusal, release
 from privacy.release.policy import COORDINATOR
 from privacy.system_errors import failure
 
-Handler: TypeAlias = Callable[[Hospital, Asked[Any]], Done]
+Q = TypeVar("Q")
+R = TypeVar("R")
+Handler: TypeAlias = Callable[[Hospital, Asked[Any]], Done[Any]]
 """handler(hospital, asked) -> Done"""
 
-HANDLERS: Mapping[str, Handler] = {
-    "survey": files.survey_files,
-    "moments": admit.pooled_moments,
-    "ingest": admit.ingest,
-    "score": imitate.score,
-    "synthesize": imitate.synthesize,
-    "sample": imitate.sample,
-    "translate": translate.translate,
-    "augment": augment,
-    "extract": extract,
-    "introduce": learn.introduce,
-    "train": learn.train,
-    "finish": learn.finish,
-    "export": learn.export,
-    "pool": learn.pool,
-    "evaluate": score.evaluate,
-    "audit": attack.attack_models,
-    "route": route.route,
-    "benchmark": benchmark,
-    "compare": compare,
-    "track": track,
-    "report": page.report,
-    "holds": admit.holds,
-}
+
+def pair(request: Request[Q, R], handler: Callable[[Hospital, Asked[Q]], Done[R]]) -> tuple[str, Handler]:
+    """A request's name and its handler, which takes the request's question and gives one of its replies."""
+    return request.name, handler
+
+
+HANDLERS: Mapping[str, Handler] = dict(
+    (
+        pair(requests.SURVEY, files.survey_files),
+        pair(requests.MOMENTS, admit.pooled_moments),
+        pair(requests.INGEST, admit.ingest),
+        pair(requests.SCORE, imitate.score),
+        pair(requests.SYNTHESIZE, imitate.synthesize),
+        pair(requests.SAMPLE, imitate.sample),
+        pair(requests.TRANSLATE, translate.translate),
+        pair(requests.AUGMENT, augment),
+        pair(requests.EXTRACT, extract),
+        pair(requests.INTRODUCE, learn.introduce),
+        pair(requests.TRAIN, learn.train),
+        pair(requests.FINISH, learn.finish),
+        pair(requests.EXPORT, learn.export),
+        pair(requests.POOL, learn.pool),
+        pair(requests.EVALUATE, score.evaluate),
+        pair(requests.AUDIT, attack.attack_models),
+        pair(requests.ROUTE, route.route),
+        pair(requests.BENCHMARK, benchmark),
+        pair(requests.COMPARE, compare),
+        pair(requests.TRACK, track),
+        pair(requests.REPORT, page.report),
+        pair(requests.HOLDS, admit.holds),
+    )
+)
 """Work that a request asks for. It is committed before anything leaves, once per (run, round, request), unless the
 request is answered anew each time (`Repeat.ANEW`)."""
 ROUNDS = {name: request.rounds for name, request in REQUESTS.items()}
@@ -225,7 +237,7 @@ def _work(hospital: Hospital, asked: Asked[Any], allowed: Permission) -> Work:
             done = handler(hospital, asked)
         if written:
             promises.keep(hospital, call, written)
-        return Work(to_bytes(done.reply), done.event)
+        return Work(to_bytes(to_message(done.reply)), done.event)
 
     def work(memory: Message) -> tuple[Message, Message]:
         check_paid(hospital, memory)
@@ -239,7 +251,7 @@ def _work(hospital: Hospital, asked: Asked[Any], allowed: Permission) -> Work:
         said |= {PACKAGES: [list(one) for one in sorted(used)]} if used else {}
         said |= {} if request.rounds else {MEANING: meaning_of(call, message)}
         facts = {**done.memory.facts, **said, "event": done.event, "commit": secrets.token_hex(16)}
-        return done.reply, Message(done.memory.tensors, facts)
+        return to_message(done.reply), Message(done.memory.tensors, facts)
 
     if request.repeat is not Repeat.ONCE:
         admit.forget_damaged(hospital, call)

@@ -26,9 +26,10 @@ from pipelines.remote.site_config import Place
 from pipelines.remote.startup_kit import address_in, foreign_entries, strict
 from pipelines.requests import REQUESTS
 from pipelines.requests.survey import SURVEY, Survey
-from privacy.message import Call, Message, number_of
+from privacy.message import Call, Message, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.chain import Damaged
+from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 from privacy.release.policy import Policy
 
@@ -160,8 +161,11 @@ def _data(place: Place) -> Finding:
         done = survey_files(hospital, Asked(Call("preflight/survey", 0, SURVEY.name, {}), Survey(), Message()))
     except (Refused, OSError, ValueError, *ARCHIVE_ERRORS) as error:
         return Finding("data", False, f"{error}{f': {error.__cause__}' if error.__cause__ else ''}")
-    said = done.reply.facts if "files" in done.reply.facts else survey(*files_of(hospital))  # with a budget: neither
-    return Finding("data", True, f"{said['files']:,} files, {number_of(said, 'bytes') / 1e6:,.1f} MB")
+    files, size = value_or_none(done.reply.files), value_or_none(done.reply.bytes)
+    if files is None or size is None:  # with a budget the hospital tells neither
+        found = survey(*files_of(hospital))
+        files, size = whole_of(found, "files"), whole_of(found, "bytes")
+    return Finding("data", True, f"{files:,} files, {size / 1e6:,.1f} MB")
 
 
 def _disk(place: Place) -> Finding:

@@ -30,7 +30,33 @@ from pipelines.requests.track import TRACK
 from pipelines.requests.train import FINISH, INTRODUCE, TRAIN
 from pipelines.requests.translate import TRANSLATE
 
-__all__ = ["REQUESTS", "Repeat", "Request"]
+__all__ = [
+    "AUDIT",
+    "AUGMENT",
+    "BENCHMARK",
+    "COMPARE",
+    "EVALUATE",
+    "EXPORT",
+    "EXTRACT",
+    "FINISH",
+    "HOLDS",
+    "INGEST",
+    "INTRODUCE",
+    "MOMENTS",
+    "POOL",
+    "REPORT",
+    "REQUESTS",
+    "ROUTE",
+    "SAMPLE",
+    "SCORE",
+    "SURVEY",
+    "SYNTHESIZE",
+    "TRACK",
+    "TRAIN",
+    "TRANSLATE",
+    "Repeat",
+    "Request",
+]
 
 REQUESTS: Mapping[str, Request[Any, Any]] = {
     request.name: request

@@ -21,6 +21,7 @@ from pipelines.hospital.intake import holds, ingest
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.overview import INSIDE
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests.writing import to_facts
 from pipelines.runs.store import short
 from pipelines.settings.sites import SiteSettings
 from privacy.message import Call
@@ -46,12 +47,12 @@ def hospital(root: Path, lines: int = 12, **settings: Any) -> Hospital:
 
 
 def told(site: Hospital, **changed: Any) -> dict[str, Any]:
-    return dict(ingest(site, asked(CALL, {**SAID, **changed})).reply.facts)
+    return to_facts(ingest(site, asked(CALL, {**SAID, **changed})).reply)
 
 
 def complaint(site: Hospital, facts: dict[str, Any]) -> object:
     named = {"cohort": facts["cohort"], "sha256": facts["sha256"]}
-    return holds(site, asked(HELD, named)).reply.facts["complaint"]
+    return holds(site, asked(HELD, named)).reply.complaint
 
 
 def test_what_leaves_of_a_cohort_is_no_digest_that_a_guess_could_be_checked_against(tmp_path):
@@ -124,7 +125,7 @@ def test_independent_is_false_unless_it_is_said_and_nothing_but_a_truth_value(tm
     site = hospital(tmp_path)
     plain = dict(SAID)
     del plain["independent"]
-    facts = dict(ingest(site, asked(CALL, plain)).reply.facts)
+    facts = to_facts(ingest(site, asked(CALL, plain)).reply)
     assert cohort_of(site, str(facts["cohort"])).recipe["independent"] is False
     assert facts == told(site, independent=False)
     assert facts["splits"]["train"]["patients"] == 6  # stratified: the shares of 12 as near as can be
@@ -163,10 +164,10 @@ def test_a_cohort_is_another_one_where_its_own_settings_change_and_only_there(mo
 
 
 def test_a_request_that_is_new_leaves_every_survey_as_it_was(tmp_path):
-    before = survey_files(site := hospital(tmp_path), asked(SURVEYED)).reply.facts["digest"]
+    before = survey_files(site := hospital(tmp_path), asked(SURVEYED)).reply.digest
     more = replace(site.settings, policy=replace(site.settings.policy, requests=REQUESTS[:-1]))
     again = replace(site, settings=more)
-    assert survey_files(again, asked(SURVEYED)).reply.facts["digest"] == before
+    assert survey_files(again, asked(SURVEYED)).reply.digest == before
 
 
 def test_a_name_in_the_settings_that_is_nobodys_is_told_at_the_hospital(tmp_path):

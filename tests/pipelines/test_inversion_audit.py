@@ -18,6 +18,7 @@ from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows
 from pipelines.hospital.inversion import FEATURES, MEAN, PLAIN, PROTECTED, chosen
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
+from pipelines.requests.writing import to_message
 from pipelines.run import main
 from pipelines.settings.config import Config
 from pipelines.settings.load import load
@@ -96,7 +97,7 @@ def asking(run: Path) -> tuple[Hospital, dict]:
 
 
 def ask(own: Hospital, facts: dict) -> Message:
-    return attack_models(own, asked(Call("again/audit", 0, "audit", {}), facts)).reply
+    return to_message(attack_models(own, asked(Call("again/audit", 0, "audit", {}), facts)).reply)
 
 
 def test_means_leave_where_the_models_have_no_guarantee(plain):

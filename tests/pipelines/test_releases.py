@@ -10,10 +10,13 @@ from __future__ import annotations
 import ast
 import contextlib
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import torch
+from torch import Tensor
 
 from evaluation.scale import cell_of, tree_levels
 from evaluation.votes import bins_from, class_votes, parts, tree_votes
@@ -39,6 +42,7 @@ from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, describe,
 from privacy.dp.protection import Protection
 from privacy.message import Message, from_bytes
 from privacy.release import ledger as ledgers
+from privacy.release.form import Shape
 from privacy.release.gate import UNDECLARED, Refused
 from privacy.release.policy import COORDINATOR, OUTSIDE, REQUESTS, SITES, Budget, Policy
 from recorded_noise import Piece, booked, complaints, wrong_deviations
@@ -272,7 +276,14 @@ def files_in(own: Hospital) -> dict[str, bytes]:
     }
 
 
-SECRET = Message({"secret": torch.ones(2, 1, 8, 8)})
+@dataclass(frozen=True, kw_only=True)
+class Secret:
+    """What no request declares."""
+
+    secret: Annotated[Tensor, Shape(axes=4)]
+
+
+SECRET = Secret(secret=torch.ones(2, 1, 8, 8))
 ANY_NAMES = ("export",)
 """Requests whose replies hold nothing but parameters of any name."""
 

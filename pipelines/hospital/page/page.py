@@ -51,7 +51,7 @@ from pipelines.hospital.released_counts import ASKED, kinds_of, released_counts
 from pipelines.hospital.segmentation import FLOOR, kind_of, measured, own_sums, read_patient_scores
 from pipelines.hospital.statement import delta_of, left, own_statement
 from pipelines.hospital.withdrawn import knew, known_outside
-from pipelines.requests.report import Report
+from pipelines.requests.report import Entry, Report, Reported
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, describe
 from privacy.message import Json, Message, as_list, as_mapping, from_bytes, whole_of
@@ -65,7 +65,7 @@ AT_HOME = (RIDGE, SVM)
 PAGE, STATEMENT, UNMATCHED = "report.html", "statement.md", "unmatched_exclusions"
 
 
-def report(hospital: Hospital, asked: Asked[Report]) -> Done:
+def report(hospital: Hospital, asked: Asked[Report]) -> Done[Reported]:
     """Write the page; say what left and in how many messages and bytes, by request and by run (not yet this one).
 
     Returns also the names of earlier runs that patients had a part in who are excluded now.
@@ -89,17 +89,17 @@ def report(hospital: Hospital, asked: Asked[Report]) -> Done:
     for one, in_words in zip(page.decisions, chosen(page), strict=True):
         keep_decision(hospital, facts, one, in_words)
     head, heard = ledgers.head(hospital.ledger), told(hospital, facts, next(iter(page.decisions), None))
-    reply: dict[str, Json] = {
-        "left": [_plain(entry) for entry in page.left],
-        "sent": _sent(lines),
-        "page": keyed(hospital.key(), hashlib.sha256(text).hexdigest()),
-        "knew": [*known_outside(known)] if not hospital.policy.promises else [],  # which split a patient was in
-        "ready": [model.method for model in page.models if model.file and model.method not in AT_HOME],
-        "statement": to_json(statement),
-        "decision": heard,
-        "ledger": [head.lines, head.sha256],  # whoever keeps it can prove that history was not rewritten
-    }
-    return Done(Message({}, reply), describe(hospital.counts if heard is None else NON_PRIVATE))
+    reply = Reported(
+        left=[_plain(entry) for entry in page.left],
+        sent=_sent(lines),
+        page=keyed(hospital.key(), hashlib.sha256(text).hexdigest()),
+        knew=[*known_outside(known)] if not hospital.policy.promises else [],  # which split a patient was in
+        ready=[model.method for model in page.models if model.file and model.method not in AT_HOME],
+        statement=as_mapping(to_json(statement)),
+        decision=heard,
+        ledger=(head.lines, head.sha256),  # whoever keeps it can prove that history was not rewritten
+    )
+    return Done(reply, describe(hospital.counts if heard is None else NON_PRIVATE))
 
 
 def _losses(statement: Statement) -> dict[str, str]:
@@ -224,19 +224,25 @@ def _sheets(
     return (*seen, *inversion_sheets(hospital, methods))
 
 
-def _sent(lines: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+def _sent(lines: Sequence[Mapping[str, Json]]) -> dict[str, int]:
     """Bytes that left, by run."""
-    sent: dict[str, Json] = {}
+    sent: dict[str, int] = {}
     for line in lines:
         run = str(line["run"])
-        sent[run] = whole_of(sent, run, 0) + whole_of(line, "bytes")
+        sent[run] = sent.get(run, 0) + whole_of(line, "bytes")
     return sent
 
 
-def _plain(entry: Left) -> dict[str, Json]:
+def _plain(entry: Left) -> Entry:
     """What left in answer to one request, for the coordinator's page."""
-    names = ("request", "content", "messages", "bytes", "epsilon", "records")
-    return {name: getattr(entry, name) for name in names}
+    return {
+        "request": entry.request,
+        "content": entry.content,
+        "messages": entry.messages,
+        "bytes": entry.bytes,
+        "epsilon": entry.epsilon,
+        "records": entry.records,
+    }
 
 
 class Learnt(NamedTuple):

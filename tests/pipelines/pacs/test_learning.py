@@ -27,6 +27,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.pacs.archive import Entry
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
+from pipelines.requests.writing import to_facts
 from pipelines.run import main
 from pipelines.settings.sites import SiteSettings
 from privacy.message import Call
@@ -64,7 +65,7 @@ def hospital(folder: Path, phantom: Path, own: Any) -> Hospital:
 
 
 def survey(own: Hospital) -> Mapping[str, Any]:
-    return survey_files(own, asked(Call("r", 0, "survey", {}))).reply.facts
+    return to_facts(survey_files(own, asked(Call("r", 0, "survey", {}))).reply)
 
 
 def cohort(own: Hospital) -> Reading:
