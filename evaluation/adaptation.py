@@ -44,7 +44,7 @@ class AdaptedLine:
     @property
     def found(self) -> tuple[float, float]:
         """The predicted share of all classes but 0, before and in the chosen state; NaN without predictions."""
-        fronts = [1 - own[0] for own in self.shares] or [math.nan]
+        fronts = [1 - class_shares[0] for class_shares in self.shares] or [math.nan]
         return fronts[0], fronts[self.epoch or 0]
 
 
@@ -54,7 +54,7 @@ def adaptation_curves(
     shares: Sequence[Sequence[float]],
     epoch: int | None,
     names: Sequence[str],
-    given: Sequence[float],
+    true_shares: Sequence[float],
 ) -> Picture:
     """Loss and predicted shares of the network before (0) and after each epoch; a dotted line marks the state that is
     used.
@@ -63,7 +63,7 @@ def adaptation_curves(
         label: of the line.
         losses, shares, epoch: as in `AdaptedLine`.
         names: of the classes but 0.
-        given: the share of each class but 0 in the given masks or labels.
+        true_shares: the share of each class but 0 in the given masks or labels.
     """
     from matplotlib.ticker import MaxNLocator  # slow to import
 
@@ -75,9 +75,9 @@ def adaptation_curves(
         left.plot(epochs, losses, color=INK, marker=".", linewidth=1.2)
         left.set_ylabel("unsupervised loss")
         for c, look in enumerate(looks.values(), 1):
-            right.plot(epochs, [own[c] for own in shares], marker=".", **look)
+            right.plot(epochs, [class_shares[c] for class_shares in shares], marker=".", **look)
         right.set_ylabel("share of predictions")
-        right.set_ylim(0, 1.1 * max(max(own[1:]) for own in shares) or 1.0)
+        right.set_ylim(0, 1.1 * max(max(class_shares[1:]) for class_shares in shares) or 1.0)
         for axes in (left, right):
             if epoch is not None:
                 axes.axvline(epoch, color=INK, linewidth=0.9, linestyle=":")
@@ -89,10 +89,10 @@ def adaptation_curves(
     last, which = (len(losses) - 1, "and no state is used") if epoch is None else (epoch, "which is used")
     ends = [f"{name} {number(shares[0][c])} before, {number(shares[last][c])} after" for c, name in enumerate(names, 1)]
     alt = (
-        f"{label}: loss {number(losses[0])} before, {number(losses[last])} after epoch {last}, {which}. Share "
-        f"of predictions: {'; '.join(ends)}."
+        f"{label}: loss {number(losses[0])} before, {number(losses[last])} after epoch {last}, {which}. "
+        f"Share of predictions: {'; '.join(ends)}."
     )
-    truth = ", ".join(f"{name} {number(share)}" for name, share in zip(names, given, strict=True))
+    truth = ", ".join(f"{name} {number(share)}" for name, share in zip(names, true_shares, strict=True))
     caption = (
         "Of the network before (epoch 0) and after each epoch, on all of this hospital's images; "
         f"{'no state is used' if epoch is None else 'dotted: the state that is used'}. "

@@ -1,4 +1,6 @@
-"""The first screen of a page: which model to use and how sure that is, what left, and what a person should check."""
+"""The first screen of a page: which model to use and how sure that is, what left the hospitals, and what a person
+should check.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,10 @@ def run_answers(page: RunPage) -> Answers:
     use = chosen(page)
     validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
-    sure = _how_chosen(use, validated, page.optimism, lines, primary(page.scores))
+    sure = _describe_selection(use, validated, page.optimism, lines, primary(page.scores))
     left = departures(page.left, page.statements, page.words)
     worth = harmonized(page.harmony, page.shares, page.spaces, page.outside, page.untreated)
-    return Answers(use, sure, left, _unit(page.statements), run_notices(page), worth)
+    return Answers(use, sure, left, _describe_guarantee_unit(page.statements), run_notices(page), worth)
 
 
 def site_answers(page: SitePage) -> Answers:
@@ -47,10 +49,17 @@ def site_answers(page: SitePage) -> Answers:
     use = chosen(page)
     validated = dict.fromkeys([page.site], sum(s.patients for s in page.splits if s.split == "validation"))
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
-    sure = _how_chosen(use, validated, page.optimism, lines, primary(page.scores))
-    said = () if page.statement is None else (page.statement,)
+    sure = _describe_selection(use, validated, page.optimism, lines, primary(page.scores))
+    statements = () if page.statement is None else (page.statement,)
     worth = harmonized(page.harmony, page.shares, page.spaces)
-    return Answers(use, sure, departures(page.left, said, page.words), _unit(said), site_notices(page), worth)
+    return Answers(
+        use,
+        sure,
+        departures(page.left, statements, page.words),
+        _describe_guarantee_unit(statements),
+        site_notices(page),
+        worth,
+    )
 
 
 def chosen(page: RunPage | SitePage) -> tuple[Choice, ...]:
@@ -58,44 +67,53 @@ def chosen(page: RunPage | SitePage) -> tuple[Choice, ...]:
     return choices(page.decisions, page.models, page.scores, page.reference, page.words)
 
 
-def _how_chosen(
-    chosen: tuple[Choice, ...], validated: Mapping[str, int], optimism: Mapping[str, float], lines: int, measure: str
+def _describe_selection(
+    site_choices: tuple[Choice, ...],
+    validated: Mapping[str, int],
+    optimism: Mapping[str, float],
+    lines: int,
+    measure: str,
 ) -> tuple[str, ...]:
-    """How the models were chosen. validated: validation patients by hospital. lines: number of methods to choose
-    from.
+    """How the models were chosen, in sentences. validated: validation patients by hospital. lines: number of methods to
+    choose from.
     """
-    said = [HOW_RECOMMENDED] if any(one.by == "recommended" for one in chosen) else []
-    held = [one for one in chosen if one.by == "validation"]
-    if held:
-        whose = "each" if len(chosen) > 1 else "this"
-        named = [(f"{one.site} " if len(chosen) > 1 else "", one) for one in held]
-        patients = listed([f"{name}{validated[one.site]}" for name, one in named if one.site in validated])
-        few = f" ({patients})" if patients else ""
-        said.append(
-            f"Chosen by the lowest loss on {whose} hospital's validation patients{few}, without using the test "
+    sentences = [HOW_RECOMMENDED] if any(choice.by == "recommended" for choice in site_choices) else []
+    by_validation = [choice for choice in site_choices if choice.by == "validation"]
+    if by_validation:
+        whose = "each" if len(site_choices) > 1 else "this"
+        labelled = [(f"{choice.site} " if len(site_choices) > 1 else "", choice) for choice in by_validation]
+        patients = listed([f"{name}{validated[choice.site]}" for name, choice in labelled if choice.site in validated])
+        counts_text = f" ({patients})" if patients else ""
+        sentences.append(
+            f"Chosen by the lowest loss on {whose} hospital's validation patients{counts_text}, without using the test "
             "patients, so the choice does not flatter these scores. With so few patients a small difference in loss "
             "means little."
         )
-        if tops := [f"{name}{one.top.method} ({number(one.top.value)})" for name, one in named if one.top is not None]:
-            most = max((optimism.get(one.site, math.nan) for one in held), default=math.nan)
+        if tops := [
+            f"{name}{choice.top.method} ({number(choice.top.value)})"
+            for name, choice in labelled
+            if choice.top is not None
+        ]:
+            most = max((optimism.get(choice.site, math.nan) for choice in by_validation), default=math.nan)
             by = f", by about {number(most)} (bootstrap)" if math.isfinite(most) else ""
-            said.append(
+            sentences.append(
                 f"The highest {measure} on the test patients: {listed(tops)}. Picking the best of {lines} on the "
                 f"same patients overstates its score{by}."
             )
-    if tested := [one for one in chosen if one.by == "test"]:
-        flattered = {one.site: optimism.get(one.site, math.nan) for one in tested}
-        names = {site: f"{site} " if len(chosen) > 1 else "" for site in flattered}
-        of = listed([f"{names[site]}{number(by)}" for site, by in flattered.items() if math.isfinite(by)])
-        flattery = f": by about {of} (bootstrap)" if of else ""
-        said.append(
+    if by_test := [choice for choice in site_choices if choice.by == "test"]:
+        flattered = {choice.site: optimism.get(choice.site, math.nan) for choice in by_test}
+        names = {site: f"{site} " if len(site_choices) > 1 else "" for site in flattered}
+        amounts = listed([f"{names[site]}{number(by)}" for site, by in flattered.items() if math.isfinite(by)])
+        flattery = f": by about {amounts} (bootstrap)" if amounts else ""
+        sentences.append(
             f"Chosen by the highest {measure} on the test patients, because there is no validation loss to choose by. "
             f"The best of {lines} on the same patients looks better than it is{flattery}; test it on new patients "
             "before use."
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
-def _unit(statements: tuple[Statement, ...]) -> str:
-    told = (f"A guarantee is about one {s.unit}; it compares {s.adjacency}; δ = {s.delta:g}." for s in statements)
-    return " ".join(dict.fromkeys(told))
+def _describe_guarantee_unit(statements: tuple[Statement, ...]) -> str:
+    """The unit, the adjacency and delta of each statement's guarantee, in sentences; each different one once."""
+    sentences = (f"A guarantee is about one {s.unit}; it compares {s.adjacency}; δ = {s.delta:g}." for s in statements)
+    return " ".join(dict.fromkeys(sentences))

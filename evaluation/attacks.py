@@ -1,4 +1,4 @@
-"""Verdicts on attacks, in words: whether an attack succeeds, how well, and what a person should do."""
+"""Outcomes of attacks, in words: whether an attack succeeds, how well, and what a person should do."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ CONTROL = 0.9
 
 @dataclass(frozen=True)
 class MembershipRow:
-    """A membership attack: its AUC of separating patients who took part from others, with interval. control_auc: of the
-    same attack on a model that memorizes its patients.
+    """A membership attack: its AUC of separating patients who took part in training from patients who did not, with its
+    interval. control_auc: of the same attack on a model that memorizes its patients.
     """
 
     site: str
@@ -62,12 +62,12 @@ REMEDY = (
 
 
 def membership_verdict(row: MembershipRow) -> Verdict:
-    """The verdict on a membership attack. An interval that contains 0.5 proves nothing."""
+    """The outcome of a membership attack. An interval that contains 0.5 proves nothing."""
     if not math.isfinite(row.auc):
         return Verdict("says nothing", f"There is no result: {row.note or 'no reason was given'}.")
     if not row.control_auc >= CONTROL:
-        said = "The attack says nothing: even where patients were copied, its control, it does not find them."
-        return Verdict("says nothing", said)
+        sentence = "The attack says nothing: even where patients were copied, its control, it does not find them."
+        return Verdict("says nothing", sentence)
     if row.low > 0.5:
         return Verdict("succeeds", f"The attack succeeds: {pairs(row)}.")
     return Verdict("not shown to succeed", f"The attack is not shown to succeed: {pairs(row)}. A stronger one may.")
@@ -83,7 +83,7 @@ def pairs(row: MembershipRow) -> str:
 
 
 def inversion_verdict(row: InversionRow) -> Verdict:
-    """The verdict on an inversion attack: it succeeds if it reconstructs an image better than the mean image does."""
+    """The outcome of an inversion attack: it succeeds if it reconstructs an image better than the mean image does."""
     if not row.images:
         return Verdict("says nothing", f"There is no result: {row.note or 'no reason was given'}.")
     how = f"{row.better} of {row.images} training images are drawn better than the mean image shows them"
@@ -92,5 +92,5 @@ def inversion_verdict(row: InversionRow) -> Verdict:
 
 def strongest(rows: Sequence[MembershipRow]) -> MembershipRow | None:
     """The successful attack with the highest lower bound; None if no attack succeeds."""
-    found = [row for row in rows if membership_verdict(row).word == "succeeds"]
-    return max(found, key=lambda row: row.low, default=None)
+    successful = [row for row in rows if membership_verdict(row).word == "succeeds"]
+    return max(successful, key=lambda row: row.low, default=None)

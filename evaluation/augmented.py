@@ -12,14 +12,15 @@ STATES: Mapping[str, str] = {
     "one_class": "N/A: it has no training image of one class",
     "copies": "not used: the generator copied training images",
 }
-"""What a hospital answers, in words; empty where synthetic images joined it."""
+"""The state that a hospital replies, in words; empty if synthetic images joined its training split."""
 
 
 @dataclass(frozen=True)
 class AugmentedRow:
     """A hospital. made: synthetic images of the class `label` in its training split. distance, real: squared Frechet
-    distances to held-back images, of synthetic and of training images, `compared` of each, by `features`; NaN = not
-    told. near_copies: share of them. state: one of `STATES`.
+    distances to held-back images, of synthetic and of training images, compared images of each, by the named features;
+    NaN = the hospital sent none. near_copies: share of synthetic images that are near copies of training images. state:
+    one of `STATES`.
     """
 
     site: str
@@ -35,5 +36,5 @@ class AugmentedRow:
 
     @property
     def why(self) -> str:
-        """Why no synthetic image joined it; empty if some did."""
+        """Why no synthetic image joined the training split; empty if synthetic images did."""
         return STATES.get(self.state, self.state)

@@ -22,8 +22,9 @@ from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow
 from evaluation.wording import Words, counted, number
 
 Verdict: TypeAlias = Literal["no score", "unknown", "below", "not shown", "reached", "scored"]
-"""no score: no model was evaluated there. unknown: no interval. Beside `least`: the whole interval is below it, it lies
-in the interval, or the interval is not below it. scored: no `least` was named."""
+"""no score: no model was evaluated there. unknown: no interval. below, not shown, reached: the whole interval is below
+`least`, contains it, or is not below it. scored: no `least` was named.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,9 @@ class SignedModel:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a hospital gave no score. request: what was asked. code: its answer, in words `meaning`."""
+    """Why a hospital gave no score. request: what was asked. code: of the hospital's reply. meaning: the code in
+    words.
+    """
 
     request: str
     code: str
@@ -50,9 +53,9 @@ class Reason:
 
 @dataclass(frozen=True)
 class Visited:
-    """A hospital as the coordinator knows it. scanners: vendor and field strength -> studies, where it tells them.
-    rejected: studies that could not be used; None = not told. digests: model -> SHA-256 of the file that it says it
-    evaluated. reasons: model -> why there is no score.
+    """A hospital as the coordinator knows it. scanners: vendor and field strength -> studies, if the hospital sends
+    them. rejected: studies that could not be used; None = not sent. digests: model -> SHA-256 of the file that the
+    hospital says it evaluated. reasons: model -> why there is no score.
     """
 
     site: str
@@ -64,8 +67,8 @@ class Visited:
 
 @dataclass(frozen=True)
 class BenchmarkPage:
-    """first: the model by which hospitals are ordered, and with which the others are compared. least: the score that
-    every hospital should reach; None = none is named. settings: as JSON, without files.
+    """first: the model by which hospitals are ordered, and with which the other models are compared. least: the score
+    that every hospital should reach; None = no score is named. settings: as JSON, without files.
     """
 
     title: str
@@ -86,7 +89,7 @@ class BenchmarkPage:
 
 @dataclass(frozen=True)
 class Standing:
-    """A hospital's place on the page. row: its score by the first model; None = it has none."""
+    """A hospital's place on the page. row: the hospital's score by the first model; None = it has no score."""
 
     site: str
     verdict: Verdict
@@ -95,37 +98,46 @@ class Standing:
 
 def standings(page: BenchmarkPage) -> tuple[Standing, ...]:
     """All hospitals, in the order of the page."""
-    own = {row.sites[0]: row for row in _rows(page.scores, page.first) if row.protocol == PRIVATE}
-    found = [Standing(one.site, _verdict(own.get(one.site), page.least), own.get(one.site)) for one in page.sites]
-    return tuple(sorted(found, key=_place))
+    site_rows = {row.sites[0]: row for row in _primary_rows(page.scores, page.first) if row.protocol == PRIVATE}
+    unsorted = [
+        Standing(site.site, _target_status(site_rows.get(site.site), page.least), site_rows.get(site.site))
+        for site in page.sites
+    ]
+    return tuple(sorted(unsorted, key=_sort_key))
 
 
 def hiding(page: BenchmarkPage) -> tuple[ScoreRow, ...]:
     """The first model's scores over several hospitals: their mean, and all patients as one sample."""
-    return tuple(row for row in _rows(page.scores, page.first) if row.protocol in (PRIVATE_MEAN, OVERALL))
+    return tuple(row for row in _primary_rows(page.scores, page.first) if row.protocol in (PRIVATE_MEAN, OVERALL))
 
 
 def findings(page: BenchmarkPage) -> tuple[str, ...]:
-    """What the page says, in sentences: of the worst hospital first, then of what would hide it."""
+    """The findings of the page, in sentences: the worst hospital first, then the pooled numbers that would hide it."""
     order, over, measure = standings(page), hiding(page), primary(page.scores)
-    silent = [one.site for one in order if one.verdict == "no score"]
-    said = []
+    silent = [standing.site for standing in order if standing.verdict == "no score"]
+    sentences = []
     if silent:
-        who = counted(len(silent), "hospital gave", "hospitals gave")
-        said.append(f"{who} no score: {', '.join(silent)}. What a model does there is not known.")
-    if worst := next((one for one in order if one.row is not None and math.isfinite(one.row.low)), None):
+        count_text = counted(len(silent), "hospital gave", "hospitals gave")
+        sentences.append(f"{count_text} no score: {', '.join(silent)}. What a model does there is not known.")
+    if worst := next(
+        (standing for standing in order if standing.row is not None and math.isfinite(standing.row.low)), None
+    ):
         row = worst.row
-        said += [] if row is None else [f"Worst: {worst.site}, {measure} {number(row.value)}{_between(row)}."]
+        sentences += (
+            [] if row is None else [f"Worst: {worst.site}, {measure} {number(row.value)}{_format_interval(row)}."]
+        )
         if row is not None and not row.assessable:
-            said.append(_judged(order, measure))
+            sentences.append(_describe_worst_assessable(order, measure))
         names = {PRIVATE_MEAN: "their mean", OVERALL: "all patients as one sample"}
-        told = ", ".join(f"{names[r.protocol]} {number(r.value)}" for r in over)
-        said += [f"What hides it: {told}."] if told else []
+        pooled_text = ", ".join(f"{names[r.protocol]} {number(r.value)}" for r in over)
+        sentences += [f"What hides it: {pooled_text}."] if pooled_text else []
     if page.least is not None:
-        short = [one.site for one in order if one.verdict in ("below", "not shown", "unknown", "no score")]
+        short = [
+            standing.site for standing in order if standing.verdict in ("below", "not shown", "unknown", "no score")
+        ]
         text = f"At {', '.join(short)} {measure} {page.least:g} is not shown to be reached."
-        said.append(text if short else f"Every hospital reaches {measure} {page.least:g} with its whole interval.")
-    return tuple(said)
+        sentences.append(text if short else f"Every hospital reaches {measure} {page.least:g} with its whole interval.")
+    return tuple(sentences)
 
 
 def benchmark_page(page: BenchmarkPage) -> str:
@@ -141,7 +153,7 @@ def benchmark_page(page: BenchmarkPage) -> str:
         labels=labels,
         measure=primary(page.scores),
         measures=measures,
-        sites={one.site: one for one in page.sites},
+        sites={site.site: site for site in page.sites},
         grid={(r.method, r.measure, r.sites[0]): r for r in page.scores if r.protocol == PRIVATE},
         over={(r.method, r.measure, r.protocol): r for r in page.scores if r.protocol in (PRIVATE_MEAN, OVERALL)},
         protocols=[p for p in (PRIVATE_MEAN, OVERALL) if any(r.protocol == p for r in page.scores)],
@@ -150,8 +162,8 @@ def benchmark_page(page: BenchmarkPage) -> str:
 
 
 def as_facts(page: BenchmarkPage) -> dict[str, object]:
-    """The page for machines: what it says, in its order."""
-    sites = {one.site: one for one in page.sites}
+    """The content of the page as plain facts, in the order of the page."""
+    sites = {site.site: site for site in page.sites}
     return {
         "title": page.title,
         "run": page.run,
@@ -162,19 +174,23 @@ def as_facts(page: BenchmarkPage) -> dict[str, object]:
         "first": page.first,
         "findings": findings(page),
         "models": page.models,
-        "hospitals": [{"verdict": one.verdict, "by": one.row, **vars(sites[one.site])} for one in standings(page)],
+        "hospitals": [
+            {"verdict": standing.verdict, "by": standing.row, **vars(sites[standing.site])}
+            for standing in standings(page)
+        ],
         "hiding": hiding(page),
         "scores": page.scores,
     }
 
 
-def _rows(rows: Sequence[ScoreRow], model: str) -> list[ScoreRow]:
+def _primary_rows(rows: Sequence[ScoreRow], model: str) -> list[ScoreRow]:
     """The rows of a model by the primary measure."""
     measure = primary(rows)
     return [row for row in rows if row.method == model and row.measure == measure]
 
 
-def _verdict(row: ScoreRow | None, least: float | None) -> Verdict:
+def _target_status(row: ScoreRow | None, least: float | None) -> Verdict:
+    """Where the interval of a score lies with respect to `least`."""
     if row is None:
         return "no score"
     if not math.isfinite(row.low):
@@ -184,24 +200,26 @@ def _verdict(row: ScoreRow | None, least: float | None) -> Verdict:
     return "below" if row.high < least else "reached" if row.low >= least else "not shown"
 
 
-def _place(one: Standing) -> tuple[int, float, float, str]:
-    if one.row is None:
-        return (0, 0.0, 0.0, one.site)
-    if not math.isfinite(one.row.low):
-        return (1, 0.0, 0.0, one.site)
-    return (2, one.row.low, one.row.value, one.site)
+def _sort_key(standing: Standing) -> tuple[int, float, float, str]:
+    """Order of the page: hospitals without a score, then without an interval, then by the lower end of the interval."""
+    if standing.row is None:
+        return (0, 0.0, 0.0, standing.site)
+    if not math.isfinite(standing.row.low):
+        return (1, 0.0, 0.0, standing.site)
+    return (2, standing.row.low, standing.row.value, standing.site)
 
 
-def _judged(order: Sequence[Standing], measure: str) -> str:
-    """Where the first hospital has too few patients, the first that has enough."""
-    few = "It has too few patients, or too much noise, to judge by"
-    for one in order:
-        if one.row is not None and one.row.assessable and math.isfinite(one.row.low):
-            value = f"{number(one.row.value)}{_between(one.row)}"
-            return f"{few}; of those that can be judged the worst is {one.site}, {value}."
-    return f"{few}, as all others have by {measure}."
+def _describe_worst_assessable(order: Sequence[Standing], measure: str) -> str:
+    """A sentence that names the worst hospital with enough patients, for pages whose worst hospital has too few."""
+    opening = "It has too few patients, or too much noise, to judge by"
+    for standing in order:
+        if standing.row is not None and standing.row.assessable and math.isfinite(standing.row.low):
+            value = f"{number(standing.row.value)}{_format_interval(standing.row)}"
+            return f"{opening}; of those that can be judged the worst is {standing.site}, {value}."
+    return f"{opening}, as all others have by {measure}."
 
 
-def _between(row: ScoreRow) -> str:
+def _format_interval(row: ScoreRow) -> str:
+    """The interval and the number of patients, in brackets."""
     patients = counted(row.patients, "patient", "patients")
     return f" (95 % interval {number(row.low)} to {number(row.high)}, {patients})"

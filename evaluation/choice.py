@@ -1,6 +1,6 @@
 """Which model each hospital should use, how certain that is, and how much the choice biases the score.
 
-`evaluation.recommendation` goes before. Where it says nothing, a model is chosen by its loss on the hospital's
+A recommendation (`evaluation.recommendation`) comes first. Without one, a model is chosen by its loss on the hospital's
 validation patients, so that its score on test patients is not that of a winner on them. If a run has no validation
 loss, the highest score on the test patients decides, and the page says by how much that score is too high. Only a model
 that is stored as a file in the hospital's folder can be chosen. A model that does no better than guessing on enough
@@ -35,9 +35,9 @@ PRIMARY = (AUC.name, DICE.name)
 
 @dataclass(frozen=True)
 class Choice:
-    """A decision in words. method: empty if none can be named, and where the hospital did not tell (`final` False).
-    file: where the hospital finds it. score: on its test patients, None = not scored. said: how good it is, in
-    sentences. top: the row with the highest score there, if it is another one.
+    """A decision in words. method: empty if no model can be named, or if the hospital did not send its decision
+    (`final` False). file: where the hospital finds the model. score: on its test patients, None = not scored. said: how
+    good the model is, in sentences. top: the row with the highest score at the hospital, if it is of another model.
     """
 
     site: str
@@ -51,7 +51,7 @@ class Choice:
 
     @property
     def named(self) -> str:
-        """The model, or why there is none, in a few words."""
+        """The model, or in a few words why there is no model."""
         return self.method or ("none" if self.final else "see its own page")
 
 
@@ -60,8 +60,8 @@ class OwnScores:
     """Scores of hospitals' own models on their own test patients, sorted once: there can be a thousand hospitals.
 
     measure: that compares models in words; empty if none is available. scores: of methods by (site, measure), without
-    baselines and missing values; floors: the baseline by (site, measure). alike: hospitals whose counted test patients
-    give no method a value of `measure`, since there is nothing to tell apart, and the words for it.
+    baselines and missing values; floors: the baseline by (site, measure). alike: hospital -> why its counted test
+    patients give no method a value of `measure`, for instance because all of them have one class.
     """
 
     measure: str
@@ -86,15 +86,15 @@ def own_scores(rows: Sequence[ScoreRow]) -> OwnScores:
         elif math.isfinite(row.value):
             scores.setdefault(key, {})[row.method] = row
     measure = primary(rows)
-    held = [row for row in rows if row.protocol == PRIVATE and row.measure == measure and row.method not in FLOORS]
-    alike = {row.sites[0]: why for row in held if (why := _without_contrast(row))}
+    own_rows = [row for row in rows if row.protocol == PRIVATE and row.measure == measure and row.method not in FLOORS]
+    reasons = {row.sites[0]: why for row in own_rows if (why := _without_contrast(row))}
     return OwnScores(
-        measure, scores, floors, {site: why for site, why in alike.items() if (site, measure) not in scores}
+        measure, scores, floors, {site: why for site, why in reasons.items() if (site, measure) not in scores}
     )
 
 
 def _without_contrast(row: ScoreRow) -> str:
-    """Why test patients can tell no model from another; empty if they can, or their counts are noised."""
+    """Why no model can be scored on these test patients; empty if models can be, or if the counts are noised."""
     if math.isfinite(row.value) or row.noise or (row.positives and row.negatives):
         return ""
     return ONE_CLASS if row.measure == AUC.name else NO_STRUCTURE if not row.positive_patients else ""
@@ -104,26 +104,36 @@ def decisions(
     models: Sequence[Model], rows: Sequence[ScoreRow], recommended: Sequence[Recommendation] = ()
 ) -> tuple[Decision, ...]:
     """One decision for each hospital that has models, in their order."""
-    own, told, held = own_scores(rows), {one.site: one for one in recommended}, dict[str, list[Model]]()
+    site_scores, recommendations, models_by_site = (
+        own_scores(rows),
+        {recommendation.site: recommendation for recommendation in recommended},
+        dict[str, list[Model]](),
+    )
     for model in models:
-        held.setdefault(model.site, []).append(model)
-    return tuple(_decision(site, found, own, told.get(site)) for site, found in held.items())
+        models_by_site.setdefault(model.site, []).append(model)
+    return tuple(
+        _make_decision(site, site_models, site_scores, recommendations.get(site))
+        for site, site_models in models_by_site.items()
+    )
 
 
 def choices(
     decided: Sequence[Decision], models: Sequence[Model], rows: Sequence[ScoreRow], reference: str, words: Words
 ) -> tuple[Choice, ...]:
-    """Decisions in words, with the scores that are known here."""
-    own, held = own_scores(rows), dict[str, list[Model]]()
+    """Decisions in words, with the scores in the rows."""
+    site_scores, models_by_site = own_scores(rows), dict[str, list[Model]]()
     for model in models:
-        held.setdefault(model.site, []).append(model)
-    return tuple(_in_words(one, held.get(one.site, []), own, reference, words) for one in decided)
+        models_by_site.setdefault(model.site, []).append(model)
+    return tuple(
+        _describe_decision(decision, models_by_site.get(decision.site, []), site_scores, reference, words)
+        for decision in decided
+    )
 
 
 def primary(rows: Sequence[ScoreRow]) -> str:
     """The measure that compares models in words; empty if none is available."""
-    held = {row.measure for row in rows}
-    return next((name for name in PRIMARY if name in held), "")
+    measures = {row.measure for row in rows}
+    return next((name for name in PRIMARY if name in measures), "")
 
 
 def optimism(tables: Mapping[str, Table], sites: Sequence[str], measure: Measure) -> dict[str, float]:
@@ -132,14 +142,18 @@ def optimism(tables: Mapping[str, Table], sites: Sequence[str], measure: Measure
     The mean over bootstrap copies of (the copy's winner in the copy - the same method in the sample), as Efron (1983)
     estimates optimism; Tsamardinos et al. (2018) do so for the choice of a method. NaN with fewer than two methods.
     """
-    homes = [home(table) for table in tables.values()]
-    return {site: _flattered([measure.of(own[site, site]) for own in homes if (site, site) in own]) for site in sites}
+    own_tables = [home(table) for table in tables.values()]
+    return {
+        site: _site_optimism([measure.of(table[site, site]) for table in own_tables if (site, site) in table])
+        for site in sites
+    }
 
 
-def _flattered(found: Sequence[Floats]) -> float:
-    if len({len(copies) for copies in found}) != 1 or len(found) < 2:
+def _site_optimism(values: Sequence[Floats]) -> float:
+    """The optimism at one hospital; NaN with fewer than two methods or unequal numbers of copies."""
+    if len({len(copies) for copies in values}) != 1 or len(values) < 2:
         return math.nan
-    return _optimism(np.stack(found))
+    return _optimism(np.stack(values))
 
 
 def _optimism(values: Floats) -> float:
@@ -152,14 +166,20 @@ def _optimism(values: Floats) -> float:
     return float((drawn[winner, np.arange(drawn.shape[1])] - usable[winner, 0]).mean())
 
 
-def _decision(site: str, models: Sequence[Model], own: OwnScores, recommendation: Recommendation | None) -> Decision:
-    if site in own.alike:
+def _make_decision(
+    site: str, models: Sequence[Model], site_scores: OwnScores, recommendation: Recommendation | None
+) -> Decision:
+    """The first usable model that the test patients do not rule out, with the models that they withdraw."""
+    if site in site_scores.alike:
         return Decision(site, "", "", (), recommendation)
-    scored, ranked = own.at(site, own.measure), _ranked(site, models, own, recommendation)
-    better = [method for method, _ in ranked if method in scored and is_better(scored[method], own)]
+    scored, ranked = (
+        site_scores.at(site, site_scores.measure),
+        _rank_usable_models(site, models, site_scores, recommendation),
+    )
+    better = [method for method, _ in ranked if method in scored and is_better(scored[method], site_scores)]
     withdrawn: list[str] = []
     for method, by in ranked:
-        if not withdrawn and not (method in scored and _is_ruled_out(scored[method], own, better)):
+        if not withdrawn and not (method in scored and _is_ruled_out(scored[method], site_scores, better)):
             return Decision(site, method, by, (), recommendation)
         if method in better:
             return Decision(site, method, by, tuple(withdrawn), recommendation)
@@ -167,85 +187,100 @@ def _decision(site: str, models: Sequence[Model], own: OwnScores, recommendation
     return Decision(site, "", "", tuple(withdrawn), recommendation)
 
 
-def _ranked(
-    site: str, models: Sequence[Model], own: OwnScores, recommendation: Recommendation | None
+def _rank_usable_models(
+    site: str, models: Sequence[Model], site_scores: OwnScores, recommendation: Recommendation | None
 ) -> list[tuple[str, By]]:
-    """The models that a hospital can use, the first to be named first, with what names each."""
+    """The models that a hospital can use, the best choice first, each with the criterion that ranks it."""
     filed = {model.method: model for model in models if model.file and not model.ended}
-    found: dict[str, By] = {}
+    ranking: dict[str, By] = {}
     if recommendation is not None and recommendation.method in filed:
-        found[recommendation.method] = "recommended"
-    validated = sorted((one for one in filed.values() if math.isfinite(one.loss)), key=lambda one: one.loss)
-    scored = own.at(site, own.measure)
-    tested = sorted((scored[one] for one in filed if one in scored), key=lambda row: row.value, reverse=True)
-    for one in validated:
-        found.setdefault(one.method, "validation")
+        ranking[recommendation.method] = "recommended"
+    validated = sorted((model for model in filed.values() if math.isfinite(model.loss)), key=lambda model: model.loss)
+    scored = site_scores.at(site, site_scores.measure)
+    tested = sorted((scored[method] for method in filed if method in scored), key=lambda row: row.value, reverse=True)
+    for model in validated:
+        ranking.setdefault(model.method, "validation")
     for row in tested:
-        found.setdefault(row.method, "test")
-    return [*found.items()]
+        ranking.setdefault(row.method, "test")
+    return [*ranking.items()]
 
 
-def _is_ruled_out(row: ScoreRow, own: OwnScores, better: Sequence[str]) -> bool:
-    """Whether test patients withdraw a model. better: that can be used and do better than guessing on them.
-
-    Few patients withdraw none, unless it says the same of each of them and another does not.
+def _is_ruled_out(row: ScoreRow, site_scores: OwnScores, better: Sequence[str]) -> bool:
+    """Whether the test patients rule out a model; too few of them rule out only a model that predicts the same for each
+    patient while another model does better. better: usable models that do better than guessing.
     """
-    why = guess(row, own)
+    why = guess(row, site_scores)
     return bool(why) and (row.assessable or (bool(better) and why == SAME))
 
 
-def is_better(row: ScoreRow, held: OwnScores) -> bool:
-    """Whether a method is shown to do better than guessing: an area with its interval, an overlap by itself."""
-    return not guess(row, held) and (row.measure != AUC.name or math.isfinite(row.low))
+def is_better(row: ScoreRow, site_scores: OwnScores) -> bool:
+    """Whether a method is shown to do better than guessing: an AUC by its interval, a Dice by its value."""
+    return not guess(row, site_scores) and (row.measure != AUC.name or math.isfinite(row.low))
 
 
-def guess(row: ScoreRow, held: OwnScores) -> str:
+def guess(row: ScoreRow, site_scores: OwnScores) -> str:
     """Why a method does no better at a hospital than a predictor that ignores the patient; empty if it does better."""
     site = row.sites[0]
     if row.measure == AUC.name:
-        sees, spares = (held.at(site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
+        sees, spares = (site_scores.at(site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
         if sees is not None and spares is not None and {sees.value, spares.value} == {0.0, 1.0}:
             return SAME
         return f"{AUC.name} {number(row.value)}{between(row)}" if row.low <= 0.5 else ""
-    floor = held.floors.get((site, row.measure))
+    floor = site_scores.floors.get((site, row.measure))
     if floor is not None and math.isfinite(floor.value) and row.value <= floor.value:
         return f"{row.measure} {number(row.value)}, and {number(floor.value)} for the {floor.method}"
     return ""
 
 
-def _in_words(one: Decision, models: Sequence[Model], own: OwnScores, reference: str, words: Words) -> Choice:
-    """A decision in words, with the scores that are known here."""
-    scored = own.at(one.site, own.measure)
-    whole = {method: row for method, row in scored.items() if method not in {m.method for m in models if m.ended}}
-    top = max(whole.values(), key=lambda row: row.value, default=None)
-    gone = listed([f"{m} ({guess(scored[m], own)})" if m in scored else m for m in one.withdrawn])
-    if not one.method:
-        none = _none(one, models, gone, own.alike.get(one.site, ""))
-        return Choice(one.site, "", "", "", None, (none, *_above(one, whole, own)), top, one.final)
-    score = scored.get(one.method)
+def _describe_decision(
+    decision: Decision, models: Sequence[Model], site_scores: OwnScores, reference: str, words: Words
+) -> Choice:
+    """A decision in words, with the scores of its hospital."""
+    scored = site_scores.at(decision.site, site_scores.measure)
+    finished_rows = {
+        method: row for method, row in scored.items() if method not in {m.method for m in models if m.ended}
+    }
+    top = max(finished_rows.values(), key=lambda row: row.value, default=None)
+    gone = listed([f"{m} ({guess(scored[m], site_scores)})" if m in scored else m for m in decision.withdrawn])
+    if not decision.method:
+        reason = _describe_missing_choice(decision, models, gone, site_scores.alike.get(decision.site, ""))
+        return Choice(
+            decision.site,
+            "",
+            "",
+            "",
+            None,
+            (reason, *_describe_better_methods(decision, finished_rows, site_scores)),
+            top,
+            decision.final,
+        )
+    score = scored.get(decision.method)
     other = None if top is None or score is None or top.value <= score.value else top
-    said = [
+    texts = [
         f"In place of {gone}, which did no better than guessing on the test patients: these had a part in the choice, "
         "so this score flatters it a little."
     ] * bool(gone)
-    if one.by == "recommended" and one.recommendation is not None:
-        said += in_words(one.recommendation)
-    said += sentences(one.method, own, one.site, score, reference, words)
-    if score is not None and guess(score, own):
-        said += _above(one, whole, own)
-    if not one.final:
-        before = f"Its own page decides, by exact scores and with models that it keeps to itself. Here: {one.method}."
-        return Choice(one.site, "", "", "", score, (before, *said), other, False)
-    file = next((model.file for model in models if model.method == one.method), "")
-    return Choice(one.site, one.method, file, one.by, score, tuple(said), other)
+    if decision.by == "recommended" and decision.recommendation is not None:
+        texts += in_words(decision.recommendation)
+    texts += sentences(decision.method, site_scores, decision.site, score, reference, words)
+    if score is not None and guess(score, site_scores):
+        texts += _describe_better_methods(decision, finished_rows, site_scores)
+    if not decision.final:
+        before = (
+            f"Its own page decides, by exact scores and with models that it keeps to itself. Here: {decision.method}."
+        )
+        return Choice(decision.site, "", "", "", score, (before, *texts), other, False)
+    file = next((model.file for model in models if model.method == decision.method), "")
+    return Choice(decision.site, decision.method, file, decision.by, score, tuple(texts), other)
 
 
-def _none(one: Decision, models: Sequence[Model], gone: str, alike: str) -> str:
-    if alike:
-        return f"No model can be recommended: {alike}, so nothing can be assessed there."
-    does = "does" if len(one.withdrawn) == 1 else "do"
+def _describe_missing_choice(decision: Decision, models: Sequence[Model], gone: str, reason: str) -> str:
+    """Why a decision names no model, in a sentence or two."""
+    if reason:
+        return f"No model can be recommended: {reason}, so nothing can be assessed there."
+    does = "does" if len(decision.withdrawn) == 1 else "do"
     guessing = f"{gone} {does} no better than guessing on the test patients"
-    if not one.final:
+    if not decision.final:
         before = "Its own page decides, by exact scores and with models that it keeps to itself."
         return f"{before} Here none: {guessing}." if gone else before
     if gone:
@@ -257,34 +292,39 @@ def _none(one: Decision, models: Sequence[Model], gone: str, alike: str) -> str:
     return f"No model can be named: {why}."
 
 
-def _above(one: Decision, scored: Mapping[str, ScoreRow], own: OwnScores) -> list[str]:
-    """The methods that do better than guessing where the decision names none, or one that does not."""
-    found = [f"{method} ({row.measure} {number(row.value)}{between(row)})" for method, row in scored.items()
-             if method != one.method and is_better(row, own)]  # fmt: skip
-    return [f"Better than guessing on the same patients: {listed(found)}."] if found else []
+def _describe_better_methods(decision: Decision, scored: Mapping[str, ScoreRow], site_scores: OwnScores) -> list[str]:
+    """A sentence on the methods that do better than guessing, for decisions that name no such method."""
+    better_methods = [
+        f"{method} ({row.measure} {number(row.value)}{between(row)})"
+        for method, row in scored.items()
+        if method != decision.method and is_better(row, site_scores)
+    ]
+    return [f"Better than guessing on the same patients: {listed(better_methods)}."] if better_methods else []
 
 
 def sentences(
-    method: str, own: OwnScores, site: str, score: ScoreRow | None, reference: str, words: Words
+    method: str, site_scores: OwnScores, site: str, score: ScoreRow | None, reference: str, words: Words
 ) -> list[str]:
     """How good a model is on a hospital's test patients."""
     if score is None:
         return ["It has no score on test patients, so how good it is there is not known."]
     patients = counted(score.patients, "test patient", "test patients")
-    said = [f"{score.measure} {number(score.value)}{between(score)} on {patients}."]
+    texts = [f"{score.measure} {number(score.value)}{between(score)} on {patients}."]
     if not score.assessable:
-        said.append(f"These are too few patients{', or there is too much noise,' if score.noise else ''} to judge by.")
-    said.append(against(score, reference))
-    found = {m: own.at(site, m).get(method) for m in (SENSITIVITY.name, SPECIFICITY.name, CALIBRATION.name)}
-    sees, spares, off = found.values()
+        texts.append(f"These are too few patients{', or there is too much noise,' if score.noise else ''} to judge by.")
+    texts.append(against(score, reference))
+    rows_by_measure = {
+        m: site_scores.at(site, m).get(method) for m in (SENSITIVITY.name, SPECIFICITY.name, CALIBRATION.name)
+    }
+    sees, spares, off = rows_by_measure.values()
     if sees is not None and spares is not None:
-        said.append(
-            f"At the threshold 0.5 it finds {_share(sees)} of positive {words.examples} (sensitivity) and leaves "
-            f"{_share(spares)} of negative ones unmarked (specificity)."
+        texts.append(
+            f"At the threshold 0.5 it finds {_format_percent(sees)} of positive {words.examples} (sensitivity) and "
+            f"leaves {_format_percent(spares)} of negative ones unmarked (specificity)."
         )
     if off is not None:
-        said.append(f"Its probabilities are off by {number(off.value)} on average (calibration error).")
-    return [one for one in said if one]
+        texts.append(f"Its probabilities are off by {number(off.value)} on average (calibration error).")
+    return [text for text in texts if text]
 
 
 def against(row: ScoreRow, reference: str) -> str:
@@ -310,5 +350,6 @@ def between(row: ScoreRow) -> str:
     return f" (95 % interval {number(row.low)} to {number(row.high)})" if math.isfinite(row.low) else ""
 
 
-def _share(row: ScoreRow) -> str:
+def _format_percent(row: ScoreRow) -> str:
+    """The value of a row in percent."""
     return f"{100 * row.value:.0f} %"

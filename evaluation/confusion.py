@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 20  # classes of a matrix that can be read
-CELL, EDGE = 0.42, 0.9  # inches; a cell where there is room, and what stands around a matrix
+CELL, EDGE = 0.42, 0.9  # inches; a cell where there is room, and the margin around a matrix
 FITS = 0.3  # inches; the width of a cell that can hold a number
 
 
@@ -36,25 +36,29 @@ def confusion_matrices(
         shown: site -> method -> (C, C) counts.
         names: of the classes.
         examples: their name.
-        noised: whether the counts were told through noise.
+        noised: whether the counts were sent with noise.
     """
-    matrices = {(site, m): counts for site, own in shown.items() for m, counts in own.items()}
+    matrices = {(site, m): counts for site, by_method in shown.items() for m, counts in by_method.items()}
     if not matrices or len(names) > MOST:
         return []
     titles = {key: f"{key[0]}: {key[1]}" if len(shown) > 1 else key[1] for key in matrices}
-    alt = "Confusion matrices. " + "; ".join(f"{titles[key]}: {_text(of, names)}" for key, of in matrices.items()) + "."
-    beside = CHARACTER * max(map(len, names))
-    side = min(CELL * len(names), WIDTH - EDGE - beside)
-    columns = max(1, min(len(matrices), int(WIDTH / (side + EDGE + beside))))
+    alt = (
+        "Confusion matrices. "
+        + "; ".join(f"{titles[key]}: {_describe_matrix(matrix, names)}" for key, matrix in matrices.items())
+        + "."
+    )
+    label_width = CHARACTER * max(map(len, names))
+    side = min(CELL * len(names), WIDTH - EDGE - label_width)
+    columns = max(1, min(len(matrices), int(WIDTH / (side + EDGE + label_width))))
     rows = math.ceil(len(matrices) / columns)
-    size = (columns * (side + EDGE + beside), rows * (side + EDGE + beside))
+    size = (columns * (side + EDGE + label_width), rows * (side + EDGE + label_width))
 
     def draw(figure: Figure) -> None:
         cells = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes in cells[len(matrices) :]:
             axes.set_visible(False)
         for axes, (key, counts) in zip(cells, matrices.items(), strict=False):
-            _draw(axes, counts, names, side / len(names) >= FITS)
+            _draw_matrix(axes, counts, names, side / len(names) >= FITS)
             axes.set_title(titles[key])
 
     caption = (
@@ -65,7 +69,8 @@ def confusion_matrices(
     return [Picture("Confusion matrices", caption, svg(size, alt, draw))]
 
 
-def _draw(axes: Axes, counts: Ints, names: Sequence[str], numbers: bool) -> None:
+def _draw_matrix(axes: Axes, counts: Ints, names: Sequence[str], numbers: bool) -> None:
+    """Draw one matrix, shaded by the share of each row. numbers: whether its cells hold the counts."""
     import matplotlib  # slow to import
 
     shares = np.nan_to_num(ratio(counts, counts.sum(axis=-1, keepdims=True)))
@@ -82,10 +87,12 @@ def _draw(axes: Axes, counts: Ints, names: Sequence[str], numbers: bool) -> None
     axes.set_ylabel("true", color=INK)
 
 
-def _text(counts: Ints, names: Sequence[str]) -> str:
-    """Of each class, what it was taken for."""
-    told = []
+def _describe_matrix(counts: Ints, names: Sequence[str]) -> str:
+    """How often each true class was predicted as which class."""
+    parts = []
     for name, row in zip(names, counts, strict=True):
-        found = ", ".join(f"{number} {taken}" for taken, number in zip(names, row.tolist(), strict=True) if number)
-        told.append(f"of {name} {found or 'none'}")
-    return "; ".join(told)
+        predictions = ", ".join(
+            f"{number} {taken}" for taken, number in zip(names, row.tolist(), strict=True) if number
+        )
+        parts.append(f"of {name} {predictions or 'none'}")
+    return "; ".join(parts)

@@ -26,7 +26,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines: list[str] = []
     # With "\r\n" at the end of a line, a cell that holds either of the two is quoted.
     writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
-    writer.writerows([_harmless(cell) for cell in row] for row in [header, *rows])
+    writer.writerows([_escape_cell(cell) for cell in row] for row in [header, *rows])
     return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
 
 
@@ -36,15 +36,17 @@ def read_csv_text(text: str) -> list[dict[str, str]]:
     Raises:
         csv.Error: it is no table.
     """
-    header, *rows = [[_plain(cell) for cell in row] for row in csv.reader(io.StringIO(text, newline=""))] or [[]]
+    header, *rows = [[_restore_cell(cell) for cell in row] for row in csv.reader(io.StringIO(text, newline=""))] or [[]]
     return [dict(zip(header, row, strict=True)) for row in rows if len(row) == len(header)]
 
 
-def _harmless(cell: object) -> object:
+def _escape_cell(cell: object) -> object:
+    """The cell with an apostrophe wherever a spreadsheet could read a formula."""
     if not isinstance(cell, str) or NUMBER.fullmatch(cell):
         return cell
-    return FORMULA.sub(lambda found: f"{found[1] or ''}'", cell)
+    return FORMULA.sub(lambda match: f"{match[1] or ''}'", cell)
 
 
-def _plain(cell: str) -> str:
-    return MARKED.sub(lambda found: found[1] or "", cell)
+def _restore_cell(cell: str) -> str:
+    """The cell without the apostrophes of `_escape_cell`."""
+    return MARKED.sub(lambda match: match[1] or "", cell)

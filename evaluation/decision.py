@@ -1,8 +1,8 @@
-"""Which model a hospital should use: one record, which every place that names a model reads.
+"""Which model a hospital should use: one record, read wherever a model is named.
 
-A hospital makes it, from exact scores of its own patients and of every model that it holds, and writes it into
-`recommended.json`. Its page, `predict --recommended` and `Results.recommended` read that one; the coordinator's page
-shows it where the hospital told it, and elsewhere says that the hospital's page decides.
+A hospital makes the decision from exact scores of every model that it has, on its own patients, and writes it into
+`recommended.json`. Its page, `predict --recommended` and `Results.recommended` read this file. The coordinator's page
+shows the decision if the hospital sent it, and otherwise says that the hospital's page decides.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ By = Literal["recommended", "validation", "test", ""]
 @dataclass(frozen=True)
 class Decision:
     """A hospital's model. method: empty = none should be used. by: the criterion, empty = none. withdrawn: models that
-    the criterion named before and that do no better than guessing. recommendation: what was expected, before any
-    withdrawal; None = nothing. final: False = the hospital did not tell, and this is the coordinator's view of what
-    was sent.
+    the criterion named before and that do no better than guessing. recommendation: the recommendation before any
+    withdrawal; None = there was none. final: False = the hospital did not send its decision, and this one is the
+    coordinator's, from the scores that were sent.
     """
 
     site: str
@@ -42,6 +42,6 @@ def to_facts(decision: Decision) -> dict[str, Any]:
     return {**asdict(decision), "withdrawn": [*decision.withdrawn]}
 
 
-def from_facts(said: Mapping[str, Any]) -> Decision:
+def from_facts(facts: Mapping[str, Any]) -> Decision:
     """The decision that facts hold. Raises: ValueError: they hold none."""
-    return _DECISION.validate_python(dict(said))
+    return _DECISION.validate_python(dict(facts))

@@ -96,7 +96,7 @@ def svg(size: tuple[float, float], alt: str, draw: Callable[[Figure], None]) -> 
         buffer = io.StringIO()
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         figure.savefig(buffer, format="svg", dpi=100, transparent=True, metadata=nothing)
-    return _inline(buffer.getvalue(), size, alt)
+    return _extract_svg_element(buffer.getvalue(), size, alt)
 
 
 def png(size: tuple[float, float], dpi: int, draw: Callable[[Figure], None]) -> bytes:
@@ -120,7 +120,7 @@ def png_uri(pixels: NDArray[np.uint8]) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _inline(text: str, size: tuple[float, float], alt: str) -> str:
+def _extract_svg_element(text: str, size: tuple[float, float], alt: str) -> str:
     """The `<svg>` element of an SVG document, for use in a page with others."""
     body = text[text.index("<svg") :]
     inner = body[body.index(">") + 1 :]
@@ -129,7 +129,7 @@ def _inline(text: str, size: tuple[float, float], alt: str) -> str:
     inner = re.sub(r"'?DejaVu Sans'?(?:, [\w' -]+)*", "system-ui, sans-serif", inner)
     inner = re.sub(r"\n\s*", "\n", inner)
     prefix = "f" + hashlib.blake2b((alt + inner).encode(), digest_size=4).hexdigest() + "-"
-    inner = IDS.sub(lambda found: found[0] + prefix, inner)
+    inner = IDS.sub(lambda match: match[0] + prefix, inner)
     width, height = (round(72 * side) for side in size)
     name = html.escape(alt, quote=True)
     shown = round(96 * size[0])

@@ -13,8 +13,8 @@ from evaluation.protocols import Evidence
 
 
 def evidence_of(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *, copies: int, seed: int) -> Evidence:
-    """What a reply says of a model. copies, seed: of the parametric bootstrap of noised counts; the others bring their
-    own.
+    """The evidence about a model in a reply. copies, seed: of the parametric bootstrap of noised counts; other evidence
+    contains its copies.
 
     Raises:
         ValueError: the tensors are none of the three.

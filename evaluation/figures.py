@@ -41,19 +41,21 @@ class Curve:
 def dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
     """Private scores with their intervals, a panel for each site; not assessable ones are hollow."""
     shown = [row for row in scores if row.measure == measure and row.protocol in (PRIVATE, PRIVATE_MEAN)]
-    values = {(_group(row), row.method): (row.value, row.low, row.high, row.assessable) for row in shown}
-    order = _ordered(scores)
+    values = {(_panel_name(row), row.method): (row.value, row.low, row.high, row.assessable) for row in shown}
+    order = _list_methods(scores)
     alt = f"{measure} by hospital and method. " + _values_text(values)
 
     def draw(figure: Figure) -> None:
-        for axes, y, method, (value, low, high, fine) in _places(figure, values):
+        for axes, y, method, (value, low, high, fine) in _list_marks(figure, values):
             look = mark(order.index(method))
             axes.hlines(y, low, high, color=look["color"], linewidth=1.6, alpha=1 if fine else 0.45)
             axes.plot(value, y, markersize=6, markerfacecolor=look["color"] if fine else "none", **look)
         figure.supxlabel(measure, fontsize=9)
 
     caption = "Each hospital's own model on its own test patients; bars are 95 % intervals over patients, hollow marks "
-    return Picture(measure, caption + f"have too few patients. {SCALES}", svg(tall(*_axes_of(values)), alt, draw))
+    return Picture(
+        measure, caption + f"have too few patients. {SCALES}", svg(tall(*_groups_and_methods(values)), alt, draw)
+    )
 
 
 def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Picture:
@@ -61,12 +63,12 @@ def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Pictu
     shown = [
         r for r in scores if r.measure == measure and r.protocol in (PRIVATE, PRIVATE_MEAN) and r.method != reference
     ]
-    values = {(_group(row), row.method): (row.gain, row.gain_low, row.gain_high, row.assessable) for row in shown}
-    order = _ordered(scores)
+    values = {(_panel_name(row), row.method): (row.gain, row.gain_low, row.gain_high, row.assessable) for row in shown}
+    order = _list_methods(scores)
     alt = f"Gain in {measure} over {reference} by hospital and method. " + _values_text(values)
 
     def draw(figure: Figure) -> None:
-        for axes, y, method, (value, low, high, fine) in _places(figure, values):
+        for axes, y, method, (value, low, high, fine) in _list_marks(figure, values):
             decided = fine and direction(low, high) != 0
             colour = mark(order.index(method))["color"] if decided else GREY
             axes.barh(y, value, height=0.7, color=colour, alpha=0.9 if fine else 0.35, linewidth=0)
@@ -79,7 +81,7 @@ def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Pictu
         f"chance alone would rarely make. Grey bars: the interval contains 0, so the method is not distinguishable "
         f"from {reference}. Pale bars have too few patients. {SCALES}"
     )
-    return Picture(f"Gain over {reference}", caption, svg(tall(*_axes_of(values)), alt, draw))
+    return Picture(f"Gain over {reference}", caption, svg(tall(*_groups_and_methods(values)), alt, draw))
 
 
 def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str] = (), part: str = "") -> Picture:
@@ -90,16 +92,18 @@ def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str]
         order: all methods of the run, so that each looks as in the other figures.
         part: which part of the methods this is, if they do not fit in one picture.
     """
-    looks = _looks(scores, order)
+    looks = _line_styles(scores, order)
     areas = {site: {m: float(auc(s)) for m, s in lines.items()} for site, lines in scores.items()}
-    words = [f"{site}: " + ", ".join(f"{m} {_fixed(a)}" for m, a in lines.items()) for site, lines in areas.items()]
+    words = [
+        f"{site}: " + ", ".join(f"{m} {_format_value(a)}" for m, a in lines.items()) for site, lines in areas.items()
+    ]
     alt = "ROC curves by hospital. Areas under the curve: " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
         for axes, (site, lines) in panels(figure, scores, share_y=True):
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
             for method, counts in lines.items():
-                axes.plot(*_corners(*roc(counts)), **looks[method])
+                axes.plot(*_bend_points(*roc(counts)), **looks[method])
             if not any(math.isfinite(area) for area in areas[site].values()):
                 axes.text(0.5, 0.5, "no curve:\none class only", ha="center", va="center")
             axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
@@ -123,7 +127,7 @@ def roc_by_class(
         names: of the classes.
         order, part: as above.
     """
-    shown = {name: {m: one.scores[0, c] for m, one in counts.items()} for c, name in enumerate(names)}
+    shown = {name: {m: model_counts.scores[0, c] for m, model_counts in counts.items()} for c, name in enumerate(names)}
     picture = roc_curves(shown, order=order, part=part)
     caption = "Each class against the rest, on the hospital's own test patients, from histograms of probability."
     return Picture(picture.title, caption, picture.html.replace("ROC curves by hospital", "ROC curves by class"))
@@ -139,16 +143,20 @@ def learning_curves(
     """A value per round, a panel per site and a line per method. curves: site -> method -> curve. Others: as above."""
     from matplotlib.ticker import MaxNLocator  # slow to import
 
-    looks = _looks(curves, order)
+    looks = _line_styles(curves, order)
     words = [
         f"{site}: "
-        + ", ".join(f"{m} {_fixed(c.values[-1])} after round {c.rounds[-1]}" for m, c in lines.items() if c.values)
+        + ", ".join(
+            f"{m} {_format_value(c.values[-1])} after round {c.rounds[-1]}" for m, c in lines.items() if c.values
+        )
         for site, lines in curves.items()
     ]
     tops = {site: top_of(lines) for site, lines in curves.items()}
     cut = {site: cut_off(lines, tops[site]) for site, lines in curves.items()}
     words += [
-        f"{site}: {m} reaches {_fixed(v)}, above the scale" for site, held in cut.items() for m, v in held.items()
+        f"{site}: {m} reaches {_format_value(v)}, above the scale"
+        for site, cut_lines in cut.items()
+        for m, v in cut_lines.items()
     ]
     alt = f"{value.capitalize()} by round and hospital. Last values: " + "; ".join(words) + "."
 
@@ -172,8 +180,10 @@ def learning_curves(
         legend(figure, looks)
 
     caption = f"{value.capitalize()} on each hospital's validation patients, of the model that it would use."
-    if told := [f"{m} at {site} {_fixed(v)}" for site, held in cut.items() for m, v in held.items()]:
-        caption += f" Triangles: above the scale, which follows the other methods; highest: {', '.join(told)}."
+    if cut_texts := [
+        f"{m} at {site} {_format_value(v)}" for site, cut_lines in cut.items() for m, v in cut_lines.items()
+    ]:
+        caption += f" Triangles: above the scale, which follows the other methods; highest: {', '.join(cut_texts)}."
     return Picture(f"Learning curves{part}", caption, svg(wide(len(curves), list(looks)), alt, draw))
 
 
@@ -198,10 +208,10 @@ def note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str]
     """Notes of methods at a site, by round: a panel for each (method, note). order: as above."""
     from matplotlib.ticker import MaxNLocator  # slow to import
 
-    looks = _looks({"": {method: None for method, _ in curves}}, order)
+    looks = _line_styles({"": {method: None for method, _ in curves}}, order)
     words = [
-        f"{method}, {note}: {_fixed(c.values[0])} after round {c.rounds[0]}, "
-        f"{_fixed(c.values[-1])} after {c.rounds[-1]}"
+        f"{method}, {note}: {_format_value(c.values[0])} after round {c.rounds[0]}, "
+        f"{_format_value(c.values[-1])} after {c.rounds[-1]}"
         for (method, note), c in curves.items()
     ]
     shown = {f"{method}\n{note}": (method, curve) for (method, note), curve in curves.items()}
@@ -227,47 +237,52 @@ Values = Mapping[tuple[str, str], tuple[float, float, float, bool]]
 """(group, method) -> value, low, high, assessable."""
 
 
-def _group(row: ScoreRow) -> str:
+def _panel_name(row: ScoreRow) -> str:
+    """The title of the panel in which a row is drawn: its hospital, or "mean"."""
     return row.sites[0] if row.protocol == PRIVATE else "mean"
 
 
 def _values_text(values: Values) -> str:
+    """All values with their intervals, for the alternative text."""
     words = [
-        f"{group}, {method}: {_fixed(value)} ({_fixed(low)} to {_fixed(high)}){'' if fine else ', not assessable'}"
+        f"{group}, {method}: {_format_value(value)} ({_format_value(low)} to {_format_value(high)})"
+        f"{'' if fine else ', not assessable'}"
         for (group, method), (value, low, high, fine) in values.items()
     ]
     return "; ".join(words) + "."
 
 
-def _ordered(rows: Sequence[ScoreRow]) -> list[str]:
+def _list_methods(rows: Sequence[ScoreRow]) -> list[str]:
     """All methods, so that a method looks the same in every figure."""
     return list(dict.fromkeys(row.method for row in rows))
 
 
-def _fixed(value: float) -> str:
+def _format_value(value: float) -> str:
+    """Three decimals; an en dash for a value that is not finite."""
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
-def _axes_of(values: Values) -> tuple[list[str], list[str]]:
+def _groups_and_methods(values: Values) -> tuple[list[str], list[str]]:
+    """The groups and the methods that have values, in order of appearance."""
     return list(dict.fromkeys(group for group, _ in values)), list(dict.fromkeys(method for _, method in values))
 
 
-def _places(figure: Figure, values: Values) -> Iterator[tuple[Axes, int, str, tuple[float, float, float, bool]]]:
+def _list_marks(figure: Figure, values: Values) -> Iterator[tuple[Axes, int, str, tuple[float, float, float, bool]]]:
     """(panel, row, method, value) of everything to draw: a panel for each group, a row for each method."""
-    groups, methods = _axes_of(values)
+    groups, methods = _groups_and_methods(values)
     drawn = dict(zip(groups, rows(figure, groups, methods), strict=True)) if groups else {}
     for (group, method), value in values.items():
         yield drawn[group], methods.index(method), method, value
 
 
-def _looks(shown: Mapping[str, Mapping[str, object]], order: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _line_styles(shown: Mapping[str, Mapping[str, object]], order: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The line style of every method that is shown."""
     methods = {method for lines in shown.values() for method in lines}
     everything = dict.fromkeys([*order, *(method for lines in shown.values() for method in lines)])
     return {method: line(place) for place, method in enumerate(everything) if method in methods}
 
 
-def _corners(fpr: Floats, tpr: Floats) -> tuple[Floats, Floats]:
+def _bend_points(fpr: Floats, tpr: Floats) -> tuple[Floats, Floats]:
     """The points where the line bends."""
     moved = np.r_[True, (np.diff(fpr) != 0) | (np.diff(tpr) != 0)]
     return fpr[moved], tpr[moved]

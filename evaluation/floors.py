@@ -33,11 +33,11 @@ def majority(counts: Counts) -> Counts:
     confusion = np.zeros_like(counts.confusion)
     confusion[..., int(truth[0].argmax())] = truth
     scores = np.zeros_like(counts.scores)
-    bins, held = scores.shape[-1], counts.scores.sum(axis=-1)  # (1 + B, K, 2)
-    for row, (other, this) in enumerate(held[0]):
+    bins, totals = scores.shape[-1], counts.scores.sum(axis=-1)  # (1 + B, K, 2)
+    for row, (other, this) in enumerate(totals[0]):
         share = max(this / max(other + this, 1), 0)
         place = int(cell_of(share)) if counts.scale == ODDS else min(int(share * bins), bins - 1)
-        scores[:, row, :, place] = held[:, row]
+        scores[:, row, :, place] = totals[:, row]
     return replace(counts, scores=scores, confusion=confusion)
 
 
@@ -49,12 +49,12 @@ def mean_mask(masks: ArrayLike, classes: int) -> NDArray[np.int64]:
         masks: (n, *spatial) int, of training images; 0 = background, 1 .. classes - 1.
         classes: with the background.
     """
-    given = np.asarray(masks)
-    shares = np.full((classes, *given.shape[1:]), 0.5)
+    mask_stack = np.asarray(masks)
+    shares = np.full((classes, *mask_stack.shape[1:]), 0.5)
     for c in range(1, classes):
-        of_class = given == c
-        shown = of_class.any(axis=tuple(range(1, given.ndim)))
-        shares[c] = of_class[shown].mean(axis=0) if shown.any() else 0.0
+        is_class = mask_stack == c
+        shown = is_class.any(axis=tuple(range(1, mask_stack.ndim)))
+        shares[c] = is_class[shown].mean(axis=0) if shown.any() else 0.0
     return np.asarray(shares.argmax(axis=0), dtype=np.int64)  # argmax takes the first of equals: half is background
 
 
@@ -64,13 +64,13 @@ def unfloored(rows: Iterable[ScoreRow]) -> list[ScoreRow]:
 
 
 def with_floor(tables: Mapping[str, Table], masks: Mapping[str, Overlaps] | None = None) -> dict[str, Table]:
-    """The tables of all methods, and the baseline at every site where some method was scored at home.
+    """The tables of all methods, and the baseline at every site whose own model of a method was scored there.
 
     masks: the mean mask's overlaps, by site, if methods segment.
     """
-    own: dict[tuple[str, str], Evidence] = {(site, site): found for site, found in (masks or {}).items()}
-    name = MEAN_MASK if own else MAJORITY
+    baseline: dict[tuple[str, str], Evidence] = {(site, site): overlaps for site, overlaps in (masks or {}).items()}
+    name = MEAN_MASK if baseline else MAJORITY
     for table in tables.values():
-        counted = ((pair, found) for pair, found in home(table).items() if isinstance(found, Counts))
-        own.update({pair: majority(found) for pair, found in counted if pair[0] == pair[1]})
-    return {**tables, name: own} if own else dict(tables)
+        counted_pairs = ((pair, evidence) for pair, evidence in home(table).items() if isinstance(evidence, Counts))
+        baseline.update({pair: majority(evidence) for pair, evidence in counted_pairs if pair[0] == pair[1]})
+    return {**tables, name: baseline} if baseline else dict(tables)

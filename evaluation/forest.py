@@ -34,19 +34,23 @@ def forest(
         measure: what is shown.
         least: drawn as a line, if there is one.
     """
-    whole = [*names, *over]
-    words = [f"{model}, {name}: {_told(own.get(name))}" for model, own in scores.items() for name in whole]
+    row_names = [*names, *over]
+    words = [
+        f"{model}, {name}: {_format_score(model_rows.get(name))}"
+        for model, model_rows in scores.items()
+        for name in row_names
+    ]
     alt = f"{measure} by hospital, the worst first. {'; '.join(words)}."
 
     def draw(figure: Figure) -> None:
-        for axes, own in zip(rows(figure, list(scores), whole), scores.values(), strict=True):
+        for axes, model_rows in zip(rows(figure, list(scores), row_names), scores.values(), strict=True):
             if over:
                 axes.axhline(len(names) - 0.5, color=INK, linewidth=0.6, alpha=0.5)
             if least is not None:
                 axes.axvline(least, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
-            worst = next((name for name in names if name in own), None)
-            for y, name in enumerate(whole):
-                row = own.get(name)
+            worst = next((name for name in names if name in model_rows), None)
+            for y, name in enumerate(row_names):
+                row = model_rows.get(name)
                 if row is None or not math.isfinite(row.value):
                     axes.text(0.02, y, "no score", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
                     continue
@@ -63,10 +67,11 @@ def forest(
         "Grey, below the line: what hides the worst hospital."
     )
     caption += "" if least is None else f" Dashed: {least:g}, which every hospital should reach."
-    return Picture(f"{measure} by hospital, worst first", caption, svg(tall(list(scores), whole), alt, draw))
+    return Picture(f"{measure} by hospital, worst first", caption, svg(tall(list(scores), row_names), alt, draw))
 
 
-def _told(row: ScoreRow | None) -> str:
+def _format_score(row: ScoreRow | None) -> str:
+    """A score with its interval; "no score" where there is no row."""
     if row is None:
         return "no score"
     return f"{number(row.value)} ({number(row.low)} to {number(row.high)})"

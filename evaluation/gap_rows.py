@@ -13,8 +13,9 @@ from evaluation.scoring import common_sites, scores
 
 
 class Compared(NamedTuple):
-    """Lines of one method and network. untranslated: it learns from images as they were read. oracle: from the same
-    patients on one scanner, and nothing else differs. others: they differ in images, start, work or calibration.
+    """Lines of one method and network. untranslated: the line that learns from images as they were read. oracle: the
+    line that learns from the same patients on one scanner; nothing else differs. others: lines that differ in images,
+    start, work or calibration.
     """
 
     untranslated: str
@@ -25,31 +26,34 @@ class Compared(NamedTuple):
 def gap_rows(
     tables: Mapping[str, Table], compared: Sequence[Compared], measure: Measure, limits: Limits = STANDARD
 ) -> tuple[GapRow, ...]:
-    """Every line's share of the oracle gap, by every protocol but the public one. At hospitals that did not score all
-    three of a line, its untranslated one and the oracle, there is no share.
+    """Every line's share of the oracle gap, by every protocol but the public one. There is no share at hospitals that
+    did not score all three: the line, its untranslated line and the oracle.
     """
     return tuple(
         row
-        for one in compared
-        if one.untranslated in tables and one.oracle in tables
-        for label in one.others
+        for comparison in compared
+        if comparison.untranslated in tables and comparison.oracle in tables
+        for label in comparison.others
         if label in tables
-        for row in _rows(label, one, tables, measure, limits)
+        for row in _line_gap_rows(label, comparison, tables, measure, limits)
     )
 
 
-def _rows(label: str, one: Compared, tables: Mapping[str, Table], measure: Measure, limits: Limits) -> Iterator[GapRow]:
-    kept = common_sites([home(tables[name]) for name in (label, one.untranslated, one.oracle)])
-    if not kept[0]:
+def _line_gap_rows(
+    label: str, comparison: Compared, tables: Mapping[str, Table], measure: Measure, limits: Limits
+) -> Iterator[GapRow]:
+    """The gap rows of one line, one for each protocol and set of hospitals."""
+    common_tables = common_sites([home(tables[name]) for name in (label, comparison.untranslated, comparison.oracle)])
+    if not common_tables[0]:
         return
-    ours, raw, best = (dict(_by_key(table, measure, limits)) for table in kept)
+    ours, raw, best = (dict(_scores_by_key(table, measure, limits)) for table in common_tables)
     for key, score in ours.items():
         gained, gap = gain(score, raw[key], measure, limits=limits), gain(best[key], raw[key], measure, limits=limits)
         share, why = share_in_copies(gained.copies, gap.copies, limits.level)
         yield GapRow(
             label,
-            one.untranslated,
-            one.oracle,
+            comparison.untranslated,
+            comparison.oracle,
             key[0],
             score.sites,
             measure.name,
@@ -64,7 +68,9 @@ def _rows(label: str, one: Compared, tables: Mapping[str, Table], measure: Measu
         )
 
 
-def _by_key(table: Table, measure: Measure, limits: Limits) -> Iterator[tuple[tuple[str, tuple[str, ...]], Score]]:
+def _scores_by_key(
+    table: Table, measure: Measure, limits: Limits
+) -> Iterator[tuple[tuple[str, tuple[str, ...]], Score]]:
     """Scores of hospitals' own models on their own patients."""
-    own = {pair: found for pair, found in table.items() if pair[0] == pair[1]}
-    return (((protocol, score.sites), score) for protocol, score in scores(own, measure, limits=limits))
+    private_table = {pair: evidence for pair, evidence in table.items() if pair[0] == pair[1]}
+    return (((protocol, score.sites), score) for protocol, score in scores(private_table, measure, limits=limits))

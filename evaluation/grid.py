@@ -17,8 +17,8 @@ def by_column(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
 
 @dataclass(frozen=True)
 class Held:
-    """The test patients of a column, over all methods that have a score there: each the least and the most of them.
-    masks: it is a score of masks. assessable: one of the scores is.
+    """The test patients of a column, over all methods that have a score there: each number is given as the smallest and
+    the largest over methods. masks: the scores are of masks. assessable: at least one score is.
     """
 
     patients: tuple[int, int]
@@ -31,23 +31,24 @@ class Held:
 
 def held(rows: Sequence[ScoreRow]) -> dict[tuple[str, str], Held]:
     """(measure, column) -> its test patients, whichever methods were scored there."""
-    found: dict[tuple[str, str], list[ScoreRow]] = {}
+    groups: dict[tuple[str, str], list[ScoreRow]] = {}
     for row in rows:
-        found.setdefault((row.measure, column_of(row)), []).append(row)
+        groups.setdefault((row.measure, column_of(row)), []).append(row)
     return {
         key: Held(
-            _ends([row.patients for row in own]),
-            _ends([row.positives for row in own]),
-            _ends([row.negatives for row in own]),
-            _ends([row.positive_patients for row in own]),
-            any(row.defined is not None for row in own),
-            any(row.assessable for row in own),
+            _min_and_max([row.patients for row in group]),
+            _min_and_max([row.positives for row in group]),
+            _min_and_max([row.negatives for row in group]),
+            _min_and_max([row.positive_patients for row in group]),
+            any(row.defined is not None for row in group),
+            any(row.assessable for row in group),
         )
-        for key, own in found.items()
+        for key, group in groups.items()
     }
 
 
-def _ends(values: Sequence[int]) -> tuple[int, int]:
+def _min_and_max(values: Sequence[int]) -> tuple[int, int]:
+    """The smallest and the largest value."""
     return min(values), max(values)
 
 
@@ -63,16 +64,18 @@ def decided(rows: Sequence[ScoreRow], measure: str) -> dict[str, tuple[int, int,
     for row in rows:
         if row.protocol == PRIVATE and row.measure == measure and math.isfinite(row.gain):
             gains.setdefault(row.method, []).append(direction(row.gain_low, row.gain_high))
-    return {m: (found.count(1), found.count(-1), len(found)) for m, found in gains.items()}
+    return {m: (signs.count(1), signs.count(-1), len(signs)) for m, signs in gains.items()}
 
 
 def column_of(row: ScoreRow | GapRow) -> str:
-    """Its place in a table: a test site, or "/" and a protocol over sites."""
+    """The column of a row in a table: a test site, or "/" and a protocol over sites."""
     return row.sites[0] if row.protocol in AT_ONE else f"/{row.protocol}"
 
 
 def weak_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
-    """One row per site whose scores are not assessable, without those that lack values, whose cell says so."""
+    """One row per site whose scores are not assessable. Rows with patients without a value are left out: their cell
+    says so.
+    """
     poor = (row for row in rows if row.protocol == PRIVATE and not row.assessable)
     weak = {row.sites[0]: row for row in poor if row.defined is None or row.defined >= row.positive_patients}
     return [weak[site] for site in sorted(weak)]

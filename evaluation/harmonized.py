@@ -1,7 +1,7 @@
 """What harmonization did, in the first sentences of a page: what acted and what it is worth, what was refused and why.
 
-The share of the oracle gap that a line closes (`evaluation.gap_rows`) is told where patients can be imaged by another
-scanner, in simulations; the gain at hospitals outside wherever there are any.
+The share of the oracle gap that a line closes (`evaluation.gap_rows`) is known only in simulations, where patients can
+be imaged by another scanner; the gain at outside hospitals is given wherever there are any.
 """
 
 from __future__ import annotations
@@ -30,29 +30,36 @@ def harmonized(
     """The sentences; none without harmonization. spaces: method -> space of images. untreated: as in `RunPage`."""
     if harmony is None:
         return ()
-    return (*_worth(shares), *_beyond(outside, untreated), *_refused(harmony, spaces))
+    return (
+        *_describe_worth(shares),
+        *_describe_outside_gains(outside, untreated),
+        *_describe_refusals(harmony, spaces),
+    )
 
 
 def whole(shares: Sequence[GapRow]) -> list[GapRow]:
     """The rows over all hospitals, or of the only one: the mean if there is one."""
-    held = {row.protocol for row in shares}
-    chosen = next((name for name in (PRIVATE_MEAN, OVERALL, PRIVATE) if name in held), "")
-    return [row for row in shares if row.protocol == chosen]
+    protocols = {row.protocol for row in shares}
+    protocol = next((name for name in (PRIVATE_MEAN, OVERALL, PRIVATE) if name in protocols), "")
+    return [row for row in shares if row.protocol == protocol]
 
 
-def _worth(shares: Sequence[GapRow]) -> Iterator[str]:
+def _describe_worth(shares: Sequence[GapRow]) -> Iterator[str]:
+    """One sentence for each untranslated line: the oracle gap over it, and the shares or gains of its lines."""
     rows = whole(shares)
     for raw in dict.fromkeys(row.untranslated for row in rows):
-        own = [row for row in rows if row.untranslated == raw]
-        first = own[0]
-        gap = _between(first.gap, first.gap_low, first.gap_high)
-        there = f"The same patients on one scanner ({first.oracle}) would gain {gap} {first.measure} over {raw}"
-        closed = [f"{row.method} {told(row)}" for row in own if not row.why]
+        line_rows = [row for row in rows if row.untranslated == raw]
+        first = line_rows[0]
+        gap = _format_gain(first.gap, first.gap_low, first.gap_high)
+        opening = f"The same patients on one scanner ({first.oracle}) would gain {gap} {first.measure} over {raw}"
+        closed = [f"{row.method} {told(row)}" for row in line_rows if not row.why]
         if closed:
-            yield f"{there}. Of this gap are closed: {'; '.join(closed)}."
+            yield f"{opening}. Of this gap are closed: {'; '.join(closed)}."
         else:
-            gains = "; ".join(f"{row.method} {_between(row.gain, row.gain_low, row.gain_high)}" for row in own)
-            yield f"{there}; {first.why}, so no share of it can be told. Gains over {raw}: {gains}."
+            gains = "; ".join(
+                f"{row.method} {_format_gain(row.gain, row.gain_low, row.gain_high)}" for row in line_rows
+            )
+            yield f"{opening}; {first.why}, so no share of it can be told. Gains over {raw}: {gains}."
 
 
 def told(row: GapRow) -> str:
@@ -62,15 +69,17 @@ def told(row: GapRow) -> str:
     return f"{hundredths(row.share)} ({hundredths(row.share_low)} to {hundredths(row.share_high)})"
 
 
-def _between(value: float, low: float, high: float) -> str:
+def _format_gain(value: float, low: float, high: float) -> str:
+    """A gain with its interval."""
     return f"{signed(value)} ({signed(low)} to {signed(high)})"
 
 
-def _beyond(outside: Sequence[ScoreRow], untreated: str) -> Iterator[str]:
+def _describe_outside_gains(outside: Sequence[ScoreRow], untreated: str) -> Iterator[str]:
+    """The gains at outside hospitals over `untreated`, in one sentence; nothing if there are none."""
     measure = outside[0].measure if outside else ""
     protocol = OUTSIDE_MEAN if any(row.protocol == OUTSIDE_MEAN for row in outside) else OUTSIDE
     gains = [
-        f"{row.method} {_between(row.gain, row.gain_low, row.gain_high)}"
+        f"{row.method} {_format_gain(row.gain, row.gain_low, row.gain_high)}"
         for row in outside
         if row.protocol == protocol and row.measure == measure and row.method != untreated and math.isfinite(row.gain)
     ]
@@ -78,12 +87,13 @@ def _beyond(outside: Sequence[ScoreRow], untreated: str) -> Iterator[str]:
         yield f"Hospitals outside gain over {untreated}, in {measure}: {'; '.join(gains)}."
 
 
-def _refused(harmony: Harmony, spaces: Mapping[str, str]) -> Iterator[str]:
+def _describe_refusals(harmony: Harmony, spaces: Mapping[str, str]) -> Iterator[str]:
+    """One sentence for each refused space with its hospitals and reasons, and then the remedy."""
     refused = [row for row in harmony.rows if row.vetoed]
     for space in dict.fromkeys(row.space for row in refused):
         by = "; ".join(f"{row.site} ({', '.join(row.reasons)})" for row in refused if row.space == space)
-        learns = [method for method, own in spaces.items() if own == space]
-        there = f"{' and '.join(learns)} learns there from" if learns else "methods there learn from"
-        yield f"The translation {space} is refused at {by}: {there} images as they were read."
+        learns = [method for method, method_space in spaces.items() if method_space == space]
+        source = f"{' and '.join(learns)} learns there from" if learns else "methods there learn from"
+        yield f"The translation {space} is refused at {by}: {source} images as they were read."
     if refused:
         yield REMEDY

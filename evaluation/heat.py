@@ -29,9 +29,9 @@ TICKS = 20  # labels along an axis
 
 
 def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, measure: str, method: str) -> Picture:
-    """Heat map of `protocols.matrix`: the model of each site (rows) on the patients of each site (columns)."""
-    told = [f"{m} on {t} {number(float(values[i, j]))}" for i, m in enumerate(models) for j, t in enumerate(tests)]
-    alt = f"{measure} of {method}: " + "; ".join(told) + "."
+    """Heat map of `protocols.score_matrix`: the model of each site (rows) on the patients of each site (columns)."""
+    parts = [f"{m} on {t} {number(float(values[i, j]))}" for i, m in enumerate(models) for j, t in enumerate(tests)]
+    alt = f"{measure} of {method}: " + "; ".join(parts) + "."
     low, high = (0.5, 1.0) if np.isnan(values).all() or np.nanmin(values) >= 0.5 else (float(np.nanmin(values)), 1.0)
 
     def draw(figure: Figure) -> None:
@@ -39,17 +39,17 @@ def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, meas
         axes.set(xlabel="tested on the patients of", ylabel="model of")
 
     caption = "The diagonal is private testing; a column shows which hospitals' models suit these patients."
-    return Picture(f"Cross-site generalization: {method}", caption, svg(_size(models, tests), alt, draw))
+    return Picture(f"Cross-site generalization: {method}", caption, svg(_figure_size(models, tests), alt, draw))
 
 
 def between_sites(sites: Sequence[str], values: Floats, name: str, method: str) -> Picture:
-    """A matrix (K, K) that the coordinator holds after the last round: of each site (row) about each (column)."""
-    told = [
-        f"{one} from {other} {number(float(value))}"
-        for one, row in zip(sites, values, strict=True)
+    """A matrix (K, K) of the coordinator after the last round: what each site (row) takes from each site (column)."""
+    parts = [
+        f"{site} from {other} {number(float(value))}"
+        for site, row in zip(sites, values, strict=True)
         for other, value in zip(sites, row, strict=True)
     ]
-    alt = f"{name} of {method} between hospitals: " + "; ".join(told) + "."
+    alt = f"{name} of {method} between hospitals: " + "; ".join(parts) + "."
 
     def draw(figure: Figure) -> None:
         axes = _draw_cells(figure, sites, sites, values, _range(values), name)
@@ -59,7 +59,7 @@ def between_sites(sites: Sequence[str], values: Floats, name: str, method: str) 
         "How much each hospital (row) takes from each (column), as the coordinator knows it after the last round. "
         "Notes that hospitals do not send, as APPLE's relationships, are on their own pages only."
     )
-    return Picture(f"{method}: {name} between hospitals", caption, svg(_size(sites, sites), alt, draw))
+    return Picture(f"{method}: {name} between hospitals", caption, svg(_figure_size(sites, sites), alt, draw))
 
 
 def over_rounds(sites: Sequence[str], rounds: Sequence[int], values: Floats, name: str, method: str) -> Picture:
@@ -70,11 +70,11 @@ def over_rounds(sites: Sequence[str], rounds: Sequence[int], values: Floats, nam
     alt += f"Round {rounds[-1]}: {', '.join(last)}."
 
     def draw(figure: Figure) -> None:
-        axes = _draw_cells(figure, sites, [str(one) for one in rounds], values, _range(values), name)
+        axes = _draw_cells(figure, sites, [str(round_) for round_ in rounds], values, _range(values), name)
         axes.set_xlabel("round")
 
     caption = f"{name} that this hospital gives each hospital, itself among them, after each round."
-    return Picture(f"{method}: {name} by round", caption, svg(_size(sites, rounds), alt, draw))
+    return Picture(f"{method}: {name} by round", caption, svg(_figure_size(sites, rounds), alt, draw))
 
 
 def mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, spread: Floats, label: str) -> Picture:
@@ -96,7 +96,7 @@ def mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, sprea
         f"1/{len(experts)}, the start; coefficients are between 0 and 1 and need not sum to 1. Between images "
         f"they have a standard deviation of at most {float(spread.max()):.2g}."
     )
-    return Picture(f"{label}: how models are mixed", caption, svg(_size(layers, experts, LOW_ROW), alt, draw))
+    return Picture(f"{label}: how models are mixed", caption, svg(_figure_size(layers, experts, LOW_ROW), alt, draw))
 
 
 def _draw_cells(
@@ -117,14 +117,14 @@ def _draw_cells(
     axes, (low, high) = figure.subplots(), limits
     painted = matplotlib.colormaps[colours or ("PuOr_r" if low < 0 else "cividis")]
     image = axes.imshow(values, cmap=painted, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
-    if _room(rows, columns) >= FITS:
+    if _cell_width(rows, columns) >= FITS:
         for i, j in np.ndindex(values.shape):
             red, green, blue, _ = painted(image.norm(values[i, j]))
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
             ink = INK if math.isnan(values[i, j]) else "#ffffff" if dark else "#111111"
             axes.text(j, i, number(float(values[i, j])), ha="center", va="center", color=ink)
     step = 1 if not columns[0].isdigit() else math.ceil(len(columns) / TICKS)
-    crowded = max(map(len, columns)) * CHARACTER > _room(rows, columns) * step
+    crowded = max(map(len, columns)) * CHARACTER > _cell_width(rows, columns) * step
     axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=60 if crowded else 0)
     axes.set_yticks(range(len(rows)), rows)
     axes.spines[:].set_visible(False)
@@ -139,16 +139,17 @@ def _range(values: Floats) -> tuple[float, float]:
     return (-top if finite.size and finite.min() < 0 else 0.0), top
 
 
-def _edge(rows: Sequence[str]) -> float:
-    """Inches beside the cells: the names of the rows, and the colour bar."""
+def _margin_width(rows: Sequence[str]) -> float:
+    """Inches next to the cells, for the names of the rows and the colour bar."""
     return 1.7 + CHARACTER * max(map(len, rows))
 
 
-def _room(rows: Sequence[str], columns: Sequence[object]) -> float:
+def _cell_width(rows: Sequence[str], columns: Sequence[object]) -> float:
     """Width of a cell in inches."""
-    return min(CELL, (WIDTH - _edge(rows)) / len(columns))
+    return min(CELL, (WIDTH - _margin_width(rows)) / len(columns))
 
 
-def _size(rows: Sequence[str], columns: Sequence[object], row: float = ROW) -> tuple[float, float]:
-    room = _room(rows, columns)
-    return _edge(rows) + max(1.2, room * len(columns)), 1.3 + (row if room >= FITS else ROW / 2) * len(rows)
+def _figure_size(rows: Sequence[str], columns: Sequence[object], row: float = ROW) -> tuple[float, float]:
+    """Width and height of a figure in inches; rows are thin where a cell cannot hold a number."""
+    room = _cell_width(rows, columns)
+    return _margin_width(rows) + max(1.2, room * len(columns)), 1.3 + (row if room >= FITS else ROW / 2) * len(rows)

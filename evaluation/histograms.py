@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 BINS = 1024
 TOLERANCE = 1e-3  # how far a row of probabilities may sum from 1: half precision is enough
 PACKED = ("class_patients", "columns", "confusion", "patients", "scores", "shape")
-LARGEST = 2**28  # elements of `scores` once unpacked: a received shape must not fill the memory
+LARGEST = 2**28  # elements of the scores once unpacked: a received shape must not fill the memory
 Scale: TypeAlias = Literal["probability", "odds"]
 PROBABILITY: Scale = "probability"
 ODDS: Scale = "odds"
@@ -88,7 +88,7 @@ def count(
         labels: (n,) int, the true class of each image.
         probabilities: (n, C), rows sum to 1. Probability p falls into bin min(floor(p * bins), bins - 1), so that 0.5
             is an edge for an even number of bins.
-        patients: (n,) int, whose image it is.
+        patients: (n,) int, the patient of each image.
         copies: B, how often the patients are drawn again.
         seed: with `site` and the set of patients it fixes the draws, whatever the model: models are compared pair by
             pair.
@@ -108,9 +108,9 @@ def count(
     bin_ = np.minimum((p[:, shown] * bins).astype(np.int64), bins - 1)
     this = (y[:, None] == np.array(shown)).astype(np.int64)
     column = (np.arange(len(shown)) * 2 + this) * bins + bin_
-    scores = _tally(patient[:, None], column, weights, len(shown) * 2 * bins)
+    scores = _tally_weighted(patient[:, None], column, weights, len(shown) * 2 * bins)
     predicted = (p[:, 1] >= 0.5).astype(np.int64) if classes == 2 else p.argmax(axis=1)
-    confusion = _tally(patient, y * classes + predicted, weights, classes * classes)
+    confusion = _tally_weighted(patient, y * classes + predicted, weights, classes * classes)
     return Counts(
         scores.reshape(copies + 1, len(shown), 2, bins),
         confusion.reshape(copies + 1, classes, classes),
@@ -121,7 +121,7 @@ def count(
 
 def add(counts: Sequence[Counts]) -> Counts:
     """Pool sites: samples and copies are summed pairwise, so a pooled copy draws patients within each site.
-    If some are noised, and so on the scale of the odds, the others are brought onto it.
+    If some counts are noised, and so on the scale of the odds, the other counts are converted to it.
 
     Raises:
         ValueError: there is nothing to pool, or the counts differ in copies, classes or bins.
@@ -130,8 +130,8 @@ def add(counts: Sequence[Counts]) -> Counts:
         counts = [on_odds(c) for c in counts]
     shapes = {(c.scores.shape, c.confusion.shape) for c in counts}
     if len(shapes) != 1:
-        found = ", ".join(f"scores {a} with confusion {b}" for a, b in sorted(shapes)) or "none"
-        raise ValueError(f"counts to pool must agree in copies, classes and bins; found: {found}")
+        shapes_text = ", ".join(f"scores {a} with confusion {b}" for a, b in sorted(shapes)) or "none"
+        raise ValueError(f"counts to pool must agree in copies, classes and bins; found: {shapes_text}")
     return Counts(
         np.sum([c.scores for c in counts], axis=0),
         np.sum([c.confusion for c in counts], axis=0),
@@ -176,7 +176,7 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Counts:
     Raises:
         ValueError: naming everything that keeps the tensors from being counts.
     """
-    if wrong := _malformed(tensors):
+    if wrong := _find_format_problems(tensors):
         raise ValueError("these tensors are no counts: " + "; ".join(wrong))
     arrays = {name: tensors[name].numpy().astype(np.int64) for name in PACKED}
     shape = tuple(int(n) for n in arrays["shape"])
@@ -210,7 +210,7 @@ def draws(patients: Ints, copies: int, seed: int, site: str) -> Ints:
     return np.bincount(drawn.ravel(), minlength=copies * number).reshape(copies, number)
 
 
-def _tally(patient: Ints, column: Ints, weights: Ints, width: int) -> Ints:
+def _tally_weighted(patient: Ints, column: Ints, weights: Ints, width: int) -> Ints:
     """(1 + B, width): how often each column occurs, each patient counted as often as it is in the copy."""
     from scipy import sparse  # slow to import
 
@@ -221,7 +221,7 @@ def _tally(patient: Ints, column: Ints, weights: Ints, width: int) -> Ints:
 
 
 def complaints(y: NDArray[np.generic], p: Floats, who: NDArray[np.generic], copies: int, bins: int) -> list[str]:
-    """Everything that is wrong with the arguments of `count`."""
+    """Everything that is wrong with the arguments of `count_scores`."""
     wrong = []
     if copies < 0:
         wrong.append(f"copies is {copies}, allowed is 0 or more")
@@ -243,7 +243,7 @@ def complaints(y: NDArray[np.generic], p: Floats, who: NDArray[np.generic], copi
     return wrong
 
 
-def _malformed(tensors: Mapping[str, Tensor]) -> list[str]:
+def _find_format_problems(tensors: Mapping[str, Tensor]) -> list[str]:
     """Problems that are visible before unpacking."""
     if set(tensors) != set(PACKED):
         return [f"found {sorted(tensors)}, needed is {list(PACKED)}"]

@@ -36,7 +36,7 @@ def percentile_interval(copies: Floats, *, level: float = 0.95) -> Estimate:
     Raises:
         ValueError: the level, or the shape of `copies`, is not allowed.
     """
-    _check(level)
+    _check_level(level)
     if copies.ndim != 1 or len(copies) < 1:
         raise ValueError(f"copies have shape {copies.shape}, needed is (1 + B,)")
     value, drawn = float(copies[0]), copies[1:]
@@ -56,7 +56,7 @@ def t_interval(runs: Sequence[float], *, level: float = 0.95) -> Estimate:
     """
     from scipy import stats  # slow to import
 
-    _check(level)
+    _check_level(level)
     if not runs or not all(math.isfinite(run) for run in runs):
         raise ValueError(f"runs are {list(runs)}, needed is at least one, all finite; leave failed runs out by name")
     mean, n = float(np.mean(runs)), len(runs)
@@ -66,6 +66,7 @@ def t_interval(runs: Sequence[float], *, level: float = 0.95) -> Estimate:
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def _check(level: float) -> None:
+def _check_level(level: float) -> None:
+    """Raises ValueError if the level is not between 0 and 1."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}, allowed is above 0 and below 1, for instance 0.95")

@@ -16,7 +16,7 @@ from evaluation.histograms import Floats, Ints
 from evaluation.metrics import auc
 from evaluation.scale import CELLS
 
-SURE = (0.02, 0.98)  # AUC, between which a slope is told
+SURE = (0.02, 0.98)  # an AUC is clipped to this range before its slope is computed
 SIGN = np.array([[-0.5], [0.5]])  # (other, this) class
 
 
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
 
 def layout(density: Floats, edges: Ints) -> Layout:
-    """Of a density (CELLS,) and the edges of its bins (bins - 1,)."""
+    """The layout for a density (CELLS,) and the edges of its bins (bins - 1,)."""
     from scipy.special import ndtri  # slow to import
 
     total, even = max(float(density.sum()), 1e-9), 1e-9  # so that bins that the tree holds empty have a shape
@@ -45,7 +45,7 @@ def layout(density: Floats, edges: Ints) -> Layout:
 
 
 def laid_out(pairs: Floats, row: Layout) -> Floats:
-    """(..., 2, CELLS) of (..., 2, bins) patients of (other, this) class: each bin keeps what it has."""
+    """Spread patients (..., 2, bins) of (other, this) class over cells (..., 2, CELLS); the sum of each bin stays."""
     sizes = np.diff(np.append(row.starts, CELLS))
     lean = SIGN * slope(pairs)[..., None, None] * (row.normal - np.repeat(row.middle, sizes))
     weight = row.density * np.exp(np.clip(lean, -30, 30))
@@ -59,6 +59,6 @@ def slope(pairs: Floats) -> Floats:
     """
     from scipy.special import ndtri  # slow to import
 
-    apart = np.sqrt(2) * ndtri(np.clip(np.nan_to_num(auc(pairs), nan=0.5), *SURE))
+    separation = np.sqrt(2) * ndtri(np.clip(np.nan_to_num(auc(pairs), nan=0.5), *SURE))
     this = pairs[..., 1, :].sum(axis=-1) / np.maximum(pairs.sum(axis=(-2, -1)), 1e-9)
-    return np.asarray(apart * np.sqrt(1 + this * (1 - this) * apart**2), dtype=np.float64)
+    return np.asarray(separation * np.sqrt(1 + this * (1 - this) * separation**2), dtype=np.float64)

@@ -19,7 +19,7 @@ Records: TypeAlias = Literal["none", "left", "unknown"]
 class Left:
     """What left a hospital in response to one request. content: what it is; brief: in a few words, empty for counts and
     digests. epsilon: a text, because ∞ is explained in words; without a statement there is no guarantee. records:
-    whether patients' own images, labels or records left, and `of_patients`, in words, which would.
+    whether patients' own images, labels or records left. of_patients: which of them these are, in words.
     """
 
     site: str
@@ -54,23 +54,24 @@ def spent(statement: Statement) -> str:
 
 def totals(left: Sequence[Left], statements: Sequence[Statement]) -> list[Total]:
     """The total of each hospital, in order of appearance."""
-    whole, by_site = {one.site: (spent(one),) for one in statements}, _by_site(left)
+    spent_by_site, by_site = {statement.site: (spent(statement),) for statement in statements}, _group_by_site(left)
     return [
         Total(
             site,
-            sum(e.messages for e in own),
-            sum(e.bytes for e in own),
-            whole.get(site) or tuple(dict.fromkeys(e.epsilon for e in own)),
+            sum(e.messages for e in entries),
+            sum(e.bytes for e in entries),
+            spent_by_site.get(site) or tuple(dict.fromkeys(e.epsilon for e in entries)),
         )
-        for site, own in by_site.items()
+        for site, entries in by_site.items()
     ]
 
 
-def _by_site(left: Iterable[Left]) -> dict[str, list[Left]]:
-    found = dict[str, list[Left]]()
+def _group_by_site(left: Iterable[Left]) -> dict[str, list[Left]]:
+    """The entries of each hospital, in order of appearance."""
+    entries_by_site = dict[str, list[Left]]()
     for entry in left:
-        found.setdefault(entry.site, []).append(entry)
-    return found
+        entries_by_site.setdefault(entry.site, []).append(entry)
+    return entries_by_site
 
 
 class OfPatients(NamedTuple):
@@ -83,17 +84,19 @@ class OfPatients(NamedTuple):
 
 
 def of_patients(left: Iterable[Left]) -> tuple[OfPatients, ...]:
-    """Read from the ledgers' entries, because the settings of this run would not show what an earlier run released."""
-    found = dict[tuple[str, str, Records], dict[str, None]]()
+    """Patients' own data that left, by request. Read from the ledgers' entries, because the settings of this run would
+    not show what an earlier run released.
+    """
+    sites_by_record = dict[tuple[str, str, Records], dict[str, None]]()
     for entry in left:
         if entry.messages and entry.records != "none":
-            found.setdefault((entry.request, entry.of_patients, entry.records), {})[entry.site] = None
-    return tuple(OfPatients(*what, tuple(sites)) for what, sites in found.items())
+            sites_by_record.setdefault((entry.request, entry.of_patients, entry.records), {})[entry.site] = None
+    return tuple(OfPatients(*what, tuple(sites)) for what, sites in sites_by_record.items())
 
 
 @dataclass(frozen=True)
 class Departure:
-    """What left several hospitals alike. epsilon: in a few words. said: sentences."""
+    """What left a group of hospitals with equal sentences. epsilon: in a few words. said: the sentences."""
 
     sites: tuple[str, ...]
     epsilon: str
@@ -101,34 +104,42 @@ class Departure:
 
 
 def departures(left: Sequence[Left], statements: Sequence[Statement], words: Words) -> tuple[Departure, ...]:
-    """Hospitals with equal sentences are grouped, in order of appearance."""
-    stated, found = {one.site: one for one in statements}, dict[tuple[str, tuple[str, ...]], list[str]]()
-    for site, entries in _by_site(left).items():
-        own = [entry for entry in entries if entry.messages]
-        what = _what(own, words)
-        key = (_epsilon(stated.get(site), own), (what, *_guarantee(stated.get(site))))
-        found.setdefault(key, []).append(site)
-    return tuple(Departure(tuple(sites), epsilon, said) for (epsilon, said), sites in found.items())
+    """What left, for groups of hospitals with equal sentences, in order of appearance."""
+    statement_by_site, sites_by_text = (
+        {statement.site: statement for statement in statements},
+        dict[tuple[str, tuple[str, ...]], list[str]](),
+    )
+    for site, entries in _group_by_site(left).items():
+        sent_entries = [entry for entry in entries if entry.messages]
+        what = _describe_content(sent_entries, words)
+        key = (
+            _describe_epsilon(statement_by_site.get(site), sent_entries),
+            (what, *_describe_guarantee(statement_by_site.get(site))),
+        )
+        sites_by_text.setdefault(key, []).append(site)
+    return tuple(Departure(tuple(sites), epsilon, sentences) for (epsilon, sentences), sites in sites_by_text.items())
 
 
-def _what(own: Sequence[Left], words: Words) -> str:
-    patients = of_patients(own)
-    kinds = list(dict.fromkeys(entry.brief for entry in own if entry.brief and entry.records != "left"))
-    kinds += [one.what.replace("examples", words.examples) for one in patients if one.records == "left"]
-    if not own:
+def _describe_content(entries: Sequence[Left], words: Words) -> str:
+    """What the entries contain, in a sentence."""
+    patients = of_patients(entries)
+    kinds = list(dict.fromkeys(entry.brief for entry in entries if entry.brief and entry.records != "left"))
+    kinds += [record.what.replace("examples", words.examples) for record in patients if record.records == "left"]
+    if not entries:
         return "Nothing."
     listed = ", ".join([*kinds, "counts and digests"])
     end = "" if patients else "; no patient's image, label or record"
     return f"{listed[0].upper()}{listed[1:]}{end}."
 
 
-def _epsilon(statement: Statement | None, own: Sequence[Left]) -> str:
-    if not own:
+def _describe_epsilon(statement: Statement | None, entries: Sequence[Left]) -> str:
+    """The privacy loss of the entries in a few words."""
+    if not entries:
         return "nothing left"
     return UNBOUNDED if statement is None else spent(statement)
 
 
-def _guarantee(statement: Statement | None) -> tuple[str, ...]:
+def _describe_guarantee(statement: Statement | None) -> tuple[str, ...]:
     """The guarantee for one patient, and the replies that it covers."""
     if statement is None:
         return ("No privacy statement was made.",)

@@ -16,22 +16,22 @@ SHOWN = 9
 
 def ranked(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     """All hospitals with scores of their own, from the lowest to the highest mean over methods of the measure that
-    compares models; first those without a value, then those that are not assessable. Baselines that see no image have
-    no part in the mean: they tell how many patients are positive, not how well a hospital is served.
+    compares models; first those without a value, then those that are not assessable. Baselines that see no image are
+    left out of the mean: they show how many patients are positive, not how well a hospital is served.
     """
-    own: dict[str, list[ScoreRow]] = {row.sites[0]: [] for row in _own(rows)}
-    for row in _own(rows):
+    rows_by_site: dict[str, list[ScoreRow]] = {row.sites[0]: [] for row in _private_rows(rows)}
+    for row in _private_rows(rows):
         if row.method not in FLOORS:
-            own[row.sites[0]].append(row)
+            rows_by_site[row.sites[0]].append(row)
 
     def place(site: str) -> tuple[int, float, str]:
-        found = [row for row in own[site] if math.isfinite(row.value)]
-        sure = [row for row in found if row.assessable]
-        if not found:
+        valued_rows = [row for row in rows_by_site[site] if math.isfinite(row.value)]
+        sure = [row for row in valued_rows if row.assessable]
+        if not valued_rows:
             return 0, 0.0, site
-        return (2 if sure else 1), statistics.fmean(row.value for row in sure or found), site
+        return (2 if sure else 1), statistics.fmean(row.value for row in sure or valued_rows), site
 
-    return tuple(sorted(own, key=place))
+    return tuple(sorted(rows_by_site, key=place))
 
 
 def in_figures(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
@@ -41,24 +41,24 @@ def in_figures(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     order = ranked(rows)
     if len(order) <= READABLE:
         return order
-    valued = {row.sites[0] for row in _own(rows) if math.isfinite(row.value) and row.method not in FLOORS}
-    kept = [site for site in order if site in valued] or list(order)
-    steps = min(SHOWN, len(kept))
-    return tuple(dict.fromkeys(kept[round(i * (len(kept) - 1) / max(1, steps - 1))] for i in range(steps)))
+    valued = {row.sites[0] for row in _private_rows(rows) if math.isfinite(row.value) and row.method not in FLOORS}
+    candidates = [site for site in order if site in valued] or list(order)
+    steps = min(SHOWN, len(candidates))
+    return tuple(dict.fromkeys(candidates[round(i * (len(candidates) - 1) / max(1, steps - 1))] for i in range(steps)))
 
 
-def _own(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
+def _private_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
     """Scores of one hospital each, by the measure that compares models."""
     measure = primary(rows)
     return [row for row in rows if row.protocol == PRIVATE and row.measure == measure]
 
 
 def beyond_figures(rows: Sequence[ScoreRow]) -> str:
-    """What a figure of some hospitals says of the others; empty where all are shown."""
-    order, some = ranked(rows), in_figures(rows)
-    if len(some) == len(order):
+    """A sentence on how many hospitals a figure shows, and which; empty if it shows all."""
+    order, shown = ranked(rows), in_figures(rows)
+    if len(shown) == len(order):
         return ""
     return (
-        f" {len(some)} of {len(order)} hospitals with scores, at equal steps from the lowest to the highest "
-        f"{primary(rows)} (mean over methods, without baselines): {', '.join(some)}. The tables have all."
+        f" {len(shown)} of {len(order)} hospitals with scores, at equal steps from the lowest to the highest "
+        f"{primary(rows)} (mean over methods, without baselines): {', '.join(shown)}. The tables have all."
     )

@@ -31,7 +31,7 @@ def point_map(real: Points, made: Points, *, title: str) -> Picture:
 
 
 def shared_map(groups: Mapping[str, Points], *, title: str) -> Picture:
-    """Images that no patient's page is needed for: shared synthetic ones beside public ones. groups: (n, 2) by name.
+    """Shared synthetic images and public images, which may be on the coordinator's page. groups: (n, 2) by name.
 
     Raises:
         ValueError: points have another shape.
@@ -40,20 +40,21 @@ def shared_map(groups: Mapping[str, Points], *, title: str) -> Picture:
         f"{READ} No hospital's own images are among them: these stay there, and its own page shows them. Shared images "
         "far from all public ones have what the prior does not draw; such as lie in one heap are hardly different."
     )
-    return Picture(title, caption, scattered(groups, _counted(groups)))
+    return Picture(title, caption, scattered(groups, _describe_groups(groups)))
 
 
 def space_map(groups: Mapping[str, Points], *, title: str) -> Picture:
-    """A hospital's images as read and translated, beside the shared ones, for its own page. groups: (n, 2) by name.
+    """A hospital's images as read and translated, with the shared images, for its own page. groups: (n, 2) by name.
 
     Raises:
         ValueError: points have another shape.
     """
     caption = f"{READ} A translation that works moves this hospital's images among the shared ones."
-    return Picture(title, caption, scattered(groups, _counted(groups)))
+    return Picture(title, caption, scattered(groups, _describe_groups(groups)))
 
 
-def _counted(groups: Mapping[str, Points]) -> str:
+def _describe_groups(groups: Mapping[str, Points]) -> str:
+    """The number of points of each group, for the alternative text."""
     return f"{', '.join(f'{len(points)} {name}' for name, points in groups.items())} images as points"
 
 

@@ -24,7 +24,7 @@ FARTHEST = 2.0**20  # in mm or pixels; sums of received values must stay exact
 
 @dataclass(frozen=True)
 class Values:
-    """Scores of P single patients: stays at the hospital. patients: (P,) ascending. scores: (P, C, M), NaN where a
+    """Scores of P single patients, which stay at the hospital. patients: (P,) ascending. scores: (P, C, M), NaN where a
     measure has no value. present: (P, C) whether the given masks contain the structure. images: in all.
     """
 
@@ -57,52 +57,52 @@ def values(
         ValueError: naming everything that is wrong with the arguments.
     """
     t, p, who = np.asarray(truth), np.asarray(predicted), np.asarray(patients)
-    if wrong := _complaints(t, p, who, spacing_mm, classes):
+    if wrong := _find_mask_problems(t, p, who, spacing_mm, classes):
         raise ValueError("cannot compare masks: " + "; ".join(wrong))
     distinct = np.unique(who.astype(np.int64))
     scores = np.full((len(distinct), classes - 1, 2), np.nan)
     present = np.zeros((len(distinct), classes - 1), dtype=np.bool_)
     for row, patient in enumerate(distinct):
-        own = np.flatnonzero(who == patient)
+        rows = np.flatnonzero(who == patient)
         for c in range(1, classes):
-            given, found = t[own] == c, p[own] == c
-            present[row, c - 1] = given.any()
-            scores[row, c - 1, DICE_AT] = dice(given, found)
-            far = [hd95(*pair, spacing_mm) for pair in zip(given, found, strict=True)]
+            true_masks, model_masks = t[rows] == c, p[rows] == c
+            present[row, c - 1] = true_masks.any()
+            scores[row, c - 1, DICE_AT] = dice(true_masks, model_masks)
+            far = [hd95(*pair, spacing_mm) for pair in zip(true_masks, model_masks, strict=True)]
             far = [value for value in far if value == value]
             scores[row, c - 1, HD95_AT] = np.mean(far) if far else np.nan
     return Values(distinct, np.round(scores * GRID) / GRID, present, len(t))
 
 
-def dice(given: NDArray[np.bool_], found: NDArray[np.bool_]) -> float:
+def dice(true_mask: NDArray[np.bool_], model_mask: NDArray[np.bool_]) -> float:
     """2 |A and B| / (|A| + |B|) of two masks of one shape; NaN where both are empty."""
-    size = int(given.sum()) + int(found.sum())
-    return 2 * int((given & found).sum()) / size if size else float("nan")
+    size = int(true_mask.sum()) + int(model_mask.sum())
+    return 2 * int((true_mask & model_mask).sum()) / size if size else float("nan")
 
 
-def hd95(given: NDArray[np.bool_], found: NDArray[np.bool_], spacing_mm: Sequence[float]) -> float:
+def hd95(true_mask: NDArray[np.bool_], model_mask: NDArray[np.bool_], spacing_mm: Sequence[float]) -> float:
     """Symmetric 95th percentile of the distances between two masks' surfaces, in mm; NaN if either is empty.
 
     A pixel is on the surface if a neighbour along an axis is outside the mask or outside the image.
     """
-    if not (given.any() and found.any()):
+    if not (true_mask.any() and model_mask.any()):
         return float("nan")
     from scipy import ndimage  # slow to import
 
-    (box,) = ndimage.find_objects((given | found).astype(np.int8))
-    surfaces = [mask & ~ndimage.binary_erosion(mask) for mask in (given[box], found[box])]
+    (box,) = ndimage.find_objects((true_mask | model_mask).astype(np.int8))
+    surfaces = [mask & ~ndimage.binary_erosion(mask) for mask in (true_mask[box], model_mask[box])]
     far = [ndimage.distance_transform_edt(~surface, sampling=spacing_mm) for surface in surfaces]
     return float(max(np.quantile(far[0][surfaces[1]], 0.95), np.quantile(far[1][surfaces[0]], 0.95)))
 
 
-def _complaints(
+def _find_mask_problems(
     t: NDArray[np.generic],
     p: NDArray[np.generic],
     who: NDArray[np.generic],
     spacing_mm: Sequence[float],
     classes: int,
 ) -> list[str]:
-    """Everything that is wrong with the arguments of `values`."""
+    """Everything that is wrong with the arguments of `score_masks`."""
     wrong = [f"classes is {classes}, needed is 2 or more: the background and a structure"] if classes < 2 else []
     if t.ndim < 3 or not len(t) or p.shape != t.shape:
         return [*wrong, f"truth and predicted are {t.shape} and {p.shape}, needed is (n, *spatial) of both, n >= 1"]

@@ -59,9 +59,9 @@ def sensitivity(confusion: Ints, *, positive: int = 1) -> Floats:
 
 def specificity(confusion: Ints, *, positive: int = 1) -> Floats:
     """The share of images of all other classes that was not called positive, (...,)."""
-    others = np.delete(confusion, positive, axis=-2)
-    total = others.sum(axis=(-2, -1))
-    return ratio(total - others[..., positive].sum(axis=-1), total)
+    other_classes = np.delete(confusion, positive, axis=-2)
+    total = other_classes.sum(axis=(-2, -1))
+    return ratio(total - other_classes[..., positive].sum(axis=-1), total)
 
 
 def quadratic_kappa(confusion: Ints | Floats) -> Floats:
@@ -82,7 +82,7 @@ def brier(scores: Ints) -> Floats:
 
     Every probability is replaced by its bin's centre, which changes the value by less than 1 / bins.
     """
-    centre = _centres(scores.shape[-1])
+    centre = _bin_centres(scores.shape[-1])
     squares = scores[..., 1, :] * (1 - centre) ** 2 + scores[..., 0, :] * centre**2
     return ratio(squares.sum(axis=-1), scores.sum(axis=(-2, -1)))
 
@@ -100,7 +100,7 @@ def calibration_error(scores: Ints, *, groups: int = 16) -> Floats:
         raise ValueError(f"{bins} bins cannot form {groups} equal groups; give a divisor of {bins}")
     grouped = (*scores.shape[:-2], groups, bins // groups)
     this, images = scores[..., 1, :], scores.sum(axis=-2)
-    gap = this.reshape(grouped).sum(axis=-1) - (images * _centres(bins)).reshape(grouped).sum(axis=-1)
+    gap = this.reshape(grouped).sum(axis=-1) - (images * _bin_centres(bins)).reshape(grouped).sum(axis=-1)
     return ratio(np.abs(gap).sum(axis=-1), images.sum(axis=-1))
 
 
@@ -112,7 +112,8 @@ def ratio(numerator: NDArray[np.generic], denominator: NDArray[np.generic]) -> F
     return result
 
 
-def _centres(bins: int) -> Floats:
+def _bin_centres(bins: int) -> Floats:
+    """The probability at the centre of each bin, (bins,)."""
     return (np.arange(bins) + 0.5) / bins
 
 
@@ -129,34 +130,38 @@ class Measure:
 
 
 def _balanced_accuracy(counts: Counts) -> Floats:
+    """(1 + B,): mean recall over the classes of `support.find_mean_classes`."""
     return np.asarray(recalls(counts.confusion)[:, judged(counts)].mean(axis=-1))
 
 
-def _auc(counts: Counts) -> Floats:
+def _mean_auc(counts: Counts) -> Floats:
+    """(1 + B,): the AUC of class 1, or the mean over the classes of `support.find_mean_classes`."""
     each = auc(counts.scores)
     return np.asarray((each if counts.classes == 2 else each[:, judged(counts)]).mean(axis=-1))
 
 
-def _brier(counts: Counts) -> Floats:
-    return _unknown(counts) if counts.scale == ODDS else np.asarray(brier(counts.scores).sum(axis=-1))
+def _summed_brier(counts: Counts) -> Floats:
+    """(1 + B,): the Brier score summed over score rows; NaN for noised counts."""
+    return _all_nan(counts) if counts.scale == ODDS else np.asarray(brier(counts.scores).sum(axis=-1))
 
 
-def _calibration(counts: Counts) -> Floats:
+def _mean_calibration_error(counts: Counts) -> Floats:
+    """(1 + B,): the calibration error, mean over score rows; NaN for noised counts."""
     if counts.scale == ODDS:
-        return _unknown(counts)
-    return np.asarray(calibration_error(counts.scores, groups=_groups(counts)).mean(axis=-1))
+        return _all_nan(counts)
+    return np.asarray(calibration_error(counts.scores, groups=_group_count(counts)).mean(axis=-1))
 
 
-def _unknown(counts: Counts) -> Floats:
+def _all_nan(counts: Counts) -> Floats:
     """Of noised counts: their bins are too wide to tell how large a probability was."""
     return np.full(1 + counts.copies, np.nan)
 
 
 BALANCED_ACCURACY = Measure("balanced accuracy", _balanced_accuracy)
 ACCURACY = Measure("accuracy", lambda counts: accuracy(counts.confusion))
-AUC = Measure("AUC", _auc)
-BRIER = Measure("Brier score", _brier, higher_is_better=False)
-CALIBRATION = Measure("calibration error", _calibration, higher_is_better=False)
+AUC = Measure("AUC", _mean_auc)
+BRIER = Measure("Brier score", _summed_brier, higher_is_better=False)
+CALIBRATION = Measure("calibration error", _mean_calibration_error, higher_is_better=False)
 SENSITIVITY = Measure("sensitivity", lambda counts: sensitivity(counts.confusion))
 SPECIFICITY = Measure("specificity", lambda counts: specificity(counts.confusion))
 KAPPA = Measure("quadratic kappa", lambda counts: quadratic_kappa(counts.confusion))
@@ -165,7 +170,7 @@ FURTHER = (SENSITIVITY, SPECIFICITY, BRIER, CALIBRATION)
 """A second table: scores at the threshold 0.5, and scores of the probabilities themselves."""
 
 
-def _groups(counts: Counts) -> int:
+def _group_count(counts: Counts) -> int:
     """16 groups if the bins allow it, else as many as there are bins."""
     bins = counts.scores.shape[-1]
     return 16 if bins % 16 == 0 else bins

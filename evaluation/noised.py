@@ -51,7 +51,7 @@ def from_noised(
 
     The projected histograms are laid out on the scale's cells (`evaluation.layout`), scaled to `images`, and rounded so
     that the total stays. Each copy is a parametric bootstrap (Efron and Tibshirani 1993, section 6.5): `patients` are
-    drawn from the projected histograms, each as one cell, noise is added anew, then the same projection and rounding,
+    drawn from the projected histograms, each as one cell, new noise is added, then the same projection and rounding,
     in the same bins. So intervals include the sampling of patients and the noise. They are not paired between models,
     whatever the seed, because the noise of different models is independent.
 
@@ -66,62 +66,74 @@ def from_noised(
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
-    wrong = [*_misshapen(release, class_patients, copies), *_impossible(noise, patients, images, class_patients)]
+    wrong = [
+        *_find_shape_problems(release, class_patients, copies),
+        *_find_fact_problems(noise, patients, images, class_patients),
+    ]
     if wrong:
         raise ValueError("these are no noised counts: " + "; ".join(wrong))
     how, classes = parts(noise, len(class_patients)), len(class_patients)
-    generator = np.random.default_rng([abs(seed), int(seed < 0), _digest(release)])
+    generator = np.random.default_rng([abs(seed), int(seed < 0), _seed_from_histograms(release)])
     bounds = bins_from(release.levels, patients, class_patients)
     rows = [
         layout(density(tree_levels(levels), patients), edges)
         for levels, edges in zip(release.levels, bounds, strict=True)
     ]
-    sample, again = (_two if classes == 2 else _several)(release, how, patients, class_patients, generator)
-    found = Sums(*(np.concatenate([one[None], many]) for one, many in zip(sample, again(copies), strict=True)))
-    of_class = _apportioned(found.of_class * (images / patients), np.full(1 + copies, images))
+    sample, draw_copies = (_prepare_two_classes if classes == 2 else _prepare_many_classes)(
+        release, how, patients, class_patients, generator
+    )
+    sums = Sums(
+        *(
+            np.concatenate([sample_part[None], many])
+            for sample_part, many in zip(sample, draw_copies(copies), strict=True)
+        )
+    )
+    of_class = _round_to_totals(sums.of_class * (images / patients), np.full(1 + copies, images))
     scores = np.empty((1 + copies, len(rows), 2, CELLS), np.int64)
     for place, row in enumerate(rows):
-        own = of_class[:, place if classes > 2 else 1]
-        laid = laid_out(found.pairs[:, place], row)
+        class_images = of_class[:, place if classes > 2 else 1]
+        laid = laid_out(sums.pairs[:, place], row)
         scores[:, place, 0], scores[:, place, 1] = (
-            _whole_images(laid[:, 0], images - own),
-            _whole_images(laid[:, 1], own),
+            _round_cumulatively(laid[:, 0], images - class_images),
+            _round_cumulatively(laid[:, 1], class_images),
         )
     halves = scores[:, 0].reshape(1 + copies, 2, 2, HALF).sum(axis=-1) if classes == 2 else None
-    confusion = _apportioned(_scaled(found.confusion, of_class), of_class) if halves is None else halves
+    confusion = _round_to_totals(_scale_to_totals(sums.confusion, of_class), of_class) if halves is None else halves
     return Counts(scores, confusion, patients, tuple(class_patients), how.own, ODDS)
 
 
-def _two(
+def _prepare_two_classes(
     release: Release, how: Parts, patients: int, class_patients: tuple[int, ...], generator: np.random.Generator
 ) -> tuple[Sums, Again]:
-    """Possible sums of two classes, and how they are drawn again."""
+    """The sums of two classes, projected onto possible ones, and a function that draws their bootstrap copies."""
     negative, positive = class_patients
     least, most = patients - negative, positive  # of class 1, in patients
 
-    def sums(histogram: Floats, low: Floats, high: Floats) -> Sums:
-        found = projected(histogram, patients, low, high)
-        return Sums(found[..., None, :, :], np.zeros((*found.shape[:-2], 2, 2)), found.sum(axis=-1))
+    def project_sums(histogram: Floats, low: Floats, high: Floats) -> Sums:
+        nearest = projected(histogram, patients, low, high)
+        return Sums(nearest[..., None, :, :], np.zeros((*nearest.shape[:-2], 2, 2)), nearest.sum(axis=-1))
 
-    sample = sums(np.asarray(release.histograms["noised"], np.float64), np.array(least), np.array(most))
+    sample = project_sums(np.asarray(release.histograms["noised"], np.float64), np.array(least), np.array(most))
 
-    def again(copies: int) -> Sums:
+    def draw_copies(copies: int) -> Sums:
         flat, shape = sample.pairs.ravel() / sample.pairs.sum(), sample.pairs.shape[-2:]
         drawn = generator.multinomial(patients, flat, size=copies).astype(np.float64).reshape(copies, *shape)
         shift = drawn[:, 1].sum(axis=-1) - sample.of_class[1]  # other patients were drawn, so others are declared
         low, high = (np.clip(bound + shift, 0, patients) for bound in (least, most))
-        return sums(drawn + how.own * generator.standard_normal(drawn.shape), low, high)
+        return project_sums(drawn + how.own * generator.standard_normal(drawn.shape), low, high)
 
-    return sample, again
+    return sample, draw_copies
 
 
-def _several(
+def _prepare_many_classes(
     release: Release, how: Parts, patients: int, class_patients: tuple[int, ...], generator: np.random.Generator
 ) -> tuple[Sums, Again]:
-    """Possible sums of more than two classes, and how they are drawn again."""
+    """The sums of more than two classes, projected onto possible ones, and a function that draws their bootstrap
+    copies.
+    """
     bounds = bounds_of(patients, class_patients)
-    own, rest, confusion = (np.asarray(release.histograms[name], np.float64) for name in NAMES)
-    sample = possible(own, rest, confusion, how, patients, bounds)
+    own_class, rest, confusion = (np.asarray(release.histograms[name], np.float64) for name in NAMES)
+    sample = possible(own_class, rest, confusion, how, patients, bounds)
     return sample, lambda copies: copied(sample, how, patients, bounds, copies, generator)
 
 
@@ -130,7 +142,8 @@ NAMES = ("noised", "rest", "confusion")
 
 
 def projected(histogram: Floats, patients: float, least: Floats, most: Floats) -> Floats:
-    """The nearest histograms (Euclidean) with no negative cell, `patients` in all and `least` to `most` of class 1.
+    """The nearest histograms (Euclidean) with no negative cell, this number of patients in all and from least to most
+    of class 1.
 
     First onto the simplex, which says how many are of class 1; that number is brought into its bounds, and each class
     is projected onto its own simplex. This is exact: where the number is out of bounds, the nearest histogram has it at
@@ -167,43 +180,43 @@ def from_tensors(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *, 
         wrong.append(f"found the tensors {sorted(tensors)}, needed is scale with the histograms")
     if wrong:
         raise ValueError("these are no noised counts: " + "; ".join(wrong))
-    histograms = {name: found.numpy() for name, found in tensors.items() if name != "scale"}
+    histograms = {name: tensor.numpy() for name, tensor in tensors.items() if name != "scale"}
     release = Release(tensors["scale"].numpy().astype(np.float64), histograms)
     known: dict[str, object] = {name: facts[name] for name in FACTS}
     return from_noised(release, **known, copies=copies, seed=seed)  # type: ignore[arg-type]
 
 
-def _whole_images(histograms: Floats, totals: Ints) -> Ints:
-    """(n, cells) as whole images, totals (n,) in all: the k-th stands where the first k of them end."""
-    reached = np.cumsum(_scaled(histograms, totals), axis=-1)
-    whole = np.floor(reached + 0.5 - 1e-9).astype(np.int64)
-    whole[:, -1] = totals
-    return np.diff(np.minimum(whole, totals[:, None]), axis=-1, prepend=0)
+def _round_cumulatively(histograms: Floats, totals: Ints) -> Ints:
+    """Histograms (n, cells) as whole images that sum to totals (n,), by rounding cumulative sums."""
+    reached = np.cumsum(_scale_to_totals(histograms, totals), axis=-1)
+    cumulative = np.floor(reached + 0.5 - 1e-9).astype(np.int64)
+    cumulative[:, -1] = totals
+    return np.diff(np.minimum(cumulative, totals[:, None]), axis=-1, prepend=0)
 
 
-def _scaled(histograms: Floats, totals: Ints) -> Floats:
-    """(..., d) that sum to totals (...,); where there is nothing, in even parts."""
+def _scale_to_totals(histograms: Floats, totals: Ints) -> Floats:
+    """Histograms (..., d) scaled to sum to totals (...,); an empty histogram is spread evenly."""
     now = histograms.sum(axis=-1, keepdims=True)
     shares = np.divide(histograms, now, out=np.full_like(histograms, 1 / histograms.shape[-1]), where=now > 0)
     return np.asarray(shares * totals[..., None], dtype=np.float64)
 
 
-def _apportioned(shares: Floats, total: Ints) -> Ints:
+def _round_to_totals(shares: Floats, total: Ints) -> Ints:
     """(..., d) as whole numbers that sum to total (...,): the largest remainders are rounded up."""
     nearest = np.rint(shares)
     shares = np.where(np.abs(shares - nearest) < 1e-6, nearest, shares)  # 2.9999999 is 3, not 2 with a remainder
-    whole = np.floor(shares).astype(np.int64)
-    rank = np.argsort(np.argsort(whole - shares, axis=-1, kind="stable"), axis=-1)
-    return np.asarray(whole + (rank < (total - whole.sum(axis=-1))[..., None]), dtype=np.int64)
+    rounded_down = np.floor(shares).astype(np.int64)
+    rank = np.argsort(np.argsort(rounded_down - shares, axis=-1, kind="stable"), axis=-1)
+    return np.asarray(rounded_down + (rank < (total - rounded_down.sum(axis=-1))[..., None]), dtype=np.int64)
 
 
-def _digest(release: Release) -> int:
+def _seed_from_histograms(release: Release) -> int:
     """A seed from the histograms themselves: copies of two models must not have the same noise."""
-    told = b"".join(np.asarray(h).astype("<f8").tobytes() for _, h in sorted(release.histograms.items()))
-    return int.from_bytes(hashlib.blake2b(told, digest_size=16).digest(), "little")
+    contents = b"".join(np.asarray(h).astype("<f8").tobytes() for _, h in sorted(release.histograms.items()))
+    return int.from_bytes(hashlib.blake2b(contents, digest_size=16).digest(), "little")
 
 
-def _misshapen(release: Release, class_patients: object, copies: int) -> list[str]:
+def _find_shape_problems(release: Release, class_patients: object, copies: int) -> list[str]:
     """Everything that is wrong with histograms and the number of their copies."""
     classes = len(class_patients) if isinstance(class_patients, list | tuple) else 0
     rows = 1 if classes == 2 else classes
@@ -223,24 +236,25 @@ def _misshapen(release: Release, class_patients: object, copies: int) -> list[st
     return wrong
 
 
-def _impossible(noise: object, patients: object, images: object, class_patients: object) -> list[str]:
+def _find_fact_problems(noise: object, patients: object, images: object, class_patients: object) -> list[str]:
     """Everything that is wrong with the declared facts, each by itself and then together."""
     wrong = []
     if isinstance(noise, bool) or not isinstance(noise, int | float) or not (noise >= 0 and math.isfinite(noise)):
         wrong.append(f"noise is {noise!r}, allowed is a finite number >= 0")
     for name, value in (("patients", patients), ("images", images)):
-        if not _whole(value, 1):
+        if not _is_whole_number(value, 1):
             wrong.append(f"{name} is {value!r}, allowed is 1 to {MOST}")
     each: Sequence[object] = class_patients if isinstance(class_patients, list | tuple) else ()
-    known = [one for one in each if isinstance(one, int) and _whole(one, 0)]
+    known = [number for number in each if isinstance(number, int) and _is_whole_number(number, 0)]
     if len(each) < 2 or len(known) < len(each):
         wrong.append(f"class_patients is {class_patients!r}, needed are two whole numbers or more, one for each class")
-    elif isinstance(patients, int) and _whole(patients, 1) and not max(known) <= patients <= sum(known):
+    elif isinstance(patients, int) and _is_whole_number(patients, 1) and not max(known) <= patients <= sum(known):
         wrong.append(f"class_patients is {class_patients!r} of {patients} patients; each patient has one class or more")
     if not wrong and isinstance(images, int) and sum(known) > images:
         wrong.append(f"images is {images}, needed is {sum(known)} or more: one for each patient of a class")
     return wrong
 
 
-def _whole(value: object, least: int) -> bool:
+def _is_whole_number(value: object, least: int) -> bool:
+    """Whether a value is an int from `least` to `MOST`, and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST

@@ -32,27 +32,27 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(patients: int, class_patients: tuple[int, ...]) -> Bounds:
-    """What the declared numbers allow: a patient who may be of no other class is of this one alone."""
+    """The bounds that the declared numbers allow; patients who can have no other class are the least of a class."""
     most = np.array(class_patients, dtype=np.float64)
     return Bounds(np.maximum(0.0, patients - (most.sum() - most)), most)
 
 
-def possible(own: Floats, rest: Floats, confusion: Floats, how: Parts, patients: int, bounds: Bounds) -> Sums:
+def possible(own_class: Floats, rest: Floats, confusion: Floats, how: Parts, patients: int, bounds: Bounds) -> Sums:
     """The nearest sums that agree: no cell negative, `patients` in all, each class with one number of patients.
 
     That number is the mean of the three that were released, weighted by their exactness, brought into its bounds.
 
     Args:
-        own: (..., C, bins) of this class; rest: (..., C, bins + 1) of all others, the last cell this class's own
+        own_class: (..., C, bins) of this class; rest: (..., C, bins + 1) of all others, the last cell this class's own
             patients; confusion: (..., C, C); all with noise.
         how: the noise of each.
     """
-    told = np.stack([own.sum(axis=-1), rest[..., -1], confusion.sum(axis=-1)])
-    variances = np.array([own.shape[-1] * how.own**2, how.rest**2, confusion.shape[-1] * how.confusion**2])
-    mean = np.average(told, axis=0, weights=1 / variances if variances.all() else None)
+    released_totals = np.stack([own_class.sum(axis=-1), rest[..., -1], confusion.sum(axis=-1)])
+    variances = np.array([own_class.shape[-1] * how.own**2, how.rest**2, confusion.shape[-1] * how.confusion**2])
+    mean = np.average(released_totals, axis=0, weights=1 / variances if variances.all() else None)
     of_class = within(mean, bounds, patients)
-    others = np.maximum(patients - of_class, 0.0)
-    pairs = np.stack([onto_simplex(rest[..., :-1], others), onto_simplex(own, of_class)], axis=-2)
+    other_patients = np.maximum(patients - of_class, 0.0)
+    pairs = np.stack([onto_simplex(rest[..., :-1], other_patients), onto_simplex(own_class, of_class)], axis=-2)
     return Sums(pairs, onto_simplex(confusion, of_class), of_class)
 
 
@@ -68,15 +68,15 @@ def within(values: Floats, bounds: Bounds, total: float) -> Floats:
 
 
 def copied(sums: Sums, how: Parts, patients: int, bounds: Bounds, copies: int, generator: np.random.Generator) -> Sums:
-    """Sums of `copies` parametric bootstrap samples, (B, ...): patients drawn from these sums, then noise anew, then
-    made possible as these were.
+    """Sums of `copies` parametric bootstrap samples, (B, ...): patients drawn from these sums, then new noise, then the
+    projection of `project_sums`.
 
     A drawn patient has one class. Given how many have each, the histograms are drawn one by one: which patient is in
     two of them was not released.
     """
-    number = generator.multinomial(patients, _shares(sums.of_class), size=copies)
-    own, rest, confusion = (
-        generator.multinomial(n, _shares(each)).astype(np.float64)
+    number = generator.multinomial(patients, _normalise_shares(sums.of_class), size=copies)
+    own_class, rest, confusion = (
+        generator.multinomial(n, _normalise_shares(each)).astype(np.float64)
         for n, each in (
             (number, sums.pairs[:, 1]),
             (patients - number, sums.pairs[:, 0]),
@@ -86,12 +86,12 @@ def copied(sums: Sums, how: Parts, patients: int, bounds: Bounds, copies: int, g
     shift = number - sums.of_class  # other patients were drawn, so other numbers are declared
     moved = Bounds(*(np.clip(bound + shift, 0, patients) for bound in bounds))
     rest = np.concatenate([rest, number[..., None]], axis=-1)
-    parts = zip((own, rest, confusion), (how.own, how.rest, how.confusion), strict=True)
-    own, rest, confusion = (each + noise * generator.standard_normal(each.shape) for each, noise in parts)
-    return possible(own, rest, confusion, how, patients, moved)
+    parts = zip((own_class, rest, confusion), (how.own, how.rest, how.confusion), strict=True)
+    own_class, rest, confusion = (each + noise * generator.standard_normal(each.shape) for each, noise in parts)
+    return possible(own_class, rest, confusion, how, patients, moved)
 
 
-def _shares(counts: Floats) -> Floats:
+def _normalise_shares(counts: Floats) -> Floats:
     """(..., d) as shares that sum to 1; even where there is nothing."""
     total = counts.sum(axis=-1, keepdims=True)
     even = np.full_like(counts, 1 / counts.shape[-1])

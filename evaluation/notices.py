@@ -39,89 +39,91 @@ class Notice:
 
 def run_notices(page: RunPage) -> tuple[Notice, ...]:
     """Notices of the coordinator's page, the most urgent first."""
-    held = [*page.sites, *page.external_sites]
-    rejected = {site.site: sum(site.rejected.values()) for site in held}
-    found = (
-        *_missing(page.missing),
-        *_cut_off(page.models),
-        *_audits([*page.audits, *(s.audit for s in page.statements if s.audit is not None)]),
-        *_membership(page.membership),
-        *_inversion(page.inversion),
-        *_budgets(page.statements),
-        *_vetoes(page.harmony),
+    sites = [*page.sites, *page.external_sites]
+    rejected = {site.site: sum(site.rejected.values()) for site in sites}
+    notices = (
+        *_missing_notices(page.missing),
+        *_cut_off_notices(page.models),
+        *_audit_notices([*page.audits, *(s.audit for s in page.statements if s.audit is not None)]),
+        *_membership_notices(page.membership),
+        *_inversion_notices(page.inversion),
+        *_budget_notices(page.statements),
+        *_veto_notices(page.harmony),
         *_scores(page.scores, page.reference, page.words, page.classes),
-        *_unlike_classes(page),
-        *_quarantine(rejected, page.words, "the table of patients gives the reasons", "whom"),
-        *_withdrawn([(s.site, [k.run for k in s.withdrawn.knew]) for s in held]),
+        *_run_class_notices(page),
+        *_quarantine_notices(rejected, page.words, "the table of patients gives the reasons", "whom"),
+        *_withdrawal_notices([(s.site, [k.run for k in s.withdrawn.knew]) for s in sites]),
     )
-    return tuple(_bounded(found))
+    return tuple(_limit_notices(notices))
 
 
-def _bounded(found: Sequence[Notice]) -> Iterator[Notice]:
-    """The notices; of more of one kind than can be read some, and how many others there are."""
-    for what in dict.fromkeys(one.what for one in found):
-        alike = [one for one in found if one.what == what]
-        shown = alike if len(alike) <= READABLE else alike[:SHOWN]
+def _limit_notices(notices: Sequence[Notice]) -> Iterator[Notice]:
+    """The notices. Of a kind with too many to read, the first few and the number of further ones."""
+    for what in dict.fromkeys(notice.what for notice in notices):
+        same_kind = [notice for notice in notices if notice.what == what]
+        shown = same_kind if len(same_kind) <= READABLE else same_kind[:SHOWN]
         yield from shown
-        if len(shown) < len(alike):
-            yield Notice(what, f"So it is {len(alike) - SHOWN} more times.", alike[-1].link)
+        if len(shown) < len(same_kind):
+            yield Notice(what, f"So it is {len(same_kind) - SHOWN} more times.", same_kind[-1].link)
 
 
 def site_notices(page: SitePage) -> tuple[Notice, ...]:
     """Notices of a hospital's own page."""
     rejected = {page.site: len(page.quarantine)}
-    said = () if page.statement is None else (page.statement,)
+    statements = () if page.statement is None else (page.statement,)
     return (
         *(Notice("Warning", warning, "noted") for warning in page.warnings),
-        *_cut_off(page.models),
-        *_audits([s.audit for s in said if s.audit is not None]),
-        *_membership(page.membership),
-        *_budgets(said),
-        *_vetoes(page.harmony),
+        *_cut_off_notices(page.models),
+        *_audit_notices([s.audit for s in statements if s.audit is not None]),
+        *_membership_notices(page.membership),
+        *_budget_notices(statements),
+        *_veto_notices(page.harmony),
         *_scores(page.scores, page.reference, page.words, page.classes),
-        *_own_classes(page),
-        *_quarantine(rejected, page.words, "see the section Quarantine for reasons and remedies", "quarantine"),
-        *_withdrawn([(page.site, [k.run for k in page.withdrawn.knew])]),
+        *_site_class_notices(page),
+        *_quarantine_notices(rejected, page.words, "see the section Quarantine for reasons and remedies", "quarantine"),
+        *_withdrawal_notices([(page.site, [k.run for k in page.withdrawn.knew])]),
     )
 
 
-def _missing(missing: Sequence[Missing]) -> Iterator[Notice]:
-    """One notice for hospitals of which the same did not come."""
+def _missing_notices(missing: Sequence[Missing]) -> Iterator[Notice]:
+    """One notice for hospitals with the same missing replies."""
     by_site: dict[str, list[Missing]] = {}
-    for one in missing:
-        by_site.setdefault(one.site, []).append(one)
-    alike: dict[tuple[int, str], list[str]] = {}
-    for site, lost in by_site.items():
-        codes = ", ".join(dict.fromkeys(f"{one.request}: {one.code}" for one in lost))
-        alike.setdefault((sum(one.times for one in lost), codes), []).append(site)
-    for (number_of, codes), sites in alike.items():
+    for reply in missing:
+        by_site.setdefault(reply.site, []).append(reply)
+    sites_by_codes: dict[tuple[int, str], list[str]] = {}
+    for site, replies in by_site.items():
+        codes = ", ".join(dict.fromkeys(f"{reply.request}: {reply.code}" for reply in replies))
+        sites_by_codes.setdefault((sum(reply.times for reply in replies), codes), []).append(site)
+    for (number_of, codes), sites in sites_by_codes.items():
         times = counted(number_of, "reply of", "replies of") + " each of" * (len(sites) > 1)
         yield Notice("Missing", f"{times} {listed(sites)} did not come ({codes}). Results are without them.", "left")
 
 
-def _cut_off(models: Iterable[Model]) -> Iterator[Notice]:
+def _cut_off_notices(models: Iterable[Model]) -> Iterator[Notice]:
     """One notice for each method whose training ended early: its scores are shown, and it is not ranked."""
     ended: dict[tuple[str, str], list[str]] = {}
-    for one in models:
-        if one.ended:
-            ended.setdefault((one.method, one.ended), []).append(one.site)
+    for model in models:
+        if model.ended:
+            ended.setdefault((model.method, model.ended), []).append(model.site)
     for (method, why), sites in ended.items():
         yield Notice(
             "Cut off", f"{method} at {listed(sites)}: {why}. Its scores are shown, and it is not ranked.", "scores"
         )
 
 
-def _audits(audits: Iterable[Audit]) -> Iterator[Notice]:
-    for one in dict.fromkeys(audits):
-        if one.refuted:
+def _audit_notices(audits: Iterable[Audit]) -> Iterator[Notice]:
+    """One notice for each audit that refutes a claimed epsilon."""
+    for audit in dict.fromkeys(audits):
+        if audit.refuted:
             text = (
-                f"The audit refutes the claimed ε = {one.claimed:g}: it found at least {one.bound:.3g}. "
+                f"The audit refutes the claimed ε = {audit.claimed:g}: it found at least {audit.bound:.3g}. "
                 "Do not rely on any ε of this run."
             )
             yield Notice("Privacy claim refuted", text, "privacy")
 
 
-def _membership(rows: Sequence[MembershipRow]) -> Iterator[Notice]:
+def _membership_notices(rows: Sequence[MembershipRow]) -> Iterator[Notice]:
+    """One notice if a membership attack succeeds, with the strongest attack."""
     best = strongest(rows)
     if best is None:
         return
@@ -134,7 +136,8 @@ def _membership(rows: Sequence[MembershipRow]) -> Iterator[Notice]:
     yield Notice("Attack succeeds", text, "privacy")
 
 
-def _inversion(rows: Sequence[InversionRow]) -> Iterator[Notice]:
+def _inversion_notices(rows: Sequence[InversionRow]) -> Iterator[Notice]:
+    """One notice if an inversion attack succeeds, with the attack that does best."""
     works = [row for row in rows if inversion_verdict(row).word == "succeeds"]
     if works:
         best = max(works, key=lambda row: row.better / row.images)
@@ -145,18 +148,20 @@ def _inversion(rows: Sequence[InversionRow]) -> Iterator[Notice]:
         yield Notice("Attack succeeds", text, "privacy")
 
 
-def _budgets(statements: Iterable[Statement]) -> Iterator[Notice]:
-    alike: dict[str, list[str]] = {}
-    for one in statements:
-        if one.budget is not None and one.budget.remaining < NEARLY * one.budget.epsilon:
-            left = f"ε = {one.budget.remaining:g} left of its budget of {one.budget.epsilon:g}"
-            alike.setdefault(left, []).append(one.site)
-    for left, sites in alike.items():
+def _budget_notices(statements: Iterable[Statement]) -> Iterator[Notice]:
+    """One notice for hospitals that have equally little left of equal budgets."""
+    sites_by_text: dict[str, list[str]] = {}
+    for statement in statements:
+        if statement.budget is not None and statement.budget.remaining < NEARLY * statement.budget.epsilon:
+            left = f"ε = {statement.budget.remaining:g} left of its budget of {statement.budget.epsilon:g}"
+            sites_by_text.setdefault(left, []).append(statement.site)
+    for left, sites in sites_by_text.items():
         who = f"Each of {listed(sites)}" if len(sites) > 1 else sites[0]
         yield Notice("Budget nearly spent", f"{who} has {left}.", "privacy")
 
 
-def _vetoes(harmony: Harmony | None) -> Iterator[Notice]:
+def _veto_notices(harmony: Harmony | None) -> Iterator[Notice]:
+    """One notice for each vetoed translation."""
     for row in harmony.rows if harmony is not None else ():
         if row.vetoed:
             text = (
@@ -168,28 +173,28 @@ def _vetoes(harmony: Harmony | None) -> Iterator[Notice]:
 
 def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Sequence[str]) -> Iterator[Notice]:
     """Methods that do no better than guessing, hospitals that lose, and scores that cannot be judged."""
-    held = own_scores(rows)
+    site_scores = own_scores(rows)
     noise = ", or too much noise," if any(row.noise for row in rows) else ""
     poor: list[str] = []
     for site in sorted({row.sites[0] for row in rows if row.protocol == PRIVATE}):
-        own = held.at(site, held.measure)
-        weak = [method for method, row in own.items() if not row.assessable]
-        if weak and len(weak) == len(own):
-            row = own[weak[0]]
+        method_rows = site_scores.at(site, site_scores.measure)
+        weak = [method for method, row in method_rows.items() if not row.assessable]
+        if weak and len(weak) == len(method_rows):
+            row = method_rows[weak[0]]
             rare = "of the rarest class" if classes else "positive"
             poor.append(f"{site} ({counted(row.patients, 'patient', 'patients')}, {row.positive_patients} {rare})")
             continue
-        if collapsed := [f"{m} ({why})" for m, row in own.items() if (why := guess(row, held))]:
+        if collapsed := [f"{m} ({why})" for m, row in method_rows.items() if (why := guess(row, site_scores))]:
             yield Notice("No better than guessing", f"At {site}: {', '.join(collapsed)}.", "scores")
-        worse = [f"{m}{_gain(r)}" for m, r in own.items() if direction(r.gain_low, r.gain_high) < 0]
+        worse = [f"{m}{_format_gain(r)}" for m, r in method_rows.items() if direction(r.gain_low, r.gain_high) < 0]
         if worse and reference:
             text = (
                 f"Federated models are worse than {reference} at {site}: {', '.join(worse)}. Its patients or "
                 f"its {words.examples} may differ from the others'; let it keep its own model."
             )
             yield Notice("A hospital loses", text, "scores")
-    for why in dict.fromkeys(held.alike.values()):
-        at = listed([site for site, text in held.alike.items() if text == why])
+    for why in dict.fromkeys(site_scores.alike.values()):
+        at = listed([site for site, text in site_scores.alike.items() if text == why])
         text = f"{at}: {why}, so nothing can be assessed there, and no model is recommended on such scores."
         yield Notice("Not assessable", text, "scores")
     if poor:
@@ -197,50 +202,71 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Seq
         yield Notice("Not assessable", text, "scores")
 
 
-def _gain(row: ScoreRow) -> str:
+def _format_gain(row: ScoreRow) -> str:
+    """A signed gain in brackets."""
     return f" ({row.gain:+.3f})".replace("-", "−")
 
 
-def _unlike_classes(page: RunPage) -> Iterator[Notice]:
-    """Only where hospitals count images exactly: of a noised count nobody knows whether it is 0."""
+def _run_class_notices(page: RunPage) -> Iterator[Notice]:
+    """Notices of odd classes, only where hospitals count images exactly: a noised count does not show whether it is
+    0.
+    """
     if page.structures:
         return
-    told = {site.site: own for site in page.sites if not site.released and (own := _held(site.splits, page.classes))}
-    yield from _strange(told, page.classes, {site.site: site.rejected.get("bad_label", 0) for site in page.sites})
-    if len(told) == len(page.sites) and (said := compare_classes(told, page.classes)):
-        yield Notice("Classes", f"{said[:1].upper()}{said[1:]}.")
+    counts_by_site = {
+        site.site: counts
+        for site in page.sites
+        if not site.released and (counts := _count_classes(site.splits, page.classes))
+    }
+    yield from _counting_notices(
+        counts_by_site, page.classes, {site.site: site.rejected.get("bad_label", 0) for site in page.sites}
+    )
+    if len(counts_by_site) == len(page.sites) and (problem := compare_classes(counts_by_site, page.classes)):
+        yield Notice("Classes", f"{problem[:1].upper()}{problem[1:]}.")
 
 
-def _own_classes(page: SitePage) -> Iterator[Notice]:
-    own = _held(page.splits, page.classes)
-    if own and not page.structures:
-        strange = {page.site: sum(one.reason == "bad_label" for one in page.quarantine)}
-        yield from _strange({page.site: own}, page.classes, strange)
+def _site_class_notices(page: SitePage) -> Iterator[Notice]:
+    """A notice if this hospital probably counts its classes from another number."""
+    counts = _count_classes(page.splits, page.classes)
+    if counts and not page.structures:
+        strange = {page.site: sum(study.reason == "bad_label" for study in page.quarantine)}
+        yield from _counting_notices({page.site: counts}, page.classes, strange)
 
 
-def _strange(held: Mapping[str, Sequence[int]], names: Sequence[str], strange: Mapping[str, int]) -> Iterator[Notice]:
-    if said := strange_counting(held, names or TWO.names, strange):
-        yield Notice("Classes", f"{said}.")
+def _counting_notices(
+    counts_by_site: Mapping[str, Sequence[int]], names: Sequence[str], strange: Mapping[str, int]
+) -> Iterator[Notice]:
+    """A notice if hospitals probably count their classes from another number."""
+    if problem := strange_counting(counts_by_site, names or TWO.names, strange):
+        yield Notice("Classes", f"{problem}.")
 
 
-def _held(splits: Sequence[SplitCount], names: Sequence[str]) -> list[int]:
+def _count_classes(splits: Sequence[SplitCount], names: Sequence[str]) -> list[int]:
     """Images of each class in all splits; of two classes those without and with a finding; empty if not counted."""
     if names:
-        counted_all = all(len(one.classes) == len(names) for one in splits)
-        return [sum(own) for own in zip(*(one.classes for one in splits), strict=True)] if counted_all else []
-    positives = sum(one.positives for one in splits)
-    return [sum(one.images for one in splits) - positives, positives]
+        counted_all = all(len(split.classes) == len(names) for split in splits)
+        return (
+            [sum(class_counts) for class_counts in zip(*(split.classes for split in splits), strict=True)]
+            if counted_all
+            else []
+        )
+    positives = sum(split.positives for split in splits)
+    return [sum(split.images for split in splits) - positives, positives]
 
 
-def _quarantine(rejected: Mapping[str, int], words: Words, where: str, link: str) -> Iterator[Notice]:
-    held = {site: times for site, times in rejected.items() if times}
-    if held:
-        total = counted(sum(held.values()), f"{words.study} was", f"{words.studies} were")
-        by_site = f" ({listed([f'{site} {times}' for site, times in held.items()])})" if len(rejected) > 1 else ""
+def _quarantine_notices(rejected: Mapping[str, int], words: Words, where: str, link: str) -> Iterator[Notice]:
+    """One notice with the number of rejected studies."""
+    counts_by_site = {site: times for site, times in rejected.items() if times}
+    if counts_by_site:
+        total = counted(sum(counts_by_site.values()), f"{words.study} was", f"{words.studies} were")
+        by_site = (
+            f" ({listed([f'{site} {times}' for site, times in counts_by_site.items()])})" if len(rejected) > 1 else ""
+        )
         yield Notice("Quarantine", f"{total} not used{by_site}; {where}.", link)
 
 
-def _withdrawn(knew: Iterable[tuple[str, Sequence[str]]]) -> Iterator[Notice]:
+def _withdrawal_notices(knew: Iterable[tuple[str, Sequence[str]]]) -> Iterator[Notice]:
+    """One notice for each hospital whose withdrawn patients were used by earlier runs."""
     for site, runs in knew:
         if runs:
             text = (
@@ -271,14 +297,14 @@ def row_notes(
 
 def same_as(rows: Sequence[ScoreRow]) -> dict[str, str]:
     """Method -> an earlier one whose scores and intervals are all equal, digit for digit. Baselines are left out."""
-    found: dict[str, set[tuple[object, ...]]] = {}
+    scores_by_method: dict[str, set[tuple[object, ...]]] = {}
     for row in rows:
         if row.method not in FLOORS:
             key = (row.measure, row.protocol, row.sites, f"{row.value} {row.low} {row.high}")
-            found.setdefault(row.method, set()).add(key)
-    methods, same = list(found), dict[str, str]()
+            scores_by_method.setdefault(row.method, set()).add(key)
+    methods, same = list(scores_by_method), dict[str, str]()
     for place, method in enumerate(methods):
-        first = next((other for other in methods[:place] if found[other] == found[method]), None)
+        first = next((other for other in methods[:place] if scores_by_method[other] == scores_by_method[method]), None)
         if first is not None:
             same[method] = first
     return same

@@ -71,12 +71,12 @@ def share_in_copies(gained: Floats, gap: Floats, level: float = 0.95) -> tuple[S
     known, if it is not: then all its numbers are NaN.
     """
     unknown = Share(math.nan, math.nan, math.nan)
-    whole = percentile_interval(gap, level=level)
-    if not math.isfinite(whole.low) or not math.isfinite(gained[0]):
+    gap_interval = percentile_interval(gap, level=level)
+    if not math.isfinite(gap_interval.low) or not math.isfinite(gained[0]):
         return unknown, UNSURE
-    if whole.high < 0:
+    if gap_interval.high < 0:
         return unknown, NONE
-    if whole.low <= 0 or whole.value <= 0:
+    if gap_interval.low <= 0 or gap_interval.value <= 0:
         return unknown, OPEN
     both = np.isfinite(gained) & np.isfinite(gap)
     a, b = gained[1:][both[1:]], gap[1:][both[1:]]

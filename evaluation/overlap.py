@@ -44,29 +44,29 @@ class Overlaps:
         return 0.0
 
 
-def summed(found: Values, *, copies: int, seed: int, site: str = "") -> Overlaps:
+def summed(values: Values, *, copies: int, seed: int, site: str = "") -> Overlaps:
     """Sums over patients and over their bootstrap copies.
 
     Args:
-        found: of single patients.
+        values: of single patients.
         copies: B, how often the patients are resampled.
-        seed, site: as in `histograms.count`; they fix the draws whatever the model.
+        seed, site: as in `histograms.count_scores`; they fix the draws whatever the model.
 
     Raises:
         ValueError: copies is negative.
     """
     if copies < 0:
         raise ValueError(f"copies is {copies}, allowed is 0 or more")
-    number, classes, _ = found.scores.shape
-    weights = np.vstack([np.ones((1, number), np.int64), draws(found.patients, copies, seed, site)])
-    flat = found.scores.reshape(number, -1)
+    number, classes, _ = values.scores.shape
+    weights = np.vstack([np.ones((1, number), np.int64), draws(values.patients, copies, seed, site)])
+    flat = values.scores.reshape(number, -1)
     shape = (copies + 1, classes, 2)
     return Overlaps(
         (weights @ np.nan_to_num(flat)).reshape(shape),
         (weights @ np.isfinite(flat).astype(np.int64)).reshape(shape),
         number,
-        tuple(int(held) for held in found.present.sum(axis=0)),
-        found.images,
+        tuple(int(count) for count in values.present.sum(axis=0)),
+        values.images,
     )
 
 
@@ -76,31 +76,31 @@ def add(sites: Sequence[Overlaps]) -> Overlaps:
     Raises:
         ValueError: there is nothing to pool, or they differ in copies or classes.
     """
-    shapes = {one.totals.shape for one in sites}
+    shapes = {site.totals.shape for site in sites}
     if len(shapes) != 1:
-        found = ", ".join(str(shape) for shape in sorted(shapes)) or "none"
-        raise ValueError(f"overlaps to pool must agree in copies and classes; found totals of {found}")
+        shapes_text = ", ".join(str(shape) for shape in sorted(shapes)) or "none"
+        raise ValueError(f"overlaps to pool must agree in copies and classes; found totals of {shapes_text}")
     return Overlaps(
-        np.sum([one.totals for one in sites], axis=0),
-        np.sum([one.known for one in sites], axis=0),
-        sum(one.patients for one in sites),
-        tuple(sum(one.class_patients[c] for one in sites) for c in range(len(sites[0].class_patients))),
-        sum(one.images for one in sites),
+        np.sum([site.totals for site in sites], axis=0),
+        np.sum([site.known for site in sites], axis=0),
+        sum(site.patients for site in sites),
+        tuple(sum(site.class_patients[c] for site in sites) for c in range(len(sites[0].class_patients))),
+        sum(site.images for site in sites),
     )
 
 
-def to_tensors(found: Overlaps) -> dict[str, Tensor]:
+def to_tensors(overlaps: Overlaps) -> dict[str, Tensor]:
     """Pack for sending: totals (1 + B, C, M) float64, the others int32: known (1 + B, C, M), patients (1,), images
     (1,), class_patients (C,).
     """
-    whole = {
-        "known": found.known,
-        "patients": np.array([found.patients]),
-        "images": np.array([found.images]),
-        "class_patients": np.array(found.class_patients),
+    integers = {
+        "known": overlaps.known,
+        "patients": np.array([overlaps.patients]),
+        "images": np.array([overlaps.images]),
+        "class_patients": np.array(overlaps.class_patients),
     }
-    totals = torch.from_numpy(np.ascontiguousarray(found.totals))
-    return {"totals": totals, **{name: torch.from_numpy(array.astype(np.int32)) for name, array in whole.items()}}
+    totals = torch.from_numpy(np.ascontiguousarray(overlaps.totals))
+    return {"totals": totals, **{name: torch.from_numpy(array.astype(np.int32)) for name, array in integers.items()}}
 
 
 def from_tensors(tensors: Mapping[str, Tensor]) -> Overlaps:
@@ -109,7 +109,7 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Overlaps:
     Raises:
         ValueError: naming everything that keeps the tensors from being overlaps.
     """
-    if wrong := _malformed(tensors) or _impossible(tensors):
+    if wrong := _find_format_problems(tensors) or _find_value_problems(tensors):
         raise ValueError("these tensors are no overlaps: " + "; ".join(wrong))
     return Overlaps(
         tensors["totals"].numpy(),
@@ -120,7 +120,7 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Overlaps:
     )
 
 
-def _malformed(tensors: Mapping[str, Tensor]) -> list[str]:
+def _find_format_problems(tensors: Mapping[str, Tensor]) -> list[str]:
     """Problems of types and shapes."""
     if set(tensors) != set(PACKED):
         return [f"found {sorted(tensors)}, needed is {list(PACKED)}"]
@@ -132,72 +132,75 @@ def _malformed(tensors: Mapping[str, Tensor]) -> list[str]:
     if tensors["totals"].numel() > LARGEST:
         wrong.append(f"totals have shape {shape}, allowed are {LARGEST} elements")
     sizes = {"known": shape, "patients": (1,), "images": (1,), "class_patients": (classes,)}
-    found = {name: tuple(tensors[name].shape) for name in sizes}
-    return wrong + [f"{n} has shape {found[n]}, needed is {size}" for n, size in sizes.items() if found[n] != size]
+    actual_sizes = {name: tuple(tensors[name].shape) for name in sizes}
+    return wrong + [
+        f"{n} has shape {actual_sizes[n]}, needed is {size}" for n, size in sizes.items() if actual_sizes[n] != size
+    ]
 
 
-def _impossible(tensors: Mapping[str, Tensor]) -> list[str]:
+def _find_value_problems(tensors: Mapping[str, Tensor]) -> list[str]:
     """Values that no patients could give, in tensors with the right types and shapes."""
-    totals, known, held = tensors["totals"], tensors["known"], tensors["class_patients"]
+    totals, known, class_patients = tensors["totals"], tensors["known"], tensors["class_patients"]
     patients, most = int(tensors["patients"][0]), torch.tensor([1.0, FARTHEST], dtype=torch.float64)
     tests = {
         f"patients is {patients}, needed is 1 or more": patients < 1,
         f"images is {int(tensors['images'][0])}, needed is one a patient or more": int(tensors["images"][0]) < patients,
-        f"class_patients must be in [0, {patients}]": bool(((held < 0) | (held > patients)).any()),
+        f"class_patients must be in [0, {patients}]": bool(((class_patients < 0) | (class_patients > patients)).any()),
         f"known must be in [0, {patients}]": bool(((known < 0) | (known > patients)).any()),
         "totals hold numbers that are not finite": not bool(totals.isfinite().all()),
         f"totals are negative, or above 1 a known patient for Dice or {FARTHEST:g} for HD95": bool(
             ((totals < 0) | (totals > known * most)).any()
         ),
         "HD95 is known of more patients than Dice, or than have the structure": bool(
-            (known[..., HD95_AT] > known[..., DICE_AT]).any() or (known[0, :, HD95_AT] > held).any()
+            (known[..., HD95_AT] > known[..., DICE_AT]).any() or (known[0, :, HD95_AT] > class_patients).any()
         ),
-        "Dice is known of fewer patients than have the structure": bool((known[0, :, DICE_AT] < held).any()),
+        "Dice is known of fewer patients than have the structure": bool((known[0, :, DICE_AT] < class_patients).any()),
     }
-    return [said for said, wrong in tests.items() if wrong]
+    return [problem for problem, wrong in tests.items() if wrong]
 
 
-def _means(found: Overlaps, at: int, only: int | None) -> Floats:
+def _mean_over_patients(overlaps: Overlaps, at: int, only: int | None) -> Floats:
     """(1 + B,): mean over patients, then over the classes in the sample's given masks, or of one class."""
-    means = ratio(found.totals[..., at], found.known[..., at])
-    held = _classes(found, only)
-    return np.asarray(means[:, held].mean(axis=-1)) if held else np.full(len(means), np.nan)
+    means = ratio(overlaps.totals[..., at], overlaps.known[..., at])
+    classes = _list_mean_classes(overlaps, only)
+    return np.asarray(means[:, classes].mean(axis=-1)) if classes else np.full(len(means), np.nan)
 
 
-def _classes(found: Overlaps, only: int | None) -> list[int]:
+def _list_mean_classes(overlaps: Overlaps, only: int | None) -> list[int]:
     """The classes of a mean: structures that the hospital's patients have, because it may lack some."""
-    return [c for c, held in enumerate(found.class_patients) if held] if only is None else [only]
+    return [c for c, patients in enumerate(overlaps.class_patients) if patients] if only is None else [only]
 
 
-def _support(found: Overlaps, at: int, only: int | None) -> Support:
+def _score_support(overlaps: Overlaps, at: int, only: int | None) -> Support:
     """The number of patients behind a score: of several classes, those with the rarest structure."""
-    held = _classes(found, only)
-    positive = min((found.class_patients[c] for c in held), default=0)
+    classes = _list_mean_classes(overlaps, only)
+    positive = min((overlaps.class_patients[c] for c in classes), default=0)
     return Support(
-        patients=found.patients,
-        images=found.images,
+        patients=overlaps.patients,
+        images=overlaps.images,
         positives=positive,
-        negatives=found.patients - positive,
+        negatives=overlaps.patients - positive,
         positive_patients=positive,
-        defined=min((int(found.known[0, c, at]) for c in held), default=0),
+        defined=min((int(overlaps.known[0, c, at]) for c in classes), default=0),
     )
 
 
-def _measure(name: str, at: int, only: int | None = None) -> Measure:
+def _make_measure(name: str, at: int, only: int | None = None) -> Measure:
+    """The measure at a place of the last axis. only: the class it is computed for; None = mean over classes."""
     return Measure(
         name,
-        lambda found: _means(found, at, only),
+        lambda overlaps: _mean_over_patients(overlaps, at, only),
         higher_is_better=at == DICE_AT,
-        rests=lambda found: _support(found, at, only),
+        rests=lambda overlaps: _score_support(overlaps, at, only),
     )
 
 
-DICE = _measure("Dice", DICE_AT)
-HD95 = _measure("HD95", HD95_AT)
+DICE = _make_measure("Dice", DICE_AT)
+HD95 = _make_measure("HD95", HD95_AT)
 
 
 def measures(structures: Sequence[str]) -> tuple[Measure, ...]:
     """Dice and HD95 over all structures, and if there are several also of each. structures: names, class 1 first."""
     each = enumerate(structures if len(structures) > 1 else ())
-    named = [_measure(f"{m.name} {name}", at, c) for c, name in each for at, m in enumerate((DICE, HD95))]
+    named = [_make_measure(f"{m.name} {name}", at, c) for c, name in each for at, m in enumerate((DICE, HD95))]
     return (DICE, HD95, *named)

@@ -18,7 +18,7 @@ Lines = TypeVar("Lines")
 WIDTH = 10.6  # inches; the page's width
 PANEL = 2.45  # inches; a side of a small multiple
 CHARACTER = 0.075  # inches; a letter of a name
-KEY = 0.66  # inches; of an entry of a key, beside its name
+KEY = 0.66  # inches; of an entry of a key, without its name
 ROW = 0.17  # inches; the row of a method
 LINES = 8  # that are still distinguishable in one panel
 
@@ -36,15 +36,15 @@ def mark(place: int) -> dict[str, Any]:
 
 def wide(count: int, names: Sequence[str]) -> tuple[float, float]:
     """Width and height in inches: square panels with title and axis label, and the rows of the key of names below."""
-    columns = _columns(count)
+    columns = _column_count(count)
     width = 5.4 if count == 1 else min(WIDTH, 0.5 + PANEL * columns)
-    keys = math.ceil(max(1, len(names)) / _entries(width, names))
+    keys = math.ceil(max(1, len(names)) / _entries_per_row(width, names))
     return width, (PANEL + 0.45) * math.ceil(max(1, count) / columns) + 0.22 * keys
 
 
 def panels(figure: Figure, shown: Mapping[str, Lines], *, share_y: bool) -> list[tuple[Axes, tuple[str, Lines]]]:
     """Axes and (name, lines) of each panel; unused places of the grid are hidden."""
-    columns = _columns(len(shown))
+    columns = _column_count(len(shown))
     grid = figure.subplots(math.ceil(max(1, len(shown)) / columns), columns, squeeze=False, sharey=share_y)
     cells = list(grid.ravel())
     for axes in cells[len(shown) :]:
@@ -60,17 +60,19 @@ def parts(names: Sequence[str], always: str | None = None) -> list[tuple[str, li
     """
     if len(names) <= LINES:
         return [("", list(names))] if names else []
-    first, others = [name for name in names if name == always], [name for name in names if name != always]
-    count = math.ceil(len(others) / (LINES - 1))
-    ends = [round(len(others) * i / count) for i in range(count + 1)]
-    return [(f", part {i} of {count}", first + others[low:high]) for i, (low, high) in enumerate(pairwise(ends), 1)]
+    first, other_names = [name for name in names if name == always], [name for name in names if name != always]
+    count = math.ceil(len(other_names) / (LINES - 1))
+    ends = [round(len(other_names) * i / count) for i in range(count + 1)]
+    return [
+        (f", part {i} of {count}", first + other_names[low:high]) for i, (low, high) in enumerate(pairwise(ends), 1)
+    ]
 
 
 def rows(figure: Figure, groups: Sequence[str], methods: Sequence[str]) -> list[Axes]:
     """A panel for each group with a row for each method, the first one at the top; each has its own scale."""
     from matplotlib.ticker import MaxNLocator  # slow to import
 
-    columns = _side_by_side(groups, methods)
+    columns = _panels_per_row(groups, methods)
     cells = figure.subplots(math.ceil(len(groups) / columns), columns, squeeze=False, sharey=True).ravel()
     for axes in cells[len(groups) :]:
         axes.set_visible(False)
@@ -87,8 +89,8 @@ def rows(figure: Figure, groups: Sequence[str], methods: Sequence[str]) -> list[
 
 
 def tall(groups: Sequence[str], methods: Sequence[str]) -> tuple[float, float]:
-    """Width and height of `rows` in inches."""
-    down = math.ceil(max(1, len(groups)) / _side_by_side(groups, methods))
+    """Width and height in inches of the panels of `make_row_panels`."""
+    down = math.ceil(max(1, len(groups)) / _panels_per_row(groups, methods))
     return WIDTH, 0.3 + down * (0.6 + ROW * max(1, len(methods)))
 
 
@@ -98,20 +100,21 @@ def legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
 
     handles = [Line2D([], [], **look) for look in looks.values()]
     if handles:
-        columns = min(len(handles), _entries(figure.get_figwidth(), list(looks)))
+        columns = min(len(handles), _entries_per_row(figure.get_figwidth(), list(looks)))
         figure.legend(handles, list(looks), loc="outside lower center", ncols=columns, handlelength=2.6)
 
 
-def _columns(count: int) -> int:
+def _column_count(count: int) -> int:
+    """At most four panels side by side."""
     return max(1, min(4, count))
 
 
-def _entries(width: float, names: Sequence[str]) -> int:
+def _entries_per_row(width: float, names: Sequence[str]) -> int:
     """How many entries of a key fit side by side."""
     return max(1, int(width / (KEY + CHARACTER * max(map(len, names), default=0))))
 
 
-def _side_by_side(groups: Sequence[str], methods: Sequence[str]) -> int:
-    """How many panels of `rows` fit beside the names of the methods."""
+def _panels_per_row(groups: Sequence[str], methods: Sequence[str]) -> int:
+    """How many panels of `make_row_panels` fit next to the names of the methods."""
     fit = int((WIDTH - 0.2 - CHARACTER * max(map(len, methods), default=0)) / 1.35)
     return max(1, min(len(groups), fit))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLASSES = ("negative", "positive")
-FEW = 6  # a feature with at most this many values is drawn value by value
+FEW_VALUES = 6  # a feature with at most this many values is drawn value by value
 BINS = 12
 
 
@@ -69,8 +69,8 @@ def characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_])
     return tuple(
         Characteristic(
             name,
-            _summary(values[~positive], _yes_or_no(values)),
-            _summary(values[positive], _yes_or_no(values)),
+            _format_summary(values[~positive], _is_binary(values)),
+            _format_summary(values[positive], _is_binary(values)),
         )
         for name, values in features.items()
     )
@@ -86,15 +86,18 @@ def by_class(
     """Share of the positive and of the negative examples by value, a panel per feature with more values than 0 and 1.
 
     Args:
-        features: name -> (n,); features of 0 and 1 are in `characteristics` only.
+        features: name -> (n,); features of 0 and 1 are in `compute_characteristics` only.
         positive: (n,).
         examples: their name.
         classes: names of the negative and the positive ones.
     """
-    none, some = classes
-    shown = {name: values for name, values in features.items() if not _yes_or_no(values)}
-    told = [f"{c.name}: {none} {c.negative}, {some} {c.positive}" for c in characteristics(shown, positive)]
-    alt = f"Features by class, mean ± standard deviation. {'; '.join(told) or 'None to be drawn'}."
+    negative_name, positive_name = classes
+    shown = {name: values for name, values in features.items() if not _is_binary(values)}
+    parts = [
+        f"{c.name}: {negative_name} {c.negative}, {positive_name} {c.positive}"
+        for c in characteristics(shown, positive)
+    ]
+    alt = f"Features by class, mean ± standard deviation. {'; '.join(parts) or 'None to be drawn'}."
 
     def draw(figure: Figure) -> None:
         for axes, (name, values) in panels(figure, shown, share_y=False):
@@ -111,17 +114,19 @@ def by_class(
         legend(figure, {name: line(place) for place, name in enumerate(classes)})
 
     rows = math.ceil(max(1, len(shown)) / 4)
-    caption = f"Share of the {none} and of the {some} {examples} at each value, all splits together."
+    caption = f"Share of the {negative_name} and of the {positive_name} {examples} at each value, all splits together."
     return Picture(
         "Features by class", caption, svg((WIDTH * max(2, min(4, len(shown))) / 4, 1.5 * rows + 0.5), alt, draw)
     )
 
 
-def _yes_or_no(values: Floats) -> bool:
+def _is_binary(values: Floats) -> bool:
+    """Whether a feature is 0 or 1 for each example, and 1 for some of them."""
     return bool(np.isin(values, (0, 1)).all() and (values == 1).any())
 
 
-def _summary(values: Floats, counted: bool) -> str:
+def _format_summary(values: Floats, counted: bool) -> str:
+    """Mean ± standard deviation, or of a binary feature the number of ones."""
     if not len(values):
         return "–"
     if counted:
@@ -133,7 +138,7 @@ def _summary(values: Floats, counted: bool) -> str:
 def _edges(values: Floats) -> Floats:
     """One bin for each of a few values, otherwise equal ones from the least to the greatest."""
     distinct = np.unique(values)
-    if len(distinct) > FEW:
+    if len(distinct) > FEW_VALUES:
         return np.linspace(distinct[0], distinct[-1], BINS + 1, dtype=np.float64)
     if not len(distinct):
         return np.array([-0.5, 0.5])

@@ -1,5 +1,5 @@
-"""Pictures of patients, for a hospital's own page only: slices with outlines of lesion and organ, with a CAM, or with
-a model's mask beside the given one.
+"""Pictures of patients, for a hospital's own page only: slices with outlines of lesion and organ, with a CAM, or with a
+model's mask and the given one.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def contact_sheet(
     Raises:
         ValueError: naming every tile that is not (H, W), or whose outlines or CAM have another shape.
     """
-    if wrong := [fault for place, tile in enumerate(tiles) for fault in _faults(place, tile)]:
+    if wrong := [fault for place, tile in enumerate(tiles) for fault in _find_tile_problems(place, tile)]:
         raise ValueError("cannot show these tiles: " + "; ".join(wrong))
     grey = any(tile.image.ndim == 2 for tile in tiles)
-    low, high = window or (_window(tiles) if grey else (0.0, 1.0))
-    items = "".join(_item(tile, low, high) for tile in tiles)
+    low, high = window or (_grey_window(tiles) if grey else (0.0, 1.0))
+    items = "".join(_tile_item(tile, low, high) for tile in tiles)
     keys = [
         f'<span class="key" style="color:{colour}">{line}</span> {name}'
-        for name, colour, line, there in (
+        for name, colour, line, is_shown in (
             ("lesion", LESION, "━", any(t.lesion is not None and np.any(t.lesion) for t in tiles)),
             ("organ", ORGAN, "━", any(t.organ is not None and np.any(t.organ) for t in tiles)),
             ("given mask", GIVEN, "━", any(t.given is not None and np.any(t.given) for t in tiles)),
             ("the model's mask", FOUND, "╍", any(t.found is not None for t in tiles)),
         )
-        if there
+        if is_shown
     ]
-    keys += [_scale()] if any(t.cam is not None for t in tiles) else []
+    keys += [_map_scale()] if any(t.cam is not None for t in tiles) else []
     key = f'<p class="keys">{" &nbsp; ".join(keys)}</p>' if keys else ""
     caption = f"Grey window {low:.4g} to {high:.4g}." if grey else "" if tiles else "No images."
     rows = (
@@ -56,50 +56,54 @@ def contact_sheet(
     return Picture(title, caption, f'<ul class="sheet"{rows}>{items}</ul>{key}')
 
 
-def _item(tile: Tile, low: float, high: float) -> str:
+def _tile_item(tile: Tile, low: float, high: float) -> str:
+    """The list item of a tile: its image and its caption."""
     scale = SIDE / max(tile.image.shape[:2])
     height, width = (max(1, round(side * scale)) for side in tile.image.shape[:2])
     source = png_uri(drawn(tile, low, high, (width, height)))
-    name, alt = html.escape(tile.caption), html.escape(_alt(tile), quote=True)
+    name, alt = html.escape(tile.caption), html.escape(_alternative_text(tile), quote=True)
     image = f'<img src="{source}" alt="{alt}" width="{width}" height="{height}">'
     return f"<li><figure>{image}<figcaption>{name}</figcaption></figure></li>"
 
 
-def _scale() -> str:
+def _map_scale() -> str:
     """The colours of a map over a dark grey, from 0 to 1."""
     ramp = Tile(np.full((1, 64), 0.25), "", cam=np.linspace(0, 1, 64)[None])
     source = png_uri(drawn(ramp, 0.0, 1.0, (96, 10)))
     return f'map: 0 <img src="{source}" alt="colours of the map from 0 to 1" width="96" height="10"> 1'
 
 
-def _alt(tile: Tile) -> str:
-    said = [
+def _alternative_text(tile: Tile) -> str:
+    """The caption of a tile, and what is drawn on it."""
+    parts = [
         name
         for name, mask in (("lesion outlined", tile.lesion), ("organ outlined", tile.organ))
         if mask is not None and np.any(mask)
     ]
-    said += ["map laid over"] if tile.cam is not None else []
-    said += ["given mask outlined"] if tile.given is not None and np.any(tile.given) else []
+    parts += ["map laid over"] if tile.cam is not None else []
+    parts += ["given mask outlined"] if tile.given is not None and np.any(tile.given) else []
     if tile.found is not None:
-        said.append("the model's mask outlined" if np.any(tile.found) else "the model found nothing")
-    return ", ".join([f"Image: {tile.caption}", *said])
+        parts.append("the model's mask outlined" if np.any(tile.found) else "the model found nothing")
+    return ", ".join([f"Image: {tile.caption}", *parts])
 
 
-def _window(tiles: Sequence[Tile]) -> tuple[float, float]:
+def _grey_window(tiles: Sequence[Tile]) -> tuple[float, float]:
+    """The 1st and the 99.5th percentile over all tiles."""
     values = np.concatenate([np.asarray(tile.image, dtype=np.float64).ravel() for tile in tiles] or [np.zeros(1)])
     values = values[np.isfinite(values)]
     low, high = np.quantile(values, [0.01, 0.995]) if values.size else (0.0, 1.0)
     return float(low), float(high if high > low else low + 1)
 
 
-def _faults(place: int, tile: Tile) -> list[str]:
+def _find_tile_problems(place: int, tile: Tile) -> list[str]:
+    """What is wrong with the shapes of a tile; empty if nothing is."""
     shape = tile.image.shape[:2]
     if tile.image.ndim not in (2, 3) or min(shape) < 1 or tile.image.shape[2:] not in ((), (3,)):
         return [f"image {place} has shape {tile.image.shape}, needed is (H, W) or (H, W, 3)"]
     masks = ("lesion", "organ", "cam", "given", "found")
-    others = ((name, getattr(tile, name)) for name in masks)
+    layers = ((name, getattr(tile, name)) for name in masks)
     return [
         f"{name} {place} has shape {mask.shape}, needed is its image's {shape}"
-        for name, mask in others
+        for name, mask in layers
         if mask is not None and mask.shape != shape
     ]

@@ -30,7 +30,7 @@ def hit(cam: Floats, mask: Mask, reach: float = 0.0) -> float:
     Raises:
         ValueError: map and mask have other shapes, or the mask is empty.
     """
-    _check(cam, mask)
+    _check_map(cam, mask)
     if cam.max() == cam.min():
         return 0.0
     from scipy.ndimage import distance_transform_edt  # slow to import
@@ -43,11 +43,11 @@ def dice(cam: Floats, mask: Mask, threshold: float) -> float:
     """Overlap of the mask with where the map is at or above the threshold, in [0, 1].
 
     Raises:
-        ValueError: as `hit`.
+        ValueError: as `hit_share`.
     """
-    _check(cam, mask)
-    found = cam >= threshold
-    return float(2 * (found & mask).sum() / (found.sum() + mask.sum()))
+    _check_map(cam, mask)
+    marked = cam >= threshold
+    return float(2 * (marked & mask).sum() / (marked.sum() + mask.sum()))
 
 
 def average_precision(cam: Floats, mask: Mask) -> float:
@@ -55,15 +55,16 @@ def average_precision(cam: Floats, mask: Mask) -> float:
     that is the same everywhere.
 
     Raises:
-        ValueError: as `hit`.
+        ValueError: as `hit_share`.
     """
-    _check(cam, mask)
+    _check_map(cam, mask)
     from sklearn.metrics import average_precision_score  # slow to import
 
     return float(average_precision_score(mask.ravel(), cam.ravel()))
 
 
-def _check(cam: Floats, mask: Mask) -> None:
+def _check_map(cam: Floats, mask: Mask) -> None:
+    """Raises ValueError if map and mask differ in shape, or if the mask is empty."""
     if cam.shape != mask.shape or cam.ndim != 2:
         raise ValueError(f"a map of shape {cam.shape} and a mask of shape {mask.shape}; both must be (H, W) and alike")
     if not mask.any():

@@ -67,9 +67,9 @@ class Score:
 
 def score(evidence: Evidence, measure: Measure, *, sites: tuple[str, ...], limits: Limits = STANDARD) -> Score:
     """The score of one sample."""
-    held = measure.rests(evidence)
-    enough = held.assessable(images=limits.images, patients=limits.patients, noise=limits.noise)
-    return summarised(measure.of(evidence), held, sites=sites, assessable=enough, limits=limits)
+    support = measure.rests(evidence)
+    enough = support.assessable(images=limits.images, patients=limits.patients, noise=limits.noise)
+    return summarised(measure.of(evidence), support, sites=sites, assessable=enough, limits=limits)
 
 
 def pooled(sites: Sequence[Evidence]) -> Evidence:
@@ -78,17 +78,17 @@ def pooled(sites: Sequence[Evidence]) -> Evidence:
     Raises:
         ValueError: there is nothing to pool, or what does not fit together.
     """
-    counts = [one for one in sites if isinstance(one, Counts)]
-    overlaps = [one for one in sites if isinstance(one, Overlaps)]
+    counts = [evidence for evidence in sites if isinstance(evidence, Counts)]
+    overlaps = [evidence for evidence in sites if isinstance(evidence, Overlaps)]
     if counts and overlaps:
         raise ValueError(f"{len(counts)} counts and {len(overlaps)} overlaps do not mix: score one task at a time")
     return overlap.add(overlaps) if overlaps else add(counts)
 
 
-def summarised(copies: Floats, held: Support, *, sites: tuple[str, ...], assessable: bool, limits: Limits) -> Score:
+def summarised(copies: Floats, support: Support, *, sites: tuple[str, ...], assessable: bool, limits: Limits) -> Score:
     """A score from its copies. An undefined value is not assessable."""
     estimate = percentile_interval(copies, level=limits.level)
-    return Score(estimate, held, sites, assessable and bool(np.isfinite(estimate.value)), copies)
+    return Score(estimate, support, sites, assessable and bool(np.isfinite(estimate.value)), copies)
 
 
 def private(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
@@ -97,7 +97,7 @@ def private(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> dic
     Raises:
         ValueError: no site has its own model's counts.
     """
-    return {site: score(counts, measure, sites=(site,), limits=limits) for site, counts in _own(table).items()}
+    return {site: score(counts, measure, sites=(site,), limits=limits) for site, counts in _own_evidence(table).items()}
 
 
 def mean_score(scores: Mapping[str, Score], *, limits: Limits = STANDARD) -> Score:
@@ -111,23 +111,26 @@ def mean_score(scores: Mapping[str, Score], *, limits: Limits = STANDARD) -> Sco
     """
     if not scores:
         raise ValueError("there is no score to take the mean of; give at least one site's")
-    kept = {site: s for site, s in sorted(scores.items()) if s.assessable}
+    assessable_scores = {site: s for site, s in sorted(scores.items()) if s.assessable}
     defined = {site: s for site, s in sorted(scores.items()) if np.isfinite(s.estimate.value)}
-    chosen = kept or defined or dict(scores)
+    chosen = assessable_scores or defined or dict(scores)
     copies = np.mean([s.copies for s in chosen.values()], axis=0)
-    held = _summed([s.support for s in chosen.values()])
-    return summarised(copies, held, sites=tuple(chosen), assessable=bool(kept), limits=limits)
+    support = _sum_supports([s.support for s in chosen.values()])
+    return summarised(copies, support, sites=tuple(chosen), assessable=bool(assessable_scores), limits=limits)
 
 
 def overall(table: Table, measure: Measure, *, limits: Limits = STANDARD, sample: Evidence | None = None) -> Score:
-    """Each site's own model on its own patients, all pooled into one sample. sample: that, if it was pooled before.
+    """Each site's own model on its own patients, all pooled into one sample. sample: the pooled sample, if it exists
+    already.
 
     Raises:
         ValueError: no site has its own model's counts.
     """
-    own = _own(table)
-    whole = pooled(list(own.values())) if sample is None else sample
-    return replace(score(whole, measure, sites=tuple(own), limits=limits), mixes_sites=len(own) > 1)
+    own_evidence = _own_evidence(table)
+    pooled_sample = pooled(list(own_evidence.values())) if sample is None else sample
+    return replace(
+        score(pooled_sample, measure, sites=tuple(own_evidence), limits=limits), mixes_sites=len(own_evidence) > 1
+    )
 
 
 def unions(table: Table) -> dict[str, Evidence]:
@@ -136,7 +139,7 @@ def unions(table: Table) -> dict[str, Evidence]:
     Raises:
         ValueError: naming every (model, test site) that is missing.
     """
-    models, tests = _axes(table)
+    models, tests = _table_axes(table)
     if missing := [(m, t) for m in models for t in tests if (m, t) not in table]:
         named = ", ".join(f"{m} on {t}" for m, t in missing)
         raise ValueError(f"public testing needs every model on every site; missing: {named}")
@@ -146,12 +149,13 @@ def unions(table: Table) -> dict[str, Evidence]:
 def public(
     table: Table, measure: Measure, *, limits: Limits = STANDARD, samples: Mapping[str, Evidence] | None = None
 ) -> Score:
-    """Mean over models of each one's score on the union of all test sets. samples: `unions`, if they were made before.
+    """Mean over models of each one's score on the union of all test sets. samples: those of `pool_test_sets`, if they
+    exist already.
 
     Raises:
         ValueError: naming every (model, test site) that is missing.
     """
-    tests = _axes(table)[1]
+    tests = _table_axes(table)[1]
     each = unions(table) if samples is None else samples
     by_model = [score(sample, measure, sites=tests, limits=limits) for sample in each.values()]
     copies = np.mean([s.copies for s in by_model], axis=0)
@@ -161,7 +165,7 @@ def public(
 
 def matrix(table: Table, measure: Measure) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
     """Model sites (M), test sites (T) and the score of each model on each site, (M, T); NaN where it was not tested."""
-    models, tests = _axes(table)
+    models, tests = _table_axes(table)
     values = [[measure.of(table[m, t])[0] if (m, t) in table else np.nan for t in tests] for m in models]
     return models, tests, np.asarray(values, dtype=np.float64)
 
@@ -172,33 +176,38 @@ def as_own(table: Table, model: str) -> dict[tuple[str, str], Evidence]:
     Raises:
         ValueError: the model was not tested anywhere.
     """
-    own = {(test, test): counts for (site, test), counts in table.items() if site == model}
-    if not own:
+    reassigned = {(test, test): counts for (site, test), counts in table.items() if site == model}
+    if not reassigned:
         raise ValueError(f"no counts of model {model!r}; there are {sorted({m for m, _ in table})}")
-    return own
+    return reassigned
 
 
-def _own(table: Table) -> dict[str, Evidence]:
-    own = {test: counts for (model, test), counts in sorted(table.items(), key=lambda item: item[0]) if model == test}
-    if not own:
+def _own_evidence(table: Table) -> dict[str, Evidence]:
+    """The evidence of each site's own model on its own patients. Raises ValueError if there is none."""
+    by_site = {
+        test: counts for (model, test), counts in sorted(table.items(), key=lambda item: item[0]) if model == test
+    }
+    if not by_site:
         raise ValueError(f"no site's own model was tested at home; there are {sorted(table)}")
-    return own
+    return by_site
 
 
-def _axes(table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _table_axes(table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The model sites and the test sites of a table, sorted."""
     return tuple(sorted({m for m, _ in table})), tuple(sorted({t for _, t in table}))
 
 
-def _summed(held: list[Support]) -> Support:
+def _sum_supports(supports: list[Support]) -> Support:
+    """The support of several sites together."""
     return Support(
-        patients=sum(s.patients for s in held),
-        images=sum(s.images for s in held),
-        positives=sum(s.positives for s in held),
-        negatives=sum(s.negatives for s in held),
-        positive_patients=sum(s.positive_patients for s in held),
-        noise=math.hypot(*(s.noise for s in held)),
-        class_noise=math.hypot(*(s.class_noise for s in held)),
-        defined=None if (known := [s.defined for s in held if s.defined is not None]) == [] else sum(known),
+        patients=sum(s.patients for s in supports),
+        images=sum(s.images for s in supports),
+        positives=sum(s.positives for s in supports),
+        negatives=sum(s.negatives for s in supports),
+        positive_patients=sum(s.positive_patients for s in supports),
+        noise=math.hypot(*(s.noise for s in supports)),
+        class_noise=math.hypot(*(s.class_noise for s in supports)),
+        defined=None if (known := [s.defined for s in supports if s.defined is not None]) == [] else sum(known),
     )
 
 
@@ -245,8 +254,10 @@ def mean_individual_gain(by_site: Mapping[str, Score]) -> Spread:
 
     The deviation describes how unevenly sites gain, not the uncertainty of the mean.
     """
-    kept = [s.estimate.value for s in by_site.values() if s.assessable]
-    values = np.array(kept or [s.estimate.value for s in by_site.values() if math.isfinite(s.estimate.value)])
+    assessable_values = [s.estimate.value for s in by_site.values() if s.assessable]
+    values = np.array(
+        assessable_values or [s.estimate.value for s in by_site.values() if math.isfinite(s.estimate.value)]
+    )
     if not len(values):
         return Spread(math.nan, math.nan, 0, 0)
     return Spread(float(values.mean()), float(values.std()), len(values), int((values > 0).sum()))

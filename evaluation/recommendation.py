@@ -8,16 +8,17 @@ model, with the variance v of a bootstrap of patients, is shrunk as a normal pri
     m | others ~ N(mu, s^2)                   s^-2 = M^-2 + sum_j 1 / (v_j + T^2),  mu = s^2 sum_j d_j / (v_j + T^2)
     g | d, others ~ N(mu + k (d - mu), k v)   k = (T^2 + s^2) / (T^2 + s^2 + v)
 
-Where a hospital does not hear of the others there is no j. A model is recommended in place of the one to stay with if
+A hospital that gets no gains of other hospitals has no j. A model is recommended in place of the one to stay with if
 P(g > 0) is at least `SURE`, and of several the one with the largest expected gain.
 
 The model to stay with is the hospital's own with the highest score, where a *head* (ridge regression, a kernel machine
 or a linear model on features that no patient of the run shaped) goes before every network, whatever the scores; without
-a head of its own, a head that others had a part in goes before its own networks. So every network, its own too, must
-show a gain over a head: k is small with few patients, so P(g > 0) stays near a half. The own d is left out where even
-chance would put all patients in the right order more often than 1 - SURE, as with three patients it does (1 of 3).
-The reason is measured, not tuned: on two real tasks each hospital's own head did as well as networks that all trained
-together (docs/results/one-message.md); no constant was added for it, and among heads alone the rule is as measured.
+a head of its own, a head that other hospitals had a part in goes before its own networks. So every network, its own
+too, must show a gain over a head: k is small with few patients, so P(g > 0) stays near a half. The hospital's own d is
+left out where even chance would put all patients in the right order more often than 1 - SURE, as with three patients it
+does (1 of 3). The reason is measured, not tuned: on two real tasks each hospital's own head did as well as networks
+that all trained together (docs/results/one-message.md); no constant was added for it, and among heads alone the rule is
+as measured.
 
 M, T, `SURE` and `FLIP` were chosen on splits that no table reports (docs/results/recommendation.md); a nested
 bootstrap, which chooses on drawn patients and scores on the others, estimates the winner's gain as well, and recommends
@@ -71,7 +72,7 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class Heard:
-    """What a hospital hears of the others. hospitals: how many told gains. sums: by model."""
+    """Gains that a hospital gets from the other hospitals. hospitals: how many sent gains. sums: by model."""
 
     hospitals: int = 0
     sums: Mapping[str, Sums] = field(default_factory=dict)
@@ -79,9 +80,9 @@ class Heard:
 
 @dataclass(frozen=True)
 class Measured:
-    """own: the model to stay with; empty = the hospital has none of its own. shared: whether others had a part in it.
-    gains: of models that may take its place. networks: whether a head goes before networks here. patients: of
-    validation, and of its rarest class that counts.
+    """own: the model to stay with; empty = the hospital has no model of its own. shared: whether other hospitals had a
+    part in it. gains: of models that may take its place. networks: whether a head goes before networks here. patients:
+    of validation, and of its rarest class that counts.
     """
 
     own: str
@@ -94,11 +95,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """method: the model to use, own: the one to stay with; they are the same where the hospital should. shared,
-    networks: as in `Measured`. gain: what is expected of the best of the others over `own`, of which `best` is the
-    name, with its interval; sure: the probability that it is a gain. of: models compared. others: hospitals from which
-    gains were heard. patients: of validation. epsilon: what a patient pays for `method` at this hospital, empty = not
-    known.
+    """method: the model to use, own: the one to stay with; they are the same if the hospital should stay. shared,
+    networks: as in `Measured`. best: the best of the other models. gain: its expected gain over `own`, with its
+    interval; sure: the probability that it is a gain. of: models compared. others: hospitals that sent gains. patients:
+    of validation. epsilon: what a patient pays for `method` at this hospital, empty = not known.
     """
 
     site: str
@@ -123,66 +123,75 @@ class Recommendation:
 
 
 def measured(
-    validated: Validated, own: Sequence[str], heads: Collection[str] = (), *, seed: int, copies: int = COPIES
+    validated: Validated, own_labels: Sequence[str], heads: Collection[str] = (), *, seed: int, copies: int = COPIES
 ) -> Measured:
     """Gains of other models over the one to stay with, on the same drawn patients.
 
     Args:
-        own: models that no other hospital had a part in. heads: of all, those on features that nobody of the run
+        own_labels: models that no other hospital had a part in. heads: models on features that no patient of the run
         shaped.
     """
-    y, patient, found = validated
-    if not any(label in found for label in own):
+    y, patient, probabilities = validated
+    if not any(label in probabilities for label in own_labels):
         return Measured("", {})
-    own_heads, simple = [one for one in own if one in found and one in heads], [one for one in found if one in heads]
-    held = own_heads or simple or [one for one in own if one in found]
-    weights, number = _draws(patient, copies, seed)
+    own_heads, simple = (
+        [label for label in own_labels if label in probabilities and label in heads],
+        [label for label in probabilities if label in heads],
+    )
+    candidates = own_heads or simple or [label for label in own_labels if label in probabilities]
+    weights, number = _draw_weights(patient, copies, seed)
     sizes = [len(np.unique(number[y == c])) for c in np.unique(y)]
-    scores = {label: mean_auc(y, p, weights) for label, p in found.items()}  # (1 + copies,), the sample first
-    best = max(held, key=lambda label: (np.nan_to_num(scores[label][0], nan=-1.0), -held.index(label)))
-    few = min(sizes) if len(sizes) > 1 else 0
-    others = [label for label in found if label not in held]
-    gains = {label: _gain(scores[label] - scores[best], few) for label in others}
-    networks = best in heads and any(label not in heads for label in others)
-    return Measured(best, gains, len(np.unique(patient)), few, best not in own, networks)
+    scores = {label: mean_auc(y, p, weights) for label, p in probabilities.items()}  # (1 + copies,), the sample first
+    best = max(candidates, key=lambda label: (np.nan_to_num(scores[label][0], nan=-1.0), -candidates.index(label)))
+    rarest = min(sizes) if len(sizes) > 1 else 0
+    other_labels = [label for label in probabilities if label not in candidates]
+    gains = {label: _measure_gain(scores[label] - scores[best], rarest) for label in other_labels}
+    networks = best in heads and any(label not in heads for label in other_labels)
+    return Measured(best, gains, len(np.unique(patient)), rarest, best not in own_labels, networks)
 
 
-def _gain(drawn: Floats, few: int) -> Gain:
+def _measure_gain(drawn: Floats, rarest: int) -> Gain:
+    """The gain of a model, with its variance, from differences (1 + copies,). rarest: patients of the rarest class."""
     copies = drawn[1:][np.isfinite(drawn[1:])]
-    if not math.isfinite(drawn[0]) or len(copies) < 2 or not few:
+    if not math.isfinite(drawn[0]) or len(copies) < 2 or not rarest:
         return Gain(math.nan, math.inf)
-    return Gain(float(drawn[0]), float(copies.var()) + (FLIP / few) ** 2)
+    return Gain(float(drawn[0]), float(copies.var()) + (FLIP / rarest) ** 2)
 
 
-def heard(told: Mapping[str, Mapping[str, Gain]], sites: Sequence[str]) -> dict[str, Heard]:
-    """What each of `sites` hears of all others. told: gains by hospital and model.
+def heard(gains_by_site: Mapping[str, Mapping[str, Gain]], sites: Sequence[str]) -> dict[str, Heard]:
+    """The sums of all other hospitals' gains, for each of `sites`. gains_by_site: by hospital and model.
 
-    The work is linear in hospitals: each is taken out of one exact sum, whose value is rounded once, as `math.fsum`
-    rounds that of the others alone.
+    The work is linear in hospitals: each hospital's terms are subtracted from one exact sum, and the result is rounded
+    once, as `math.fsum` rounds the sum over the other hospitals.
     """
-    own = {site: {label: _terms(gain) for label, gain in gains.items() if math.isfinite(gain.variance)}
-           for site, gains in told.items()}  # fmt: skip
-    whole = dict[str, tuple[Fraction, Fraction, int]]()
-    for terms in own.values():
+    terms_by_site = {site: {label: _gain_terms(gain) for label, gain in gains.items() if math.isfinite(gain.variance)}
+           for site, gains in gains_by_site.items()}  # fmt: skip
+    totals = dict[str, tuple[Fraction, Fraction, int]]()
+    for terms in terms_by_site.values():
         for label, (weighted, weights) in terms.items():
-            before = whole.get(label, (Fraction(0), Fraction(0), 0))
-            whole[label] = (before[0] + weighted, before[1] + weights, before[2] + 1)
+            before = totals.get(label, (Fraction(0), Fraction(0), 0))
+            totals[label] = (before[0] + weighted, before[1] + weights, before[2] + 1)
 
-    def without(site: str) -> dict[str, Sums]:
-        less = {label: own.get(site, {}).get(label) for label in whole}
-        left = {label: (total[0] - one[0], total[1] - one[1], total[2] - 1) if (one := less[label]) else total
-                for label, total in whole.items()}  # fmt: skip
+    def sums_without(site: str) -> dict[str, Sums]:
+        less = {label: terms_by_site.get(site, {}).get(label) for label in totals}
+        left = {
+            label: (total[0] - own_terms[0], total[1] - own_terms[1], total[2] - 1)
+            if (own_terms := less[label])
+            else total
+            for label, total in totals.items()
+        }
         return {label: Sums(float(weighted), float(weights)) for label, (weighted, weights, n) in left.items() if n}
 
-    return {site: Heard(len(told) - (site in told), without(site)) for site in sites}
+    return {site: Heard(len(gains_by_site) - (site in gains_by_site), sums_without(site)) for site in sites}
 
 
-def _terms(gain: Gain) -> tuple[Fraction, Fraction]:
+def _gain_terms(gain: Gain) -> tuple[Fraction, Fraction]:
+    """The exact terms of a hospital in the sums over j: d / (v + T^2) and 1 / (v + T^2)."""
     weight = 1 / (gain.variance + SPREAD**2)
     return Fraction(gain.value * weight), Fraction(weight)
 
 
-def recommended(site: str, at_home: Measured, others: Heard) -> Recommendation | None:
+def recommended(site: str, at_home: Measured, other_gains: Heard) -> Recommendation | None:
     """The recommendation of one hospital, from its own gains and those of other hospitals; None without an own model
     or without another to compare it with.
     """
@@ -190,7 +199,9 @@ def recommended(site: str, at_home: Measured, others: Heard) -> Recommendation |
         return None
     telling = 1 / math.comb(at_home.patients, at_home.rarest) <= 1 - SURE
     gains = {label: gain if telling else Gain(math.nan, math.inf) for label, gain in at_home.gains.items()}
-    expected = {label: _expected(gain, others.sums.get(label, Sums(0.0, 0.0))) for label, gain in gains.items()}
+    expected = {
+        label: _expected_gain(gain, other_gains.sums.get(label, Sums(0.0, 0.0))) for label, gain in gains.items()
+    }
     sure = {label: NormalDist().cdf(mean / sd) for label, (mean, sd) in expected.items()}
     good = [label for label in expected if sure[label] >= SURE]
     best = max(good or expected, key=lambda label: expected[label][0])
@@ -205,32 +216,32 @@ def recommended(site: str, at_home: Measured, others: Heard) -> Recommendation |
         mean + reach * sd,
         sure[best],
         len(expected) + 1,
-        others.hospitals,
+        other_gains.hospitals,
         at_home.patients,
         shared=at_home.shared,
         networks=at_home.networks,
     )
 
 
-def _expected(own: Gain, others: Sums) -> tuple[float, float]:
+def _expected_gain(gain: Gain, other_sums: Sums) -> tuple[float, float]:
     """Mean and standard deviation of the true gain; see the head of this file."""
-    precision = COMMON**-2 + others.weights
-    mu, prior = others.weighted / precision, SPREAD**2 + 1 / precision
-    if not math.isfinite(own.variance):
+    precision = COMMON**-2 + other_sums.weights
+    mu, prior = other_sums.weighted / precision, SPREAD**2 + 1 / precision
+    if not math.isfinite(gain.variance):
         return mu, math.sqrt(prior)
-    k = prior / (prior + own.variance)
-    return mu + k * (own.value - mu), math.sqrt(k * own.variance)
+    k = prior / (prior + gain.variance)
+    return mu + k * (gain.value - mu), math.sqrt(k * gain.variance)
 
 
-def _draws(patient: NDArray[np.int64], copies: int, seed: int) -> tuple[Floats, NDArray[np.int64]]:
+def _draw_weights(patient: NDArray[np.int64], copies: int, seed: int) -> tuple[Floats, NDArray[np.int64]]:
     """Weights of rows (n, 1 + copies): 1 in the sample, then how often each row's patient was drawn; and the patients'
     numbers.
     """
     known, number = np.unique(patient, return_inverse=True)
     drawn = np.random.default_rng(seed).multinomial(len(known), np.full(len(known), 1 / max(1, len(known))), copies)
     times = np.concatenate([np.ones((1, len(known))), drawn]).T
-    found: Floats = times[number]
-    return found, number
+    weights: Floats = times[number]
+    return weights, number
 
 
 def mean_auc(y: NDArray[np.int64], probabilities: Floats, weights: Floats) -> Floats:
@@ -246,16 +257,16 @@ def mean_auc(y: NDArray[np.int64], probabilities: Floats, weights: Floats) -> Fl
         present = present[-1:]
     if not present:
         return np.full(weights.shape[1], math.nan)
-    found: Floats = np.mean([_auc(y == c, probabilities[:, c], weights) for c in present], axis=0)
-    return found
+    mean: Floats = np.mean([_weighted_auc(y == c, probabilities[:, c], weights) for c in present], axis=0)
+    return mean
 
 
-def _auc(positive: NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:
+def _weighted_auc(positive: NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:
     """Weighted area under the ROC curve (B,): pairs in the right order, and half of the ties."""
     order = np.argsort(score, kind="stable")
-    ranked, held, positive = score[order], weights[order], positive[order, None]
-    below = np.concatenate([np.zeros((1, held.shape[1])), np.cumsum(held * ~positive, axis=0)])
+    ranked, sorted_weights, positive = score[order], weights[order], positive[order, None]
+    below = np.concatenate([np.zeros((1, sorted_weights.shape[1])), np.cumsum(sorted_weights * ~positive, axis=0)])
     first, last = np.searchsorted(ranked, ranked, "left"), np.searchsorted(ranked, ranked, "right")
-    pairs = (held * positive * (below[first] + below[last]) / 2).sum(axis=0)
-    every = (held * positive).sum(axis=0) * (held * ~positive).sum(axis=0)
+    pairs = (sorted_weights * positive * (below[first] + below[last]) / 2).sum(axis=0)
+    every = (sorted_weights * positive).sum(axis=0) * (sorted_weights * ~positive).sum(axis=0)
     return np.asarray(np.where(every > 0, pairs / np.where(every > 0, every, 1), math.nan))

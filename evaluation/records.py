@@ -44,7 +44,7 @@ class Knew:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """Patients whom the settings exclude. studies: left out. unmatched: names that no patient has. knew: runs."""
+    """Patients that the settings exclude. studies: left out. unmatched: names that no patient has. knew: runs."""
 
     studies: int = 0
     unmatched: int = 0
@@ -73,7 +73,7 @@ class MethodCost:
 
     sent, received: of one site over all rounds. total: of all sites, both ways. reached: the first round whose
     aggregated validation loss is as low as the reference's lowest; None: never, or the reference has none. gradients:
-    of how many mini-batches, or passes over its patients, a site takes gradients in a round; empty = not said. lowest:
+    of how many mini-batches, or passes over its patients, a site takes gradients in a round; empty = unknown. lowest:
     the lowest validation loss over all sites of any round, by examples; NaN = none.
     """
 
@@ -118,8 +118,8 @@ class Command:
 
 @dataclass(frozen=True)
 class OtherCode:
-    """Code that is not this package's and took part. what: as `method trimmed_mean`. source: its package and version,
-    or its module if it was registered in the program that ran. digest: SHA-256 of the package or of that file.
+    """Code from outside this package that took part in a run. what: as `method trimmed_mean`. source: its package and
+    version, or its module if it was registered in the program that ran. digest: SHA-256 of the package or of that file.
     """
 
     what: str
@@ -138,10 +138,11 @@ class RunPage:
     in one split. field: the setting that crops images around their masks; empty = none. inversion: attacks that
     reconstruct training images. models: the models that each hospital can use. optimism: by
     hospital, how much the best row on its test patients looks better than it is. spaces:
-    method -> the space of images in which it learns, as `harmonize.translate` names it. decisions: of the hospitals
-    which model to use. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
-    each line closes, where there is an oracle. untreated: the external line that the others' gains are over.
-    augmented: hospitals' synthetic training images, if any were asked for. others: code that is not ours.
+    method -> the space of images in which it learns, as `harmonize.translate` names it. decisions: which model each
+    hospital should use. classes: the names of more than two classes, in their order. shares: how much of the oracle gap
+    each line closes, where there is an oracle. untreated: the external line over which the gains of other lines are
+    computed. augmented: hospitals' synthetic training images, if any were asked for. others: code from outside this
+    package.
     """
 
     title: str
@@ -206,10 +207,9 @@ class SitePage:
     """A hospital's own page. images: contact sheets, one for each split. maps: the same with class activation maps, one
     for each method, or if methods segment `structures`, their outlines. characteristics: of features. noted: what
     methods noted here during training; warnings: notes that a person should know, in sentences. Neither is on the
-    coordinator's page. released: which counts others receive instead of the page's. noised: whether the coordinator
-    receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without pictures.
-    models, optimism, spaces, decisions, classes, shares: as in `RunPage`, of
-    this hospital.
+    coordinator's page. released: which counts the coordinator receives instead of those on the page. noised: whether
+    the coordinator receives these scores with noise. pictured: False = one of many simulated hospitals, drawn without
+    pictures. models, optimism, spaces, decisions, classes, shares: as in `RunPage`, of this hospital.
     """
 
     title: str

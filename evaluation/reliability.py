@@ -32,11 +32,15 @@ def grouped(scores: Ints) -> tuple[Floats, Floats, Ints]:
     bins = scores.shape[-1]
     if bins % GROUPS:
         raise ValueError(f"{bins} bins cannot form {GROUPS} equal groups; give a multiple of {GROUPS}")
-    whole = scores.reshape(*scores.shape[:-1], GROUPS, bins // GROUPS)
+    grouped_scores = scores.reshape(*scores.shape[:-1], GROUPS, bins // GROUPS)
     centres = ((np.arange(bins) + 0.5) / bins).reshape(GROUPS, -1)
-    each = whole.sum(axis=-3)  # both classes: (..., GROUPS, bins / GROUPS)
+    each = grouped_scores.sum(axis=-3)  # both classes: (..., GROUPS, bins / GROUPS)
     examples = each.sum(axis=-1)
-    return ratio((each * centres).sum(axis=-1), examples), ratio(whole.sum(axis=-1)[..., 1, :], examples), examples
+    return (
+        ratio((each * centres).sum(axis=-1), examples),
+        ratio(grouped_scores.sum(axis=-1)[..., 1, :], examples),
+        examples,
+    )
 
 
 def calibration_curves(
@@ -50,18 +54,23 @@ def calibration_curves(
         examples: their name.
     """
     places = {
-        name: place for place, name in enumerate(dict.fromkeys([*order, *(m for own in shown.values() for m in own)]))
+        name: place
+        for place, name in enumerate(dict.fromkeys([*order, *(m for by_method in shown.values() for m in by_method)]))
     }
-    looks = {name: line(places[name]) for name in dict.fromkeys(m for own in shown.values() for m in own)}
-    found = {site: {m: grouped(counts) for m, counts in own.items()} for site, own in shown.items()}
-    words = [f"{site}, {m}: {_calibration_text(*of)}" for site, own in found.items() for m, of in own.items()]
+    looks = {name: line(places[name]) for name in dict.fromkeys(m for by_method in shown.values() for m in by_method)}
+    curves = {site: {m: grouped(counts) for m, counts in by_method.items()} for site, by_method in shown.items()}
+    words = [
+        f"{site}, {m}: {_calibration_text(*curve)}"
+        for site, by_method in curves.items()
+        for m, curve in by_method.items()
+    ]
     alt = "Calibration by hospital. " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
-        for axes, (site, own) in panels(figure, found, share_y=True):
+        for axes, (site, by_method) in panels(figure, curves, share_y=True):
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
-            for method, (predicted, observed, _) in own.items():
-                low, high = _interval(observed)
+            for method, (predicted, observed, _) in by_method.items():
+                low, high = _copy_interval(observed)
                 axes.vlines(predicted[0], low, high, color=looks[method]["color"], linewidth=1.0, alpha=0.6)
                 axes.plot(predicted[0], observed[0], **looks[method], marker="o", markersize=3.5)
             axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
@@ -79,7 +88,7 @@ def calibration_curves(
     return Picture("Calibration", caption, svg(wide(len(shown), list(looks)), alt, draw))
 
 
-def _interval(observed: Floats) -> tuple[Floats, Floats]:
+def _copy_interval(observed: Floats) -> tuple[Floats, Floats]:
     """Percentiles over bootstrap copies, of each group of the sample; zero width without copies."""
     low, high = observed[0].copy(), observed[0].copy()
     for group in range(observed.shape[-1]):
@@ -90,7 +99,8 @@ def _interval(observed: Floats) -> tuple[Floats, Floats]:
 
 
 def _calibration_text(predicted: Floats, observed: Floats, examples: Ints) -> str:
-    held = [g for g in range(GROUPS) if examples[0, g]]
+    """The filled groups of a curve in words."""
+    filled_groups = [g for g in range(GROUPS) if examples[0, g]]
     return ", ".join(
-        f"{predicted[0, g]:.2f} predicted, {observed[0, g]:.2f} observed of {examples[0, g]}" for g in held
+        f"{predicted[0, g]:.2f} predicted, {observed[0, g]:.2f} observed of {examples[0, g]}" for g in filled_groups
     )

@@ -1,4 +1,4 @@
-"""Renders a page from one of the templates beside this file."""
+"""Renders a page from one of the templates in `evaluation/templates`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def _environment() -> Environment:
+    """The Jinja environment of all templates, with the filters that they use."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import
     from markupsafe import Markup
 

@@ -40,8 +40,8 @@ def coordinator_page(page: RunPage) -> str:
         patients=of_patients(page.left),
         notes=row_notes(page.scores, page.harmony, page.spaces),
         measures=_whole_measures(page.scores, page.classes),
-        further=_further(page.scores),
-        leading=_leading(page.scores, page.structures, page.classes),
+        further=_further_measures(page.scores),
+        leading=_leading_measures(page.scores, page.structures, page.classes),
         over=mean_over(page.scores, page.classes),
         kinds=KINDS,
         floors=FLOORS,
@@ -52,28 +52,28 @@ def coordinator_page(page: RunPage) -> str:
         by=primary(page.scores),
         held=held(page.scores),
         decided=decided(page.scores, primary(page.scores)),
-        tables=_ordered(row.method for row in page.scores),
+        tables=_unique_in_order(row.method for row in page.scores),
         weak=weak_rows(_whole_rows(page.scores, page.classes)),
         over_sites=[p for p in (PRIVATE_MEAN, OVERALL, PUBLIC) if any(row.protocol == p for row in page.scores)],
         totals=totals(page.left, page.statements),
         noise=max((row.noise for row in page.scores), default=0.0),
-        common=_together(page.statements, page.audits),
+        common=_collect_common_texts(page.statements, page.audits),
         divided={(site.site, s.split): s for site in page.sites for s in site.splits},
-        splits=_ordered(s.split for site in page.sites for s in site.splits),
+        splits=_unique_in_order(s.split for site in page.sites for s in site.splits),
         withdrawn=[site for site in (*page.sites, *page.external_sites) if site.withdrawn],
-        requests=_ordered(entry.request for entry in page.left),
+        requests=_unique_in_order(entry.request for entry in page.left),
         sent={(entry.site, entry.request): entry for entry in page.left},
         weak_columns=weak_columns(page.scores),
         beyond=by_column(page.outside),
         beyond_held=held(page.outside),
-        lines=_ordered(row.method for row in page.outside),
+        lines=_unique_in_order(row.method for row in page.outside),
         external=sorted({row.sites[0] for row in page.outside if row.protocol == OUTSIDE}),
         unknown=[site.site for site in page.external_sites],
-        **_shares(page.shares),
+        **_share_tables(page.shares),
     )
 
 
-def _shares(rows: Sequence[GapRow]) -> dict[str, object]:
+def _share_tables(rows: Sequence[GapRow]) -> dict[str, object]:
     """The values of tables of shares of the oracle gap: those over all hospitals, all by column, and the columns."""
     return {
         "shares": {row.method: row for row in whole(rows)},
@@ -89,29 +89,29 @@ def site_page(page: SitePage) -> str:
 
 def _site_values(page: SitePage) -> dict[str, object]:
     """The values of a hospital page's template."""
-    said = () if page.statement is None else (page.statement,)
+    statements = () if page.statement is None else (page.statement,)
     return {
         "page": page,
         "answers": site_answers(page),
         "notes": row_notes(page.scores, page.harmony, page.spaces, page.site),
-        "further": _further(page.scores),
+        "further": _further_measures(page.scores),
         "measures": _whole_measures(page.scores, page.classes),
         "foreign": False,
-        "leading_measures": _leading(page.scores, page.structures, page.classes),
+        "leading_measures": _leading_measures(page.scores, page.structures, page.classes),
         "over": mean_over(page.scores, page.classes),
         "kinds": KINDS,
         "floors": FLOORS,
         "grid": by_column(page.scores),
         "held": held(page.scores),
-        "tables": _ordered(row.method for row in page.scores),
+        "tables": _unique_in_order(row.method for row in page.scores),
         "tested": [page.site],
         "weak": weak_rows(_whole_rows(page.scores, page.classes)),
-        "totals": totals(page.left, said),
+        "totals": totals(page.left, statements),
         "noise": max((row.noise for row in page.scores), default=0.0),
-        "statements": said,
-        "common": _together(said),
-        "reasons": _reasons(page.quarantine),
-        **_shares(page.shares),
+        "statements": statements,
+        "common": _collect_common_texts(statements),
+        "reasons": _group_by_reason(page.quarantine),
+        **_share_tables(page.shares),
     }
 
 
@@ -126,9 +126,9 @@ class Beyond:
     outlines: tuple[Picture, ...] = ()
 
 
-def outside_page(page: SitePage, beyond: Beyond) -> str:
+def outside_page(page: SitePage, details: Beyond) -> str:
     """An external site's page, for its disk only. page: with scores by line, of all of its patients, and one split."""
-    return rendered("outside.html", **{**_site_values(page), "foreign": True}, beyond=beyond, best=best(page.scores))
+    return rendered("outside.html", **{**_site_values(page), "foreign": True}, beyond=details, best=best(page.scores))
 
 
 def best(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:
@@ -137,14 +137,14 @@ def best(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:
     Raises:
         ValueError: that measure is better where it is lower, and another should come first.
     """
-    own = [row for row in rows if row.protocol == PRIVATE and math.isfinite(row.value)]
-    first = [row for row in own if row.measure == rows[0].measure] if rows else []
+    private_rows = [row for row in rows if row.protocol == PRIVATE and math.isfinite(row.value)]
+    first = [row for row in private_rows if row.measure == rows[0].measure] if rows else []
     if any(row.measure.startswith(HD95.name) for row in first):
         raise ValueError(f"the first measure is {first[0].measure}, which is better where it is lower; put Dice first")
-    return tuple(row for row in first if row.value == max(one.value for one in first))
+    return tuple(row for row in first if row.value == max(candidate.value for candidate in first))
 
 
-def _leading(rows: Sequence[ScoreRow], structures: Sequence[str], classes: Sequence[str]) -> list[str]:
+def _leading_measures(rows: Sequence[ScoreRow], structures: Sequence[str], classes: Sequence[str]) -> list[str]:
     """The measures of the first table: for several structures those over all of them; for labels not the further
     ones, nor those of single classes.
     """
@@ -155,36 +155,37 @@ def _leading(rows: Sequence[ScoreRow], structures: Sequence[str], classes: Seque
 
 def _whole_measures(rows: Sequence[ScoreRow], classes: Sequence[str]) -> list[str]:
     """All measures but those of single classes, which have tables of their own."""
-    return _ordered(row.measure for row in _whole_rows(rows, classes))
+    return _unique_in_order(row.measure for row in _whole_rows(rows, classes))
 
 
 def _whole_rows(rows: Sequence[ScoreRow], classes: Sequence[str]) -> list[ScoreRow]:
-    """The rows of these measures."""
+    """All rows but those of single classes."""
     of_one = {of_class(kind, name) for kind in KINDS for name in classes}
     return [row for row in rows if row.measure not in of_one]
 
 
-def _further(rows: Sequence[ScoreRow]) -> list[str]:
+def _further_measures(rows: Sequence[ScoreRow]) -> list[str]:
     """The measures of the second table."""
     further = {measure.name for measure in FURTHER}
-    return [name for name in _ordered(row.measure for row in rows) if name in further]
+    return [name for name in _unique_in_order(row.measure for row in rows) if name in further]
 
 
-def _reasons(quarantine: Sequence[Quarantined]) -> list[Reason]:
+def _group_by_reason(quarantine: Sequence[Quarantined]) -> list[Reason]:
     """The quarantine by reason and text, most frequent first."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for one in quarantine:
-        found.setdefault((one.reason, one.detail), []).append(one.study)
-    reasons = [Reason(reason, detail, tuple(studies)) for (reason, detail), studies in found.items()]
+    studies_by_reason: dict[tuple[str, str], list[str]] = {}
+    for study in quarantine:
+        studies_by_reason.setdefault((study.reason, study.detail), []).append(study.study)
+    reasons = [Reason(reason, detail, tuple(studies)) for (reason, detail), studies in studies_by_reason.items()]
     return sorted(reasons, key=lambda reason: (-len(reason.studies), reason.reason))
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
+def _unique_in_order(names: Iterable[str]) -> list[str]:
+    """The distinct names, in order of appearance."""
     return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
-class _Together:
+class _CommonTexts:
     """What the statements of several hospitals have in common, to be printed once."""
 
     outside: tuple[str, ...]
@@ -192,13 +193,13 @@ class _Together:
     audits: tuple[Audit, ...]
 
 
-def _together(statements: Sequence[Statement], audits: Sequence[Audit] = ()) -> _Together:
+def _collect_common_texts(statements: Sequence[Statement], audits: Sequence[Audit] = ()) -> _CommonTexts:
     """All texts outside the guarantee, all paragraphs by title, and all audits (of the run and of its hospitals),
     each once.
     """
-    own = [one.audit for one in statements if one.audit is not None]
+    statement_audits = [statement.audit for statement in statements if statement.audit is not None]
     paragraphs: dict[str, tuple[str, ...]] = {}
-    for said in dict.fromkeys(p for one in statements for p in one.paragraphs):
-        paragraphs[said.title] = (*paragraphs.get(said.title, ()), said.text)
-    outside = dict.fromkeys(text for one in statements for text in one.outside)
-    return _Together(tuple(outside), paragraphs, tuple(dict.fromkeys([*audits, *own])))
+    for paragraph in dict.fromkeys(p for statement in statements for p in statement.paragraphs):
+        paragraphs[paragraph.title] = (*paragraphs.get(paragraph.title, ()), paragraph.text)
+    outside = dict.fromkeys(text for statement in statements for text in statement.outside)
+    return _CommonTexts(tuple(outside), paragraphs, tuple(dict.fromkeys([*audits, *statement_audits])))

@@ -13,7 +13,7 @@ from evaluation.csv_text import csv_text
 
 MAJORITY = "majority guess"
 MEAN_MASK = "mean mask"
-"""Their rows in the tables; no method can have such a name, because of the space."""
+"""Names of the baselines' rows in the tables; no method can have such a name, because of the space."""
 FLOORS = (MAJORITY, MEAN_MASK)
 
 
@@ -76,7 +76,7 @@ class GainRow:
 
 @dataclass(frozen=True)
 class GapRow:
-    """What a line is worth beside untranslated images and the oracle, on the same patients.
+    """What a line is worth in comparison with untranslated images and the oracle, on the same patients.
 
     untranslated, oracle: the lines that it is compared with. protocol, sites, measure: as in `ScoreRow`. gap: oracle -
     untranslated; gain: line - untranslated; positive = better; each with its 95 % interval over patients. share: gain /
@@ -104,25 +104,27 @@ class GapRow:
 def scores_csv(rows: Sequence[ScoreRow]) -> str:
     """One line per row, a header, comma-separated (RFC 4180); undefined values are empty."""
     names = [field.name for field in dataclasses.fields(ScoreRow)]
-    return csv_text(names, ([_cell(getattr(row, name)) for name in names] for row in rows))
+    return csv_text(names, ([_csv_cell(getattr(row, name)) for name in names] for row in rows))
 
 
 def to_json(value: Any) -> str:
     """Strict JSON of any nesting of dataclasses, mappings and sequences; a number that is not finite is null."""
-    return json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=False)
+    return json.dumps(_plain_json(value), indent=1, allow_nan=False, ensure_ascii=False)
 
 
-def _cell(value: object) -> object:
+def _csv_cell(value: object) -> object:
+    """A value as it stands in a CSV: names joined by spaces; empty for a number that is not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return ""
     return " ".join(value) if isinstance(value, tuple) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain_json(value: Any) -> Any:
+    """Dataclasses as objects, tuples as lists, and null for numbers that are not finite."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _plain(dataclasses.asdict(value))
+        return _plain_json(dataclasses.asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain_json(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,12 +1,12 @@
-"""A scale on which a model's scores spread out, learnt from noised counts of the scores without their labels.
+"""A scale on which a model's scores spread out, learned from noised counts of the scores without their labels.
 
 Scores of one model may fill [0, 1], those of another all lie between 0.45 and 0.55, or below 0.01: bins of equal width
-then hold everybody, and the model looks useless. So before a hospital counts scores by class, it spends a small share
-of the noise's budget to learn where scores lie: a tree of `LEVELS` histograms of all scores, each cell of one divided
-into `BRANCH` of the next (Hay et al., Boosting the accuracy of differentially private histograms through consistency,
-VLDB 2010). Its cells are equal on the scale x / (1 + |x|) of the log odds x = log(p / (1 - p)): fine near 0.5, and
-still telling 0.001 from 0.0001. What follows from the noised tree costs nothing more: `density`, and the `edges`
-between bins that hold about equally many patients.
+then hold all patients in one bin, and the model looks useless. So before a hospital counts scores by class, it spends a
+small share of the noise's budget to learn where scores lie: a tree of `LEVELS` histograms of all scores, each cell of
+one divided into `BRANCH` of the next (Hay et al., Boosting the accuracy of differentially private histograms through
+consistency, VLDB 2010). Its cells are equal on the scale x / (1 + |x|) of the log odds x = log(p / (1 - p)): fine near
+0.5, and still telling 0.001 from 0.0001. What follows from the noised tree costs nothing more: the density
+(`compute_density`), and the edges (`compute_edges`) between bins that hold about equally many patients.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def density(levels: Sequence[Floats], patients: float) -> Floats:
 
     What a cell got is divided among its children: their counts are projected onto those that are possible.
     """
-    found = np.full(1, float(patients))
+    cells = np.full(1, float(patients))
     for counts in levels:
-        found = onto_simplex(np.asarray(counts, np.float64).reshape(len(found), BRANCH), found).ravel()
-    return found
+        cells = onto_simplex(np.asarray(counts, np.float64).reshape(len(cells), BRANCH), cells).ravel()
+    return cells
 
 
 def edges(density: Floats, bins: int, *, share: float, half: bool) -> Ints:
@@ -68,16 +68,16 @@ def edges(density: Floats, bins: int, *, share: float, half: bool) -> Ints:
         half: the edge that is nearest to the probability 0.5 is moved there.
     """
     below = np.concatenate([[0.0], np.cumsum(density)])
-    found = np.abs(below[:, None] - below[-1] * steps(bins, share)).argmin(axis=0).astype(np.int64)
+    edge_cells = np.abs(below[:, None] - below[-1] * steps(bins, share)).argmin(axis=0).astype(np.int64)
     lowest = np.arange(1, bins)
-    found = np.clip(found, lowest, lowest + CELLS - bins)  # a cell at least for every bin
-    at = int(np.abs(found - HALF).argmin()) if half else 0
-    found[at] = HALF if half else found[at]
+    edge_cells = np.clip(edge_cells, lowest, lowest + CELLS - bins)  # a cell at least for every bin
+    at = int(np.abs(edge_cells - HALF).argmin()) if half else 0
+    edge_cells[at] = HALF if half else edge_cells[at]
     for place in range(at - 1, -1, -1):
-        found[place] = min(found[place], found[place + 1] - 1)
+        edge_cells[place] = min(edge_cells[place], edge_cells[place + 1] - 1)
     for place in range(at + 1, bins - 1):
-        found[place] = max(found[place], found[place - 1] + 1)
-    return np.asarray(found, dtype=np.int64)
+        edge_cells[place] = max(edge_cells[place], edge_cells[place - 1] + 1)
+    return np.asarray(edge_cells, dtype=np.int64)
 
 
 def steps(bins: int, share: float) -> Floats:
@@ -93,8 +93,10 @@ def onto_simplex(values: Floats, total: Floats) -> Floats:
     falling = -np.sort(-values, axis=-1)
     excess = np.cumsum(falling, axis=-1) - total[..., None]
     number = np.arange(1, values.shape[-1] + 1)
-    kept = np.maximum((falling * number >= excess).sum(axis=-1, keepdims=True), 1)
-    return np.asarray(np.maximum(values - np.take_along_axis(excess, kept - 1, axis=-1) / kept, 0.0), dtype=np.float64)
+    support_size = np.maximum((falling * number >= excess).sum(axis=-1, keepdims=True), 1)
+    return np.asarray(
+        np.maximum(values - np.take_along_axis(excess, support_size - 1, axis=-1) / support_size, 0.0), dtype=np.float64
+    )
 
 
 def tree_levels(flat: Floats) -> list[Floats]:

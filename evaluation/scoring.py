@@ -56,11 +56,17 @@ def score_rows(
     samples = {method: samples_of(table) for method, table in tables.items()}
     rows: list[ScoreRow] = []
     for measure in measures:
-        found = {m: list(scores(table, measure, limits=limits, samples=samples[m])) for m, table in tables.items()}
-        theirs = {(protocol, one.sites): one for protocol, one in found[reference]} if reference is not None else {}
+        scores_by_method = {
+            m: list(scores(table, measure, limits=limits, samples=samples[m])) for m, table in tables.items()
+        }
+        theirs = (
+            {(protocol, score.sites): score for protocol, score in scores_by_method[reference]}
+            if reference is not None
+            else {}
+        )
         rows += (
-            _row(method, protocol, measure, ours, theirs.get((protocol, ours.sites)), limits)
-            for method, each in found.items()
+            _make_row(method, protocol, measure, ours, theirs.get((protocol, ours.sites)), limits)
+            for method, each in scores_by_method.items()
             for protocol, ours in each
         )
     return tuple(rows)
@@ -71,8 +77,11 @@ def label_measures(tables: Mapping[str, Table], classes: Classes = TWO) -> tuple
     kappa where they are ordered. From noised counts, whose few bins are wide, the Brier score and the calibration
     error would be too inexact.
     """
-    counts = [found for table in tables.values() for found in table.values() if isinstance(found, Counts)]
-    number, exact = max((one.classes for one in counts), default=2), not any(one.noise for one in counts)
+    counts = [evidence for table in tables.values() for evidence in table.values() if isinstance(evidence, Counts)]
+    number, exact = (
+        max((site_counts.classes for site_counts in counts), default=2),
+        not any(site_counts.noise for site_counts in counts),
+    )
     probabilities = (BRIER, CALIBRATION) if exact else ()
     if number == 2:
         return (*MEASURES, SENSITIVITY, SPECIFICITY, *probabilities)
@@ -95,25 +104,27 @@ def samples_of(table: Table) -> Samples:
     Raises:
         ValueError: no site's own model was tested at home.
     """
-    models, tests, own = {m for m, _ in table}, {t for _, t in table}, home(table)
-    at_home = [found for (model, test), found in sorted(own.items(), key=lambda item: item[0]) if model == test]
-    whole = len(tests) > 1 and len(table) == len(models) * len(tests)
-    return Samples(pooled(at_home) if len(at_home) > 1 else None, unions(table) if whole else None)
+    models, tests, own_evidence = {m for m, _ in table}, {t for _, t in table}, home(table)
+    at_home = [
+        evidence for (model, test), evidence in sorted(own_evidence.items(), key=lambda item: item[0]) if model == test
+    ]
+    is_complete = len(tests) > 1 and len(table) == len(models) * len(tests)
+    return Samples(pooled(at_home) if len(at_home) > 1 else None, unions(table) if is_complete else None)
 
 
 def scores(
     table: Table, measure: Measure, *, limits: Limits = STANDARD, samples: Samples | None = None
 ) -> Iterator[tuple[str, Score]]:
     """(protocol, score) of one method: each site's private one, their mean, overall, and public if it was requested.
-    samples: `samples_of` the table, if they were made before.
+    samples: those of `pool_samples`, if they exist already.
     """
-    made, own = samples_of(table) if samples is None else samples, home(table)
-    by_site = private(own, measure, limits=limits)
+    made, own_evidence = samples_of(table) if samples is None else samples, home(table)
+    by_site = private(own_evidence, measure, limits=limits)
     yield from ((PRIVATE, score) for score in by_site.values())
     if len(by_site) > 1:
         yield PRIVATE_MEAN, mean_score(by_site, limits=limits)
-        whole = overall(own, measure, limits=limits, sample=made.overall)
-        yield OVERALL, replace(whole, mixes_sites=own is table)
+        overall_score = overall(own_evidence, measure, limits=limits, sample=made.overall)
+        yield OVERALL, replace(overall_score, mixes_sites=own_evidence is table)
     if made.public is not None:
         yield PUBLIC, public(table, measure, limits=limits, samples=made.public)
 
@@ -147,8 +158,8 @@ def gain_rows(
         for method in [m for m in tables if m != reference]:
             ours, theirs = common_sites([home(tables[method]), home(tables[reference])])
             spread = mean_individual_gain(gains(ours, theirs, measure, limits=limits))
-            own = (counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
-            noise = max(own, default=0.0)
+            noises = (counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
+            noise = max(noises, default=0.0)
             result.append(GainRow(method, measure.name, spread.mean, spread.std, spread.n, spread.improved, noise))
     return tuple(result)
 
@@ -161,9 +172,12 @@ def common_sites(tables: Sequence[Table]) -> list[Table]:
     return [{pair: counts for pair, counts in table.items() if {*pair} <= sites} for table in tables]
 
 
-def _row(method: str, protocol: str, measure: Measure, ours: Score, theirs: Score | None, limits: Limits) -> ScoreRow:
+def _make_row(
+    method: str, protocol: str, measure: Measure, ours: Score, theirs: Score | None, limits: Limits
+) -> ScoreRow:
+    """The row of a score, with the gain over `theirs`, the score of the reference, if there is one."""
     over = gain(ours, theirs, measure, limits=limits).estimate if theirs is not None else None
-    held, estimate = ours.support, ours.estimate
+    support, estimate = ours.support, ours.estimate
     return ScoreRow(
         method=method,
         protocol=protocol,
@@ -174,16 +188,16 @@ def _row(method: str, protocol: str, measure: Measure, ours: Score, theirs: Scor
         high=estimate.high,
         copies=estimate.n,
         ignored=estimate.ignored,
-        patients=held.patients,
-        images=held.images,
-        positives=held.positives,
-        negatives=held.negatives,
-        positive_patients=held.positive_patients,
+        patients=support.patients,
+        images=support.images,
+        positives=support.positives,
+        negatives=support.negatives,
+        positive_patients=support.positive_patients,
         assessable=ours.assessable,
         mixes_sites=ours.mixes_sites,
         gain=over.value if over else math.nan,
         gain_low=over.low if over else math.nan,
         gain_high=over.high if over else math.nan,
-        noise=held.noise,
-        defined=held.defined,
+        noise=support.noise,
+        defined=support.defined,
     )

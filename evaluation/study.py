@@ -42,7 +42,7 @@ class StudyRun:
 @dataclass(frozen=True)
 class StudyCase:
     """One case. share: of the patients in training. sites, methods: of its runs. compared: lines whose share of the
-    oracle gap can be told.
+    oracle gap can be computed.
     """
 
     name: str
@@ -90,26 +90,30 @@ class Balance:
     least: Spread
 
 
-def balances(cases: Sequence[StudyCase], found: Mapping[Key, Cell], measure: str) -> list[Balance]:
+def balances(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell], measure: str) -> list[Balance]:
     """For every case and method the hospitals that gain over the reference and those that lose."""
     result = []
     for case in cases:
         for method in (name for name in case.methods if name != case.reference):
-            own = {site: found[key].gain for site in case.sites if (key := (case.name, method, measure, site)) in found}
-            own = {site: gain for site, gain in own.items() if gain.n}
-            if not own:
+            gains = {
+                site: cell_by_key[key].gain
+                for site in case.sites
+                if (key := (case.name, method, measure, site)) in cell_by_key
+            }
+            gains = {site: gain for site, gain in gains.items() if gain.n}
+            if not gains:
                 continue
-            worst = min(own, key=lambda site: own[site].mean)
-            pooled = found.get((case.name, method, measure, POOLED))
+            worst = min(gains, key=lambda site: gains[site].mean)
+            pooled = cell_by_key.get((case.name, method, measure, POOLED))
             result.append(
                 Balance(
                     case.name,
                     method,
                     pooled.gain if pooled else spread(()),
-                    (sum(gain.mean > 0 for gain in own.values()), len(own)),
-                    (sum(gain.better for gain in own.values()), sum(gain.n for gain in own.values())),
+                    (sum(gain.mean > 0 for gain in gains.values()), len(gains)),
+                    (sum(gain.better for gain in gains.values()), sum(gain.n for gain in gains.values())),
                     worst,
-                    own[worst],
+                    gains[worst],
                 )
             )
     return result
@@ -117,36 +121,37 @@ def balances(cases: Sequence[StudyCase], found: Mapping[Key, Cell], measure: str
 
 def shares_of(page: StudyPage) -> dict[Key, Share]:
     """The share of the oracle gap that each line of each case closes, over its seeds."""
-    return {key: one.share for key, one in _worths(page).items()}
+    return {key: worth.share for key, worth in _page_worths(page).items()}
 
 
-def _worths(page: StudyPage) -> Worths:
+def _page_worths(page: StudyPage) -> Worths:
+    """The worth of each compared line of the page's cases."""
     return worths(page.rows, {case.name: case.compared for case in page.cases})
 
 
 def study_page(page: StudyPage) -> str:
     """The study in one page: scores, gains and losses, every case, every run."""
-    found, worth = cells(page.rows), _worths(page)
+    cell_by_key, worth = cells(page.rows), _page_worths(page)
     order = list(dict.fromkeys(method for case in page.cases for method in case.methods))
     floors = [name for name in FLOORS if any(row.method == name for row in page.rows)]
-    seeds = sorted({cell.value.n for cell in found.values()})
+    seeds = sorted({cell.value.n for cell in cell_by_key.values()})
     return rendered(
         "study.html",
         page=page,
-        cells=found,
+        cells=cell_by_key,
         measures=page.measures,
         methods=[*order, *floors],
         floors=tuple(floors),
         pooled=POOLED,
         mean=MEAN,
         every=ALL,
-        balances={measure: balances(page.cases, found, measure) for measure in page.measures},
-        shares=_shares(page, found, order),
-        pictures={case.name: _pictures(case, found, order, page.measures) for case in page.cases},
-        weak=_weak(page.cases, found),
-        held=_held(found),
+        balances={measure: balances(page.cases, cell_by_key, measure) for measure in page.measures},
+        shares=_draw_share_figures(page, cell_by_key, order),
+        pictures={case.name: _draw_site_figures(case, cell_by_key, order, page.measures) for case in page.cases},
+        weak=_weak_columns(page.cases, cell_by_key),
+        held=_column_ranges(cell_by_key),
         worth=worth,
-        closed={case.name: _closed(case, worth, page.measures) for case in page.cases},
+        closed={case.name: _compared_lines(case, worth, page.measures) for case in page.cases},
         beyond=outside_gains(page.rows),
         fewest=seeds[0] if seeds else 0,
         most=seeds[-1] if seeds else 0,
@@ -156,95 +161,106 @@ def study_page(page: StudyPage) -> str:
     )
 
 
-def _closed(case: StudyCase, worth: Worths, measures: Sequence[str]) -> dict[str, list[str]]:
+def _compared_lines(case: StudyCase, worth: Worths, measures: Sequence[str]) -> dict[str, list[str]]:
     """Measure -> lines of a case that are compared with an oracle."""
-    lines = [line for one in case.compared for line in one.others]
-    held = {(key[1], key[2]) for key in worth if key[0] == case.name}
-    found = {measure: [line for line in lines if (line, measure) in held] for measure in measures}
-    return {measure: own for measure, own in found.items() if own}
+    lines = [line for comparison in case.compared for line in comparison.others]
+    known_pairs = {(key[1], key[2]) for key in worth if key[0] == case.name}
+    lines_by_measure = {measure: [line for line in lines if (line, measure) in known_pairs] for measure in measures}
+    return {measure: measure_lines for measure, measure_lines in lines_by_measure.items() if measure_lines}
 
 
-def _weak(cases: Sequence[StudyCase], found: Mapping[Key, Cell]) -> set[tuple[str, str, str]]:
+def _weak_columns(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell]) -> set[tuple[str, str, str]]:
     """(case, measure, column) in which no score of any method is assessable with any seed."""
     known: dict[tuple[str, str, str], list[int]] = {}
-    for (case, _, measure, column), cell in found.items():
+    for (case, _, measure, column), cell in cell_by_key.items():
         known.setdefault((case, measure, column), []).append(cell.assessable)
     shown = {case.name for case in cases}
     return {key for key, assessable in known.items() if key[0] in shown and not any(assessable)}
 
 
-class _Held(NamedTuple):
+class _ColumnRange(NamedTuple):
     """Test patients, and positives among them, of a column: fewest and most over seeds and methods."""
 
     patients: tuple[int, int]
     positives: tuple[int, int]
 
 
-def _held(found: Mapping[Key, Cell]) -> dict[tuple[str, str, str], _Held]:
+def _column_ranges(cell_by_key: Mapping[Key, Cell]) -> dict[tuple[str, str, str], _ColumnRange]:
     """(case, measure, column) -> its test patients, whichever methods were scored there."""
-    held: dict[tuple[str, str, str], _Held] = {}
-    for (case, _, measure, column), cell in found.items():
-        so_far = held.get((case, measure, column), _Held(cell.patients, cell.positives))
-        held[case, measure, column] = _Held(
-            _wider(so_far.patients, cell.patients), _wider(so_far.positives, cell.positives)
+    ranges: dict[tuple[str, str, str], _ColumnRange] = {}
+    for (case, _, measure, column), cell in cell_by_key.items():
+        so_far = ranges.get((case, measure, column), _ColumnRange(cell.patients, cell.positives))
+        ranges[case, measure, column] = _ColumnRange(
+            _merge_ranges(so_far.patients, cell.patients), _merge_ranges(so_far.positives, cell.positives)
         )
-    return held
+    return ranges
 
 
-def _wider(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    return min(one[0], other[0]), max(one[1], other[1])
+def _merge_ranges(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
+    """The range that contains both ranges."""
+    return min(first[0], second[0]), max(first[1], second[1])
 
 
-def _columns(case: StudyCase) -> dict[str, str]:
+def _column_titles(case: StudyCase) -> dict[str, str]:
     """Column -> its name, for a case with its hospitals."""
     return {POOLED: "overall", MEAN: "mean", **{site: site for site in case.sites}}
 
 
-def _shares(page: StudyPage, found: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
+def _draw_share_figures(page: StudyPage, cell_by_key: Mapping[Key, Cell], order: Sequence[str]) -> list[Picture]:
     """Gains against the share of patients in training, for hospitals that occur with several shares."""
     groups: dict[tuple[tuple[str, ...], str], list[StudyCase]] = {}
     for case in page.cases:
         groups.setdefault((case.sites, case.reference), []).append(case)
     pictures = []
-    for (sites, reference), own in groups.items():
-        own = sorted(own, key=lambda case: case.share)
-        if not reference or len({case.share for case in own}) < max(2, len(own)):
+    for (sites, reference), group_cases in groups.items():
+        group_cases = sorted(group_cases, key=lambda case: case.share)
+        if not reference or len({case.share for case in group_cases}) < max(2, len(group_cases)):
             continue  # one share, or two cases with the same one: a line would join cases that differ in something else
         for measure in page.measures:
             points: Gains = {}
-            for case in own:
-                for column, name in _columns(case).items():
+            for case in group_cases:
+                for column, name in _column_titles(case).items():
                     for method in (m for m in case.methods if m != reference):
-                        cell = found.get((case.name, method, measure, column))
+                        cell = cell_by_key.get((case.name, method, measure, column))
                         if cell and cell.gain.n:
-                            points.setdefault(name, {}).setdefault(method, {})[case.share] = _gain(cell)
-            for part, names in parts([name for name in order if any(name in own for own in points.values())]):
-                shown = {panel: {m: own[m] for m in names if m in own} for panel, own in points.items()}
+                            points.setdefault(name, {}).setdefault(method, {})[case.share] = _cell_gain(cell)
+            for part, names in parts(
+                [name for name in order if any(name in method_points for method_points in points.values())]
+            ):
+                shown = {
+                    panel: {m: method_points[m] for m in names if m in method_points}
+                    for panel, method_points in points.items()
+                }
                 about = {"measure": measure, "reference": reference, "part": part}
                 pictures.append(by_share(shown, **about, order=order, sites=sites))
     return pictures
 
 
-def _pictures(
-    case: StudyCase, found: Mapping[Key, Cell], order: Sequence[str], measures: Sequence[str]
+def _draw_site_figures(
+    case: StudyCase, cell_by_key: Mapping[Key, Cell], order: Sequence[str], measures: Sequence[str]
 ) -> dict[str, Picture]:
     """Measure -> gains of one case, by hospital."""
     pictures = {}
     for measure in measures:
         gains = {
             name: {
-                method: _gain(found[key])
+                method: _cell_gain(cell_by_key[key])
                 for method in case.methods
-                if method != case.reference and (key := (case.name, method, measure, column)) in found
+                if method != case.reference and (key := (case.name, method, measure, column)) in cell_by_key
             }
-            for column, name in _columns(case).items()
+            for column, name in _column_titles(case).items()
         }
-        shown = {name: own for name, own in gains.items() if any(gain.values for gain in own.values())}
+        shown = {
+            name: method_gains
+            for name, method_gains in gains.items()
+            if any(gain.values for gain in method_gains.values())
+        }
         if case.reference and shown:
             picture = by_site(shown, case=case.name, measure=measure, reference=case.reference, order=order)
             pictures[measure] = picture
     return pictures
 
 
-def _gain(cell: Cell) -> Gain:
+def _cell_gain(cell: Cell) -> Gain:
+    """The gains of a cell as a figure draws them."""
     return Gain(cell.gain.values, cell.assessable == cell.value.n)

@@ -1,6 +1,6 @@
 """Figures of a study: gains over the reference, against the share in training and by hospital (VAFL, Figs 9 and 11).
 
-Every seed is a small mark, so that all are visible beside the mean; the mean is a large one, and a line spans one
+Every seed is a small mark, so that all seeds are visible; the mean is a large one, and a line spans one
 standard deviation to either side of it.
 """
 
@@ -49,20 +49,22 @@ def by_share(
         for share, gain in points.items()
     ]
     alt = f"Gain in {measure} over {reference} by share of patients in training. {'; '.join(words)}."
-    methods = [name for name in order if any(name in own for own in gains.values())]
+    methods = [name for name in order if any(name in method_points for method_points in gains.values())]
 
     def draw(figure: Figure) -> None:
-        for axes, (panel, own) in panels(figure, gains, share_y=True):
-            for place, method in enumerate(m for m in methods if m in own):
-                shift = (place - (len(own) - 1) / 2) * 1.2
+        for axes, (panel, method_points) in panels(figure, gains, share_y=True):
+            for place, method in enumerate(m for m in methods if m in method_points):
+                shift = (place - (len(method_points) - 1) / 2) * 1.2
                 look = order.index(method)
-                shares = np.array([100 * share for share in own[method]]) + shift
-                axes.plot(shares, [np.mean(gain.values) for gain in own[method].values()], **line(look), alpha=0.7)
-                for x, gain in zip(shares, own[method].values(), strict=True):
+                shares = np.array([100 * share for share in method_points[method]]) + shift
+                axes.plot(
+                    shares, [np.mean(gain.values) for gain in method_points[method].values()], **line(look), alpha=0.7
+                )
+                for x, gain in zip(shares, method_points[method].values(), strict=True):
                     _mark_gain(axes, float(x), gain, look, lying=False)
             axes.axhline(0, color=INK, linewidth=0.9)
             axes.grid(axis="y")
-            ticks = sorted({100 * share for points in own.values() for share in points})
+            ticks = sorted({100 * share for points in method_points.values() for share in points})
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.set_title(panel)
             axes.set_xlabel("% of patients in training")
@@ -77,13 +79,17 @@ def by_site(
     gains: Mapping[str, Mapping[str, Gain]], *, case: str, measure: str, reference: str, order: Sequence[str]
 ) -> Picture:
     """Gains of one case: column of the table -> method -> a gain for each seed."""
-    methods = [name for name in order if any(name in own for own in gains.values())]
-    words = [f"{name}, {method}: {gain_in_words(gain)}" for name, own in gains.items() for method, gain in own.items()]
+    methods = [name for name in order if any(name in method_gains for method_gains in gains.values())]
+    words = [
+        f"{name}, {method}: {gain_in_words(gain)}"
+        for name, method_gains in gains.items()
+        for method, gain in method_gains.items()
+    ]
     alt = f"Gain in {measure} over {reference} by hospital in {case}. {'; '.join(words)}."
 
     def draw(figure: Figure) -> None:
-        for axes, own in zip(rows(figure, list(gains), methods), gains.values(), strict=True):
-            for method, gain in own.items():
+        for axes, method_gains in zip(rows(figure, list(gains), methods), gains.values(), strict=True):
+            for method, gain in method_gains.items():
                 _mark_gain(axes, methods.index(method), gain, order.index(method), lying=True)
             axes.axvline(0, color=INK, linewidth=0.9)
         figure.supxlabel(f"gain in {measure}", fontsize=9)
@@ -94,11 +100,11 @@ def by_site(
 
 def gain_in_words(gain: Gain) -> str:
     """Gains in words, for the alternative text."""
-    values, few = gain.values, "" if gain.fine else ", not assessable with every seed"
+    values, warning = gain.values, "" if gain.fine else ", not assessable with every seed"
     if not values:
         return "no value"
     between = f" ({min(values):+.3f} to {max(values):+.3f}, {len(values)} seeds)" if len(values) > 1 else " (one seed)"
-    return f"{float(np.mean(values)):+.3f}{between}{few}"
+    return f"{float(np.mean(values)):+.3f}{between}{warning}"
 
 
 def _mark_gain(axes: Axes, at: float, gain: Gain, look: int, *, lying: bool) -> None:

@@ -92,9 +92,9 @@ class Cell:
 
 def spread(values: Iterable[float]) -> Spread:
     """Mean and sample standard deviation of the finite values."""
-    held = tuple(value for value in values if math.isfinite(value))
-    mean = float(np.mean(held)) if held else math.nan
-    return Spread(mean, float(np.std(held, ddof=1)) if len(held) > 1 else math.nan, held)
+    finite_values = tuple(value for value in values if math.isfinite(value))
+    mean = float(np.mean(finite_values)) if finite_values else math.nan
+    return Spread(mean, float(np.std(finite_values, ddof=1)) if len(finite_values) > 1 else math.nan, finite_values)
 
 
 Key = tuple[str, str, str, str]
@@ -104,14 +104,15 @@ NO_SHARES: Mapping[Key, Share] = MappingProxyType({})
 
 def with_means(rows: Sequence[StudyRow]) -> list[StudyRow]:
     """The rows, and for each run, method and measure the mean over every hospital (`EVERY`)."""
-    own: dict[tuple[str, int, str, str], list[StudyRow]] = {}
+    rows_by_run: dict[tuple[str, int, str, str], list[StudyRow]] = {}
     for row in rows:
         if row.protocol == PRIVATE:
-            own.setdefault((row.case, row.seed, row.method, row.measure), []).append(row)
-    return [*rows, *(_mean(each) for each in own.values() if len(each) > 1)]
+            rows_by_run.setdefault((row.case, row.seed, row.method, row.measure), []).append(row)
+    return [*rows, *(_mean_row(each) for each in rows_by_run.values() if len(each) > 1)]
 
 
-def _mean(rows: Sequence[StudyRow]) -> StudyRow:
+def _mean_row(rows: Sequence[StudyRow]) -> StudyRow:
+    """The mean of one run's private scores over all hospitals, as a row."""
     return replace(
         rows[0],
         protocol=EVERY,
@@ -130,19 +131,20 @@ def _mean(rows: Sequence[StudyRow]) -> StudyRow:
 
 def cells(rows: Sequence[StudyRow]) -> dict[Key, Cell]:
     """Every score and gain over the seeds of its case."""
-    found: dict[Key, list[StudyRow]] = {}
+    rows_by_key: dict[Key, list[StudyRow]] = {}
     for row in with_means(rows):
-        found.setdefault((row.case, row.method, row.measure, row.column), []).append(row)
-    return {key: _cell(own) for key, own in found.items()}
+        rows_by_key.setdefault((row.case, row.method, row.measure, row.column), []).append(row)
+    return {key: _build_cell(key_rows) for key, key_rows in rows_by_key.items()}
 
 
-def _cell(rows: Sequence[StudyRow]) -> Cell:
-    held, positive = [row.patients for row in rows], [row.positive_patients for row in rows]
+def _build_cell(rows: Sequence[StudyRow]) -> Cell:
+    """The rows of all seeds of one place, as a cell."""
+    patients, positive = [row.patients for row in rows], [row.positive_patients for row in rows]
     return Cell(
         spread(row.value for row in rows),
         spread(row.gain for row in rows),
         sum(row.assessable for row in rows),
-        (min(held), max(held)),
+        (min(patients), max(patients)),
         (min(positive), max(positive)),
     )
 
@@ -176,16 +178,16 @@ def summary_csv(rows: Sequence[StudyRow], shares: Mapping[Key, Share] = NO_SHARE
         value, gain = cell.value, cell.gain
         numbers = [value.n, value.mean, value.std, value.half, gain.mean, gain.std, cell.assessable]
         numbers += shares.get((case, method, measure, column), (math.nan,) * 3)
-        told = ["" if number != number else number for number in numbers]
-        lines.append([case, method, measure, column.lstrip("/"), *told])
+        entries = ["" if number != number else number for number in numbers]
+        lines.append([case, method, measure, column.lstrip("/"), *entries])
     return csv_text(SUMMARY, lines)
 
 
 def table_csv(rows: Sequence[StudyRow]) -> str:
     """One line per row, a header, comma-separated (RFC 4180); undefined values are empty."""
-    names = [each.name for each in fields(StudyRow)]
-    told = (asdict(r) | {"sites": " ".join(r.sites), "assessable": str(r.assessable).lower()} for r in rows)
-    return csv_text(names, (["" if v != v else v for v in (values[name] for name in names)] for values in told))
+    names = [field.name for field in fields(StudyRow)]
+    records = (asdict(r) | {"sites": " ".join(r.sites), "assessable": str(r.assessable).lower()} for r in rows)
+    return csv_text(names, (["" if v != v else v for v in (values[name] for name in names)] for values in records))
 
 
 def table_json(rows: Sequence[StudyRow]) -> str:

@@ -19,7 +19,7 @@ class Support:
     """The number of images and patients behind a score.
 
     `positives` and `negatives` count images of the rarest score row (two classes: class 1 and class 0; more: of the
-    classes over which means are taken, `judged`, the fewest images of a class, and the fewest outside a class);
+    classes of `find_mean_classes`, the fewest images of a class, and the fewest outside a class);
     `positive_patients` those of the rarest positive class.
     Noised counts do not contain the number of images of a class, only of its patients: both then count patients.
     `noise`: as in `Counts`; `class_noise`: in a class's number of patients. They describe the measurement, not the
@@ -47,8 +47,10 @@ class Support:
         """
         if self.defined is not None:
             return self.positive_patients >= patients
-        few = min(self.positives, self.negatives)
-        return few >= images and self.positive_patients >= patients and self.class_noise <= noise * few
+        smaller_class = min(self.positives, self.negatives)
+        return (
+            smaller_class >= images and self.positive_patients >= patients and self.class_noise <= noise * smaller_class
+        )
 
 
 def support(counts: Counts) -> Support:
@@ -58,9 +60,9 @@ def support(counts: Counts) -> Support:
         return Support(
             patients=counts.patients,
             images=each[0].images,
-            positives=min(one.positives for one in each),
-            negatives=min(one.negatives for one in each),
-            positive_patients=min(one.positive_patients for one in each),
+            positives=min(class_support.positives for class_support in each),
+            negatives=min(class_support.negatives for class_support in each),
+            positive_patients=min(class_support.positive_patients for class_support in each),
             noise=counts.noise,
             class_noise=each[0].class_noise,
         )
@@ -78,13 +80,13 @@ def support(counts: Counts) -> Support:
 
 def support_of(counts: Counts, label: int) -> Support:
     """The same behind a score of one of more than two classes against the rest."""
-    own, (other, this) = counts.class_patients[label], counts.scores[0, label].sum(axis=-1)
+    class_patients, (other, this) = counts.class_patients[label], counts.scores[0, label].sum(axis=-1)
     return Support(
         patients=counts.patients,
         images=int(counts.confusion[0].sum()),
-        positives=own if counts.noise else int(this),
-        negatives=counts.patients - own if counts.noise else int(other),
-        positive_patients=own,
+        positives=class_patients if counts.noise else int(this),
+        negatives=counts.patients - class_patients if counts.noise else int(other),
+        positive_patients=class_patients,
         noise=counts.noise,
         class_noise=counts.noise * math.sqrt(BINS),
     )
@@ -98,6 +100,6 @@ def judged(counts: Counts) -> NDArray[np.bool_]:
     """
     if counts.classes == 2:
         return np.ones(2, dtype=np.bool_)
-    held = np.asarray(counts.confusion[0].sum(axis=-1) > 0, dtype=np.bool_)
+    is_present = np.asarray(counts.confusion[0].sum(axis=-1) > 0, dtype=np.bool_)
     enough = np.array([support_of(counts, c).assessable() for c in range(counts.classes)], dtype=np.bool_)
-    return held & enough if (held & enough).sum() > 1 else held
+    return is_present & enough if (is_present & enough).sum() > 1 else is_present

@@ -15,9 +15,9 @@ from PIL import Image
 
 from evaluation.histograms import Floats
 
-GIVEN, FOUND = "#ffb000", "#4db8ff"  # with a dark rim, readable on light images too; the second one is dashed
+GIVEN, FOUND = "#ffb000", "#4db8ff"  # lines with a dark rim, readable on light images too; the second one is dashed
 DASH = (6.2, 3.5)  # pixels that are drawn, pixels that are left out
-LESION, ORGAN = "#ffb000", "#5ec8ff"  # light enough for a dark image, and told apart with any colour vision
+LESION, ORGAN = "#ffb000", "#5ec8ff"  # light enough for a dark image, and distinguishable with any colour vision
 RIM, LINE, THIN = 3.9, 1.95, 1.4  # pixels: the dark rim of a mask's line, that line, and the one of lesion and organ
 OPAQUE = 0.6  # a map where it is 1
 
@@ -43,54 +43,54 @@ def drawn(tile: Tile, low: float, high: float, size: tuple[int, int]) -> NDArray
 
     renderer: Any = RendererAgg(*size, 72)
     canvas: NDArray[np.uint8] = np.asarray(renderer.buffer_rgba())
-    canvas[..., :3], canvas[..., 3] = np.round(255 * _ground(tile, low, high, size)), 255
+    canvas[..., :3], canvas[..., 3] = np.round(255 * _tile_background(tile, low, high, size)), 255
     for mask, colour in ((tile.organ, ORGAN), (tile.lesion, LESION)):
         if mask is not None and min(mask.shape) > 1:
-            _stroke(renderer, _edges(np.asarray(mask) > 0, size), colour, THIN)
+            _draw_lines(renderer, _inner_outlines(np.asarray(mask) > 0, size), colour, THIN)
     for mask, colour, dash in ((tile.given, GIVEN, None), (tile.found, FOUND, DASH)):
         for label in [] if mask is None or min(mask.shape) < 2 else np.unique(mask):
             if label == 0:
                 continue
-            lines = list(_framed(np.asarray(mask) >= label, size))  # an edge between two classes is drawn once
-            _stroke(renderer, lines, "#000000", RIM, dash, alpha=0.8)
-            _stroke(renderer, lines, colour, LINE, dash)
+            lines = list(_framed_outlines(np.asarray(mask) >= label, size))  # an edge between two classes is drawn once
+            _draw_lines(renderer, lines, "#000000", RIM, dash, alpha=0.8)
+            _draw_lines(renderer, lines, colour, LINE, dash)
     return canvas[..., :3]
 
 
-def _ground(tile: Tile, low: float, high: float, size: tuple[int, int]) -> Floats:
+def _tile_background(tile: Tile, low: float, high: float, size: tuple[int, int]) -> Floats:
     """The image with the map on it, (height, width, 1 or 3) in [0, 1]; white where the image has no value."""
     import matplotlib  # slow to import
 
     image = np.asarray(tile.image, dtype=np.float64)
     planes = np.moveaxis(image, -1, 0) if image.ndim == 3 else (image[None] - low) / (high - low)
-    ground = np.stack([_resized(plane, size) for plane in planes], axis=-1)
+    ground = np.stack([_resize_plane(plane, size) for plane in planes], axis=-1)
     if tile.cam is None:
         return ground
-    cam = _resized(np.clip(np.asarray(tile.cam, dtype=np.float64), 0, 1), size)
+    cam = _resize_plane(np.clip(np.asarray(tile.cam, dtype=np.float64), 0, 1), size)
     return ground + OPAQUE * cam[..., None] * (matplotlib.colormaps["inferno"](cam)[..., :3] - ground)
 
 
-def _resized(plane: Floats, size: tuple[int, int]) -> Floats:
+def _resize_plane(plane: Floats, size: tuple[int, int]) -> Floats:
     """(H, W) to (height, width), bilinear between the centres of pixels, in [0, 1]."""
-    found = np.asarray(Image.fromarray(plane.astype(np.float32)).resize(size, Image.Resampling.BILINEAR), np.float64)
-    return np.clip(np.nan_to_num(found, nan=1.0), 0, 1)
+    resized = np.asarray(Image.fromarray(plane.astype(np.float32)).resize(size, Image.Resampling.BILINEAR), np.float64)
+    return np.clip(np.nan_to_num(resized, nan=1.0), 0, 1)
 
 
-def _edges(mask: NDArray[np.bool_], size: tuple[int, int]) -> Iterator[Floats]:
-    """Lines between inside and outside as `_placed` gives them; none along the border."""
-    for line in _lines(mask):
-        yield _placed(line, mask.shape, size)
+def _inner_outlines(mask: NDArray[np.bool_], size: tuple[int, int]) -> Iterator[Floats]:
+    """Lines between inside and outside as `_to_tile_coordinates` gives them; none along the border."""
+    for line in _contour_lines(mask):
+        yield _to_tile_coordinates(line, mask.shape, size)
 
 
-def _framed(mask: NDArray[np.bool_], size: tuple[int, int]) -> Iterator[Floats]:
-    """The same, also along the border where the mask ends there."""
+def _framed_outlines(mask: NDArray[np.bool_], size: tuple[int, int]) -> Iterator[Floats]:
+    """The same outlines, and also along the border where the mask reaches it."""
     places = [np.clip(np.arange(side + 2) - 1, -0.5, side - 0.5) for side in mask.shape]
-    for line in _lines(np.pad(mask, 1)):
+    for line in _contour_lines(np.pad(mask, 1)):
         moved = [np.interp(line[:, axis], range(len(at)), at) for axis, at in enumerate(places)]
-        yield _placed(np.stack(moved, axis=-1), mask.shape, size)
+        yield _to_tile_coordinates(np.stack(moved, axis=-1), mask.shape, size)
 
 
-def _lines(mask: NDArray[np.bool_]) -> Iterator[Floats]:
+def _contour_lines(mask: NDArray[np.bool_]) -> Iterator[Floats]:
     """Half-way between pixels inside and outside, (n, 2) rows and columns; searched for where the mask is."""
     from skimage.measure import find_contours  # slow to import
 
@@ -103,13 +103,13 @@ def _lines(mask: NDArray[np.bool_]) -> Iterator[Floats]:
         yield line + start
 
 
-def _placed(line: Floats, shape: tuple[int, ...], size: tuple[int, int]) -> Floats:
+def _to_tile_coordinates(line: Floats, shape: tuple[int, ...], size: tuple[int, int]) -> Floats:
     """From (row, column), whole numbers at pixels' centres, to x and y on the tile, upwards: both (n, 2)."""
     (height, width), (across, up) = shape, size
     return np.stack([(line[:, 1] + 0.5) * across / width, up - (line[:, 0] + 0.5) * up / height], axis=-1)
 
 
-def _stroke(
+def _draw_lines(
     renderer: Any,
     lines: Iterable[Floats],
     colour: str,

@@ -50,7 +50,7 @@ class Reference:
 
     def distances(self, described: Floats) -> Floats:
         """(n,) of studies (n, d): the root of the mean squared deviation, 1 for a typical one of the reference."""
-        return _distances((self.mean, self.scale, self.precision), described)
+        return _compute_distances((self.mean, self.scale, self.precision), described)
 
     def p_values(self, distances: Floats) -> Floats:
         """(n,): the probability that a study of the same hospital is at least as far; 0 for NaN."""
@@ -59,8 +59,8 @@ class Reference:
         width = self.spread * np.sqrt(1 + 1 / self.patients)
         with np.errstate(divide="ignore"):
             deviation = (np.log(distances) - self.centre) / width
-        found: Floats = np.nan_to_num(stats.t.sf(deviation, self.patients - 1), nan=0.0)
-        return found
+        p_values: Floats = np.nan_to_num(stats.t.sf(deviation, self.patients - 1), nan=0.0)
+        return p_values
 
     def limit(self, alarm: float) -> float:
         """The distance whose p-value is `alarm`."""
@@ -75,22 +75,22 @@ def reference_of(described: Floats, patient: Sequence[int] | NDArray[np.int64]) 
 
     patient: (n,) of each study.
     """
-    own = np.asarray(patient)
-    everybody = np.unique(own)
+    patients = np.asarray(patient)
+    everybody = np.unique(patients)
     if len(everybody) < FEWEST or not described.shape[1] or not np.isfinite(described).all():
         return None
     left_out = np.empty(len(described))
-    fold = np.searchsorted(everybody, own) % FOLDS
+    fold = np.searchsorted(everybody, patients) % FOLDS
     for number in np.unique(fold):
         part = fold == number
-        left_out[part] = _distances(_fitted(described[~part]), described[part])
+        left_out[part] = _compute_distances(_fit_statistics(described[~part]), described[part])
     logarithms = np.log(np.maximum(left_out, np.finfo(np.float64).tiny))
-    mean, scale, precision = _fitted(described)
+    mean, scale, precision = _fit_statistics(described)
     spread = max(float(logarithms.std(ddof=1)), 1e-6)
     return Reference(mean, scale, precision, len(everybody), float(logarithms.mean()), spread)
 
 
-def _fitted(described: Floats) -> tuple[Floats, Floats, Floats]:
+def _fit_statistics(described: Floats) -> tuple[Floats, Floats, Floats]:
     """Mean, scale, and precision of the scaled numbers: Ledoit and Wolf shrink towards equal variances."""
     from sklearn.covariance import LedoitWolf  # slow to import
 
@@ -105,17 +105,18 @@ def _fitted(described: Floats) -> tuple[Floats, Floats, Floats]:
     return mean, scale, np.asarray(LedoitWolf(assume_centered=True).fit(scaled).precision_, np.float64)
 
 
-def _distances(fitted: tuple[Floats, Floats, Floats], described: Floats) -> Floats:
+def _compute_distances(fitted: tuple[Floats, Floats, Floats], described: Floats) -> Floats:
+    """(n,): the root of the mean squared deviation of studies, given mean, scale and precision."""
     mean, scale, precision = fitted
     scaled = (described - mean) / scale
     weighted = scaled @ precision if precision.ndim == 2 else scaled * precision
-    found: Floats = np.sqrt(np.maximum((weighted * scaled).mean(axis=1), 0))
-    return found
+    distances: Floats = np.sqrt(np.maximum((weighted * scaled).mean(axis=1), 0))
+    return distances
 
 
 def of_studies(described: Floats, study: NDArray[np.int64]) -> Floats:
     """Means (k, d) over the examples (n, d) of each study, in the order of their numbers."""
-    return np.stack([described[study == one].mean(axis=0) for one in np.unique(study)])
+    return np.stack([described[study == number].mean(axis=0) for number in np.unique(study)])
 
 
 def described(images: NDArray[np.float32]) -> Floats:
@@ -135,12 +136,12 @@ def described(images: NDArray[np.float32]) -> Floats:
         (flat == flat.min(axis=2, keepdims=True)).mean(axis=2),  # the background
         np.log(edges + LEAST_CHANGE),
         np.log(noise + LEAST_CHANGE),
-        *_powers(values),
+        *_band_powers(values),
     ]
     return np.concatenate(parts, axis=1)
 
 
-def _powers(values: Floats) -> list[Floats]:
+def _band_powers(values: Floats) -> list[Floats]:
     """Logarithm of the mean power (n, C) of each frequency band in the plane, up to the pixels' own."""
     rows, columns = values.shape[-2:]
     window = np.hanning(rows)[:, None] * np.hanning(columns)
@@ -148,8 +149,8 @@ def _powers(values: Floats) -> list[Floats]:
     power = np.abs(np.fft.rfft2(centred * window)) ** 2 / (rows * columns)
     frequency = np.hypot(np.fft.fftfreq(rows)[:, None], np.fft.rfftfreq(columns)[None])
     band = np.minimum((2 * (BANDS - 1) * frequency).astype(int), BANDS - 1)
-    found = []
+    powers = []
     for number in np.unique(band):
         of_band = power[..., band == number].mean(axis=-1)
-        found.append(np.log(of_band + LEAST_POWER).reshape(*values.shape[:2], -1).mean(axis=2))
-    return found
+        powers.append(np.log(of_band + LEAST_POWER).reshape(*values.shape[:2], -1).mean(axis=2))
+    return powers

@@ -1,9 +1,10 @@
 """What a hospital releases of a model's scores under patient-level differential privacy: histograms, each with noise.
 
 To each histogram a patient adds a non-negative vector that sums to 1 - their images per cell over all their images -
-so that its L2 sensitivity to one patient is 1, whoever else is there. All of them together cost what one histogram with
-noise of standard deviation `noise` costs: a histogram that gets the share s of the budget has noise / sqrt(s), and the
-shares sum to 1 (`Parts`). First come the levels of the scale (`evaluation.scale`), then, in bins that follow from them,
+so that its L2 sensitivity to one patient is 1, whatever the other patients are. All of them together cost what one
+histogram with noise of standard deviation `noise` costs: a histogram that gets the share s of the budget has noise /
+sqrt(s), and the shares sum to 1 (`Parts`). First come the levels of the scale (`evaluation.scale`), then, in bins that
+follow from them,
 the scores by class:
 
 two classes: one histogram (other, this class) x bins of the probability of class 1; 0.5 is an edge.
@@ -26,7 +27,7 @@ from evaluation.scale import BRANCH, LEVELS, at_level, cell_of, density, edges, 
 BINS = 8
 """By measurement (benchmarks/noised_scores.py): with more bins the noise pulls the AUC towards 0.5, with fewer, images
 that the model separates share a bin."""
-SCALE, OWN, REST, CONFUSION = 0.1, 0.45, 0.25, 0.2
+SCALE, OWN_CLASS, REST, CONFUSION = 0.1, 0.45, 0.25, 0.2
 """Shares of the budget with more than two classes; with two, all but `SCALE` is the one histogram's."""
 
 Told = Callable[[Ints, float], Floats]
@@ -46,7 +47,7 @@ class Parts(NamedTuple):
 
 class Release(NamedTuple):
     """What leaves, which is rounded to float32. levels: (K, TREE), the levels of each score row, one after the other.
-    histograms: by name, see `released`.
+    histograms: by name, see `release_histograms`.
     """
 
     levels: Floats
@@ -56,11 +57,11 @@ class Release(NamedTuple):
 def parts(noise: float, classes: int) -> Parts:
     """The noise of each part of a release that costs as much as one histogram with `noise`."""
     if classes == 2:
-        whole = noise / math.sqrt(1 - SCALE)
-        return Parts(noise * math.sqrt(LEVELS / SCALE), whole, whole, whole)
+        class_noise = noise / math.sqrt(1 - SCALE)
+        return Parts(noise * math.sqrt(LEVELS / SCALE), class_noise, class_noise, class_noise)
     return Parts(
         noise * math.sqrt(LEVELS * classes / SCALE),
-        noise / math.sqrt(OWN),
+        noise / math.sqrt(OWN_CLASS),
         noise * math.sqrt(classes / REST),
         noise / math.sqrt(CONFUSION),
     )
@@ -83,9 +84,8 @@ def released(
         probabilities: (n, C), rows sum to 1.
         patients: (n,) int, the patient of each image.
         noise: the standard deviation of the one histogram that would cost as much as all of it.
-        number, held: of test patients, and of those with an image of each class, as others hear them: bins follow from
-            them and from noised counts only.
-        told: adds the noise, and notes that it did.
+        number, class_patients: of test patients, and of those with an image of each class, as they are declared: bins
+        follow from them and from noised counts only. add_noise: adds the noise, and records that it did.
 
     Returns:
         Histograms of two classes: noised (2, bins). Of more: noised (C, bins), rest (C, bins + 1), the last cell for
@@ -100,53 +100,55 @@ def released(
     classes, how = p.shape[1], parts(noise, p.shape[1])
     shown = [1] if classes == 2 else list(range(classes))
     cells = cell_of(p[:, shown])
-    tree = [[told(tree_votes(own, who, level), how.scale) for level in range(1, LEVELS + 1)] for own in cells.T]
+    tree = [
+        [told(tree_votes(row_cells, who, level), how.scale) for level in range(1, LEVELS + 1)] for row_cells in cells.T
+    ]
     levels = np.stack([np.concatenate(each) for each in tree]).astype(np.float32).astype(np.float64)
     bounds = bins_from(levels, number, held)
-    own = told(class_votes(y, p, who, bounds), how.own).reshape(classes, BINS)
+    own_class = told(class_votes(y, p, who, bounds), how.own).reshape(classes, BINS)
     if classes == 2:
-        return Release(levels, {"noised": own})
+        return Release(levels, {"noised": own_class})
     rest = [told(rest_votes(y, p, who, bounds, c), how.rest) for c in range(classes)]
     confusion = told(confusion_votes(y, p, who), how.confusion).reshape(classes, classes)
-    return Release(levels, {"noised": own, "rest": np.stack(rest), "confusion": confusion})
+    return Release(levels, {"noised": own_class, "rest": np.stack(rest), "confusion": confusion})
 
 
-def bins_from(levels: Floats, number: int, held: Sequence[int]) -> Ints:
-    """(K, bins - 1): the edges that follow from released levels (K, TREE) and from the numbers of `released`, the same
-    at the hospital and wherever they are received.
+def bins_from(levels: Floats, number: int, class_patients: Sequence[int]) -> Ints:
+    """(K, bins - 1): the edges that follow from released levels (K, TREE) and from the numbers of `release_histograms`,
+    the same at the hospital and wherever they are received.
     """
-    two = len(held) == 2
-    labels = [1] if two else range(len(held))
-    found = []
+    two = len(class_patients) == 2
+    labels = [1] if two else range(len(class_patients))
+    bin_edges = []
     for flat, label in zip(levels, labels, strict=True):
-        where, share = density(tree_levels(flat), number), held[label] / max(sum(held), 1)
-        found.append(edges(where, BINS, share=share, half=two))
-    return np.stack(found)
+        where, share = density(tree_levels(flat), number), class_patients[label] / max(sum(class_patients), 1)
+        bin_edges.append(edges(where, BINS, share=share, half=two))
+    return np.stack(bin_edges)
 
 
 def tree_votes(cells: Ints, patients: Ints, level: int) -> Ints:
     """(P, BRANCH ** level) images of each patient in each cell of a level."""
-    return _by_patient(patients, at_level(cells, level), BRANCH**level)
+    return _count_by_patient(patients, at_level(cells, level), BRANCH**level)
 
 
 def class_votes(y: Ints, p: Floats, patients: Ints, edges: Ints) -> Ints:
     """(P, C * bins) images of each patient by true class and bin: of class 1's probability, of more than two classes
     of the true class's own. edges: (K, bins - 1).
     """
-    of = np.ones_like(y) if p.shape[1] == 2 else y
-    own = bins_of(p[np.arange(len(y)), of], edges[np.zeros_like(y) if p.shape[1] == 2 else y])
-    return _by_patient(patients, y * BINS + own, p.shape[1] * BINS)
+    label = np.ones_like(y) if p.shape[1] == 2 else y
+    bins = bins_of(p[np.arange(len(y)), label], edges[np.zeros_like(y) if p.shape[1] == 2 else y])
+    return _count_by_patient(patients, y * BINS + bins, p.shape[1] * BINS)
 
 
 def rest_votes(y: Ints, p: Floats, patients: Ints, edges: Ints, label: int) -> Ints:
     """(P, bins + 1) images of each patient of all other classes by bin of this class's probability, and its own."""
     bins = bins_of(p[:, label], np.broadcast_to(edges[label], (len(y), BINS - 1)))
-    return _by_patient(patients, np.where(y == label, BINS, bins), BINS + 1)
+    return _count_by_patient(patients, np.where(y == label, BINS, bins), BINS + 1)
 
 
 def confusion_votes(y: Ints, p: Floats, patients: Ints) -> Ints:
     """(P, C * C) images of each patient by true and likeliest class."""
-    return _by_patient(patients, y * p.shape[1] + p.argmax(axis=1), p.shape[1] ** 2)
+    return _count_by_patient(patients, y * p.shape[1] + p.argmax(axis=1), p.shape[1] ** 2)
 
 
 def bins_of(probability: Floats, edges: Ints) -> Ints:
@@ -154,7 +156,7 @@ def bins_of(probability: Floats, edges: Ints) -> Ints:
     return np.asarray((cell_of(probability)[:, None] >= edges).sum(axis=1), dtype=np.int64)
 
 
-def _by_patient(patients: Ints, cell: Ints, width: int) -> Ints:
+def _count_by_patient(patients: Ints, cell: Ints, width: int) -> Ints:
     """(P, width): images of each patient in each cell, patients in ascending order of their number."""
     distinct, patient = np.unique(patients, return_inverse=True)
     counted = np.bincount(patient * width + cell, minlength=len(distinct) * width)

@@ -83,9 +83,9 @@ def moment(text: str) -> str:
     return f"{when.day} {when:%B %Y, %H:%M}{zone}"
 
 
-def counted(value: int, one: str, many: str) -> str:
+def counted(value: int, singular: str, plural: str) -> str:
     """A number and its noun, singular or plural."""
-    return f"{whole(value)} {one if value == 1 else many}"
+    return f"{whole(value)} {singular if value == 1 else plural}"
 
 
 def spanned(pair: tuple[int, int]) -> str:

@@ -6,7 +6,7 @@ the next nearer to balance had .27. A class counts as enough here from a share `
 
 How far: the squared Frechet distance between synthetic images and held-back real ones of the same class, of features
 that are the same for all hospitals: those of a public prior (`public_features`, "FD"), or Inception's (the FID). It
-grows as samples get fewer, so training images of that class, equally many, are measured beside: no generator is
+grows as samples get fewer, so training images of that class, equally many, are measured as well: no generator is
 expected to be nearer than they.
 
 Whether they copy: an image that lies less than half as far from some training image as from every held-back one is
@@ -29,9 +29,9 @@ from harmonize.distances import frechet
 Features: TypeAlias = Callable[[Tensor], Tensor]
 """features(images (n, C, H, W) in [-1, 1]) -> (n, d), the same function at all hospitals."""
 FEWEST = 16
-"""Images of each kind below which nothing is told of a distance, and held-back ones below which none of copies."""
+"""With fewer images of a kind no distance is computed; with fewer held-back images no share of copies is."""
 NEAR = 0.5
-"""Of the distance to held-back images: nearer to a training image than this share of it is a near copy."""
+"""Share of the distance to held-back images: an image that is nearer than that to a training image is a near copy."""
 CHUNK = 256
 
 
@@ -50,39 +50,39 @@ class Distance(NamedTuple):
     images: int
 
 
-def lack(held: Sequence[int], at: float) -> Lack | None:
+def lack(class_counts: Sequence[int], at: float) -> Lack | None:
     """What balances two classes of so many; None if the smaller is at least `at` times the larger.
 
     Raises:
         ValueError: there are not two classes.
     """
-    if len(held) != 2:
-        raise ValueError(f"two classes can be balanced here, found {len(held)}")
-    few, many = sorted(held)
-    return None if few >= at * many else Lack(held.index(few), many - few)
+    if len(class_counts) != 2:
+        raise ValueError(f"two classes can be balanced here, found {len(class_counts)}")
+    fewer, more = sorted(class_counts)
+    return None if fewer >= at * more else Lack(class_counts.index(fewer), more - fewer)
 
 
-def distance(features: Features, made: Tensor, held: Tensor, train: Tensor, *, seed: int) -> Distance | None:
+def distance(features: Features, made: Tensor, held_back: Tensor, train: Tensor, *, seed: int) -> Distance | None:
     """Distances of images (n, C, H, W) in [-1, 1] of one class; None if there are fewer than `FEWEST` of a kind."""
-    images = min(len(made), len(held), len(train))
+    images = min(len(made), len(held_back), len(train))
     if images < FEWEST:
         return None
     random = torch.Generator().manual_seed(seed)
-    some, back, real = (
-        features(one[torch.randperm(len(one), generator=random)[:images]]) for one in (made, held, train)
+    made_features, held_back_features, train_features = (
+        features(part[torch.randperm(len(part), generator=random)[:images]]) for part in (made, held_back, train)
     )
-    return Distance(frechet(some, back), frechet(real, back), images)
+    return Distance(frechet(made_features, held_back_features), frechet(train_features, held_back_features), images)
 
 
-def near_copies(made: Tensor, train: Tensor, held: Tensor) -> float:
+def near_copies(made: Tensor, train: Tensor, held_back: Tensor) -> float:
     """The share of `made` that are near copies of training images; NaN with fewer than `FEWEST` held-back images.
 
     Images are (n, C, H, W) in [-1, 1]; distances are Euclidean, over pixels, to the nearest of an image's mirror images
     and quarter turns.
     """
-    if len(held) < FEWEST or not len(made):
+    if len(held_back) < FEWEST or not len(made):
         return math.nan
-    near = nearest(made, turned(train)) < NEAR * nearest(made, turned(held))
+    near = nearest(made, turned(train)) < NEAR * nearest(made, turned(held_back))
     return float(near.double().mean())
 
 
@@ -90,10 +90,10 @@ def turned(images: Tensor) -> Tensor:
     """Images (n, C, H, W) with their mirror images, and, if they are square, quarter turns: (4 n or 8 n, C, H, W)."""
     square = images.shape[-1] == images.shape[-2]
     both = [images, images.transpose(2, 3)] if square else [images]
-    return torch.cat([one.flip(axes) for one in both for axes in ((), (2,), (3,), (2, 3))])
+    return torch.cat([part.flip(axes) for part in both for axes in ((), (2,), (3,), (2, 3))])
 
 
 def nearest(images: Tensor, among: Tensor) -> Tensor:
-    """(n,) The distance of each image to the nearest of others."""
+    """(n,): the distance of each image to the nearest image in `among`."""
     flat = among.flatten(1)
     return torch.cat([torch.cdist(part.flatten(1), flat).amin(dim=1) for part in torch.split(images, CHUNK)])

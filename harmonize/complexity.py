@@ -4,15 +4,15 @@ VAFL (Yan et al., IEEE JBHI 2021, section II.A) trains a WGAN-GP at each site fo
 images with PCA and t-SNE, and calls "the L2 distance between the features" the site's complexity; the site with the
 lowest is the target. Two sets of unpaired points have no such distance, so `paper_score` takes that of their centroids,
 in units of the real points' spread, because coordinates of a t-SNE map have no unit. Even so, each site has a map of
-its own. `score`, the default, is the Frechet distance between the two sets in the principal components of public
-images: one space for all sites. Both depend on the number of images, so they take equally many of either kind, and
-`Score.images` makes the number the same at all sites.
+its own. `frechet_score`, the default, is the Frechet distance between the two sets in the principal components of
+public images: one space for all sites. Both depend on the number of images, so they take equally many of either kind,
+and `Score.images` makes the number the same at all sites.
 
 One number leaves a site. `exact`: as computed, with no guarantee. `dp`: not the score above but the share of the images
 that public images do not explain (`Outside`), with noise. The GAN's score cannot be released with such noise: a bounded
 mean needs one value per patient that no other patient changes, but every patient changes the GAN, its fakes, and so
 the reference of all others; the sensitivity of the distance to one patient has no bound from which noise could be
-calibrated. `public`: no number at all; the target is named, or is the site that declared most patients.
+calibrated. public: no number at all; the target is named, or is the site that declared most patients.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ BOUND = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """release: what leaves a site. variant: paper = `paper_score` of the paper's WGAN-GP (`imitation`), consilium =
-    `score`. target: of `public`, the site;
-    null = that with most declared patients. steps, seeds: of the WGAN-GP, critic steps and how many are trained.
-    images: how many real and synthetic images are compared, the same at all sites; null = all of the site. components:
-    of PCA. perplexity: of t-SNE. current: the present target, where sites join later; another site replaces it only if
-    its score is lower by `margin` standard deviations. epsilon, delta: of `dp`, spent once on the training patients.
+    """release: what leaves a site. variant: paper = `paper_score` of the paper's WGAN-GP (`make_imitation`), consilium
+    = `frechet_score`. target: of release public, the site; null = that with most declared patients. steps, seeds: of
+    the WGAN-GP, critic steps and how many are trained. images: how many real and synthetic images are compared, the
+    same at all sites; null = all of the site. components: of PCA. perplexity: of t-SNE. current: the present target,
+    where sites join later; another site replaces it only if its score is lower by `margin` standard deviations.
+    epsilon, delta: of `dp`, spent once on the training patients.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -120,13 +120,13 @@ def scored(settings: Score, real: Tensor, synthetic: Sequence[Tensor], public: B
     """
     if not synthetic:
         raise ValueError("no synthetic images to score: train at least one WGAN-GP (score.seeds)")
-    counts = {"real": len(real), **{f"synthetic {k}": len(one) for k, one in enumerate(synthetic)}}
+    counts = {"real": len(real), **{f"synthetic {k}": len(images) for k, images in enumerate(synthetic)}}
     number = settings.images or len(real)
-    if few := [f"{name} has {n}" for name, n in counts.items() if n < number]:
-        raise ValueError(f"too few images to compare {number}: {', '.join(few)}; lower score.images")
+    if too_few := [f"{name} has {n}" for name, n in counts.items() if n < number]:
+        raise ValueError(f"too few images to compare {number}: {', '.join(too_few)}; lower score.images")
     values = []
-    for turn, one in enumerate(synthetic):
-        pair = _subset(real, number, seed + turn), _subset(one, number, seed + turn)
+    for turn, images in enumerate(synthetic):
+        pair = _subset(real, number, seed + turn), _subset(images, number, seed + turn)
         if settings.variant == "paper":
             by = paper_score(*pair, components=settings.components, perplexity=settings.perplexity, seed=seed + turn)
         else:
@@ -175,8 +175,8 @@ def score(real: Tensor, synthetic: Tensor, public: Basis, *, seed: int = 0) -> f
 class Outside(nn.Module):
     """Share of an image's deviation from the public mean that public images do not explain.
 
-    1 - |P(x - m)|^2 / |x - m|^2, with P the projection on the public basis and m its mean: 0 = in its span, 1 =
-    orthogonal to it, also 0 where x = m. It depends on no other patient's images. Forward: (b, ...) -> (b,) in [0, 1].
+    1 - |P(x - m)|^2 / |x - m|^2, with P the projection on the public basis and m its mean: 0 = in its span or equal to
+    m, 1 = orthogonal to it. It depends on no other patient's images. Forward: (b, ...) -> (b,) in [0, 1].
 
     The basis is stored in parameters that are never trained: private data access takes no module with buffers, and none
     without a parameter that could be trained (`privacy.dp.modules.unfit`).
@@ -255,20 +255,20 @@ def replaces(
     Raises:
         ValueError: a score is missing or not finite, or a deviation is needed and neither site has two scores.
     """
-    groups = [torch.tensor(list(one), dtype=torch.float64) for one in (current, joining)]
-    if any(len(one) == 0 or not bool(one.isfinite().all()) for one in groups):
+    groups = [torch.tensor(list(scores), dtype=torch.float64) for scores in (current, joining)]
+    if any(len(group) == 0 or not bool(group.isfinite().all()) for group in groups):
         raise ValueError(f"scores must be finite and at least one, found {list(current)} and {list(joining)}")
-    freedom = sum(len(one) - 1 for one in groups)
+    freedom = sum(len(group) - 1 for group in groups)
     if deviation is None:
         if freedom < 1:
             raise ValueError("one score per site gives no deviation over seeds: use score.seeds of 2 or more")
-        squares = sum(float((one - one.mean()).square().sum()) for one in groups)
+        squares = sum(float((group - group.mean()).square().sum()) for group in groups)
         deviation = math.sqrt(squares / freedom)
     return float(groups[1].mean()) < float(groups[0].mean()) - margin * deviation
 
 
 def _subset(images: Tensor, number: int, seed: int) -> Tensor:
-    """`number` of the images, at random without replacement; if that is all of them, in their order."""
+    """That number of the images, at random without replacement; if that is all of them, in their order."""
     if number == len(images):
         return images
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))

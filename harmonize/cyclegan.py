@@ -54,15 +54,15 @@ class CycleGan:
     variant: `paper` fixes what `PAPER` lists; those fields may not be set then. lr: of all networks of that variant;
     the paper's 1e-4 goes with some 30,000 steps, and fewer may need more. steps: of training. batch: images of either
     kind in a step. width, downs, blocks, norm, residual: see `generators.Transformer`. critic: width of the
-    discriminators. classifier: width of C_T. cycle, identity, classification: weights in equation 7. structure: weight,
-    beside them, of how much T changes the structure of its images (`structure.py`); 0 = not used. Use it with `norm:
-    none`, because instance norm removes each image's own level. lr_t: of T and F; lr_d: of the discriminators; lr_c: of
-    C_T. betas: Adam's. decay: learning rates fall linearly to 0 in the second half. noise: standard deviation of the
-    noise on the discriminators' inputs, falling to 0 over the training. pool: number of earlier translations kept for
-    the discriminators; 0 = none. ema: decay of the mean of T's and F's weights that is the result; 0 = the last
-    weights. copies: deformed copies of every image, made before the training. augment: of each batch. keep_mean:
-    `patient` gives every patient's images the mean that the central region had before, plus one number for the whole
-    site: patients keep their order. amp: bfloat16 where the device is a GPU. every: steps between two states on disk.
+    discriminators. classifier: width of C_T. cycle, identity, classification: weights in equation 7. structure: weight
+    of how much T changes the structure of its images (`structure.py`); 0 = not used. Use it with `norm: none`, because
+    instance norm removes each image's own level. lr_t: of T and F; lr_d: of the discriminators; lr_c: of C_T. betas:
+    Adam's. decay: learning rates fall linearly to 0 in the second half. noise: standard deviation of the noise on the
+    discriminators' inputs, falling to 0 over the training. pool: number of earlier translations kept for the
+    discriminators; 0 = none. ema: decay of the mean of T's and F's weights that is the result; 0 = the last weights.
+    copies: deformed copies of every image, made before the training. augment: of each batch. keep_mean: `patient` gives
+    every patient's images the mean that the central region had before, plus one number for the whole site: patients
+    keep their order. amp: bfloat16 where the device is a GPU. every: steps between two states on disk.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -116,9 +116,9 @@ class CycleGan:
             if not fine(getattr(self, name))
         ]
         if self.variant == "paper":
-            own = [f.name for f in fields(self) if f.name in PAPER and getattr(self, f.name) != f.default]
-            if own:
-                text = f"paper fixes {', '.join(own)}: remove them, or set variant: consilium"
+            fixed_fields = [f.name for f in fields(self) if f.name in PAPER and getattr(self, f.name) != f.default]
+            if fixed_fields:
+                text = f"paper fixes {', '.join(fixed_fields)}: remove them, or set variant: consilium"
                 problems.append(Problem(("variant",), text))
         elif self.lr != LR:
             text = f"is of variant paper, found {self.lr} without it: say {', '.join(RATES)}"
@@ -149,7 +149,7 @@ class CycleGan:
         """Train T and F.
 
         Args:
-            own: the site's training images, H and W multiples of 4.
+            site_images: the site's training images, H and W multiples of 4.
             shared: (m, C, H, W), the shared images.
             seed: fixes everything: a training that was interrupted and resumed gives the same bits, on the same
                 machine.
@@ -166,7 +166,7 @@ class CycleGan:
             ValueError: the images do not fit each other or these settings; all reasons are named.
         """
         complain(own, shared)
-        mean = _train(self.with_variant(), own, shared, seed, folder, progress, torch.device(device))
+        mean = _train_networks(self.with_variant(), own, shared, seed, folder, progress, torch.device(device))
         params = {name.replace(".", "/", 1): value.detach().cpu() for name, value in mean.state_dict().items()}
         images = own.images.to(device)
         new = translated(self._network(params, "translator"), images)
@@ -187,6 +187,7 @@ class CycleGan:
         return translated(self._network(params, "back"), forth)
 
     def _network(self, params: Params, which: str) -> Transformer:
+        """The transformer with the parameters under "translator/" or "back/"."""
         weights = {name.removeprefix(f"{which}/"): w for name, w in params.items() if name.startswith(f"{which}/")}
         with torch.device("meta"):  # draws no random numbers for weights that are replaced at once
             net = self.transformer(weights["layers.0.weight"].shape[1])
@@ -257,30 +258,37 @@ def losses(
     return Losses(transformers, critics)
 
 
-def _train(
-    s: CycleGan, own: Own, shared: Tensor, seed: int, folder: Folder | None, progress: Progress, device: torch.device
+def _train_networks(
+    s: CycleGan,
+    site_images: Own,
+    shared: Tensor,
+    seed: int,
+    folder: Folder | None,
+    progress: Progress,
+    device: torch.device,
 ) -> nn.Module:
-    C, H, W = own.images.shape[1:]
+    """Train all networks, from the state in `folder` if there is one; returns the running mean of T and F."""
+    C, H, W = site_images.images.shape[1:]
     nets = initialised(lambda: networks(s, (C, H, W)), seed).to(device)
-    mean = AveragedModel(_transformers(nets), multi_avg_fn=get_ema_multi_avg_fn(s.ema))  # type: ignore[no-untyped-call]
+    mean = AveragedModel(_select_transformers(nets), multi_avg_fn=get_ema_multi_avg_fn(s.ema))  # type: ignore[no-untyped-call]
     sides = ((s.lr_t, ("translator", "back")), (s.lr_d, ("dis_shared", "dis_own")), (s.lr_c, ("classifier",)))
     groups = [{"params": [p for name in names for p in nets[name].parameters()], "base": lr} for lr, names in sides]
     training = Training(nets, mean, torch.optim.Adam(groups, betas=s.betas, fused=True), {})
-    of = fingerprint([asdict(s), seed, device.type], [own.images, own.labels, shared])
-    first = restore(training, folder, of)
+    training_id = fingerprint([asdict(s), seed, device.type], [site_images.images, site_images.labels, shared])
+    first = restore(training, folder, training_id)
     if first < s.steps:
-        data = _with_copies(s, own, shared, seed, device)
+        data = _add_copies(s, site_images, shared, seed, device)
         for step in range(first, s.steps):
             if step % TELL == 0:
                 progress(step, s.steps, "translation")
-            _step(s, training, data, seed, step)
+            _train_step(s, training, data, seed, step)
             if folder is not None and ((step + 1) % s.every == 0 or step + 1 == s.steps):
-                write(training, folder, step + 1, of)
+                write(training, folder, step + 1, training_id)
     progress(s.steps, s.steps, "translation")
     return mean.module
 
 
-def _step(s: CycleGan, training: Training, data: Batch, seed: int, step: int) -> None:
+def _train_step(s: CycleGan, training: Training, data: Batch, seed: int, step: int) -> None:
     """One step. Everything random in it comes from (seed, step), so that a resume needs no random state."""
     device = data.x.device
     g = torch.Generator(device).manual_seed(step_seed(seed, step))
@@ -289,31 +297,32 @@ def _step(s: CycleGan, training: Training, data: Batch, seed: int, step: int) ->
     batch = Batch(viewed(data.x[i], s.augment, g), data.y[i], viewed(data.z[j], s.augment, g))
     left = 1.0 - step / s.steps
     with torch.autocast(device.type, torch.bfloat16, enabled=s.amp and device.type == "cuda"):
-        found = losses(s, training.nets, batch, noise=s.noise * left, pool=training.pool, generator=g)
+        step_losses = losses(s, training.nets, batch, noise=s.noise * left, pool=training.pool, generator=g)
     groups = training.rule.param_groups
     transformers, critics = groups[0]["params"], [*groups[1]["params"], *groups[2]["params"]]
     # Gradients are computed for each side's own weights only: they pass through the other side's weights.
     grads = [
-        *torch.autograd.grad(found.transformers, transformers, retain_graph=True),
-        *torch.autograd.grad(found.critics, critics),
+        *torch.autograd.grad(step_losses.transformers, transformers, retain_graph=True),
+        *torch.autograd.grad(step_losses.critics, critics),
     ]
     for p, grad in zip([*transformers, *critics], grads, strict=True):
         p.grad = torch.empty_like(p).copy_(grad)  # fused Adam needs the same memory layout for all its tensors
     for group in groups:
         group["lr"] = group["base"] * (min(1.0, 2.0 * left) if s.decay else 1.0)
     training.rule.step()
-    training.mean.update_parameters(_transformers(training.nets))
+    training.mean.update_parameters(_select_transformers(training.nets))
 
 
-def _transformers(nets: nn.ModuleDict) -> nn.ModuleDict:
+def _select_transformers(nets: nn.ModuleDict) -> nn.ModuleDict:
+    """T and F, without the discriminators and C_T."""
     return nn.ModuleDict({name: nets[name] for name in ("translator", "back")})
 
 
-def _with_copies(s: CycleGan, own: Own, shared: Tensor, seed: int, device: torch.device) -> Batch:
+def _add_copies(s: CycleGan, site_images: Own, shared: Tensor, seed: int, device: torch.device) -> Batch:
     """All images and their deformed copies, on the device. Shared images are deformed too, so that both kinds blur
     equally.
     """
-    x = torch.cat([own.images, deformed(own.images, s.copies, seed=step_seed(seed, -1))])
+    x = torch.cat([site_images.images, deformed(site_images.images, s.copies, seed=step_seed(seed, -1))])
     z = torch.cat([shared, deformed(shared, s.copies, seed=step_seed(seed, -2))])
-    y = torch.cat([own.labels, own.labels.repeat_interleave(s.copies)])
+    y = torch.cat([site_images.labels, site_images.labels.repeat_interleave(s.copies)])
     return Batch(x.to(device), y.to(device), z.to(device))

@@ -22,7 +22,7 @@ def frechet(a: Tensor, b: Tensor) -> float:
     Raises:
         ValueError: naming everything that is wrong with the arguments.
     """
-    _check("frechet", a, b, least=2)
+    _check_features("frechet", a, b, least=2)
     roots = []
     for features in (a.double(), b.double()):
         centred = (features - features.mean(dim=0)) / math.sqrt(len(features) - 1)
@@ -46,14 +46,15 @@ def sliced_wasserstein(a: Tensor, b: Tensor, *, projections: int = 128, seed: in
     if projections < 1:
         raise ValueError(f"sliced_wasserstein: projections is {projections}, allowed is 1 or more")
     flat_a, flat_b = a.flatten(1), b.flatten(1)
-    _check("sliced_wasserstein", flat_a, flat_b, least=1)
+    _check_features("sliced_wasserstein", flat_a, flat_b, least=1)
     directions = torch.randn(flat_a.shape[1], projections, generator=torch.Generator().manual_seed(seed))
     directions = directions / directions.norm(dim=0)
     along_a, along_b = ((flat.cpu().float() @ directions).double().T.numpy() for flat in (flat_a, flat_b))
     return math.fsum(wasserstein_distance(u, v) for u, v in zip(along_a, along_b, strict=True)) / projections
 
 
-def _check(what: str, a: Tensor, b: Tensor, *, least: int) -> None:
+def _check_features(what: str, a: Tensor, b: Tensor, *, least: int) -> None:
+    """Raises ValueError if one of the two sets is not (n, d), n >= least, or not finite, or if they differ in d."""
     wrong = [
         f"{name} has shape {tuple(x.shape)}, needed is (n, d) with n >= {least} and d >= 1"
         for name, x in (("a", a), ("b", b))

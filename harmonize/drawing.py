@@ -60,10 +60,10 @@ def smoothed(images: Tensor, sigma_x: Tensor, sigma_y: Tensor) -> Tensor:
     renormalized.
     """
     x, y = grid(*images.shape[-2:])
-    across, down = _kernel(x.flatten(), sigma_x), _kernel(y.flatten(), sigma_y)
+    across, down = _gaussian_kernel(x.flatten(), sigma_x), _gaussian_kernel(y.flatten(), sigma_y)
     return down[:, None] @ images @ across.mT[:, None]
 
 
-def _kernel(line: Tensor, sigma: Tensor) -> Tensor:
+def _gaussian_kernel(line: Tensor, sigma: Tensor) -> Tensor:
     """(n, size, size) weights; every row sums to 1."""
     return (-0.5 * ((line[:, None] - line) / sigma) ** 2).softmax(dim=-1)

@@ -63,13 +63,14 @@ def deformed(
     # One block: small results between TorchIO's large buffers would fragment memory and hold gigabytes.
     made = torch.empty(len(source), copies, *source.shape[1:])
     with torch.random.fork_rng(devices=[]):
-        for image, own in zip(source, made, strict=True):
+        for image, image_copies in zip(source, made, strict=True):
             torch.default_generator.manual_seed(_image_seed(seed, image))
-            for copy in own:
+            for copy in image_copies:
                 copy.copy_(transform(image.unsqueeze(-1)).squeeze(-1))
     return made.flatten(0, 1).sub_(1.0).clamp_(-1.0, 1.0).to(images.device)
 
 
 def _image_seed(seed: int, image: Tensor) -> int:
-    own = int.from_bytes(blake2b(image.contiguous().numpy().tobytes(), digest_size=16).digest())
-    return int(np.random.SeedSequence([seed, own]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    """A seed from the caller's seed and the image's content."""
+    digest = int.from_bytes(blake2b(image.contiguous().numpy().tobytes(), digest_size=16).digest())
+    return int(np.random.SeedSequence([seed, digest]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -30,6 +30,6 @@ def classification(probability: Tensor, y: Tensor) -> Tensor:
     return (y.to(probability.dtype) - probability).square().mean()
 
 
-def identity(kept: Tensor, x: Tensor) -> Tensor:
+def identity(translated: Tensor, x: Tensor) -> Tensor:
     """Equation 6: E ||T(x^) - x^||_1 over shared images x^, per pixel."""
-    return (kept - x).abs().mean()
+    return (translated - x).abs().mean()

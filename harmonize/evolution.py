@@ -43,7 +43,7 @@ class PrivateEvolution:
     need sqrt(k) times the noise. threshold: votes below this many deviations of the noise count as none. spread,
     settled: standard deviation of a child's theta in the first and last generation. share: of theta's numbers that a
     child changes; mixed: of those that it has from a second parent of either class, because a scanner affects both
-    classes alike. jitter: the deviation in `sampled`. public: prior pictures behind the features; components:
+    classes alike. jitter: the deviation in `draw_images`. public: prior pictures behind the features; components:
     principal components of these; roughness: weight of local contrast relative to them.
     """
 
@@ -140,7 +140,7 @@ def evolve(
     generator = torch.Generator().manual_seed(seed)
     progress(0, settings.rounds, "public pictures")
     view = compared(prior, inputs, settings.public, settings.components, settings.roughness, seed=seed)
-    now = _Candidates(torch.rand(len(y), prior.latent, generator=generator), y, _seeds(len(y), generator))
+    now = _Candidates(torch.rand(len(y), prior.latent, generator=generator), y, _draw_seeds(len(y), generator))
     weight = torch.zeros(len(y), dtype=torch.float64)
     for turn in range(settings.rounds):
         if turn:
@@ -148,7 +148,7 @@ def evolve(
             scale = settings.spread ** (1 - done_share) * settings.settled**done_share
             now = _next_generation(settings, now, weight, scale, generator)
         features = features_of(view, prior.render(*now, inputs))
-        weight = _weights(_votes(access, view, features, y), y, settings.threshold * noise)
+        weight = _weights_from_votes(_collect_votes(access, view, features, y), y, settings.threshold * noise)
         progress(turn + 1, settings.rounds, "votes")
     return {"theta": now.theta, "y": now.y, "noise_seed": now.noise_seed, "weight": weight}
 
@@ -162,12 +162,12 @@ def sampled(settings: PrivateEvolution, inputs: Inputs, params: Params, y: Tenso
     prior = PRIORS[settings.prior]
     generator = torch.Generator().manual_seed(seed)
     parent = torch.zeros(len(y), dtype=torch.long)
-    for where, own in zip(_of_classes(y.cpu()), _of_classes(params["y"]), strict=True):
+    for where, members in zip(_indices_by_class(y.cpu()), _indices_by_class(params["y"]), strict=True):
         if len(where):
-            parent[where] = own[torch.multinomial(params["weight"][own], len(where), True, generator=generator)]
+            parent[where] = members[torch.multinomial(params["weight"][members], len(where), True, generator=generator)]
     theta = params["theta"][parent]
     theta = reflected(theta + settings.jitter * torch.randn(theta.shape, generator=generator))
-    return prior.render(theta, y.cpu(), _seeds(len(y), generator), inputs)
+    return prior.render(theta, y.cpu(), _draw_seeds(len(y), generator), inputs)
 
 
 def reflected(theta: Tensor) -> Tensor:
@@ -175,7 +175,9 @@ def reflected(theta: Tensor) -> Tensor:
     return 1 - (theta.remainder(2) - 1).abs()
 
 
-def _votes(access: Access, view: View, features: Tensor, y: Tensor) -> Tensor:
+def _collect_votes(access: Access, view: View, features: Tensor, y: Tensor) -> Tensor:
+    """The noised votes of the patients, one number for each candidate."""
+
     def assign(images: Tensor, labels: Tensor) -> Tensor:
         mine = features_of(view, images.cpu().float())
         far = torch.cdist(mine, features)
@@ -185,14 +187,14 @@ def _votes(access: Access, view: View, features: Tensor, y: Tensor) -> Tensor:
     return access.votes(assign, len(y)).cpu()
 
 
-def _weights(votes: Tensor, y: Tensor, floor: float) -> Tensor:
+def _weights_from_votes(votes: Tensor, y: Tensor, floor: float) -> Tensor:
     """Votes above the floor, summing to 1 within each class; uniform where a class has none left."""
-    kept = (votes - floor).clamp(min=0.0)
-    for own in _of_classes(y):
-        if not bool(kept[own].any()):
-            kept[own] = 1.0
-        kept[own] = kept[own] / kept[own].sum()
-    return kept
+    weights = (votes - floor).clamp(min=0.0)
+    for members in _indices_by_class(y):
+        if not bool(weights[members].any()):
+            weights[members] = 1.0
+        weights[members] = weights[members] / weights[members].sum()
+    return weights
 
 
 def _next_generation(
@@ -201,9 +203,11 @@ def _next_generation(
     """Draw parents by weight: a candidate's first draw keeps it unchanged, each further draw makes a child."""
     parent = torch.empty(len(now.y), dtype=torch.long)
     again = torch.zeros(len(now.y), dtype=torch.bool)
-    for own in _of_classes(now.y):
-        parent[own] = own[torch.multinomial(weight[own], len(own), True, generator=generator)].sort().values
-        again[own[1:]] = parent[own[1:]] == parent[own[:-1]]
+    for members in _indices_by_class(now.y):
+        parent[members] = (
+            members[torch.multinomial(weight[members], len(members), True, generator=generator)].sort().values
+        )
+        again[members[1:]] = parent[members[1:]] == parent[members[:-1]]
     second = torch.multinomial(weight, len(parent), True, generator=generator)
     shape = now.theta.shape
     mixed = torch.rand(shape, generator=generator) < settings.mixed
@@ -212,14 +216,15 @@ def _next_generation(
     return _Candidates(
         torch.where(again[:, None], child, now.theta[parent]),
         now.y,
-        torch.where(again, _seeds(len(parent), generator), now.noise_seed[parent]),
+        torch.where(again, _draw_seeds(len(parent), generator), now.noise_seed[parent]),
     )
 
 
-def _of_classes(y: Tensor) -> list[Tensor]:
+def _indices_by_class(y: Tensor) -> list[Tensor]:
     """The indices of each class's candidates."""
     return [(y == label).nonzero().flatten() for label in (0, 1)]
 
 
-def _seeds(number: int, generator: torch.Generator) -> Tensor:
+def _draw_seeds(number: int, generator: torch.Generator) -> Tensor:
+    """Random noise seeds, (number,)."""
     return torch.randint(SEEDS, (number,), generator=generator)

@@ -19,8 +19,8 @@ is needed, because by Stein's identity
 
     dE f / dm = E[f e] / s,    dE f / dlog s = E[f (e^2 - 1)],                                                    (2)
 
-which are means over drawn pictures. So noise that no picture explains is left unexplained, and what patients do not say
-stays as in the prior.
+which are means over drawn pictures. So noise that no picture explains has no effect, and what the patients' means do
+not determine stays as in the prior.
 
 Matching features of simulated to those of real data is indirect inference (Gourieroux et al., J Appl Econometrics 1993,
 doi:10.1002/jae.3950080507); steps as (2), from an ensemble, are those of ensemble Kalman inversion (Iglesias et al.,
@@ -61,9 +61,9 @@ NARROWEST, WIDEST = -2.5, 0.2  # of log s
 class FittedPrior:
     """Settings. epsilon, delta: of all looks together, for adding or removing a patient; None: no noise, no guarantee.
 
-    prior: source of the pictures. pictures: drawn for one step. squared: components of which products are told. within:
-    the quantile of the norms of public features, about their centre, that a patient's are cut to. of_mean, of_spread:
-    tau_m and tau_s of (1).
+    prior: source of the pictures. pictures: drawn for one step. squared: components whose products are features as
+    well. within: the quantile of the norms of public features, about their centre, that a patient's are cut to.
+    of_mean, of_spread: tau_m and tau_s of (1).
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -111,7 +111,7 @@ class _Family(NamedTuple):
     spread: Tensor
 
 
-class _At(NamedTuple):
+class _FamilyFeatures(NamedTuple):
     """Pictures of a family: the mean of their features (k,), its derivatives (2) (k, 2 d), the norm of features about
     it that a patient's are cut to, and their mean variance.
     """
@@ -142,8 +142,8 @@ class Looked(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
         f = (told_features(self.view, self.squared, x) - self.centre.to(x)) / self.unit
-        found: Tensor = self.weight(f)[:, 0]
-        return found
+        output: Tensor = self.weight(f)[:, 0]
+        return output
 
 
 def told_features(view: View, squared: int, images: Tensor) -> Tensor:
@@ -179,52 +179,59 @@ def fit(settings: FittedPrior, access: Access, inputs: Inputs, *, seed: int, pro
 
     random = torch.Generator().manual_seed(seed)
 
-    def at(family: _Family) -> _At:
+    def describe_family(family: _Family) -> _FamilyFeatures:
         return _at(prior, features, family, settings, inputs, random)
 
-    here, known, done = at(_Family(torch.zeros(prior.latent), torch.zeros(prior.latent))), list[_Told](), 0
+    current, means, done = (
+        describe_family(_Family(torch.zeros(prior.latent), torch.zeros(prior.latent))),
+        list[_Told](),
+        0,
+    )
     patients = max(1, access.size("train"))
     for looks, steps in zip(LOOKS, STEPS, strict=True):
-        module = Looked(view, settings.squared, here.mean.float(), here.unit).to(access.device).eval()
+        module = Looked(view, settings.squared, current.mean.float(), current.unit).to(access.device).eval()
         mean, noise = _mean(access, module, looks)
-        chance = here.variance * (1 / patients + 1 / settings.pictures)
-        known.append(_Told(here.mean + here.unit * mean, (here.unit * noise) ** 2 + chance))
-        told, damped = _together(known), 1.0
+        chance = current.variance * (1 / patients + 1 / settings.pictures)
+        means.append(_Told(current.mean + current.unit * mean, (current.unit * noise) ** 2 + chance))
+        target, damping = _combine_means(means), 1.0
         for _ in range(steps):
-            tried = at(_stepped(settings, here, told, damped))
-            better = _objective(settings, tried, told) < _objective(settings, here, told)
-            here, damped = (tried, damped / 2) if better else (here, damped * 4)
+            proposal = describe_family(_stepped(settings, current, target, damping))
+            better = _objective(settings, proposal, target) < _objective(settings, current, target)
+            current, damping = (proposal, damping / 2) if better else (current, damping * 4)
             done += 1
             progress(done, sum(STEPS), "fit")
-    return {"mean": here.family.mean, "spread": here.family.spread}
+    return {"mean": current.family.mean, "spread": current.family.spread}
 
 
 def sampled(settings: FittedPrior, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
     """Pictures (n, C, H, W) in network space of the classes y (n,). Deterministic in its arguments."""
     prior, random = PRIORS[settings.prior], torch.Generator().manual_seed(seed)
     family = _Family(params["mean"], params["spread"])
-    return _pictures(prior, family, len(y), inputs, random, y.cpu())[1]
+    return _draw_pictures(prior, family, len(y), inputs, random, y.cpu())[1]
 
 
 def _mean(access: Access, module: Looked, looks: int) -> tuple[Tensor, float]:
     """The mean of `looks` noised means of the module's features (k,), and the deviation of its noise."""
-    found = [access.gradient(module, _minus, access.draw(full=True)) for _ in range(looks)]
-    mean = -torch.stack([one.gradient["weight.weight"][0].detach().cpu().double() for one in found]).mean(dim=0)
-    return mean, found[0].deviation / looks**0.5
+    gradients = [access.gradient(module, _negate_output, access.draw(full=True)) for _ in range(looks)]
+    mean = -torch.stack([gradient.gradient["weight.weight"][0].detach().cpu().double() for gradient in gradients]).mean(
+        dim=0
+    )
+    return mean, gradients[0].deviation / looks**0.5
 
 
-def _minus(forward: Callable[..., Tensor], batch: Batch) -> Tensor:
+def _negate_output(forward: Callable[..., Tensor], batch: Batch) -> Tensor:
+    """The loss whose gradient is minus the mean of the features."""
     return -forward(batch.x)
 
 
-def _together(known: list[_Told]) -> _Told:
+def _combine_means(known: list[_Told]) -> _Told:
     """The mean of all looks, each by its precision."""
-    precision = sum(1 / one.variance for one in known)
-    mean = torch.stack([one.mean / one.variance for one in known]).sum(dim=0) / precision
+    precision = sum(1 / part.variance for part in known)
+    mean = torch.stack([part.mean / part.variance for part in known]).sum(dim=0) / precision
     return _Told(mean, 1 / precision)
 
 
-def _pictures(
+def _draw_pictures(
     prior: Prior, family: _Family, number: int, inputs: Inputs, random: torch.Generator, y: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """e (n, d), and the pictures of theta = Phi(m + s e); without y, of both classes in turn."""
@@ -241,33 +248,34 @@ def _at(
     settings: FittedPrior,
     inputs: Inputs,
     random: torch.Generator,
-) -> _At:
-    e, images = _pictures(prior, family, settings.pictures, inputs, random)
+) -> _FamilyFeatures:
+    """Draw pictures of a family and compute the mean of their features and its derivatives."""
+    e, images = _draw_pictures(prior, family, settings.pictures, inputs, random)
     f, e = features(images), e.double()
     mean = f.mean(dim=0)
     away = f - mean
     slope = torch.cat([away.T @ e / family.spread.exp().double(), away.T @ (e.square() - 1)], dim=1) / len(f)
     unit = float(away.norm(dim=1).quantile(settings.within))
-    return _At(family, mean, slope, unit, float(f.var(dim=0).mean()))
+    return _FamilyFeatures(family, mean, slope, unit, float(f.var(dim=0).mean()))
 
 
-def _objective(settings: FittedPrior, at: _At, told: _Told) -> float:
+def _objective(settings: FittedPrior, at: _FamilyFeatures, target: _Told) -> float:
     """Equation (1)."""
-    numbers, precision = _numbers(settings, at.family)
-    return float((at.mean - told.mean).square().sum() / told.variance + (precision * numbers.square()).sum())
+    numbers, precision = _family_numbers(settings, at.family)
+    return float((at.mean - target.mean).square().sum() / target.variance + (precision * numbers.square()).sum())
 
 
-def _stepped(settings: FittedPrior, at: _At, told: _Told, damped: float) -> _Family:
+def _stepped(settings: FittedPrior, at: _FamilyFeatures, target: _Told, damping: float) -> _Family:
     """One step of Gauss-Newton down equation (1), with `damped` times the prior's precision as Levenberg's damping."""
-    numbers, precision = _numbers(settings, at.family)
-    curvature = at.slope.T @ at.slope / told.variance + torch.diag((1 + damped) * precision)
-    downhill = at.slope.T @ (told.mean - at.mean) / told.variance - precision * numbers
+    numbers, precision = _family_numbers(settings, at.family)
+    curvature = at.slope.T @ at.slope / target.variance + torch.diag((1 + damping) * precision)
+    downhill = at.slope.T @ (target.mean - at.mean) / target.variance - precision * numbers
     step = torch.linalg.solve(curvature, downhill).clamp(-LARGEST_STEP, LARGEST_STEP)
     m, log_s = (numbers + step).float().chunk(2)
     return _Family(m.clamp(-FARTHEST, FARTHEST), log_s.clamp(NARROWEST, WIDEST))
 
 
-def _numbers(settings: FittedPrior, family: _Family) -> tuple[Tensor, Tensor]:
+def _family_numbers(settings: FittedPrior, family: _Family) -> tuple[Tensor, Tensor]:
     """(m, log s), and the precision that the prior gives to each."""
     taus = [torch.full_like(family.mean, tau) for tau in (settings.of_mean, settings.of_spread)]
     return torch.cat([family.mean, family.spread]).double(), 1 / torch.cat(taus).double().square()

@@ -22,7 +22,7 @@ from privacy.dp.access import Access, Batch
 from privacy.message import Params
 
 BETAS = (0.5, 0.9)
-TOLD_EVERY = 5
+REPORT_EVERY = 5
 
 Losses: TypeAlias = Callable[[Callable[..., Tensor], Batch], Tensor]
 
@@ -30,8 +30,8 @@ Losses: TypeAlias = Callable[[Callable[..., Tensor], Batch], Tensor]
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """The numbers of one training; `harmonize.wgan.WganGp` explains them. noise: standard deviation of what is added to
-    every coordinate of the critic's gradient, beside what data access adds; it is bounded by nothing, so it is no
-    guarantee.
+    every coordinate of the critic's gradient, in addition to what data access adds. Nothing bounds that gradient, so
+    this noise gives no guarantee.
     """
 
     steps: int
@@ -80,7 +80,7 @@ def players(
 
 
 def train_adversarially(
-    own: Players,
+    networks: Players,
     access: Access,
     rules: Rules,
     *,
@@ -91,23 +91,25 @@ def train_adversarially(
 
     progress: (done, total) every few steps of the critic; an exception that it raises ends the training.
     """
-    objective = critic_losses(own.inputs, rules.gp_weight, own.generator.classes)
+    objective = critic_losses(networks.inputs, rules.gp_weight, networks.generator.classes)
     rng = torch.Generator().manual_seed(seed)
-    judging, making = (Adam(net.parameters(), lr=rules.lr, betas=rules.betas) for net in (own.critic, own.generator))
+    judging, making = (
+        Adam(net.parameters(), lr=rules.lr, betas=rules.betas) for net in (networks.critic, networks.generator)
+    )
     for step in range(rules.steps):
-        if step % TOLD_EVERY == 0:
+        if step % REPORT_EVERY == 0:
             progress(step, rules.steps)
-        aux = fakes(own.generator, rng, batch=rules.batch, views=rules.views, device=access.device)
-        found = access.gradient(own.critic, objective, access.draw(), aux).gradient
-        _step(judging, own.critic, noised(found, rules.noise, rng) if rules.noise else found)
+        aux = fakes(networks.generator, rng, batch=rules.batch, views=rules.views, device=access.device)
+        gradient = access.gradient(networks.critic, objective, access.draw(), aux).gradient
+        _optimizer_step(judging, networks.critic, noised(gradient, rules.noise, rng) if rules.noise else gradient)
         if (step + 1) % rules.critic_steps == 0:
-            _step(making, own.generator, _generator_gradient(own, rng, rules.batch, access.device))
-            own.average.update_parameters(own.generator)
+            _optimizer_step(making, networks.generator, _generator_gradient(networks, rng, rules.batch, access.device))
+            networks.average.update_parameters(networks.generator)
     progress(rules.steps, rules.steps)
 
 
 def train_on_pairs(
-    own: Players,
+    networks: Players,
     z: Tensor,
     y: Tensor,
     images: Tensor,
@@ -123,19 +125,19 @@ def train_on_pairs(
     to ignore the numbers of its z beyond m. Of the rules, steps, batch and lr are used: lr is the peak of one cycle.
     """
     rng = torch.Generator().manual_seed(seed)
-    rule = Adam(own.generator.parameters(), lr=rules.lr, betas=(0.9, 0.99))
+    rule = Adam(networks.generator.parameters(), lr=rules.lr, betas=(0.9, 0.99))
     rate = OneCycleLR(rule, rules.lr, total_steps=rules.steps + 1)
     for step in range(rules.steps):
-        if step % TOLD_EVERY == 0:
+        if step % REPORT_EVERY == 0:
             progress(step, rules.steps)
         index = torch.randint(len(images), (rules.batch,), generator=rng)
-        spare = torch.randn(rules.batch, own.generator.latent - z.shape[1], generator=rng)
-        made = own.generator(torch.cat([z[index], spare], dim=1), y[index])
+        spare = torch.randn(rules.batch, networks.generator.latent - z.shape[1], generator=rng)
+        made = networks.generator(torch.cat([z[index], spare], dim=1), y[index])
         rule.zero_grad()
         (made - images[index]).abs().mean().backward()
         rule.step()
         rate.step()
-    own.average.update_parameters(own.generator)
+    networks.average.update_parameters(networks.generator)
     progress(rules.steps, rules.steps)
 
 
@@ -150,7 +152,8 @@ def critic_losses(inputs: Inputs, gp_weight: float, classes: int = CLASSES) -> L
     """The critic's objective: (forward, batch) -> (b,), one loss per view.
 
     D(fake, y) - D(x, y) + gp_weight (||grad D(x~, y)||_2 - 1)^2 (equation 1 of the paper), x~ = alpha x + (1 - alpha)
-    fake, where the fake is of the view's own class y and batch.aux is the tensor of `fakes`. classes: 0 = without y.
+    fake, where the fake is of the view's own class y and batch.aux is the tensor of `make_fakes`. classes: 0 = without
+    y.
     """
 
     def losses(forward: Callable[..., Tensor], batch: Batch) -> Tensor:
@@ -191,24 +194,26 @@ def loaded(module: Module, params: Params, part: str) -> Module:
     Raises:
         ValueError: names that are missing or unknown, or other shapes, all at once.
     """
-    given = {name.removeprefix(f"{part}/"): value for name, value in params.items() if name.startswith(f"{part}/")}
+    part_params = {
+        name.removeprefix(f"{part}/"): value for name, value in params.items() if name.startswith(f"{part}/")
+    }
     needed = module.state_dict()
-    wrong = [f"{name} is missing" for name in sorted(needed.keys() - given.keys())]
-    wrong += [f"{name} has no place" for name in sorted(given.keys() - needed.keys())]
+    wrong = [f"{name} is missing" for name in sorted(needed.keys() - part_params.keys())]
+    wrong += [f"{name} has no place" for name in sorted(part_params.keys() - needed.keys())]
     wrong += [
-        f"{name} has shape {tuple(given[name].shape)}, needed is {tuple(value.shape)}"
+        f"{name} has shape {tuple(part_params[name].shape)}, needed is {tuple(value.shape)}"
         for name, value in needed.items()
-        if name in given and given[name].shape != value.shape
+        if name in part_params and part_params[name].shape != value.shape
     ]
     if wrong:
         raise ValueError(f"these parameters are of another {part}: {'; '.join(wrong)}; use equal sizes and settings")
-    module.load_state_dict(given)
+    module.load_state_dict(part_params)
     return module
 
 
-def kept(own: Players) -> Params:
+def kept(networks: Players) -> Params:
     """The generator's running mean under "generator/...", the critic under "critic/...", copied to the CPU."""
-    return tensors({"generator": own.average.module, "critic": own.critic})
+    return tensors({"generator": networks.average.module, "critic": networks.critic})
 
 
 def tensors(parts: Mapping[str, nn.Module]) -> Params:
@@ -220,16 +225,17 @@ def tensors(parts: Mapping[str, nn.Module]) -> Params:
     }
 
 
-def _generator_gradient(own: Players, rng: torch.Generator, batch: int, device: torch.device) -> Params:
+def _generator_gradient(networks: Players, rng: torch.Generator, batch: int, device: torch.device) -> Params:
     """Gradient of -mean D(G(z, y), y), with classes equally likely."""
-    z = torch.randn(batch, own.generator.latent, generator=rng).to(device)
+    z = torch.randn(batch, networks.generator.latent, generator=rng).to(device)
     y = torch.randint(CLASSES, (batch,), generator=rng).to(device)
-    named = dict(own.generator.named_parameters())
-    found = torch.autograd.grad(-own.critic(own.generator(z, y), y).mean(), list(named.values()))
-    return dict(zip(named, found, strict=True))
+    named = dict(networks.generator.named_parameters())
+    gradients = torch.autograd.grad(-networks.critic(networks.generator(z, y), y).mean(), list(named.values()))
+    return dict(zip(named, gradients, strict=True))
 
 
-def _step(rule: Adam, module: nn.Module, gradient: Mapping[str, Tensor]) -> None:
+def _optimizer_step(rule: Adam, module: nn.Module, gradient: Mapping[str, Tensor]) -> None:
+    """One step of the optimizer with the given gradient."""
     for name, p in module.named_parameters():
         p.grad = gradient[name]
     rule.step()

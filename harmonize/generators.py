@@ -28,12 +28,12 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         widths = [width << level for level in range(downs + 1)]
-        layers = [*_layer(channels, width, norm)]
+        layers = [*_conv_layer(channels, width, norm)]
         for a, b in itertools.pairwise(widths):
-            layers += _layer(a, b, norm, stride=2)
+            layers += _conv_layer(a, b, norm, stride=2)
         layers += [Residual(widths[-1], norm) for _ in range(blocks)]
         for a, b in itertools.pairwise(widths[::-1]):
-            layers += [nn.Upsample(scale_factor=2), *_layer(a, b, norm)]
+            layers += [nn.Upsample(scale_factor=2), *_conv_layer(a, b, norm)]
         self.layers = nn.Sequential(*layers, nn.Conv2d(width, channels, 3, padding=1))
         self.residual = residual
 
@@ -49,7 +49,7 @@ class Residual(nn.Module):
 
     def __init__(self, width: int, norm: Norm) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*_layer(width, width, norm), *_layer(width, width, norm)[:-1])
+        self.layers = nn.Sequential(*_conv_layer(width, width, norm), *_conv_layer(width, width, norm)[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
@@ -79,7 +79,8 @@ class Discriminator(nn.Module):
         return scores
 
 
-def _layer(a: int, b: int, norm: Norm, *, stride: int = 1) -> list[nn.Module]:
+def _conv_layer(a: int, b: int, norm: Norm, *, stride: int = 1) -> list[nn.Module]:
+    """A convolution, its normalization if there is one, and a ReLU."""
     # One group for each channel is instance normalization, in the form that runs fastest on a CPU.
     between: list[nn.Module] = [nn.GroupNorm(b, b)] if norm == "instance" else []
     return [nn.Conv2d(a, b, 3, stride=stride, padding=1, bias=not between), *between, nn.ReLU()]

@@ -24,7 +24,7 @@ from privacy.settings_error import Problem, refuse
 
 Values: TypeAlias = NDArray[np.float32]
 Curve: TypeAlias = Callable[[Values, Values, int], Values]
-"""curve(measured (m,), values (k,), channel) -> (k,), rising in `values`."""
+"""curve(measured (m,), values (k,), channel) -> (k,), rising in the values."""
 
 LANDMARKS = (1, 10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 99)  # percentiles, as TorchIO expects them
 LEVELS = 1024  # quantiles that represent the shared images' histogram
@@ -178,9 +178,10 @@ class HistogramMatch:
         return _map_groups(images, patient, self.region, curve)
 
 
-def _measure_shared(shared: Tensor, region: Region, of: Callable[[Values], Sequence[float]]) -> Params:
+def _measure_shared(shared: Tensor, region: Region, measure: Callable[[Values], Sequence[float]]) -> Params:
+    """The numbers of `measure` for each channel of the shared images, over the pixels of the region."""
     where = region_mask(shared, region)
-    found = []
+    numbers = []
     for channel in range(shared.shape[1]):
         measured = shared[:, channel][where[:, channel]].cpu().numpy()
         if not len(measured):
@@ -188,8 +189,8 @@ def _measure_shared(shared: Tensor, region: Region, of: Callable[[Values], Seque
                 f"the shared images have no pixel in region {region!r} of channel {channel}: they are blank; "
                 "use region: all, or look at how they were synthesized"
             )
-        found.append(list(of(measured)))
-    return {"numbers": torch.tensor(found, dtype=torch.float32)}
+        numbers.append(list(measure(measured)))
+    return {"numbers": torch.tensor(numbers, dtype=torch.float32)}
 
 
 def _map_groups(images: Tensor, group: Tensor, region: Region, curve: Curve) -> Tensor:

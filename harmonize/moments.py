@@ -25,7 +25,7 @@ from torch.nn import functional
 from torch.optim import Adam
 
 from harmonize.embedding import basis
-from harmonize.game import BETAS, TOLD_EVERY, Players, Rules
+from harmonize.game import BETAS, REPORT_EVERY, Players, Rules
 from harmonize.networks import CLASSES, Generator, Inputs, Moments
 from privacy.dp.access import Access, Batch
 from privacy.message import Params
@@ -51,13 +51,13 @@ def moments(public: Tensor, inputs: Inputs, components: int) -> Moments:
 
     If the images span fewer dimensions than `components`, the missing components are zero.
     """
-    found, critic = basis(public, components), Moments(inputs, components)
-    missing = components - len(found.deviation)
+    public_basis, critic = basis(public, components), Moments(inputs, components)
+    missing = components - len(public_basis.deviation)
     with torch.no_grad():
-        critic.mean.copy_(found.mean)
-        critic.components.copy_(functional.pad(found.components, (0, 0, 0, missing)))
-        least = float(found.deviation[0]) * 1e-3  # avoids a division by 0
-        critic.deviation.copy_(functional.pad(found.deviation, (0, missing)).clamp(min=max(least, 1e-6)))
+        critic.mean.copy_(public_basis.mean)
+        critic.components.copy_(functional.pad(public_basis.components, (0, 0, 0, missing)))
+        least = float(public_basis.deviation[0]) * 1e-3  # avoids a division by 0
+        critic.deviation.copy_(functional.pad(public_basis.deviation, (0, missing)).clamp(min=max(least, 1e-6)))
         critic.unit.copy_(critic.features(public[:MIXED]).norm(dim=1).median())
     return critic
 
@@ -69,13 +69,13 @@ def mean_features(
     answers = []
     for look in range(looks):
         progress(look)
-        found = access.gradient(critic, _real_loss, access.draw(full=True)).gradient
-        answers.append({name: -value.detach().cpu().flatten().double() for name, value in found.items()})
-    mean = {name: torch.stack([one[name] for one in answers]).mean(dim=0) for name in answers[0]}
+        gradient = access.gradient(critic, _real_loss, access.draw(full=True)).gradient
+        answers.append({name: -value.detach().cpu().flatten().double() for name, value in gradient.items()})
+    mean = {name: torch.stack([answer[name] for answer in answers]).mean(dim=0) for name in answers[0]}
     if looks == 1:
         return Answer(mean, 0.0)
-    apart = torch.cat([torch.stack([one[name] for one in answers]).var(dim=0) for name in mean])
-    return Answer(mean, float((apart.mean() / looks).sqrt()))
+    variances = torch.cat([torch.stack([answer[name] for answer in answers]).var(dim=0) for name in mean])
+    return Answer(mean, float((variances.mean() / looks).sqrt()))
 
 
 def shrink(answer: Tensor, start: Tensor, deviation: float, bound: float) -> Tensor:
@@ -92,12 +92,12 @@ def shrink(answer: Tensor, start: Tensor, deviation: float, bound: float) -> Ten
     square = float(away.square().sum())
     if square <= noise * (1 + TRUSTED * (2 / len(answer)) ** 0.5):
         return start
-    found = start + (1 - noise / square) * away
-    return found * (bound / max(bound, float(found.norm())))
+    shrunk = start + (1 - noise / square) * away
+    return shrunk * (bound / max(bound, float(shrunk.norm())))
 
 
 def train_generator(
-    own: Players,
+    networks: Players,
     critic: Moments,
     answer: Answer,
     rules: Rules,
@@ -120,36 +120,37 @@ def train_generator(
     rng = torch.Generator().manual_seed(seed)
     device = next(critic.parameters()).device
     share = min(max(float(answer.weights["share.weight"]) + 0.5, LEAST_SHARE), 1 - LEAST_SHARE)
-    target = _target_features(own.generator, critic, answer, share, bound, rng)
+    target = _target_features(networks.generator, critic, answer, share, bound, rng)
     if target is None:
         progress(rules.steps, rules.steps)
         return
-    pools = public.to(device).reshape(-1, CLASSES, *own.inputs)
-    making = Adam(own.generator.parameters(), lr=rules.lr, betas=BETAS)
+    pools = public.to(device).reshape(-1, CLASSES, *networks.inputs)
+    making = Adam(networks.generator.parameters(), lr=rules.lr, betas=BETAS)
     every = max(1, rules.steps // CHECKED)
 
-    def reached() -> tuple[float, Params]:
-        state = {name: value.clone() for name, value in own.average.module.state_dict().items()}
-        return _distance_to_target(cast(Generator, own.average.module), critic, target, share), state
+    def measure_average() -> tuple[float, Params]:
+        state = {name: value.clone() for name, value in networks.average.module.state_dict().items()}
+        return _distance_to_target(cast(Generator, networks.average.module), critic, target, share), state
 
-    best = reached()
+    best = measure_average()
     for step in range(rules.steps):
-        if step % TOLD_EVERY == 0:
+        if step % REPORT_EVERY == 0:
             progress(step, rules.steps)
-        fake, y = _fakes(own.generator, share, rules.batch, rng, device)
+        fake, y = _draw_fakes(networks.generator, share, rules.batch, rng, device)
         other = pools[torch.randint(len(pools), (len(y),), generator=rng).to(device), y]
         alpha = torch.rand(len(y), 1, 1, 1, generator=rng).to(device)
         _critic_step(critic, target, fake, alpha * other + (1 - alpha) * fake, y, rules)
         if (step + 1) % rules.critic_steps == 0:
-            _generator_step(own, critic, making, share, rules, rng)
+            _generator_step(networks, critic, making, share, rules, rng)
             making.param_groups[0]["lr"] = rules.lr * (1 - step / rules.steps)
         if (step + 1) % every == 0 or step + 1 == rules.steps:
-            best = min(best, reached(), key=lambda one: one[0])
-    own.average.module.load_state_dict(best[1])
+            best = min(best, measure_average(), key=lambda candidate: candidate[0])
+    networks.average.module.load_state_dict(best[1])
     progress(rules.steps, rules.steps)
 
 
 def _real_loss(forward: Callable[..., Tensor], batch: Batch) -> Tensor:
+    """-D(x, y): the only term of the critic's loss that needs patients."""
     return -forward(batch.x, batch.y)
 
 
@@ -158,20 +159,20 @@ def _critic_step(
 ) -> None:
     """One step of the critic down equation 1, with the target features in place of patients."""
     named = {name: p for name, p in critic.named_parameters() if p.requires_grad}
-    loss = critic(fake, y).mean() + rules.gp_weight * (_slope(critic, between, y) - 1).square().mean()
-    found = torch.autograd.grad(loss, list(named.values()))
-    down = [slope - target[name].view_as(slope) for name, slope in zip(named, found, strict=True)]
-    size, unit = float(torch.stack([one.norm() for one in down]).norm()), float(critic.unit)
+    loss = critic(fake, y).mean() + rules.gp_weight * (_critic_slope(critic, between, y) - 1).square().mean()
+    slopes = torch.autograd.grad(loss, list(named.values()))
+    down = [slope - target[name].view_as(slope) for name, slope in zip(named, slopes, strict=True)]
+    size, unit = float(torch.stack([direction.norm() for direction in down]).norm()), float(critic.unit)
     step = unit * min(rules.critic_lr * unit, LONGEST / max(size, 1e-12))
     with torch.no_grad():
-        for p, one in zip(named.values(), down, strict=True):
-            p.sub_(step * one)
+        for p, direction in zip(named.values(), down, strict=True):
+            p.sub_(step * direction)
 
 
 def _distance_to_target(generator: Generator, critic: Moments, target: Mapping[str, Tensor], share: float) -> float:
     """Distance of the mean features of fakes, always of the same z, from their target."""
     device = next(critic.parameters()).device
-    fake, y = _fakes(generator, share, MIXED, torch.Generator().manual_seed(0), device)
+    fake, y = _draw_fakes(generator, share, MIXED, torch.Generator().manual_seed(0), device)
     named = {name: p for name, p in critic.named_parameters() if p.requires_grad}
     means = torch.autograd.grad(critic(fake, y).mean(), list(named.values()))
     return float(
@@ -179,14 +180,16 @@ def _distance_to_target(generator: Generator, critic: Moments, target: Mapping[s
     )
 
 
-def _slope(critic: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def _critic_slope(critic: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The norm of the critic's gradient for each image, (b,)."""
     square: Tensor = torch.func.grad(lambda image: critic(image, y).sum())(x).flatten(1).square().sum(dim=1)
     return (square + 1e-16).sqrt()  # the derivative of the root at 0 is not finite
 
 
-def _fakes(
+def _draw_fakes(
     generator: Generator, share: float, batch: int, rng: torch.Generator, device: torch.device, *, learn: bool = False
 ) -> tuple[Tensor, Tensor]:
+    """Fakes and their classes; class 1 has the probability `share`. learn: whether gradients reach the generator."""
     z = torch.randn(batch, generator.latent, generator=rng).to(device)
     y = (torch.rand(batch, generator=rng) < share).long().to(device)
     with torch.set_grad_enabled(learn):
@@ -194,16 +197,17 @@ def _fakes(
 
 
 def _generator_step(
-    own: Players, critic: Moments, making: Adam, share: float, rules: Rules, rng: torch.Generator
+    networks: Players, critic: Moments, making: Adam, share: float, rules: Rules, rng: torch.Generator
 ) -> None:
+    """One step of the generator up the critic's score, and of its running mean."""
     device = next(critic.parameters()).device
-    fake, y = _fakes(own.generator, share, rules.batch, rng, device, learn=True)
-    named = list(own.generator.parameters())
-    found = torch.autograd.grad(-critic(fake, y).mean(), named)
-    for p, slope in zip(named, found, strict=True):
+    fake, y = _draw_fakes(networks.generator, share, rules.batch, rng, device, learn=True)
+    named = list(networks.generator.parameters())
+    slopes = torch.autograd.grad(-critic(fake, y).mean(), named)
+    for p, slope in zip(named, slopes, strict=True):
         p.grad = slope
     making.step()
-    own.average.update_parameters(own.generator)
+    networks.average.update_parameters(networks.generator)
 
 
 def _target_features(
@@ -224,10 +228,10 @@ def _target_features(
         "score.weight": share * means[1] + (1 - share) * means[0],
         "of_class.weight": critic.class_weight * 0.5 * (share * means[1] - (1 - share) * means[0]),
     }
-    found = {"share.weight": torch.tensor([share - 0.5], dtype=torch.float64)}
+    target = {"share.weight": torch.tensor([share - 0.5], dtype=torch.float64)}
     for name, before in start.items():
         blocks = zip(answer.weights[name].chunk(2), before.chunk(2), strict=True)
-        found[name] = torch.cat([shrink(now, then, answer.deviation, bound) for now, then in blocks])
-    if all(torch.equal(found[name], before) for name, before in start.items()):
+        target[name] = torch.cat([shrink(now, then, answer.deviation, bound) for now, then in blocks])
+    if all(torch.equal(target[name], before) for name, before in start.items()):
         return None
-    return {name: value.float().to(device) for name, value in found.items()}
+    return {name: value.float().to(device) for name, value in target.items()}

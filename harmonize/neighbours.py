@@ -29,7 +29,7 @@ def make_reference(images: Tensor, patient: Tensor, rest: tuple[Tensor, Tensor] 
     """References in an order that depends only on their content, so that a t-SNE map does not depend on the input
     order.
 
-    images: (n, ...). patient: (n,). rest: images (r, ...) of the other classes and their `limits` (r,).
+    images: (n, ...). patient: (n,). rest: images (r, ...) of the other classes and their `neighbour_distances` (r,).
     """
     rows = images.detach().cpu().float().flatten(1)
     keys = [
@@ -38,13 +38,15 @@ def make_reference(images: Tensor, patient: Tensor, rest: tuple[Tensor, Tensor] 
     ]
     order = torch.tensor(sorted(range(len(rows)), key=keys.__getitem__))
     pixels = rows[order].double()
-    apart = (pixels[:0], pixels[:0, 0]) if rest is None else (_flat(rest[0]), rest[1])
-    return Reference(pixels, patient[order], torch.cdist(pixels, pixels), *apart)
+    other_classes = (pixels[:0], pixels[:0, 0]) if rest is None else (_flatten_images(rest[0]), rest[1])
+    return Reference(pixels, patient[order], torch.cdist(pixels, pixels), *other_classes)
 
 
 def limits(images: Tensor, patient: Tensor, *, others: bool) -> Tensor:
-    """(n,) distance of each image (n, ...) to the nearest other one; with `others`, of another patient."""
-    pixels = _flat(images)
+    """(n,) distance of each image (n, ...) to the nearest other one; with `others`, to the nearest one of another
+    patient.
+    """
+    pixels = _flatten_images(images)
     return torch.where(_not_neighbours(patient, others), torch.inf, torch.cdist(pixels, pixels)).amin(dim=1)
 
 
@@ -62,7 +64,8 @@ def meets_requirements(
 
     Args:
         reference_features: (n, k), in the order of `reference`. closeness: share of the largest distance between them.
-        neighbours: how many; if fewer images are eligible, all of them. others: of other patients only.
+        neighbours: how many; if fewer images are eligible, all of them. others: only images of other patients are
+        neighbours.
 
     Returns:
         For each candidate (m,) whether it is close to its nearest reference in features, and whether it is far from all
@@ -70,24 +73,24 @@ def meets_requirements(
     """
     f, fr = features.double(), reference_features.double()
     between = torch.cdist(fr, fr)
-    gap, nearest = _nearest(candidates, reference.pixels)
+    gap, nearest = _find_nearest(candidates, reference.pixels)
     close = (f - fr[nearest]).norm(dim=1) < closeness * between.max()
     barred = _not_neighbours(reference.patient, others)
     ranked = torch.where(barred, torch.inf, between).sort(dim=1, stable=True).indices[:, :neighbours]
     pixels = torch.where(barred, 0.0, reference.between).gather(1, ranked)
     distinct = gap > pixels.amax(dim=1)[nearest]
     if len(reference.rest):
-        gap, nearest = _nearest(candidates, reference.rest)
+        gap, nearest = _find_nearest(candidates, reference.rest)
         distinct &= gap > reference.limits[nearest]
     return close, distinct
 
 
-def _not_neighbours(patient: Tensor, others: bool) -> Tensor:
+def _not_neighbours(patient: Tensor, other_patients: bool) -> Tensor:
     """(n, n): which pairs are not neighbours."""
-    return patient[:, None] == patient if others else torch.eye(len(patient), dtype=torch.bool)
+    return patient[:, None] == patient if other_patients else torch.eye(len(patient), dtype=torch.bool)
 
 
-def _nearest(candidates: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
+def _find_nearest(candidates: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
     """Distance (m,) of each candidate to its nearest row of pixels (n, d), and that row's index. Exactly 0 for a
     copy.
     """
@@ -95,5 +98,6 @@ def _nearest(candidates: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
     return (candidates - pixels[nearest]).norm(dim=1), nearest
 
 
-def _flat(images: Tensor) -> Tensor:
+def _flatten_images(images: Tensor) -> Tensor:
+    """Images (n, ...) as rows (n, d) in float64 on the CPU."""
     return images.detach().cpu().float().flatten(1).double()

@@ -38,7 +38,7 @@ class Generator(nn.Module):
 
     def __init__(self, latent: int, inputs: Inputs, width: int = 16, classes: int = CLASSES) -> None:
         super().__init__()
-        _check(inputs, width)
+        _check_inputs(inputs, width)
         self.latent, self.classes = latent, classes
         self.sizes = halved(inputs)[::-1]
         channels = [max(4 * width // 2**layer, LEAST_CHANNELS) for layer in range(len(self.sizes))]
@@ -71,9 +71,9 @@ class Critic(nn.Module):
 
     def __init__(self, inputs: Inputs, width: int = 16, classes: int = CLASSES) -> None:
         super().__init__()
-        _check(inputs, width)
+        _check_inputs(inputs, width)
         sizes = halved(inputs)
-        channels = [inputs[0], *_widths(width, len(sizes) - 1)]
+        channels = [inputs[0], *_layer_widths(width, len(sizes) - 1)]
         convolutions = [nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(channels)]
         features = channels[-1] * math.prod(sizes[-1])
         self.score = nn.Linear(features, 1)
@@ -106,7 +106,7 @@ class Moments(nn.Module):
 
     def __init__(self, inputs: Inputs, components: int) -> None:
         super().__init__()
-        _check(inputs, components)
+        _check_inputs(inputs, components)
         size = math.prod(inputs)  # parameters that are never trained: private data access refuses buffers
         self.mean = nn.Parameter(torch.zeros(size), requires_grad=False)
         self.components = nn.Parameter(torch.zeros(components, size), requires_grad=False)
@@ -128,8 +128,8 @@ class Moments(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Images x (b, C, H, W) and classes y (b,) to scores (b,)."""
         f, side = self.features(x), (y.to(x.dtype) - 0.5)[:, None]
-        found: Tensor = (self.score(f) + self.class_weight * side * self.of_class(f) + self.share(side))[:, 0]
-        return found
+        scores: Tensor = (self.score(f) + self.class_weight * side * self.of_class(f) + self.share(side))[:, 0]
+        return scores
 
 
 class Classifier(nn.Module):
@@ -141,8 +141,8 @@ class Classifier(nn.Module):
 
     def __init__(self, inputs: Inputs, width: int = 16) -> None:
         super().__init__()
-        _check(inputs, width)
-        channels = [inputs[0], *_widths(width, 3)]
+        _check_inputs(inputs, width)
+        channels = [inputs[0], *_layer_widths(width, 3)]
         self.features = nn.Sequential(
             *(
                 nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.GroupNorm(groups(b), b), nn.ReLU(), nn.MaxPool2d(2))
@@ -185,12 +185,13 @@ def groups(channels: int) -> int:
     return math.gcd(channels, max(1, channels // 4))
 
 
-def _widths(width: int, layers: int) -> list[int]:
+def _layer_widths(width: int, layers: int) -> list[int]:
     """Channels by layer: doubled at each, up to four times the width."""
     return [width * min(2**layer, 4) for layer in range(layers)]
 
 
-def _check(inputs: Inputs, width: int) -> None:
+def _check_inputs(inputs: Inputs, width: int) -> None:
+    """Raises ValueError if these networks cannot take such images, or if the width is below 1."""
     wrong = []
     if len(inputs) != 3 or inputs[0] < 1 or any(n % 8 or not LEAST <= n <= MOST for n in inputs[1:]):
         wrong.append(

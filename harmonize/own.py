@@ -78,22 +78,24 @@ def shifted(images: Tensor, goal: Tensor, patient: Tensor) -> Tensor:
     return out
 
 
-def complain(own: Own, shared: Tensor) -> None:
+def complain(site_images: Own, shared: Tensor) -> None:
     """Raise ValueError with everything that is wrong with images that a translation is to be trained on."""
     problems = []
-    for name, x in (("own images", own.images), ("shared images", shared)):
+    for name, x in (("own images", site_images.images), ("shared images", shared)):
         if x.dim() != 4 or not len(x):
             problems.append(f"{name} must be (n, C, H, W) with n >= 1, found shape {tuple(x.shape)}")
         elif x.shape[2] % 4 or x.shape[3] % 4 or min(x.shape[2:]) < 16:
             problems.append(f"{name} must have sides that are multiples of 4 and at least 16, found {tuple(x.shape)}")
         if x.numel() and not bool(((x >= -1.0) & (x <= 1.0)).all()):
             problems.append(f"{name} must lie in [-1, 1], found values outside: bring them there with a Scale")
-    if own.images.shape[1:] != shared.shape[1:]:
-        problems.append(f"own images are {tuple(own.images.shape[1:])}, shared images {tuple(shared.shape[1:])}")
-    for name, x in (("labels", own.labels), ("patient", own.patient)):
-        if x.shape != own.images.shape[:1]:
-            problems.append(f"{name} must be ({len(own.images)},), found shape {tuple(x.shape)}")
-    if bool(((own.labels != 0) & (own.labels != 1)).any()):
-        problems.append(f"labels must be 0 or 1, found {sorted(set(own.labels.tolist()))[:5]}")
+    if site_images.images.shape[1:] != shared.shape[1:]:
+        problems.append(
+            f"own images are {tuple(site_images.images.shape[1:])}, shared images {tuple(shared.shape[1:])}"
+        )
+    for name, x in (("labels", site_images.labels), ("patient", site_images.patient)):
+        if x.shape != site_images.images.shape[:1]:
+            problems.append(f"{name} must be ({len(site_images.images)},), found shape {tuple(x.shape)}")
+    if bool(((site_images.labels != 0) & (site_images.labels != 1)).any()):
+        problems.append(f"labels must be 0 or 1, found {sorted(set(site_images.labels.tolist()))[:5]}")
     if problems:
         raise ValueError("translation: " + "; ".join(problems))

@@ -18,7 +18,8 @@ the slope for the image, not for the weights. So, as printed, there is no finite
   included, and q = batch / images. The ledger has it as non-private.
 * `dp_wgan_gp`, the paper's premise made true: each patient's gradient is clipped to c_g, a record is a patient, and the
   noise is added to the mean (added to the sum it would be smaller still, with almost no guarantee). Its true epsilon
-  is finite, and `harmonize.wgan.bought` computes it; with tens of patients the noise is many times the gradient.
+  is finite, and `harmonize.wgan.bought` computes it. With tens of patients the noise is many times the
+  gradient.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PAPER: Mapping[str, Any] = {
 }  # fmt: skip
 """What the paper fixes, by the name of a field of `harmonize.wgan.WganGp`."""
 FIXED = PAPER.keys() - {"lr"}
-"""Of these, what may not be set: 1e-4 goes with the paper's 30,000 steps, and a hundredth of them needs more."""
+"""Of these, the fields that may not be set. lr may be: 1e-4 goes with the paper's 30,000 steps, and fewer need more."""
 
 
 class Drawn(NamedTuple):

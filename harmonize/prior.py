@@ -52,35 +52,39 @@ def drawn(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> Tensor:
 
 
 def drawn_with_marks(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> tuple[Tensor, Tensor]:
-    """As `drawn`, with where things are in the pictures (n, 2, H, W): see `drawing.Plane`."""
+    """As `draw_pictures`, with where things are in the pictures (n, 2, H, W): see `drawing.Plane`."""
     generator = torch.Generator().manual_seed(seed)
     theta = torch.rand(len(y), prior.latent, generator=generator)
     return prior.marked(theta, y, torch.randint(2**62, (len(y),), generator=generator), inputs)
 
 
-def _prior(name: PriorName, plane: Plane, ranges: Ranges, channels: int) -> Prior:
+def _make_prior(name: PriorName, plane: Plane, ranges: Ranges, channels: int) -> Prior:
+    """The prior that scales theta to `ranges` and draws with `plane`."""
     low, high = (torch.tensor(side) for side in zip(*ranges.values(), strict=True))
 
-    def marked(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        _check(theta, y, noise_seed, inputs, len(ranges), channels)
+    def render_marked(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        _check_arguments(theta, y, noise_seed, inputs, len(ranges), channels)
         values = low + (high - low) * theta.detach().float().cpu()
         parts = zip(
             torch.split(values, CHUNK), torch.split(y.cpu(), CHUNK), torch.split(noise_seed, CHUNK), strict=True
         )
         made = [
-            plane({key: some[:, i, None, None] for i, key in enumerate(ranges)}, of[:, None, None], seeds, inputs)
-            for some, of, seeds in parts
+            plane(
+                {key: numbers[:, i, None, None] for i, key in enumerate(ranges)}, labels[:, None, None], seeds, inputs
+            )
+            for numbers, labels, seeds in parts
         ]
         images, marks = zip(*made, strict=True)
         return torch.cat(images), torch.cat(marks)
 
     def render(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs) -> Tensor:
-        return marked(theta, y, noise_seed, inputs)[0]
+        return render_marked(theta, y, noise_seed, inputs)[0]
 
-    return Prior(name, len(ranges), render, marked, channels, ranges)
+    return Prior(name, len(ranges), render, render_marked, channels, ranges)
 
 
-def _check(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs, latent: int, channels: int) -> None:
+def _check_arguments(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs, latent: int, channels: int) -> None:
+    """Raises ValueError with everything that is wrong with the arguments of `render`."""
     wrong = []
     if theta.ndim != 2 or theta.shape[1] != latent:
         wrong.append(f"theta has shape {tuple(theta.shape)}, needed is (n, {latent})")
@@ -98,8 +102,8 @@ def _check(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs, latent:
 
 PRIORS: Mapping[str, Prior] = MappingProxyType(
     {
-        "prostate_adc": _prior("prostate_adc", prostate, PROSTATE, 1),
-        "prostate_t2w": _prior("prostate_t2w", prostate_t2w, PROSTATE_T2W, 1),
-        "skin_lesion": _prior("skin_lesion", skin, SKIN, 3),
+        "prostate_adc": _make_prior("prostate_adc", prostate, PROSTATE, 1),
+        "prostate_t2w": _make_prior("prostate_t2w", prostate_t2w, PROSTATE_T2W, 1),
+        "skin_lesion": _make_prior("skin_lesion", skin, SKIN, 3),
     }
 )

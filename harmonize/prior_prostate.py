@@ -120,23 +120,23 @@ def gland(
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """Zones and nodules, and the lesion that defines the class; with the places of lesion and gland (n, 2, H, W)."""
     gx, gy, a, b = p["gland_x"], p["gland_y"], p["gland_a"], p["gland_b"]
-    whole = blob(x, v, gx, gy, a, b)
-    canvas = paint(canvas, whole, (p["peripheral"], 1.0))
-    size, middle, apart = p["transition_size"], gy + p["transition_y"] * b, p["lobes"]
-    zone = blob((x - gx).abs(), v, 0.5 * apart * a * size, middle, a * size * (1 - 0.5 * apart), b * size) * whole
+    organ = blob(x, v, gx, gy, a, b)
+    canvas = paint(canvas, organ, (p["peripheral"], 1.0))
+    size, middle, lobe_gap = p["transition_size"], gy + p["transition_y"] * b, p["lobes"]
+    zone = blob((x - gx).abs(), v, 0.5 * lobe_gap * a * size, middle, a * size * (1 - 0.5 * lobe_gap), b * size) * organ
     canvas = paint(canvas, zone, (p["transition"], 0.75))
     front = blob(x, v, gx, gy - b, 0.9 * a * p["stroma_size"], b * p["stroma_size"])
-    canvas = paint(canvas, front * whole, (p["stroma"], 0.5))
+    canvas = paint(canvas, front * organ, (p["stroma"], 0.5))
     for i, spot in enumerate(spots.clamp(-2, 2).unbind(1)):
         right, down, wide = spot[:, :, None, None].unbind(1)
-        there = blob(x, v, gx + 0.3 * a * right, middle + 0.3 * b * down, 3 + wide.abs(), 3 + wide.abs())
-        canvas = paint(canvas, there * zone * (p["nodules"] * (NODULES + 1) > i + 1), (p["nodule"], 0.7))
+        nodule = blob(x, v, gx + 0.3 * a * right, middle + 0.3 * b * down, 3 + wide.abs(), 3 + wide.abs())
+        canvas = paint(canvas, nodule * zone * (p["nodules"] * (NODULES + 1) > i + 1), (p["nodule"], 0.7))
     reach, angle, radius = p["lesion_reach"], p["lesion_angle"], p["lesion_radius"] * torch.where(y == 1, 1.0, 0.65)
     cx, cy = gx + reach * a * angle.cos(), gy + reach * b * angle.sin()
     where = blob(x, v, cx, cy, radius, radius * p["lesion_flat"], soft=0.3 * radius)
     strength = torch.where(y == 1, 1.0, 0.45 * p["benign"].clamp(min=0))
-    canvas = paint(canvas, where * whole * strength, (p["lesion"], 0.75))
-    return canvas, torch.stack([where * whole * (y == 1), whole], dim=1)
+    canvas = paint(canvas, where * organ * strength, (p["lesion"], 0.75))
+    return canvas, torch.stack([where * organ * (y == 1), organ], dim=1)
 
 
 def _scanner_effects(adc: Tensor, seen: Tensor, p: Numbers, noise: Tensor, edge: Tensor) -> Tensor:

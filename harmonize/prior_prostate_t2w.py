@@ -90,6 +90,6 @@ def _scanner_effects(signal: Tensor, p: Numbers, noise: Tensor) -> Tensor:
     signal = torch.hypot(signal + deviation * noise[:, 0], deviation * noise[:, 1])
     softer = p["filter"].clamp(min=0.05) * pixel
     signal = smoothed(signal[:, None], softer, softer)[:, 0]
-    one = torch.full_like(p["filter"], pixel)
-    signal = signal + (-p["filter"]).clamp(min=0) * (signal - smoothed(signal[:, None], one, one)[:, 0])
+    one_pixel = torch.full_like(p["filter"], pixel)
+    signal = signal + (-p["filter"]).clamp(min=0) * (signal - smoothed(signal[:, None], one_pixel, one_pixel)[:, 0])
     return (signal.clamp(min=0) / p["window"]).clamp(max=1) ** p["tone"]

@@ -66,10 +66,10 @@ def skin(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> tuple[Tensor, 
     )
     tone = p["skin"] + p["freckles"] * (slow[:, 0] + 0.5 * quick[:, 0])
     planes: tuple[Tensor, ...] = (tone, tone - p["pink"], tone - p["pink"] + p["blueish"] - 0.03)
-    planes, where = _lesion(planes, p, more, slow, quick, x, v)
+    planes, where = _paint_lesion(planes, p, more, slow, quick, x, v)
     for i, hair in enumerate(hairs.unbind(1)):
-        there = _hair(hair[:, :, None, None], x, v) * (p["hairs"] > i)
-        planes = tuple(plane * (1 - there * p["hair_dark"]) for plane in planes)
+        opacity = _hair_opacity(hair[:, :, None, None], x, v) * (p["hairs"] > i)
+        planes = tuple(plane * (1 - opacity * p["hair_dark"]) for plane in planes)
     glare = 1 + p["glare"].clamp(min=0) * (slow[:, 5] - 1).clamp(min=0)
     warm = (1 + p["warmth"], torch.ones(1), 1 - p["warmth"])
     colours = torch.stack([plane * shade * glare * side for plane, side in zip(planes, warm, strict=True)], 1)
@@ -79,7 +79,7 @@ def skin(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> tuple[Tensor, 
     return (2 * colours - 1).clamp(-1, 1), torch.stack([where * (y == 1), where], dim=1)
 
 
-def _lesion(
+def _paint_lesion(
     planes: tuple[Tensor, ...], p: Numbers, more: Tensor, slow: Tensor, quick: Tensor, x: Tensor, v: Tensor
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """A blob with a bent border; smooth fields vary its colours; with its place (n, H, W)."""
@@ -96,7 +96,7 @@ def _lesion(
     return tuple(plane - where * shade for plane, shade in zip(planes, (red, dark, blue), strict=True)), where
 
 
-def _hair(hair: Tensor, x: Tensor, v: Tensor) -> Tensor:
+def _hair_opacity(hair: Tensor, x: Tensor, v: Tensor) -> Tensor:
     """A thin curve across the picture; hair: (n, 4, 1, 1) place, direction and bend."""
     place, angle, bend, width = hair.unbind(1)
     along, over = x * angle.cos() + v * angle.sin(), v * angle.cos() - x * angle.sin()

@@ -1,8 +1,9 @@
 """Quality of a translation of a hospital's own images: figures that the hospital computes itself, without ground truth.
 
-A translated image may look right and be wrong: lesions gone, lesions invented, patients all alike. A distance to the
-shared images shows none of that, so it is never the only figure. The figures were chosen on simulated pairs of
-scanners, where an image of the same patient by the target's scanner shows a good translation (docs/results.md).
+A translated image may look right and be wrong: lesions removed, lesions invented, all patients made the same. A
+distance to the shared images shows none of that, so it is never the only figure. The figures were chosen on simulated
+pairs of scanners, where an image of the same patient by the target's scanner shows a good translation
+(docs/results.md).
 
 Values. Images are in [-1, 1]; means and contrasts are computed on (x + 1) / 2, the share of the scale's range above
 its low end. Where that end is 0, as with ADC, a relative contrast is that of the ADC itself. Colours are averaged.
@@ -57,7 +58,7 @@ class Quality:
     where they are all equal before.
     auc_before, auc_after, drift, shift: see `harmonize.drift`; NaN where a class has fewer than two patients;
     drift also where auc_before is below 0.7.
-    hallucinated: share of the images of label 0 with a new dark spot, see `hallucinated`; NaN where no
+    hallucinated: share of the images of label 0 with a new dark spot, see `new_spot_share`; NaN where no
     image of label 0 has a region.
     masked: 1 = inside gland masks, 0 = in the middle of the image.
     """
@@ -80,7 +81,7 @@ class Quality:
 
 
 class Places(NamedTuple):
-    """Where figures are computed, on the grid of `coarse`. Each (n, h, w)."""
+    """Where figures are computed, on the grid of `coarsen_images`. Each (n, h, w)."""
 
     region: Bools
     lesion: Bools
@@ -122,7 +123,7 @@ def measured(
         raise ValueError("measured: " + "; ".join(wrong))
     before, after = coarse(raw), coarse(translated)
     y, who = labels.cpu().numpy(), patient.cpu().numpy()
-    places = _places(lesion, gland, before.shape)
+    places = _find_places(lesion, gland, before.shape)
     drifted = drift(before, after, y, who, places.region, seed=seed)
     return Quality(
         sw_before=sliced_wasserstein(raw, shared, seed=seed),
@@ -161,13 +162,13 @@ def gradient_correlation(before: Floats, after: Floats, region: Bools) -> float:
     pair = [
         [ndimage.gaussian_filter(x, sigma, order=order) for order in ((0, 1, 0), (0, 0, 1))] for x in (before, after)
     ]
-    found = []
+    correlations = []
     for i in _large_regions(region):
         a, b = (np.concatenate([part[i][region[i]] for part in x]) for x in pair)
         norm = float(np.linalg.norm(a) * np.linalg.norm(b))
         if np.linalg.norm(a) > EPS:
-            found.append(float(a @ b) / norm if norm > EPS**2 else 0.0)
-    return float(np.mean(found)) if found else math.nan
+            correlations.append(float(a @ b) / norm if norm > EPS**2 else 0.0)
+    return float(np.mean(correlations)) if correlations else math.nan
 
 
 def gland_correlation(before: Floats, after: Floats, region: Bools, patient: NDArray[np.int64]) -> float:
@@ -180,7 +181,7 @@ def gland_correlation(before: Floats, after: Floats, region: Bools, patient: NDA
     large[_large_regions(region)] = True
     of = [(patient == p) & large for p in sorted(set(patient[large].tolist()))]
     means = [np.array([x[rows][region[rows]].mean() for rows in of]) for x in (before, after)]
-    return _correlation(*means, ranks=False)
+    return _correlate(*means, ranks=False)
 
 
 def hallucinated(before: Floats, after: Floats, region: Bools, labels: NDArray[np.int64]) -> float:
@@ -225,11 +226,11 @@ def _lesion_figures(before: Floats, after: Floats, places: Places) -> dict[str, 
         "contrast_ratio": contrast[1] / contrast[0] if abs(contrast[0]) >= FAINT else math.nan,
         "cnr_before": cnr[0],
         "cnr_after": cnr[1],
-        "lesion_correlation": _correlation(*level, ranks=True),
+        "lesion_correlation": _correlate(*level, ranks=True),
     }
 
 
-def _correlation(a: Floats, b: Floats, *, ranks: bool) -> float:
+def _correlate(a: Floats, b: Floats, *, ranks: bool) -> float:
     """NaN for few values or where the first do not vary; 0 where only the second do not: the order was lost."""
     if len(a) < LEAST_COUNT or np.ptp(a) < EPS:
         return math.nan
@@ -245,8 +246,9 @@ def _large_regions(region: Bools) -> NDArray[np.intp]:
     return np.flatnonzero(region.sum(axis=(1, 2)) >= LEAST_REGION)
 
 
-def _places(lesion: Tensor, gland: Tensor, shape: tuple[int, ...]) -> Places:
-    lesions, glands = (_mask(mask, shape) for mask in (lesion, gland))
+def _find_places(lesion: Tensor, gland: Tensor, shape: tuple[int, ...]) -> Places:
+    """The gland and lesion masks on the coarse grid; without glands the middle third of the image."""
+    lesions, glands = (_coarse_mask(mask, shape) for mask in (lesion, gland))
     if bool(glands.any()):
         return Places(glands, lesions, masked=True)
     (h, w), middle = shape[1:], np.zeros(shape, bool)
@@ -254,7 +256,7 @@ def _places(lesion: Tensor, gland: Tensor, shape: tuple[int, ...]) -> Places:
     return Places(middle, lesions, masked=False)
 
 
-def _mask(mask: Tensor, shape: tuple[int, ...]) -> Bools:
+def _coarse_mask(mask: Tensor, shape: tuple[int, ...]) -> Bools:
     """A mask (n, H, W) on the coarse grid: where at least half of a pixel is inside; all False without a mask."""
     if not mask.numel():
         return np.zeros(shape, bool)
@@ -266,8 +268,8 @@ def _mask(mask: Tensor, shape: tuple[int, ...]) -> Bools:
 def _argument_problems(
     raw: Tensor, like: Mapping[str, Tensor], rows: Mapping[str, Tensor], masks: Mapping[str, Tensor], shared: Tensor
 ) -> list[str]:
-    """Everything that is wrong with the arguments of `measured`, by name. like: images of the shape of raw. rows: one
-    value for each image.
+    """Everything that is wrong with the arguments of `measure_quality`, by name. like: images of the shape of raw.
+    rows: one value for each image.
     """
     if raw.ndim != 4 or not len(raw):
         return [f"raw has shape {tuple(raw.shape)}, needed is (n, C, H, W) with n >= 1"]
@@ -288,6 +290,6 @@ def _argument_problems(
     for name, x in (("raw", raw), ("translated", like["translated"]), ("shared", shared)):
         if not bool(x.isfinite().all()):
             wrong.append(f"{name} is not finite somewhere")
-    if others := sorted(set(rows["labels"].flatten().tolist()) - {0, 1})[:5]:
-        wrong.append(f"labels hold {others}, allowed are 0 and 1")
+    if other_labels := sorted(set(rows["labels"].flatten().tolist()) - {0, 1})[:5]:
+        wrong.append(f"labels hold {other_labels}, allowed are 0 and 1")
     return wrong

@@ -1,4 +1,4 @@
-"""A translator learnt from drawn pictures alone: disturbed at random, and back to what they were.
+"""A translator trained on drawn pictures alone: it undoes random disturbances of them.
 
 Domain randomization (Tobin et al., IROS 2017; for medical images Billot et al., SynthSeg, Med Image Anal 2023) made
 into a harmonizer. With x a picture of a public prior and d a disturbance, T minimizes
@@ -6,7 +6,8 @@ into a harmonizer. With x a picture of a public prior and d a disturbance, T min
     E |T(d(x)) - x|_1                                                                                  (1)
 
 so that any scanner's picture, which T takes for a disturbed one, becomes one of the prior's kind. No patient has a part
-in it (epsilon = 0), so one T serves all hospitals, those too that join later, and whoever learns it gets the same one.
+in it (epsilon = 0), so one T serves all hospitals, also those that join later, and every training of it gives the same
+T.
 """
 
 from __future__ import annotations
@@ -60,19 +61,19 @@ class Randomized:
 
     def prior_of(self, channels: int) -> PriorName:
         """The prior that draws the pictures. Raises: ValueError: none draws pictures of so many channels."""
-        found = [prior.name for prior in PRIORS.values() if prior.channels == channels]
-        if not found or self.prior not in (None, *found):
-            text = f"draws no images of {channels} channels; those that do are {', '.join(found) or 'none'}"
+        names = [prior.name for prior in PRIORS.values() if prior.channels == channels]
+        if not names or self.prior not in (None, *names):
+            text = f"draws no images of {channels} channels; those that do are {', '.join(names) or 'none'}"
             raise ValueError(f"prior {self.prior or 'of any kind'} {text}")
-        return self.prior or found[0]
+        return self.prior or names[0]
 
     def network(self, channels: int) -> nn.Module:
         """T without its residual: (b, C, H, W) to a correction of the same shape."""
         from monai.networks.nets.unet import UNet  # MONAI takes seconds to import
 
         widths = [self.width, 2 * self.width, 4 * self.width, 4 * self.width]
-        found: nn.Module = UNet(2, channels, channels, channels=widths, strides=(1, 2, 2), act="LEAKYRELU", norm=None)
-        return found
+        unet: nn.Module = UNet(2, channels, channels, channels=widths, strides=(1, 2, 2), act="LEAKYRELU", norm=None)
+        return unet
 
     def learnt(self, inputs: Inputs, *, progress: Progress = silent, device: str | torch.device = "cpu") -> Params:
         """T's parameters for images (C, H, W), sides multiples of 4, by equation 1. Deterministic on one machine.
@@ -91,7 +92,7 @@ class Randomized:
             x = pictures[torch.randint(PICTURES, (self.batch,), generator=g)]
             seen, x = disturbed(x, self.strength, -1.0, 1.0, g).to(device), x.to(device)
             rule.zero_grad()
-            (_residual(net, seen) - x).abs().mean().backward()  # type: ignore[no-untyped-call]
+            (_apply_residual(net, seen) - x).abs().mean().backward()  # type: ignore[no-untyped-call]
             rule.step()
             rates.step()
         return {f"translator/{name}": value.detach().cpu() for name, value in net.state_dict().items()}
@@ -106,7 +107,7 @@ class Randomized:
         progress: Progress = silent,
         device: str | torch.device = "cpu",
     ) -> Params:
-        """`learnt`, for images of this shape; neither the patients' nor the shared images are looked at."""
+        """As `learn_parameters`, for images of this shape; no patient's and no shared image is used."""
         channels, height, width = own.images.shape[1:]
         return self.learnt((channels, height, width), progress=progress, device=device)
 
@@ -116,19 +117,20 @@ class Randomized:
         with torch.random.fork_rng(devices=[]):
             net = self.network(images.shape[1])
         net.load_state_dict(weights)
-        return translated(_Whole(net), images)
+        return translated(_ResidualNetwork(net), images)
 
 
-class _Whole(nn.Module):
+class _ResidualNetwork(nn.Module):
     def __init__(self, correction: nn.Module) -> None:
         super().__init__()
         self.correction = correction
 
     def forward(self, x: Tensor) -> Tensor:
-        return _residual(self.correction, x)
+        return _apply_residual(self.correction, x)
 
 
-def _residual(net: nn.Module, x: Tensor) -> Tensor:
+def _apply_residual(net: nn.Module, x: Tensor) -> Tensor:
+    """The image plus the network's correction."""
     # Padding adds zeros; adding 1 makes 0 the background (the low end) instead of a grey frame.
     correction: Tensor = net(x + 1.0)
     return x + correction

@@ -41,37 +41,39 @@ class Reinhard:
 
     def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
         """m_r and s_r of each channel, (C, 2); of the shared images alone."""
-        inside, values = self._inside(shared), _opened(shared)
-        found = [_measured(one[:, where]) for one, where in zip(values, inside, strict=True) if where.any()]
-        if not found:
+        inside, values = self._measured_pixels(shared), _to_lab(shared)
+        statistics = [
+            _mean_and_deviation(image[:, where]) for image, where in zip(values, inside, strict=True) if where.any()
+        ]
+        if not statistics:
             raise ValueError("the shared images are blank; use region: all, or look at how they were synthesized")
-        return {"numbers": torch.from_numpy(np.mean(found, axis=0)).float()}
+        return {"numbers": torch.from_numpy(np.mean(statistics, axis=0)).float()}
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
         """Equation 1 for each of the images (n, C, H, W); one without pixels to measure stays as it is."""
         (mean, deviation), out = params["numbers"].cpu().double().numpy().T, images.detach().cpu().clone()
-        for row, (one, where) in enumerate(zip(_opened(images), self._inside(images), strict=True)):
+        for row, (image, where) in enumerate(zip(_to_lab(images), self._measured_pixels(images), strict=True)):
             if not where.any():
                 continue
-            m, s = _measured(one[:, where]).T
+            m, s = _mean_and_deviation(image[:, where]).T
             gain = deviation / np.maximum(s, FLATTEST)
-            moved = gain[:, None, None] * (one - m[:, None, None]) + mean[:, None, None]
-            out[row] = torch.where(torch.from_numpy(where), _closed(moved), out[row])
+            moved = gain[:, None, None] * (image - m[:, None, None]) + mean[:, None, None]
+            out[row] = torch.where(torch.from_numpy(where), _from_lab(moved), out[row])
         return out.to(images)
 
-    def _inside(self, images: Tensor) -> np.ndarray:
+    def _measured_pixels(self, images: Tensor) -> np.ndarray:
         """Which pixels are measured and changed: (n, H, W) bool."""
         seen = (images > BACKGROUND).any(dim=1) | (self.region == "all")
-        found: np.ndarray = seen.cpu().numpy()
-        return found
+        mask: np.ndarray = seen.cpu().numpy()
+        return mask
 
 
-def _measured(values: np.ndarray) -> np.ndarray:
+def _mean_and_deviation(values: np.ndarray) -> np.ndarray:
     """(C, 2): mean and deviation of each channel of (C, k)."""
     return np.stack([values.mean(axis=1), values.std(axis=1)], axis=1)
 
 
-def _opened(images: Tensor) -> np.ndarray:
+def _to_lab(images: Tensor) -> np.ndarray:
     """Images (n, C, H, W) in [-1, 1] as float64; those of three channels in Lab, in hundreds."""
     values: np.ndarray = images.detach().cpu().double().numpy()
     if values.shape[1] != 3:
@@ -82,7 +84,7 @@ def _opened(images: Tensor) -> np.ndarray:
     return lab
 
 
-def _closed(values: np.ndarray) -> Tensor:
+def _from_lab(values: np.ndarray) -> Tensor:
     """Back: (C, H, W) to an image in [-1, 1]."""
     if len(values) == 3:
         import warnings

@@ -76,16 +76,16 @@ class Sampling:
             perplexity=(1, 1000),
             spacing=(0, 100),
         )
-        own = PAPER if self.variant == "paper" else {}
-        if own and self.name != "raw":
+        paper_values = PAPER if self.variant == "paper" else {}
+        if paper_values and self.name != "raw":
             text = f"paper compares with the patients' own images, found name {self.name}: write name: raw"
             problems.append(Problem(("variant",), text))
-        fixed = {f.name: (f.default, own[f.name]) for f in fields(self) if f.name in own}
+        fixed = {f.name: (f.default, paper_values[f.name]) for f in fields(self) if f.name in paper_values}
         if wrong := [name for name, allowed in fixed.items() if getattr(self, name) not in allowed]:
-            said = ", ".join(f"{name} {own[name]}, found {getattr(self, name)}" for name in wrong)
-            problems.append(Problem(("variant",), f"paper has {said}; remove it, or set variant: consilium"))
+            expected = ", ".join(f"{name} {paper_values[name]}, found {getattr(self, name)}" for name in wrong)
+            problems.append(Problem(("variant",), f"paper has {expected}; remove it, or set variant: consilium"))
         refuse(problems)
-        for name, value in own.items():
+        for name, value in paper_values.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -151,27 +151,32 @@ def sampled(
     """
     patient = torch.arange(len(reference)) if patient is None else patient.cpu()
     labels = labels.cpu()
-    wanted = {label: number for label, number in sorted(count.items()) if number}
-    if wrong := _complaints(settings, reference, labels, patient, wanted):
+    counts = {label: number for label, number in sorted(count.items()) if number}
+    if wrong := _find_request_problems(settings, reference, labels, patient, counts):
         raise ValueError("cannot sample: " + "; ".join(wrong))
-    classes = {c: _empty_sample(settings, reference, patient, labels == c, n) for c, n in wanted.items()}
-    total = sum(wanted.values())
+    classes = {c: _empty_sample(settings, reference, patient, labels == c, n) for c, n in counts.items()}
+    total = sum(counts.values())
     for turn in range(settings.max_passes):
-        progress(sum(len(one.kept) for one in classes.values()), total, f"sampling, pass {turn + 1}")
-        short = {label: one for label, one in classes.items() if one.short}
+        progress(sum(len(class_sample.kept) for class_sample in classes.values()), total, f"sampling, pass {turn + 1}")
+        short = {label: class_sample for label, class_sample in classes.items() if class_sample.short}
         if not short:
             break
-        y = torch.cat([torch.full((len(one.reference.pixels),), label) for label, one in short.items()])
-        candidates = _check(draw(y, turn), (len(y), *reference.shape[1:]))
-        for label, one in short.items():
-            one.take(candidates[y == label], seed + turn)
-    if complaints := [one.complaint(label) for label, one in classes.items() if one.short]:
+        y = torch.cat(
+            [torch.full((len(class_sample.reference.pixels),), label) for label, class_sample in short.items()]
+        )
+        candidates = _check_candidates(draw(y, turn), (len(y), *reference.shape[1:]))
+        for label, class_sample in short.items():
+            class_sample.take(candidates[y == label], seed + turn)
+    if complaints := [class_sample.complaint(label) for label, class_sample in classes.items() if class_sample.short]:
         raise TooFew("; ".join(complaints))
-    kept = [image for one in classes.values() for image in one.kept]
+    kept_images = [image for class_sample in classes.values() for image in class_sample.kept]
     return Sampled(
-        torch.stack(kept) if kept else reference[:0].cpu().float(),
-        torch.tensor([label for label, one in classes.items() for _ in one.kept], dtype=torch.int64),
-        *(sum(getattr(one, name) for one in classes.values()) for name in ("tried", "far", "near", "same")),
+        torch.stack(kept_images) if kept_images else reference[:0].cpu().float(),
+        torch.tensor([label for label, class_sample in classes.items() for _ in class_sample.kept], dtype=torch.int64),
+        *(
+            sum(getattr(class_sample, name) for class_sample in classes.values())
+            for name in ("tried", "far", "near", "same")
+        ),
     )
 
 
@@ -199,7 +204,7 @@ class _ClassSample:
     def take(self, candidates: Tensor, seed: int) -> None:
         """Test a pass's candidates (m, C, H, W) one after the other, until enough are kept."""
         pixels = candidates.flatten(1).double()
-        both = _features(self.settings, torch.cat([pixels, self.reference.pixels]), seed)
+        both = _compute_features(self.settings, torch.cat([pixels, self.reference.pixels]), seed)
         features, of_reference = both[: len(pixels)], both[len(pixels) :]
         verdicts = meets_requirements(
             pixels,
@@ -224,6 +229,7 @@ class _ClassSample:
                 self.kept.append(image)
 
     def _near_kept(self, row: Tensor) -> bool:
+        """Whether a candidate lies nearer to a kept image than `least`."""
         return bool(((torch.stack(self.kept).flatten(1) - row).norm(dim=1) < self.least).any())
 
     def complaint(self, label: int) -> str:
@@ -242,18 +248,20 @@ class _ClassSample:
         )
 
 
-def _empty_sample(settings: Sampling, images: Tensor, patient: Tensor, own: Tensor, wanted: int) -> _ClassSample:
-    """An empty sample of the class whose images `own` (n,) marks."""
-    others = settings.neighbours_of == "others"
-    apart = settings.name == "raw" and not bool(own.all())
-    rest = (images[~own], limits(images, patient, others=others)[~own]) if apart else None
-    reference = make_reference(images[own], patient[own], rest)
+def _empty_sample(settings: Sampling, images: Tensor, patient: Tensor, in_class: Tensor, count: int) -> _ClassSample:
+    """An empty sample of the class whose images `in_class` (n,) marks."""
+    other_patients = settings.neighbours_of == "others"
+    check_other_classes = settings.name == "raw" and not bool(in_class.all())
+    rest = (
+        (images[~in_class], limits(images, patient, others=other_patients)[~in_class]) if check_other_classes else None
+    )
+    reference = make_reference(images[in_class], patient[in_class], rest)
     nearest = reference.between.clone().fill_diagonal_(torch.inf).amin(dim=1)
     least = settings.spacing * float(nearest.median()) if settings.name == "surrogate" else 0.0
-    return _ClassSample(settings, reference, wanted, least)
+    return _ClassSample(settings, reference, count, least)
 
 
-def _features(settings: Sampling, pixels: Tensor, seed: int) -> Tensor:
+def _compute_features(settings: Sampling, pixels: Tensor, seed: int) -> Tensor:
     """Line 8: features of candidates and references together."""
     components = project(basis(pixels, settings.components), pixels)
     if settings.in_use[0] == "pca":
@@ -261,7 +269,7 @@ def _features(settings: Sampling, pixels: Tensor, seed: int) -> Tensor:
     return tsne(components, perplexity=settings.perplexity, seed=seed)
 
 
-def _check(candidates: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _check_candidates(candidates: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Candidates on the CPU, after a check of shape and values."""
     if tuple(candidates.shape) != shape:
         raise ValueError(f"candidates have shape {tuple(candidates.shape)}, needed is {shape}, as the references")
@@ -270,8 +278,8 @@ def _check(candidates: Tensor, shape: tuple[int, ...]) -> Tensor:
     return candidates.detach().cpu().float()
 
 
-def _complaints(
-    settings: Sampling, reference: Tensor, labels: Tensor, patient: Tensor, wanted: Mapping[int, int]
+def _find_request_problems(
+    settings: Sampling, reference: Tensor, labels: Tensor, patient: Tensor, counts: Mapping[int, int]
 ) -> list[str]:
     """Everything that is wrong with the request."""
     wrong = []
@@ -280,9 +288,9 @@ def _complaints(
         return [f"labels and patient have shapes {shapes}, needed is ({len(reference)},), one for each reference image"]
     if reference.ndim < 2 or not bool(reference.isfinite().all()):
         wrong.append(f"references must be finite and (n, ...), found shape {tuple(reference.shape)}")
-    for label, number in wanted.items():
-        own = labels == label
-        images, patients = int(own.sum()), len(set(patient[own].tolist()))
+    for label, number in counts.items():
+        in_class = labels == label
+        images, patients = int(in_class.sum()), len(set(patient[in_class].tolist()))
         if number < 0:
             wrong.append(f"count of class {label} is {number}, allowed is 0 or more")
         if images < FEWEST:

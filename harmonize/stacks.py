@@ -44,6 +44,6 @@ def drawn_in_form(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> Iterato
     middle = torch.randint(depth, (len(y), 1), generator=generator)
     reach = depth if len(inputs) == 3 else max(1.0, LESION * depth) / 2
     classes = ((torch.arange(depth) - middle).abs() <= reach).long() * y[:, None]
-    for some, of, noise in zip(*(torch.split(part, CHUNK) for part in (theta, classes, seeds)), strict=True):
-        rows = prior.render(some.repeat_interleave(depth, dim=0), of.flatten(), noise.flatten(), (1, *sides))
-        yield rows.reshape(len(some), *inputs)
+    for theta_part, labels, noise in zip(*(torch.split(part, CHUNK) for part in (theta, classes, seeds)), strict=True):
+        rows = prior.render(theta_part.repeat_interleave(depth, dim=0), labels.flatten(), noise.flatten(), (1, *sides))
+        yield rows.reshape(len(theta_part), *inputs)

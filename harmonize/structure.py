@@ -22,16 +22,16 @@ def changed_structure(translated: Tensor, x: Tensor) -> Tensor:
     0 = unchanged up to a rising line in each window, 1 = unrelated, 2 = turned round. Windows in which x is flat have
     hardly any weight, so background counts nothing. A scalar.
     """
-    middle, other = _mean(x), _mean(translated)
-    own = (_mean(x * x) - middle * middle).clamp(min=0)
-    theirs = (_mean(translated * translated) - other * other).clamp(min=0)
-    both = _mean(x * translated) - middle * other
-    correlation = both / ((own + FLOOR) * (theirs + FLOOR)).sqrt()  # a root of 0 has no slope
-    unchanged = own / (own + FLOOR)  # what the floor leaves of the correlation of x with itself
-    weight = own.sqrt()
+    middle, other = _window_mean(x), _window_mean(translated)
+    source_variance = (_window_mean(x * x) - middle * middle).clamp(min=0)
+    translated_variance = (_window_mean(translated * translated) - other * other).clamp(min=0)
+    both = _window_mean(x * translated) - middle * other
+    correlation = both / ((source_variance + FLOOR) * (translated_variance + FLOOR)).sqrt()  # a root of 0 has no slope
+    unchanged = source_variance / (source_variance + FLOOR)  # what the floor leaves of the correlation of x with itself
+    weight = source_variance.sqrt()
     return (weight * (unchanged - correlation)).sum() / weight.sum().clamp(min=FLOOR)
 
 
-def _mean(x: Tensor) -> Tensor:
+def _window_mean(x: Tensor) -> Tensor:
     """Means over the windows that lie within the image."""
     return avg_pool2d(x, WINDOW, stride=1)

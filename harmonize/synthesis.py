@@ -70,7 +70,9 @@ def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Prote
             q = settings.sampling
             noise = ppwgan.multiplier(q, q * patients, epsilon=epsilon, delta=settings.delta)
         else:
-            noise = calibrated(lambda one: wgan.events(settings, one, cut=cut), epsilon=epsilon, delta=settings.delta)
+            noise = calibrated(
+                lambda value: wgan.events(settings, value, cut=cut), epsilon=epsilon, delta=settings.delta
+            )
         sampling = 1.0 if settings.head else settings.sampling
         return Protection(clip=settings.clip, sampling=sampling, views=settings.views, noise=noise, cut=cut)
     raise ValueError(f"{settings.name} without an epsilon has no private data access; open plain data access")
@@ -111,8 +113,8 @@ def synthesize(
         start: of the networks, from `harmonize.wgan.pretrained`; only WGAN-GP has one.
 
     Returns:
-        The parameters for `candidates`: a generator and its critic, a family or a population of a prior's parameters,
-        or images.
+        The parameters for `draw_candidates`: a generator and its critic, a family or a population of a prior's
+        parameters, or images.
 
     Raises:
         ValueError: as the chosen way, or `real` is used with private data access.
@@ -146,10 +148,10 @@ def candidates(settings: AnySynthesis, inputs: Inputs, params: Params, y: Tensor
     generator = torch.Generator().manual_seed(seed)
     index = torch.zeros(len(y), dtype=torch.long)
     for label in range(CLASSES):
-        asked, own = (y.cpu() == label).nonzero()[:, 0], (params["labels"] == label).nonzero()[:, 0]
-        if len(asked) and not len(own):
-            raise ValueError(f"there is no image of class {label} to share, and {len(asked)} were asked for")
-        if len(asked):
-            mixed = own[torch.randperm(len(own), generator=generator)]
-            index[asked] = mixed[torch.arange(len(asked)) % len(own)]
+        requested, available = (y.cpu() == label).nonzero()[:, 0], (params["labels"] == label).nonzero()[:, 0]
+        if len(requested) and not len(available):
+            raise ValueError(f"there is no image of class {label} to share, and {len(requested)} were asked for")
+        if len(requested):
+            mixed = available[torch.randperm(len(available), generator=generator)]
+            index[requested] = mixed[torch.arange(len(requested)) % len(available)]
     return params["images"][index]

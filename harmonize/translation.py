@@ -92,7 +92,7 @@ def own_curves() -> tuple[str, ...]:
 
 
 def translate_each_patient(settings: Translator, params: Params, images: Tensor, patient: Tensor) -> Tensor:
-    """Translate (n, C, H, W) in [-1, 1], one patient at a time: whoever else is there changes no bit of an image."""
+    """Translate (n, C, H, W) in [-1, 1], one patient at a time: the other patients change no bit of an image."""
     new = torch.empty_like(images)
     with compute_repeatably():
         for rows in rows_of(patient):

@@ -26,7 +26,8 @@ class Training(NamedTuple):
     pool: dict[str, Tensor]
 
 
-def _tensors(training: Training) -> Params:
+def _training_tensors(training: Training) -> Params:
+    """All tensors of the state, by part and name."""
     named = dict(training.nets.named_parameters())
     slots = {f"{n}/{slot}": v for n, p in named.items() for slot, v in training.rule.state[p].items()}
     parts = {
@@ -38,27 +39,31 @@ def _tensors(training: Training) -> Params:
     return {f"{part}/{name}": value for part, tensors in parts.items() for name, value in tensors.items()}
 
 
-def write(training: Training, folder: Folder, step: int, of: str) -> None:
-    """Write the state after `step` steps; `of` is the fingerprint of the training."""
-    folder.write(_name(of), sealed(to_bytes(Message(_tensors(training), {"step": step, "of": of}))))
+def write(training: Training, folder: Folder, step: int, training_id: str) -> None:
+    """Write the state after `step` steps; `training_id` is the fingerprint of the training."""
+    folder.write(
+        _state_name(training_id),
+        sealed(to_bytes(Message(_training_tensors(training), {"step": step, "of": training_id}))),
+    )
 
 
-def _name(of: str) -> str:
-    return f"cyclegan-{of[:16]}"
+def _state_name(training_id: str) -> str:
+    """The name of the state's file."""
+    return f"cyclegan-{training_id[:16]}"
 
 
-def restore(training: Training, folder: Folder | None, of: str) -> int:
+def restore(training: Training, folder: Folder | None, training_id: str) -> int:
     """Load the folder's state into `training` and return its number of steps; 0: no state, or of another training."""
-    if folder is None or not folder.has(_name(of)):
+    if folder is None or not folder.has(_state_name(training_id)):
         return 0
     try:
-        kept = from_bytes(unsealed(folder.read(_name(of))))
+        message = from_bytes(unsealed(folder.read(_state_name(training_id))))
     except Malformed:
         return 0
-    if kept.facts.get("of") != of:
+    if message.facts.get("of") != training_id:
         return 0
     parts: dict[str, dict[str, Tensor]] = {"nets": {}, "mean": {}, "rule": {}, "pool": {}}
-    for key, value in kept.tensors.items():
+    for key, value in message.tensors.items():
         part, name = key.split("/", 1)
         parts[part][name] = value
     training.nets.load_state_dict(parts["nets"])
@@ -70,13 +75,13 @@ def restore(training: Training, folder: Folder | None, of: str) -> int:
         like = torch.empty_like(named[name]) if value.dim() else torch.empty((), device=named[name].device)
         training.rule.state[named[name]][slot] = like.detach().copy_(value)
     training.pool.update({name: value.to(next(iter(named.values())).device) for name, value in parts["pool"].items()})
-    return int(str(kept.facts["step"]))
+    return int(str(message.facts["step"]))
 
 
 def fingerprint(facts: Json, tensors: Sequence[Tensor]) -> str:
     """sha256 of everything a training depends on: only a state with the same fingerprint is resumed."""
-    found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for tensor in tensors:
-        found.update(json.dumps([str(tensor.dtype), list(tensor.shape)]).encode())
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(json.dumps([str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

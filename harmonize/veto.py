@@ -38,8 +38,8 @@ class Limits:
     gain: least share by which the distance to the shared images falls. contrast_low, contrast_high: of the contrast
     ratio. cnr: least contrast-to-noise ratio, after over before. lesion_order, gland_order, edges: least correlations.
     cycle: most mean absolute cycle error, in units of [-1, 1]. drift: most that the AUC may fall. prevalence: most
-    images of label 0 with a new dark spot, as a share. Without gland masks the three `..._centre` replace
-    `gland_order`, `edges` and `prevalence`: the middle of an image separates good from bad less well.
+    images of label 0 with a new dark spot, as a share. Without gland masks the three `..._centre` replace gland_order,
+    edges and prevalence: the middle of an image separates good from bad less well.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -59,16 +59,16 @@ class Limits:
     prevalence_centre: float | None = 0.2
 
     def __post_init__(self) -> None:
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         problems = [
             Problem((name,), f"must be finite, or null for no limit; found {value}")
-            for name, value in found.items()
+            for name, value in values.items()
             if value is not None and not math.isfinite(value)
         ]
         problems += [
-            Problem((name,), f"must be >= 0, found {found[name]}")
+            Problem((name,), f"must be >= 0, found {values[name]}")
             for name in ("cycle", "drift", "prevalence", "prevalence_centre")
-            if found[name] is not None and found[name] < 0
+            if values[name] is not None and values[name] < 0
         ]
         low, high = self.contrast_low, self.contrast_high
         if low is not None and high is not None and not low < high:
@@ -107,9 +107,9 @@ def checks(quality: Quality, limits: Limits) -> tuple[Check, ...]:
     """Every figure with its limits, in the order of `WORDS`."""
     inside = quality.masked > 0
     return (
-        Check("no_effect", _gain(quality), limits.gain),
+        Check("no_effect", _distance_gain(quality), limits.gain),
         Check("contrast", quality.contrast_ratio, limits.contrast_low, limits.contrast_high),
-        Check("cnr", _ratio(quality.cnr_after, quality.cnr_before), limits.cnr),
+        Check("cnr", _cnr_ratio(quality.cnr_after, quality.cnr_before), limits.cnr),
         Check("lesion_order", quality.lesion_correlation, limits.lesion_order),
         Check("gland_order", quality.gland_correlation, limits.gland_order if inside else limits.gland_order_centre),
         Check("edges", quality.gradient_correlation, limits.edges if inside else limits.edges_centre),
@@ -122,7 +122,7 @@ def checks(quality: Quality, limits: Limits) -> tuple[Check, ...]:
 def vetoes(quality: Quality, limits: Limits) -> tuple[str, ...]:
     """Names of the limits that a translation exceeds, in the order of `WORDS`; empty = it may be used.
 
-    A figure that is NaN vetoes nothing; `unknown` names it.
+    A figure that is NaN vetoes nothing; `list_unknown_figures` names it.
     """
     return tuple(check.name for check in checks(quality, limits) if not check.passed)
 
@@ -135,19 +135,20 @@ def unknown(quality: Quality, limits: Limits) -> tuple[str, ...]:
 def sentences(quality: Quality, limits: Limits) -> tuple[str, ...]:
     """A sentence for each veto, with the value found and the allowed range."""
     return tuple(
-        f"{WORDS[check.name].format(value=f'{check.value:.3g}')} (allowed is {_allowed(check)})."
+        f"{WORDS[check.name].format(value=f'{check.value:.3g}')} (allowed is {_format_range(check)})."
         for check in checks(quality, limits)
         if not check.passed
     )
 
 
-def _allowed(check: Check) -> str:
+def _format_range(check: Check) -> str:
+    """The allowed range of a check in words."""
     if check.low is None or check.high is None:
         return f"{check.low:g} or more" if check.low is not None else f"{check.high:g} or less"
     return f"{check.low:g} to {check.high:g}"
 
 
-def _gain(quality: Quality) -> float:
+def _distance_gain(quality: Quality) -> float:
     """Share by which the distance fell. A distance of 0 cannot fall."""
     before, after = quality.sw_before, quality.sw_after
     if before == 0:
@@ -155,6 +156,6 @@ def _gain(quality: Quality) -> float:
     return (before - after) / before
 
 
-def _ratio(after: float, before: float) -> float:
+def _cnr_ratio(after: float, before: float) -> float:
     """NaN where lesions are not visible in the raw images either."""
     return after / before if abs(before) > 1e-6 else math.nan

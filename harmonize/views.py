@@ -38,15 +38,15 @@ def pooled(pool: dict[str, Tensor], name: str, made: Tensor, size: int, g: torch
     """Replace about half of the images by those of earlier steps, once the pool is full (Shrivastava et al., CVPR
     2017).
     """
-    kept, shown = pool.get(name, made[:0]).clone(), []
+    pool_images, shown = pool.get(name, made[:0]).clone(), []
     places = torch.randint(2 * size, (len(made),), generator=g, device=made.device).tolist()
     for image, place in zip(made, places, strict=True):
-        if len(kept) < size:
-            kept = torch.cat([kept, image[None]])
+        if len(pool_images) < size:
+            pool_images = torch.cat([pool_images, image[None]])
         elif place < size:
-            image, kept[place] = kept[place].clone(), image
+            image, pool_images[place] = pool_images[place].clone(), image
         shown.append(image)
-    pool[name] = kept
+    pool[name] = pool_images
     return torch.stack(shown)
 
 

@@ -9,7 +9,7 @@ with a fake of the view's own class, and the generator's is -E[D(G(z, y), y)]. O
 patients, and it comes from `privacy.dp.access.Access`: clipped for each patient and noised there, so that the critic,
 the generator and every image are post-processing of it. The fakes, alpha and the generator follow from a seed.
 
-Two critics. `whole` is a network that patients train in every step, by all of equation 1. Under noise it is
+Two critics. A whole critic is a network that patients train in every step, by all of equation 1. Under noise it is
 of no use with tens of patients: at patient epsilon 10, N = 48 and 48x48 its noise has a norm of 18 where a patient's
 share has one of 0.5 at most, and the images get worse than those of the public start. `head` (the default under a
 guarantee) is linear in public features, and uses patients only for the gradient of -D(x, y)
@@ -65,12 +65,12 @@ class WganGp:
     images, for simulations.
 
     variant: `paper` fixes what `ppwgan.PAPER` lists, of which lr alone may be set otherwise. Its noise is that of
-    equation 2, of which epsilon is the paper's claim: as printed for wgan_gp (null = none), clipped, for a true epsilon
-    that is told, for dp_wgan_gp, whose sampling and views follow from the batch. learns: which critic; null is `head`
-    for dp_wgan_gp with a prior, else `whole`. steps: of the critic. critic_steps: steps
-    of the critic per step of the generator. clip: of private data access (`Protection`); the features
-    of the median public image have norm 1. batch: rows per step with plain data access, and fakes per step. latent,
-    width: of the networks. ema: decay of the generator's running mean, which makes the images. gp_weight: lambda.
+    equation 2, of which epsilon is the paper's claim: as printed for wgan_gp (null = none), and for dp_wgan_gp on
+    clipped gradients, so that there is a true epsilon, which is reported; its sampling and views follow from the batch.
+    learns: which critic; null is `head` for dp_wgan_gp with a prior, else whole. steps: of the critic. critic_steps:
+    steps of the critic per step of the generator. clip: of private data access (`Protection`); the features of the
+    median public image have norm 1. batch: rows per step with plain data access, and fakes per step. latent, width: of
+    the networks. ema: decay of the generator's running mean, which makes the images. gp_weight: lambda.
 
     whole: sampling and views are those of private data access, lr is that of critic and generator. head: looks is how
     often patients are used, all of them at a time; the noise allows for it, and with noise it is 2 or more, because the
@@ -111,7 +111,7 @@ class WganGp:
         problems = [
             Problem((name,), f"must be a whole number in [1, {most}], found {getattr(self, name)!r}")
             for name, most in MOST.items()
-            if not _whole(self, name)
+            if not _is_whole_number(self, name)
         ]
         problems += unmet(
             self,
@@ -130,9 +130,11 @@ class WganGp:
         if self.learns == "head" and self.prior is None:
             problems.append(Problem(("learns",), "head needs a prior for its features; give one, or say whole"))
         refuse(problems + _guarantee_problems(self))
-        for own in fields(self) if self.variant == "paper" else ():
-            if own.name in ppwgan.FIXED or (own.name in ppwgan.PAPER and getattr(self, own.name) == own.default):
-                object.__setattr__(self, own.name, ppwgan.PAPER[own.name])
+        for field in fields(self) if self.variant == "paper" else ():
+            if field.name in ppwgan.FIXED or (
+                field.name in ppwgan.PAPER and getattr(self, field.name) == field.default
+            ):
+                object.__setattr__(self, field.name, ppwgan.PAPER[field.name])
 
     @property
     def private(self) -> bool:
@@ -162,25 +164,26 @@ class WganGp:
         return self if self.variant == "consilium" else replace(self, **ppwgan.drawn_of(patients)._asdict())
 
 
-def _whole(settings: WganGp, name: str) -> bool:
+def _is_whole_number(settings: WganGp, name: str) -> bool:
+    """Whether a setting is an int from 1 to its largest allowed value."""
     value = getattr(settings, name)
     return type(value) is int and 1 <= value <= MOST[name]
 
 
 def _guarantee_problems(settings: WganGp) -> list[Problem]:
     """Problems of the requested guarantee, and of fields that the paper fixes."""
-    own, number = settings.variant == "paper", settings.epsilon
+    is_paper, number = settings.variant == "paper", settings.epsilon
     problems = []
-    if settings.name == "wgan_gp" and not own and number is not None:
+    if settings.name == "wgan_gp" and not is_paper and number is not None:
         text = f"must be null for wgan_gp, found {number}: it adds no noise; variant paper has the paper's, without a "
         problems.append(Problem(("epsilon",), f"{text}guarantee"))
     elif (number is None and settings.private) or not (number is None or 0 < number < math.inf):
         text = f"must be a number above 0 for dp_wgan_gp, found {number}: give one, or name wgan_gp"
         problems.append(Problem(("epsilon",), f"{text} where no guarantee is needed"))
     fixed = {f.name: (f.default, ppwgan.PAPER[f.name]) for f in fields(settings) if f.name in ppwgan.FIXED}
-    if own and (set_ := [name for name, allowed in fixed.items() if getattr(settings, name) not in allowed]):
-        said = ", ".join(f"{name} {fixed[name][1]}" for name in set_)
-        text = f"paper has {said}, found {', '.join(str(getattr(settings, name)) for name in set_)}: remove "
+    if is_paper and (set_ := [name for name, allowed in fixed.items() if getattr(settings, name) not in allowed]):
+        expected = ", ".join(f"{name} {fixed[name][1]}" for name in set_)
+        text = f"paper has {expected}, found {', '.join(str(getattr(settings, name)) for name in set_)}: remove "
         problems.append(Problem(("variant",), f"{text}{', '.join(set_)}, or set variant: consilium"))
     return problems
 
@@ -195,24 +198,26 @@ def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, progress: Progres
     Raises:
         ValueError: inputs that these networks, or this prior, do not take.
     """
-    own = _players(settings, inputs, None, seed, torch.device("cpu"))
+    networks = _make_networks(settings, inputs, None, seed, torch.device("cpu"))
     if settings.prior is None:
-        return kept(own)
+        return kept(networks)
     prior, rng = PRIORS[settings.prior], torch.Generator().manual_seed(seed)
     y = torch.arange(settings.prior_images) % CLASSES
     theta = torch.rand(len(y), prior.latent, generator=rng)
     images = prior.render(theta, y, torch.randint(2**62, (len(y),), generator=rng), inputs)
     z = torch.special.ndtri(theta[:, : settings.latent].clamp(1e-4, 1 - 1e-4))
-    rules = replace(_rules(settings), steps=settings.prior_steps, lr=settings.prior_lr)
-    train_on_pairs(own, z, y, images, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior"))
+    rules = replace(_make_rules(settings), steps=settings.prior_steps, lr=settings.prior_lr)
+    train_on_pairs(
+        networks, z, y, images, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior")
+    )
     rows = Rows(images, y, torch.arange(len(y)))
     public = open_access({"train": rows}, batch=settings.batch, seed=seed)  # public images only, no patient
     alone = -(-settings.prior_steps // CRITIC_SHARE)
     rules = replace(rules, steps=alone, critic_steps=alone + 1, lr=CRITIC_LR)
     train_adversarially(
-        own, public, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior's critic")
+        networks, public, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior's critic")
     )
-    return {**kept(own), **tensors({"moments": moments(images, inputs, settings.prior_components)})}
+    return {**kept(networks), **tensors({"moments": moments(images, inputs, settings.prior_components)})}
 
 
 def train(
@@ -224,44 +229,44 @@ def train(
     seed: int,
     progress: Progress = silent,
 ) -> Params:
-    """Train for `steps` of the critic: a `whole` critic on patients, a `head` on mean features from data access.
+    """Train for `steps` of the critic: a whole critic on patients, a head on mean features from data access.
 
     Args:
         inputs: (C, H, W) of the images, which are in [-1, 1].
-        start: the result of `pretrained`, or of an earlier call; None: random numbers from the seed, or, because a head
-            needs the public start, that.
+        start: the result of `pretrain_networks`, or of an earlier call; None: random numbers from the seed, or, because
+            a head needs the public start, that.
         seed: of the networks' start, the fakes and alpha. With private data access the result does not follow from it.
 
     Returns:
         The generator's running mean under "generator/..." and the critic under "critic/...", float32, a head under
-        "moments/..." beside the critic of the start. The recorded events cover all of it.
+        "moments/..." next to the critic of the start. The recorded events cover all of it.
 
     Raises:
         ValueError: inputs that these networks do not take, or `start` of other networks.
     """
     if start is None and settings.head:
         start = pretrained(settings, inputs, seed=seed, progress=progress)
-    own = _players(settings, inputs, start, seed, access.device)
+    networks = _make_networks(settings, inputs, start, seed, access.device)
     if start is None or not settings.head:
-        rules = replace(_rules(settings), noise=settings.noise_on(access))
+        rules = replace(_make_rules(settings), noise=settings.noise_on(access))
         train_adversarially(
-            own, access, rules, seed=seed, progress=lambda done, total: progress(done, total, "synthesis")
+            networks, access, rules, seed=seed, progress=lambda done, total: progress(done, total, "synthesis")
         )
-        return kept(own)
+        return kept(networks)
     critic = loaded(Moments(inputs, settings.prior_components), start, "moments").to(access.device)
     looks = settings.looks
     answer = mean_features(access, critic, looks, progress=lambda done: progress(done, looks, "patients"))
     train_generator(
-        own,
+        networks,
         critic,
         answer,
-        replace(_rules(settings), lr=settings.rate),
+        replace(_make_rules(settings), lr=settings.rate),
         drawn(PRIORS[cast(PriorName, settings.prior)], torch.arange(PUBLIC) % CLASSES, inputs, seed),
         bound=settings.clip,
         seed=seed,
         progress=lambda done, total: progress(done, total, "synthesis"),
     )
-    return {**kept(own), **tensors({"moments": critic})}
+    return {**kept(networks), **tensors({"moments": critic})}
 
 
 def sampled(settings: WganGp, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
@@ -283,12 +288,13 @@ def events(settings: WganGp, noise: float, *, cut: str = "") -> list[Event]:
 
 def bought(settings: WganGp, noise: float) -> Cost:
     """The true (epsilon, delta) per patient of a noise multiplier, of settings for a number of patients (`at`); the
-    page shows it beside the paper's claim.
+    page shows it next to the paper's claim.
     """
     return cost(events(settings, noise), settings.delta)
 
 
-def _rules(settings: WganGp) -> Rules:
+def _make_rules(settings: WganGp) -> Rules:
+    """The numbers of the training that the settings give."""
     s = settings
     return Rules(
         steps=s.steps,
@@ -301,6 +307,7 @@ def _rules(settings: WganGp) -> Rules:
     )
 
 
-def _players(settings: WganGp, inputs: Inputs, start: Params | None, seed: int, device: torch.device) -> Players:
+def _make_networks(settings: WganGp, inputs: Inputs, start: Params | None, seed: int, device: torch.device) -> Players:
+    """Generator, running mean and critic of these settings."""
     s = settings
     return players(s.latent, inputs, s.width, ema=s.ema, start=start, seed=seed, device=device, classes=s.classes)
