@@ -38,7 +38,6 @@ BY_HAND: dict[str, int] = {
     "peers": 2,
     "privacy": 19,
     "public-start": 5,
-    "reading-files": 9,
     "skin-lesions": 14,
     "speed": 34,
     "structure": 1,
