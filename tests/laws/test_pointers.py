@@ -36,7 +36,7 @@ BY_HAND: dict[str, int] = {
     "one-message": 10,
     "one-message-phantom": 12,
     "peers": 2,
-    "privacy": 19,
+    "privacy": 21,
     "public-start": 5,
     "skin-lesions": 14,
     "speed": 34,
