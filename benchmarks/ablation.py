@@ -47,7 +47,7 @@ from sklearn.metrics import roc_auc_score
 
 from federation.features import RandomConvolutions
 from federation.features.whitening import MOST, Floats, fitted
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
 
@@ -86,7 +86,7 @@ def extracted(lines: list[dict[str, str]]) -> dict[str, tuple[Floats, Floats]]:
     source = (HERE.parent / "federation/features/random_convolutions.py").read_text()
     kept = CACHE / f"ablation-{hashlib.sha256(source.encode()).hexdigest()[:16]}.npz"
     if not kept.exists():
-        prior = drawn(PRIORS["skin_lesion"], torch.arange(PICTURES) % 2, (3, SIDE, SIDE), 0).double().numpy()
+        prior = draw_pictures(PRIORS["skin_lesion"], torch.arange(PICTURES) % 2, (3, SIDE, SIDE), 0).double().numpy()
         opened = (np.asarray(Image.open(DATA / line["image"]).convert("RGB")) / 127.5 - 1 for line in lines)
         images = (x.transpose(2, 0, 1)[None] for x in opened)
         pairs = [(RandomConvolutions().extract(x), small(x)) for x in images]

@@ -156,7 +156,7 @@ def copies() -> list[list[str]]:
     from PIL import Image
 
     from harmonize.balancing import near_copies
-    from harmonize.elastic import deformed
+    from harmonize.elastic import make_deformed_copies
 
     root = Path(os.environ["CONSILIUM_DATA"]) / "ham10000"
     with (root / "labels.csv").open() as file:
@@ -182,7 +182,7 @@ def copies() -> list[list[str]]:
         "with noise of 0.1": (some + 0.1 * noise).clamp(-1, 1),
         "with noise of 0.2": (some + 0.2 * noise).clamp(-1, 1),
         "mirrored": some.flip(3),
-        "bent (elastic)": deformed(some, 2, seed=0)[1::2],
+        "bent (elastic)": make_deformed_copies(some, 2, seed=0)[1::2],
         "blurred (3 × 3)": torch.nn.functional.avg_pool2d(some, 3, 1, 1),
         "means of two": (some + some[torch.randperm(200, generator=random_)]) / 2,
     }

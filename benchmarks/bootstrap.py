@@ -3,10 +3,10 @@
     python benchmarks/bootstrap.py
 
 One hospital's scores of a model; `--copies` times its patients are drawn again. *Ours* is what a hospital does when it
-evaluates (`evaluation.histograms.count`: one histogram and one confusion matrix of each copy) and what the coordinator
-makes of it (`evaluation.metrics.auc` of all copies). The others give an AUC of each copy, and no confusion:
-scikit-learn's `roc_auc_score` in a loop over drawn patients, and `scipy.stats.bootstrap` with a rank statistic
-over many copies at once, which draws images and not patients. Processor time, the least of three turns.
+evaluates (`evaluation.histograms.count_scores`: one histogram and one confusion matrix of each copy) and what the
+coordinator makes of it (`evaluation.metrics.auc` of all copies). The others give an AUC of each copy, and no confusion:
+scikit-learn's `roc_auc_score` in a loop over drawn patients, and `scipy.stats.bootstrap` with a rank statistic over
+many copies at once, which draws images and not patients. Processor time, the least of three turns.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import bootstrap, rankdata
 from sklearn.metrics import roc_auc_score
 
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 from evaluation.metrics import auc
 
 SHAPES = ((100, 6), (1_000, 6), (5_000, 1))
@@ -33,7 +33,7 @@ def scores(patients: int, images: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def ours(y: np.ndarray, p: np.ndarray, who: np.ndarray, copies: int) -> np.ndarray:
-    return auc(count(y, np.stack([1 - p, p], axis=1), who, copies=copies, seed=SEED).scores[:, 0])
+    return auc(count_scores(y, np.stack([1 - p, p], axis=1), who, copies=copies, seed=SEED).scores[:, 0])
 
 
 def by_loop(y: np.ndarray, p: np.ndarray, who: np.ndarray, copies: int) -> np.ndarray:

@@ -53,10 +53,10 @@ from federation.randomization import disturbances
 from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
-from harmonize.own import Own
-from harmonize.prior import PRIORS, drawn
+from harmonize.own import SiteImages
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.randomized import Randomized
-from harmonize.scale import silent
+from harmonize.scale import ignore_progress
 from harmonize.translation import Reinhard, Translator, ZScore
 from pipelines.hospital.public_networks import PUBLIC, translation
 from privacy.dp.access import Augment, Rows, open_access
@@ -90,9 +90,9 @@ def pictures(side: int, start: int, end: int) -> Tensor:
 
 @lru_cache(maxsize=4)
 def fitted(space: str, side: int) -> Params:
-    public = drawn(PRIORS["skin_lesion"], torch.arange(1200) % 2, (3, side, side), 0)
+    public = draw_pictures(PRIORS["skin_lesion"], torch.arange(1200) % 2, (3, side, side), 0)
     how, number = SPACES[space], torch.arange(1200)
-    return {} if how is None else how.fit(Own(public, number % 2, number), public, seed=0)
+    return {} if how is None else how.fit(SiteImages(public, number % 2, number), public, seed=0)
 
 
 def into(space: str, x: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def features(space: str) -> np.ndarray:
 @lru_cache(maxsize=2)
 def small(space: str) -> Tensor:
     if space == "randomized":
-        params = translation(RUNS, Randomized(), INPUTS, progress=silent, device="cpu")
+        params = translation(RUNS, Randomized(), INPUTS, progress=ignore_progress, device="cpu")
         return torch.cat([Randomized().translate(params, part, torch.arange(len(part))) for part in raw().split(PART)])
     return torch.cat([into(space, part) for part in raw().split(PART)])
 
@@ -196,12 +196,14 @@ NETWORKS: Mapping[str, Network] = {
 def begin(space: str) -> Params:
     """A network that knows the prior's disturbed pictures, in a space."""
     y = torch.arange(1200) % 2
-    params = translation(RUNS, Randomized(), INPUTS, progress=silent, device="cpu") if space == "randomized" else {}
+    params = (
+        translation(RUNS, Randomized(), INPUTS, progress=ignore_progress, device="cpu") if space == "randomized" else {}
+    )
 
     def through(x: Tensor) -> Tensor:
         return Randomized().translate(params, x, torch.arange(len(x)))
 
-    how, x = Pretrained(on="skin_lesion", strength=1.0), drawn(PRIORS["skin_lesion"], y, INPUTS, 0)
+    how, x = Pretrained(on="skin_lesion", strength=1.0), draw_pictures(PRIORS["skin_lesion"], y, INPUTS, 0)
     return pretrained(task("group"), how, x, y, low=-1.0, high=1.0, through=through if params else None)
 
 

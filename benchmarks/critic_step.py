@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from harmonize.game import critic_losses, fakes, players
+from harmonize.game import make_critic_losses, make_fakes, make_players
 from privacy.dp.access import Rows, open_access
 from privacy.dp.events import NOTHING
 from privacy.dp.private_access import open_private
@@ -36,9 +36,9 @@ LATENT = 32
 def step(way: str, side: int, width: int, patients: int, views: int) -> Callable[[], object]:
     inputs, n = (1, side, side), patients * views
     data = {"train": Rows(torch.rand(n, *inputs) * 2 - 1, torch.arange(n) % 2, torch.arange(n) // views)}
-    own = players(LATENT, inputs, width, ema=0.9, start=None, seed=0, device=torch.device("cpu"))
-    aux = fakes(own.generator, torch.Generator().manual_seed(0), batch=n, views=views, device=torch.device("cpu"))
-    objective = critic_losses(inputs, 10.0)
+    own = make_players(LATENT, inputs, width, ema=0.9, start=None, seed=0, device=torch.device("cpu"))
+    aux = make_fakes(own.generator, torch.Generator().manual_seed(0), batch=n, views=views, device=torch.device("cpu"))
+    objective = make_critic_losses(inputs, 10.0)
     if way == "plain":
         plain = open_access(data, batch=n, seed=0)
         return lambda: plain.gradient(own.critic, objective, plain.draw(), aux)
@@ -91,7 +91,7 @@ if __name__ == "__main__":
             found = timed({way: step(way, *shape) for way in WAYS})
             with context.Pool(1, maxtasksperchild=1) as pool:
                 memory = [pool.apply(lifted, (way, *shape)) for way in WAYS]
-            own = players(LATENT, (1, side, side), width, ema=0.9, start=None, seed=0, device=torch.device("cpu"))
+            own = make_players(LATENT, (1, side, side), width, ema=0.9, start=None, seed=0, device=torch.device("cpu"))
             base = found.pop("plain")
             print(
                 f"| {width} | {sum(p.numel() for p in own.critic.parameters()):,} | {views} | {1000 * base:.1f} | "

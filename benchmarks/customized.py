@@ -50,8 +50,8 @@ from federation.parameters import loaded
 from federation.randomness import seeded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
-from harmonize.own import Own
-from harmonize.prior import PRIORS, drawn
+from harmonize.own import SiteImages
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.translation import Reinhard
 from personalize.cusfl import CusFL
 from personalize.moe import MoE
@@ -122,8 +122,8 @@ def pictures(colour: bool) -> Pictures:
     small = np.stack([np.asarray(one.resize((SIDE, SIDE), Image.Resampling.BOX)) for one in opened])
     pixels = torch.from_numpy(small).permute(0, 3, 1, 2).float() / 127.5 - 1
     if colour:
-        shared = drawn(PRIORS["skin_lesion"], torch.arange(64) % 2, TASK.inputs, 0)
-        own = Own(pixels[:2], torch.tensor([0, 1]), torch.arange(2))
+        shared = draw_pictures(PRIORS["skin_lesion"], torch.arange(64) % 2, TASK.inputs, 0)
+        own = SiteImages(pixels[:2], torch.tensor([0, 1]), torch.arange(2))
         pixels = Reinhard().translate(Reinhard().fit(own, shared), pixels, torch.arange(len(pixels)))
     told = [np.array([line[key] for line in lines]) for key in ("label", "site", "patient")]
     return Pictures(pixels, told[0].astype(int), told[1], told[2])

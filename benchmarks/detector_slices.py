@@ -27,7 +27,7 @@ from sklearn.metrics import roc_auc_score
 
 from federation.features import Extractor
 from federation.features.detector import Detector, detecting, learnt
-from harmonize.prior import PRIORS, drawn_with_marks
+from harmonize.prior import PRIORS, draw_with_marks
 from personalize.moments import Moments
 from pipelines.phantom.patients import Contrast
 
@@ -47,7 +47,7 @@ def detector(contrast: Contrast) -> Extractor:
     kept = CACHE / f"{hashlib.sha256(told.encode()).hexdigest()[:16]}.safetensors"
     if not kept.exists():
         y = torch.arange(settings.pictures) % 2
-        x, marks = drawn_with_marks(PRIORS[settings.on], y, (INPUTS[0], settings.size, settings.size), 0)
+        x, marks = draw_with_marks(PRIORS[settings.on], y, (INPUTS[0], settings.size, settings.size), 0)
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(learnt(settings, x, marks, lambda done, total: None))
     return detecting(settings, kept.read_bytes())

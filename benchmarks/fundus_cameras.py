@@ -33,8 +33,8 @@ from federation.descent import Work
 from federation.models.unet import UNet
 from federation.randomization import disturbances
 from federation.task import Task
-from harmonize.own import Own
-from harmonize.prior import PRIORS, drawn
+from harmonize.own import SiteImages
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.translation import Reinhard, Translator, ZScore
 from pipelines.data.images import Pictures
 from pipelines.data.pictures.label_maps import open_maps
@@ -66,8 +66,11 @@ def pictures(camera: str, line: str) -> tuple[Tensor, Tensor]:
     found = [read_pair(path, IMAGES, maps, path.name) for path in paths]
     x = torch.from_numpy(np.stack([picture for picture, _ in found]))
     if how := LINES[line][0]:
-        public, number = drawn(PRIORS["skin_lesion"], torch.arange(1200) % 2, (3, 32, 32), 0), torch.arange(1200)
-        params = how.fit(Own(public, number % 2, number), public, seed=0)
+        public, number = (
+            draw_pictures(PRIORS["skin_lesion"], torch.arange(1200) % 2, (3, 32, 32), 0),
+            torch.arange(1200),
+        )
+        params = how.fit(SiteImages(public, number % 2, number), public, seed=0)
         x = torch.cat([how.translate(params, part, torch.arange(len(part))) for part in x.split(PART)])
     return x, torch.from_numpy(np.stack([mask for _, mask in found])).long()
 

@@ -25,7 +25,7 @@ import numpy as np
 import yaml
 
 from harmonize.quality import Quality
-from harmonize.veto import Limits, vetoes
+from harmonize.veto import Limits, list_vetoes
 from pipelines.run import main
 
 TEST = 60
@@ -175,7 +175,7 @@ def judgement(label: str, each: list[dict[str, Any]]) -> str:
         if not numbers:
             continue
         quality = Quality(**{name: math.nan if value is None else value for name, value in numbers.items()})
-        for reason in vetoes(quality, Limits()) or ("no",):
+        for reason in list_vetoes(quality, Limits()) or ("no",):
             said[reason] = said.get(reason, 0) + 1
     return ", ".join(f"{reason} {times}/{len(each)}" for reason, times in said.items())
 

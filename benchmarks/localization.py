@@ -35,7 +35,7 @@ from scipy.ndimage import gaussian_filter
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from evaluation.pointing import average_precision, blank, dice, hit
+from evaluation.pointing import average_precision, hit_share, is_blank, threshold_dice
 from federation.augmentation import AUGMENTATIONS
 from federation.descent import Site
 from federation.fedavg import FedAvg
@@ -218,12 +218,12 @@ def measured(cams: np.ndarray, lesion: np.ndarray) -> dict[str, float]:
     """Means over images of what `evaluation.pointing` says of each."""
     pairs = list(zip(cams, lesion, strict=True))
     told = {
-        "inside": np.mean([hit(cam, mask) for cam, mask in pairs]),
-        "within 5 mm": np.mean([hit(cam, mask, REACH) for cam, mask in pairs]),
+        "inside": np.mean([hit_share(cam, mask) for cam, mask in pairs]),
+        "within 5 mm": np.mean([hit_share(cam, mask, REACH) for cam, mask in pairs]),
         "AUPRC": np.mean([average_precision(cam, mask) for cam, mask in pairs]),
-        "blank": np.mean([blank(cam) for cam in cams]),
+        "blank": np.mean([is_blank(cam) for cam in cams]),
     }
-    told |= {f"Dice at {t}": np.mean([dice(cam, mask, t) for cam, mask in pairs]) for t in THRESHOLDS}
+    told |= {f"Dice at {t}": np.mean([threshold_dice(cam, mask, t) for cam, mask in pairs]) for t in THRESHOLDS}
     return {name: round(float(value), 5) for name, value in told.items()}
 
 

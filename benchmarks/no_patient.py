@@ -45,11 +45,11 @@ from federation.randomization import disturbances
 from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
-from harmonize.own import Own
-from harmonize.prior import PRIORS, PriorName, drawn
+from harmonize.own import SiteImages
+from harmonize.prior import PRIORS, PriorName, draw_pictures
 from harmonize.randomized import Randomized
 from harmonize.reinhard import Reinhard
-from harmonize.scale import Scale, silent
+from harmonize.scale import Scale, ignore_progress
 from harmonize.translation import Translator
 from pipelines.data.images import Slices
 from pipelines.data.prepare import prepare_slices
@@ -166,7 +166,7 @@ def _images(source: PhantomSource, n: int, *, exported: bool = False) -> Hospita
 def public(contrast: Contrast) -> tuple[Tensor, Tensor]:
     """1,200 labelled pictures of the prior, in [-1, 1]."""
     y = torch.arange(1200) % 2
-    return drawn(PRIORS[KINDS[contrast].prior], y, INPUTS, 0), y
+    return draw_pictures(PRIORS[KINDS[contrast].prior], y, INPUTS, 0), y
 
 
 @lru_cache(maxsize=4)
@@ -178,10 +178,10 @@ def translation(space: str, contrast: Contrast) -> Callable[[Tensor], Tensor] | 
     how: Translator = Reinhard()
     if space == "translator":
         how = Randomized() if contrast == "adc" else Randomized(prior=prior)
-        params = public_translation(CACHE, how, INPUTS, progress=silent, device="cpu")
+        params = public_translation(CACHE, how, INPUTS, progress=ignore_progress, device="cpu")
     else:
         x, y = public(contrast)
-        params = how.fit(Own(x, y, y), x, seed=0)
+        params = how.fit(SiteImages(x, y, y), x, seed=0)
     return lambda x: scale.back(how.translate(params, scale.into(x), torch.arange(len(x))))
 
 

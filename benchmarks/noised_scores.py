@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from evaluation import noised, scale, votes
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 from evaluation.intervals import percentile_interval
 from evaluation.metrics import AUC, auc
 from evaluation.scale import CELLS, cell_of
-from evaluation.support import NOISE_SHARE, support
+from evaluation.support import NOISE_SHARE, compute_support
 from privacy.dp.accounting import mu_of
 
 Floats = NDArray[np.float64]
@@ -151,12 +151,12 @@ def told_by(way: Way, hospital: Hospital, noise: float, generator: np.random.Gen
         bounds = EIGHTHS[0]
     else:
         share = held[1] / sum(held) if way.tilt else 0.5
-        bounds = scale.edges(where, way.bins, share=share, half=True)
+        bounds = scale.compute_edges(where, way.bins, share=share, half=True)
     bin_ = (cells[:, None] >= bounds).sum(axis=1) + way.bins * hospital.labels
     exact = np.bincount(bin_, weight, minlength=2 * way.bins).reshape(2, way.bins)
     released = exact + rest * generator.standard_normal(exact.shape)
     least, most = np.array(number - held[0]), np.array(held[1])
-    return float(auc(noised.projected(released, number, least, most)))
+    return float(auc(noised.project_histogram(released, number, least, most)))
 
 
 def learnt(cells: Ints, patients: Ints, noise: float, number: int, generator: np.random.Generator) -> Floats:
@@ -167,7 +167,7 @@ def learnt(cells: Ints, patients: Ints, noise: float, number: int, generator: np
         found = votes.tree_votes(cells, patients, level)
         exact = (found / found.sum(axis=1, keepdims=True)).sum(axis=0)
         levels.append(exact + each * generator.standard_normal(exact.shape))
-    return scale.density(levels, number)
+    return scale.compute_density(levels, number)
 
 
 def mean(values: Sequence[float]) -> str:
@@ -203,7 +203,7 @@ class Trial(NamedTuple):
     ours_held: bool
 
 
-def adding(generator: np.random.Generator) -> votes.Told:
+def adding(generator: np.random.Generator) -> votes.AddNoise:
     """As the hospital adds noise, with a generator of ours."""
 
     def told(found: Ints, deviation: float) -> Floats:
@@ -217,14 +217,14 @@ def trial(generator: np.random.Generator, hospital: Hospital, noise: float, trut
     """One release in each way."""
     held, told, exact = held_of(hospital), adding(generator), weighted_auc(hospital)
     number, images = len(np.unique(hospital.patients)), len(hospital.labels)
-    release = votes.released(*hospital, noise=noise, held=held, number=number, told=told)
+    release = votes.release_histograms(*hospital, noise=noise, class_patients=held, number=number, add_noise=told)
     facts = {"patients": number, "images": images, "class_patients": tuple(held), "copies": COPIES, "seed": 0}
     ours = noised.from_noised(release, noise=noise, **facts)  # type: ignore[arg-type]
     cells = told(votes.class_votes(hospital.labels, hospital.p, hospital.patients, EIGHTHS), noise).reshape(2, -1)
     values = [before(cells, noise, number, held, generator), np.asarray(AUC.of(ours))]
     intervals = [percentile_interval(one) for one in values]
     right = [one.low <= truth <= one.high for one in intervals]
-    few = support(ours)
+    few = compute_support(ours)
     share = few.class_noise / max(1, min(few.positives, few.negatives))
     return Trial(share, float(values[0][0] - exact), float(values[1][0] - exact), right[0], right[1])
 
@@ -232,12 +232,12 @@ def trial(generator: np.random.Generator, hospital: Hospital, noise: float, trut
 def before(cells: Floats, noise: float, number: int, held: Sequence[int], generator: np.random.Generator) -> Floats:
     """The AUC of (2, bins) noised cells and of its copies, (1 + B,), as they were read before."""
     least, most = number - held[0], held[1]
-    sample = noised.projected(cells, number, np.array(least), np.array(most))
+    sample = noised.project_histogram(cells, number, np.array(least), np.array(most))
     flat = sample.ravel() / sample.sum()
     drawn = generator.multinomial(number, flat, size=COPIES).astype(np.float64).reshape(COPIES, *cells.shape)
     shift = drawn[:, 1].sum(axis=-1) - sample[1].sum()
     low, high = (np.clip(bound + shift, 0, number) for bound in (least, most))
-    copies = noised.projected(drawn + noise * generator.standard_normal(drawn.shape), number, low, high)
+    copies = noised.project_histogram(drawn + noise * generator.standard_normal(drawn.shape), number, low, high)
     return auc(np.concatenate([sample[None], copies]))
 
 
@@ -285,11 +285,13 @@ def several(repeats: int) -> None:
         noise, errors, held, single = 1.002 / mu_of(epsilon, DELTA), [], [], []
         generator = np.random.default_rng([REPORTED, classes, patients, int(epsilon)])
         large = labelled(generator, classes, 40_000)
-        truth = float(np.mean(auc(count(*large, copies=0, seed=0).scores[0])))
+        truth = float(np.mean(auc(count_scores(*large, copies=0, seed=0).scores[0])))
         for _ in range(repeats):
             hospital = labelled(generator, classes, patients)
             of_class = held_of(hospital)
-            release = votes.released(*hospital, noise=noise, held=of_class, number=patients, told=adding(generator))
+            release = votes.release_histograms(
+                *hospital, noise=noise, class_patients=of_class, number=patients, add_noise=adding(generator)
+            )
             counts = noised.from_noised(
                 release, noise=noise, patients=patients, images=patients, class_patients=tuple(of_class),
                 copies=COPIES, seed=0,

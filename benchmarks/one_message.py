@@ -41,7 +41,7 @@ from federation.models.mlp import Mlp
 from federation.parameters import loaded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
 from privacy.dp.access import Rows, open_access
@@ -75,7 +75,7 @@ def computed() -> tuple[np.ndarray, np.ndarray, list[dict[str, str]]]:
     kept = CACHE / f"{hashlib.sha256(sources.encode()).hexdigest()[:16]}.npz"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        public = drawn(PRIORS["skin_lesion"], torch.arange(PICTURES) % 2, (3, SIDE, SIDE), 0).double().numpy()
+        public = draw_pictures(PRIORS["skin_lesion"], torch.arange(PICTURES) % 2, (3, SIDE, SIDE), 0).double().numpy()
         one_by_one = (np.asarray(Image.open(DATA / line["image"]).convert("RGB")) / 127.5 - 1 for line in lines)
         found = np.concatenate([Colour().extract(x.transpose(2, 0, 1)[None]) for x in one_by_one])
         np.savez(kept, found=found, public=Colour().extract(public))

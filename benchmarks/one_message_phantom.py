@@ -31,8 +31,8 @@ from sklearn.svm import SVC
 
 from federation.features import Extractor, Radiomics
 from federation.features.detector import Detector, detecting, learnt
-from harmonize.prior import PRIORS, drawn_with_marks
-from harmonize.stacks import drawn_in_form
+from harmonize.prior import PRIORS, draw_with_marks
+from harmonize.stacks import draw_in_form
 from personalize.moments import Moments
 from pipelines.data.images import Volumes
 from pipelines.data.prepare import prepare_volume
@@ -74,7 +74,7 @@ def extractor(name: str) -> Extractor:
     settings, kept = Detector(on="prostate_adc"), CACHE / f"{digest(name)}.safetensors"
     if not kept.exists():
         y = torch.arange(settings.pictures) % 2
-        x, marks = drawn_with_marks(PRIORS[settings.on], y, (1, settings.size, settings.size), 0)
+        x, marks = draw_with_marks(PRIORS[settings.on], y, (1, settings.size, settings.size), 0)
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(learnt(settings, x, marks, lambda done, total: None))
     return detecting(settings, kept.read_bytes())
@@ -90,7 +90,7 @@ def computed(name: str, population: int) -> dict[str, np.ndarray]:
             each = [_patient(of, source, patient) for patient in range(PATIENTS)]
             arrays[f"x{number}"] = np.stack([x for x, _ in each])
             arrays[f"y{number}"] = np.array([y for _, y in each])
-        public = torch.cat(list(drawn_in_form(PRIORS["prostate_adc"], torch.arange(PICTURES) % 2, IMAGES.inputs, 0)))
+        public = torch.cat(list(draw_in_form(PRIORS["prostate_adc"], torch.arange(PICTURES) % 2, IMAGES.inputs, 0)))
         arrays["public"] = of.extract(default_scale(IMAGES).back(public).double().numpy())
         kept.parent.mkdir(parents=True, exist_ok=True)
         np.savez(kept, **arrays)

@@ -41,7 +41,7 @@ from federation.pretraining import Pretrained, begun, pretrained
 from federation.randomness import derived, seeded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.scale import Scale
 from pipelines.data.images import Slices
 from pipelines.data.prepare import prepare_slices
@@ -100,7 +100,7 @@ def phantom(split: int) -> World:
             patient.append(torch.full((len(made.images),), one))
         found.append(_divided(torch.cat(x), torch.cat(y), torch.cat(patient), range(48)))
     scale = Scale(low=0.0, high=3.5)
-    public = scale.back(drawn(PRIORS["prostate_adc"], torch.arange(1200) % 2, (1, 32, 32), 0))
+    public = scale.back(draw_pictures(PRIORS["prostate_adc"], torch.arange(1200) % 2, (1, 32, 32), 0))
     return World(tuple(found), Task(MODEL, (1, 32, 32), 2), public, 0.0, 3.5)
 
 
@@ -112,7 +112,7 @@ def ham10000(split: int) -> World:
         here = np.flatnonzero(site == name)
         dealt = random.permutation(np.unique(lesion[here]))[:200]
         found.append(_divided(x[here], y[here], torch.from_numpy(lesion[here]), dealt.tolist()))
-    public = drawn(PRIORS["skin_lesion"], torch.arange(1200) % 2, (3, 32, 32), 0)
+    public = draw_pictures(PRIORS["skin_lesion"], torch.arange(1200) % 2, (3, 32, 32), 0)
     return World(tuple(found), Task(MODEL, (3, 32, 32), 2), public, -1.0, 1.0)
 
 

@@ -29,8 +29,8 @@ from scipy import ndimage, special
 from torch import Tensor
 from translators import SLICES, Paired, paired
 
-from harmonize.quality import Quality, measured
-from harmonize.veto import HARMLESS, Check, Limits, checks
+from harmonize.quality import Quality, measure_quality
+from harmonize.veto import HARMLESS, Check, Limits, list_checks
 
 Values: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -157,7 +157,7 @@ def judged(name: str, seed: int, site: Paired, scanner: str, target: Paired, *, 
     translated = torch.from_numpy(np.clip(WAYS[name](case), 0, 1).astype(np.float32) * 2 - 1)[:, None]
     seen = site.gland[:, :0, 0] if centre else site.gland
     mine, theirs = site.images[scanner], target.images["P"]
-    return measured(mine, translated, site.labels, site.patient, site.lesion, seen, theirs, seed=seed)
+    return measure_quality(mine, translated, site.labels, site.patient, site.lesion, seen, theirs, seed=seed)
 
 
 def cell(found: list[Check]) -> str:
@@ -170,7 +170,7 @@ def cell(found: list[Check]) -> str:
 
 
 def line(name: str, found: list[Quality]) -> str:
-    every = [{check.name: check for check in checks(one, Limits())} for one in found]
+    every = [{check.name: check for check in list_checks(one, Limits())} for one in found]
     cells = [cell([one[column] for one in every]) for column in COLUMNS]
     cells.append(cell([Check("shift", one.shift) for one in found]))
     beyond = [{key for key, check in one.items() if not check.passed} for one in every]

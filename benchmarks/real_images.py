@@ -40,9 +40,9 @@ from synthesis import SCALE, cohort
 from torch import Tensor
 
 from harmonize.distances import frechet, sliced_wasserstein
-from harmonize.embedding import basis, project
+from harmonize.embedding import compute_basis, project_images
 from harmonize.intensity import HistogramMatch, Nyul, Percentile, ZScore
-from harmonize.own import Own
+from harmonize.own import SiteImages
 from pipelines.batch.translated_values import applied
 from pipelines.data.adc import to_adc
 from pipelines.data.dicom.reader import read_dicom
@@ -63,7 +63,7 @@ DIRECTIONS, COMPONENTS = 5, 40
 def curves() -> Iterator[TranslatorFile]:
     """Normalizations onto phantoms of scanner P."""
     phantoms = cohort("P", PHANTOMS, 0)
-    own = Own(phantoms.x, phantoms.y, phantoms.patient)
+    own = SiteImages(phantoms.x, phantoms.y, phantoms.patient)
     for way in (ZScore(), Nyul(), HistogramMatch(), Percentile()):
         params = way.fit(own, own.images)
         yield TranslatorFile("", way.name, way, params, SCALE, Slices(), DicomSource(folder="."), False, (), "", {})
@@ -134,8 +134,8 @@ def spaces(run: Path, site: str) -> dict[str, Tensor]:
 
 def line(name: str, x: Tensor, real: Tensor, distance: bool = True) -> None:
     sliced = statistics.mean(sliced_wasserstein(x, real, seed=seed) for seed in range(DIRECTIONS))
-    space = basis(real, COMPONENTS)
-    far = f"{frechet(project(space, x), project(space, real)):.0f}" if distance else "–"
+    space = compute_basis(real, COMPONENTS)
+    far = f"{frechet(project_images(space, x), project_images(space, real)):.0f}" if distance else "–"
     print(f"| {name} | {sliced:.3f} | {far} |", flush=True)
 
 

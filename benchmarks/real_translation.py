@@ -28,7 +28,7 @@ from one_message import write_tables
 from scipy import stats
 
 from harmonize.randomized import Randomized
-from harmonize.scale import silent
+from harmonize.scale import ignore_progress
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
@@ -71,7 +71,7 @@ def written(contrast: Contrast, folder: Path) -> Path:
     """The translator's file, learnt once for all."""
     scale, prior = KINDS[contrast]
     how = Randomized() if contrast == "adc" else Randomized(prior=prior)
-    params = translation(CACHE, how, INPUTS, progress=silent, device="cpu")
+    params = translation(CACHE, how, INPUTS, progress=ignore_progress, device="cpu")
     images = Slices(values="adc" if contrast == "adc" else "standardized")
     told = {"scale": scale, "images": images, "source": source(contrast, folder), "gland": False}
     write_translator(

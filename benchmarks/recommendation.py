@@ -26,7 +26,16 @@ import torch
 from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
-from evaluation.recommendation import COPIES, Heard, Measured, Validated, heard, mean_auc, measured, recommended
+from evaluation.recommendation import (
+    COPIES,
+    Measured,
+    OtherGains,
+    Validated,
+    mean_auc,
+    measure_gains,
+    recommend_model,
+    sum_other_gains,
+)
 from federation.alone import Alone, solved
 from federation.models.mlp import Mlp
 from federation.task import Task
@@ -144,7 +153,7 @@ def cases(split: int, parts: int, most: int | None, data: tuple) -> list[Case]:
         }
         p = {one: 1 / (1 + np.exp(-score(checked))) for one, score in scores.items()}
         validated = Validated(y[checked], patient[checked], {one: np.stack([1 - q, q], 1) for one, q in p.items()})
-        at_home, both = measured(validated, OWN, seed=split), len(np.unique(y[checked])) == 2
+        at_home, both = measure_gains(validated, OWN, seed=split), len(np.unique(y[checked])) == 2
         out.append(
             Case(
                 at_home,
@@ -162,8 +171,8 @@ def judged(split: list[Case]) -> list[dict[str, object]]:
     found = []
     for one in split:
         told = {str(number): other.at_home.gains for number, other in enumerate(split) if other is not one}
-        loud = recommended("", one.at_home, heard(told, [""])[""])
-        silent = recommended("", one.at_home, Heard())
+        loud = recommend_model("", one.at_home, sum_other_gains(told, [""])[""])
+        silent = recommend_model("", one.at_home, OtherGains())
         own = one.at_home.own
         picks = {
             "always its own": own,

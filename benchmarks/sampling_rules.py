@@ -28,10 +28,10 @@ import torch
 from synthesis import INPUTS, cohort
 from torch import Tensor
 
-from harmonize.complexity import Outside, Score, deviation_of, scored
-from harmonize.embedding import Basis, basis, project, tsne
+from harmonize.complexity import Outside, Score, deviation_of, score_site
+from harmonize.embedding import Basis, compute_basis, project_images, tsne
 from harmonize.neighbours import Reference, make_reference, meets_requirements
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.sampling import Sampling
 from pipelines.phantom.scanner import SCANNERS
 from privacy.dp.access import Rows
@@ -51,7 +51,7 @@ EPSILONS, SITES = (1.0, 3.0, 10.0), (16, 48, 200)
 
 
 def prior(number: int, seed: int) -> Tensor:
-    return drawn(PRIORS["prostate_adc"], torch.arange(number) % 2, INPUTS, seed)
+    return draw_pictures(PRIORS["prostate_adc"], torch.arange(number) % 2, INPUTS, seed)
 
 
 def kinds(own: Rows, seed: int) -> dict[str, Tensor]:
@@ -72,7 +72,7 @@ def kept(rule: Sampling, candidates: Tensor, reference: Reference, seed: int) ->
     """Share of the candidates that a rule keeps in one pass."""
     pixels = candidates.flatten(1).double()
     both = torch.cat([pixels, reference.pixels])
-    features = project(basis(both, rule.components), both)
+    features = project_images(compute_basis(both, rule.components), both)
     if rule.features == "pca_tsne":
         features = tsne(features, perplexity=rule.perplexity, seed=seed)
     close, distinct = meets_requirements(
@@ -109,7 +109,7 @@ def complexity(own: Rows, draws: Sequence[Mapping[str, Tensor]], public: Basis) 
     for name in list(draws[0])[:3]:
         cells = []
         for settings in (Score(images=NUMBER), Score(images=NUMBER, variant="paper")):
-            found = scored(settings, own.x[:NUMBER], [one[name] for one in draws], public, seed=0)
+            found = score_site(settings, own.x[:NUMBER], [one[name] for one in draws], public, seed=0)
             cells.append(f"{found.mean:.3g} ± {found.deviation:.2g}")
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
@@ -136,7 +136,7 @@ if __name__ == "__main__":
     reader.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the candidates")
     asked = reader.parse_args()
     torch.set_num_threads(1)
-    own, public = cohort("P", PATIENTS, 1), basis(prior(1000, 1), 40)
+    own, public = cohort("P", PATIENTS, 1), compute_basis(prior(1000, 1), 40)
     draws = [kinds(own, seed) for seed in asked.seeds]
     sampling(own, draws)
     complexity(own, draws, public)

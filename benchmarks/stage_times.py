@@ -46,7 +46,7 @@ def main() -> None:
 
     runner._run = timed  # type: ignore[assignment]
     if "--in-turn" in sys.argv:
-        coordinator.ahead = lambda steps, world: nullcontext()
+        coordinator.learn_ahead = lambda steps, world: nullcontext()
     code = run([argument for argument in sys.argv[1:] if argument != "--in-turn"])
     print("| stage | s of CPU | s |\n|---|---|---|")
     for name, (clock, used) in {**spent, "whole": (time.monotonic() - begun, processor())}.items():

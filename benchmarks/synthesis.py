@@ -53,12 +53,12 @@ from federation.models.cam import Cam
 from federation.task import Task
 from harmonize import synthesis, wgan
 from harmonize.distances import frechet, sliced_wasserstein
-from harmonize.elastic import deformed
-from harmonize.embedding import Basis, basis, project
+from harmonize.elastic import make_deformed_copies
+from harmonize.embedding import Basis, compute_basis, project_images
 from harmonize.evolution import PrivateEvolution
 from harmonize.fitted_prior import FittedPrior
-from harmonize.networks import Inputs, initialised
-from harmonize.prior import PRIORS, drawn
+from harmonize.networks import Inputs, initialise_module
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.scale import Scale
 from harmonize.synthesis import AnySynthesis
 from harmonize.wgan import WganGp
@@ -106,11 +106,11 @@ def settings_of(way: str, epsilon: float | None) -> AnySynthesis:
 
 def learned(settings: AnySynthesis, own: Rows, start: Params, seed: int) -> Params:
     """What a way learns of these patients, with the data access that it needs."""
-    x = deformed(own.x, COPIES, seed=seed)
+    x = make_deformed_copies(own.x, COPIES, seed=seed)
     rows = Rows(x, own.y.repeat_interleave(COPIES), own.patient.repeat_interleave(COPIES))
-    access: Access = open_access({"train": rows}, batch=synthesis.batch(settings), seed=seed)
+    access: Access = open_access({"train": rows}, batch=synthesis.draw_size(settings), seed=seed)
     if settings.private:
-        protection = synthesis.protection(settings, patients=len(torch.unique(own.patient)))
+        protection = synthesis.make_protection(settings, patients=len(torch.unique(own.patient)))
         access = open_private({"train": rows}, protection)
     begins = start if isinstance(settings, WganGp) else None
     return synthesis.synthesize(settings, access, INPUTS, start=begins, seed=seed)
@@ -119,20 +119,20 @@ def learned(settings: AnySynthesis, own: Rows, start: Params, seed: int) -> Para
 def made(way: str, epsilon: float | None, own: Rows, start: Params, seed: int) -> Callable[[Tensor], Tensor]:
     """What draws images of asked classes."""
     if way == "prior":
-        return lambda y: drawn(PRIORS["prostate_adc"], y, INPUTS, seed)
+        return lambda y: draw_pictures(PRIORS["prostate_adc"], y, INPUTS, seed)
     if way == "real":
         found = synthesis.synthesize(synthesis.Real(), open_access({"train": own}, batch=1, seed=0), INPUTS, seed=0)
-        return partial(synthesis.candidates, synthesis.Real(), INPUTS, found, seed=seed)
+        return partial(synthesis.draw_candidates, synthesis.Real(), INPUTS, found, seed=seed)
     if way == "start":
-        return partial(wgan.sampled, WganGp(), INPUTS, start, seed=seed)
+        return partial(wgan.draw_images, WganGp(), INPUTS, start, seed=seed)
     settings = settings_of(way, epsilon)
-    return partial(synthesis.candidates, settings, INPUTS, learned(settings, own, start, seed), seed=seed)
+    return partial(synthesis.draw_candidates, settings, INPUTS, learned(settings, own, start, seed), seed=seed)
 
 
 def aucs(x: Tensor, y: Tensor, test: Rows, seed: int) -> tuple[float, float]:
     """Areas under the curve of a classifier that learnt on (x, y), on the test's slices: as it is, and with AdaBN."""
     task = Task(MODEL, INPUTS, 2)
-    network = initialised(task.network, seed).train()
+    network = initialise_module(task.network, seed).train()
     rule = torch.optim.Adam(network.parameters(), lr=RATE)
     random = torch.Generator().manual_seed(seed)
     for _ in range(STEPS):
@@ -165,7 +165,7 @@ def row(way: str, epsilon: float | None, n: int, seed: int, world: tuple[Basis, 
     many = torch.arange(2 * LEARNT) % 2
     plain, by_norms = aucs(own.x, own.y, test, seed) if way == "real" else aucs(draw(many), many, test, seed)
     numbers = {
-        "FD": frechet(project(third, x), project(third, test.x)),
+        "FD": frechet(project_images(third, x), project_images(third, test.x)),
         "SW": sliced_wasserstein(x, test.x, seed=0),
         "diverse": nearest(x) / nearest(test.x),
         "AUC": plain,
@@ -223,9 +223,9 @@ def main() -> None:
     begun, made_once = time.process_time(), BUILD / "start.pt"
     made_once.parent.mkdir(parents=True, exist_ok=True)
     if not made_once.exists():
-        torch.save(wgan.pretrained(WganGp(), INPUTS, seed=0), made_once)
+        torch.save(wgan.pretrain_networks(WganGp(), INPUTS, seed=0), made_once)
         print(f"public start: {time.process_time() - begun:.0f} CPU s", flush=True)
-    world = (basis(cohort("A", 100, 7).x, 40), cohort("P", TEST, 99), torch.load(made_once, weights_only=True))
+    world = (compute_basis(cohort("A", 100, 7).x, 40), cohort("P", TEST, 99), torch.load(made_once, weights_only=True))
     kept = json.loads(BOOK.read_text()) if BOOK.exists() else {}
     for n, seed, way in product(asked.patients, asked.seeds, asked.ways):
         for epsilon in asked.epsilons if way in PRIVATE else [None]:

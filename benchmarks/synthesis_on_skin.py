@@ -27,10 +27,10 @@ from torch import Tensor
 
 from harmonize import synthesis
 from harmonize.distances import frechet, sliced_wasserstein
-from harmonize.embedding import basis, project
+from harmonize.embedding import compute_basis, project_images
 from harmonize.evolution import PrivateEvolution
 from harmonize.fitted_prior import FittedPrior
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from privacy.dp.access import Rows
 from privacy.dp.private_access import open_private
 
@@ -59,22 +59,22 @@ def lines_of(split: int, archive: str) -> Iterator[tuple[str, float | None, floa
     chosen = np.random.default_rng(split).permutation(np.unique(lesion[rows]))[:LESIONS]
     inside = np.isin(lesion[rows], chosen)
     own, test = rows[inside], rows[~inside]
-    third = basis(x[source == "vidir_molemax"], 40)
+    third = compute_basis(x[source == "vidir_molemax"], 40)
 
     def told(name: str, epsilon: float | None, made: Tensor) -> Iterator[tuple[str, float | None, float]]:
-        yield f"{name} / FD", epsilon, frechet(project(third, made), project(third, x[test]))
+        yield f"{name} / FD", epsilon, frechet(project_images(third, made), project_images(third, x[test]))
         yield f"{name} / SW", epsilon, sliced_wasserstein(made, x[test], seed=0)
 
-    yield from told("prior as it is", None, drawn(PRIORS["skin_lesion"], y[test], INPUTS, split))
+    yield from told("prior as it is", None, draw_pictures(PRIORS["skin_lesion"], y[test], INPUTS, split))
     yield from told("the other archive", None, x[source == next(one for one in ARCHIVES if one != archive)])
     yield from told("real", None, x[own])
     patients = Rows(x[own], y[own], torch.from_numpy(np.unique(lesion[own], return_inverse=True)[1]))
     for way in WAYS:
         for epsilon in (1.0, 3.0, 10.0):
             settings = replace(way, epsilon=epsilon)
-            access = open_private({"train": patients}, synthesis.protection(settings, patients=LESIONS))
+            access = open_private({"train": patients}, synthesis.make_protection(settings, patients=LESIONS))
             params = synthesis.synthesize(settings, access, INPUTS, seed=split)
-            yield from told(way.name, epsilon, synthesis.candidates(settings, INPUTS, params, y[test], seed=split))
+            yield from told(way.name, epsilon, synthesis.draw_candidates(settings, INPUTS, params, y[test], seed=split))
 
 
 def said_of(figure: str, values: np.ndarray) -> str:

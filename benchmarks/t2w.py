@@ -20,7 +20,7 @@ import pydicom
 import torch
 from numpy.typing import NDArray
 
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from pipelines.data.grids.geometry import resample, slice_grid
 from pipelines.data.studies import standardized
 from pipelines.data.study import Volume
@@ -129,7 +129,9 @@ def pictures(path: Path, place: Path) -> None:
             seen = render(PhantomSource(scanner=name, contrast="t2w", patients=9, seed=SEED), patient)  # type: ignore[arg-type]
             axis.imshow(standardized(seen.image.values)[:, :, 3].T, cmap="gray", vmin=-2, vmax=3)
             axis.set_title(f"phantom, scanner {name}", fontsize=8)
-    for axis, one in zip(axes[3], drawn(PRIORS["prostate_t2w"], torch.arange(6) % 2, (1, 48, 48), 0), strict=True):
+    for axis, one in zip(
+        axes[3], draw_pictures(PRIORS["prostate_t2w"], torch.arange(6) % 2, (1, 48, 48), 0), strict=True
+    ):
         axis.imshow(4 * one[0], cmap="gray", vmin=-2, vmax=3)
         axis.set_title("prior", fontsize=8)
     for number, case in enumerate(CASES):

@@ -24,20 +24,20 @@ import torch
 from torch import nn
 
 from harmonize import equations
-from harmonize.cyclegan import Batch, CycleGan, losses, networks
-from harmonize.networks import initialised
-from harmonize.own import Own
+from harmonize.cyclegan import Batch, CycleGan, compute_losses, make_networks
+from harmonize.networks import initialise_module
+from harmonize.own import SiteImages
 
 TURNS = 3
 SIZES = (256, 1024, 4096)
 
 
-def cohort(n: int, side: int) -> Own:
-    return Own(torch.rand(n, 1, side, side) * 2 - 1, torch.arange(n) % 2, torch.arange(n) // 6)
+def cohort(n: int, side: int) -> SiteImages:
+    return SiteImages(torch.rand(n, 1, side, side) * 2 - 1, torch.arange(n) % 2, torch.arange(n) // 6)
 
 
 def built(s: CycleGan, side: int) -> nn.ModuleDict:
-    return initialised(lambda: networks(s, (1, side, side)), 0)
+    return initialise_module(lambda: make_networks(s, (1, side, side)), 0)
 
 
 def ours(s: CycleGan, side: int) -> list[float]:
@@ -53,7 +53,7 @@ def bare(s: CycleGan, side: int, batch: Batch) -> Callable[[], object]:
     sides = [[p for k in names for p in nets[k].parameters()] for names in (("translator", "back"), list(nets)[2:])]
 
     def step() -> None:
-        found = losses(s, nets, batch)
+        found = compute_losses(s, nets, batch)
         torch.autograd.grad(found.transformers, sides[0], retain_graph=True)
         torch.autograd.grad(found.critics, sides[1])
 
@@ -71,19 +71,19 @@ def usual(s: CycleGan, side: int, batch: Batch) -> Callable[[], object]:
         for critic in (ds, do, C_T):
             critic.requires_grad_(False)
         Tx, Fz = T(x), F(z)
-        loss = equations.adversarial(ds(Tx)) + equations.adversarial(do(Fz))
-        loss = loss + s.cycle * (equations.cycle(F(Tx), x) + equations.cycle(T(Fz), z))
-        loss = loss + s.identity * (equations.identity(T(z), z) + equations.identity(F(x), x))
-        loss = loss + equations.classification(torch.sigmoid(C_T(Tx)), y)
+        loss = equations.adversarial_loss(ds(Tx)) + equations.adversarial_loss(do(Fz))
+        loss = loss + s.cycle * (equations.cycle_loss(F(Tx), x) + equations.cycle_loss(T(Fz), z))
+        loss = loss + s.identity * (equations.identity_loss(T(z), z) + equations.identity_loss(F(x), x))
+        loss = loss + equations.classification_loss(torch.sigmoid(C_T(Tx)), y)
         rules[0].zero_grad()
         loss.backward()
         rules[0].step()
         for critic in (ds, do, C_T):
             critic.requires_grad_(True)
         for rule, critics in (
-            (rules[1], lambda: equations.discrimination(ds(z), ds(Tx.detach()))),
-            (rules[1], lambda: equations.discrimination(do(x), do(Fz.detach()))),
-            (rules[2], lambda: equations.classification(torch.sigmoid(C_T(Tx.detach())), y)),
+            (rules[1], lambda: equations.discrimination_loss(ds(z), ds(Tx.detach()))),
+            (rules[1], lambda: equations.discrimination_loss(do(x), do(Fz.detach()))),
+            (rules[2], lambda: equations.classification_loss(torch.sigmoid(C_T(Tx.detach())), y)),
         ):
             rule.zero_grad()
             critics().backward()

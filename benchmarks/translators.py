@@ -33,7 +33,7 @@ from harmonize.cyclegan import CycleGan
 from harmonize.distances import sliced_wasserstein
 from harmonize.generators import Norm
 from harmonize.intensity import HistogramMatch, Nyul, Percentile, ZScore
-from harmonize.own import Own
+from harmonize.own import SiteImages
 from harmonize.scale import Scale
 from pipelines.phantom.patients import anatomy
 from pipelines.phantom.scanner import SCANNERS, acquire
@@ -114,7 +114,7 @@ def line(name: str, found: list[dict[str, float]], seconds: float = 0.0) -> None
 
 
 def cyclegans(
-    norm: Norm, steps: int, seeds: list[int], own: Own, shared: Tensor, test: Paired, structure: float = 0.0
+    norm: Norm, steps: int, seeds: list[int], own: SiteImages, shared: Tensor, test: Paired, structure: float = 0.0
 ) -> None:
     """A CycleGAN of each seed, as it is and with every patient's mean kept."""
     plain = CycleGan(norm=norm, steps=steps, structure=structure)
@@ -132,7 +132,7 @@ def cyclegans(
 
 def table(n: int, norms: list[Norm], steps: int, seeds: list[int], test: Paired, structures: list[float]) -> None:
     site, target = paired(OWN, range(n), "L"), paired(SHARED, range(n), "P")
-    own, shared = Own(site.images["L"], site.labels, site.patient), target.images["P"]
+    own, shared = SiteImages(site.images["L"], site.labels, site.patient), target.images["P"]
     print(f"\n| n = {n} | {' | '.join(FIGURES)} | CPU s |\n|{'---|' * (len(FIGURES) + 2)}")
     line("raw L", [figures(test.images["L"], test, shared)])
     line("oracle P", [figures(test.images["P"], test, shared)])

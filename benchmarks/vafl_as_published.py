@@ -34,10 +34,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from harmonize.ppwgan import BATCH, drawn_of, multiplier
-from harmonize.synthesis import protection
+from harmonize.ppwgan import BATCH, noise_multiplier, plan_draws
+from harmonize.synthesis import make_protection
 from harmonize.veto import Limits
-from harmonize.wgan import WganGp, bought
+from harmonize.wgan import WganGp, compute_true_cost
 from pipelines.coordinator import run as stages
 from pipelines.run import main
 from pipelines.runs.runner import Stage
@@ -182,7 +182,7 @@ def found(root: Path) -> dict[str, Any]:
         "patients": {site: said["splits"]["train"]["patients"] for site, said in sites.items()},
         "shared": json.loads((newest["sample"] / "manifest.json").read_text())["summary"],
         "quality": {site: said["quality"] for site, said in quality.items()},
-        "clipped": {"epsilon": bought(clipped, protection(clipped, patients=patients).noise).epsilon},
+        "clipped": {"epsilon": compute_true_cost(clipped, make_protection(clipped, patients=patients).noise).epsilon},
     }
 
 
@@ -220,10 +220,10 @@ def noise() -> str:
         ("a patient of the paper's target", 152, augmented),
         *(("a patient here", round(PATIENTS * share), 1000) for share in (0.2, 0.8)),
     ):
-        drawn = drawn_of(count)
+        drawn = plan_draws(count)
         found = replace(WganGp(variant="paper", steps=steps), sampling=drawn.sampling)
-        loud = multiplier(drawn.sampling, drawn.sampling * count, epsilon=10.0, delta=1e-5)
-        epsilon = bought(found, loud).epsilon
+        loud = noise_multiplier(drawn.sampling, drawn.sampling * count, epsilon=10.0, delta=1e-5)
+        epsilon = compute_true_cost(found, loud).epsilon
         lines.append(f"| {record} | {min(BATCH, count)} of {count:,} | {steps:,} | {loud:.3g} | {epsilon:.1f} |")
     return "\n".join(lines)
 

@@ -37,13 +37,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import no_patient as base  # noqa: E402
 
 from harmonize.intensity import HistogramMatch, ZScore  # noqa: E402
-from harmonize.own import Own  # noqa: E402
-from harmonize.quality import Quality, measured  # noqa: E402
+from harmonize.own import SiteImages  # noqa: E402
+from harmonize.quality import Quality, measure_quality  # noqa: E402
 from harmonize.randomized import Randomized  # noqa: E402
 from harmonize.reinhard import Reinhard  # noqa: E402
-from harmonize.scale import silent  # noqa: E402
+from harmonize.scale import ignore_progress  # noqa: E402
 from harmonize.translation import Translator  # noqa: E402
-from harmonize.veto import HARMLESS, Limits, vetoes  # noqa: E402
+from harmonize.veto import HARMLESS, Limits, list_vetoes  # noqa: E402
 from pipelines.data.images import Slices  # noqa: E402
 from pipelines.data.prepare import prepare_slices  # noqa: E402
 from pipelines.hospital.public_networks import translation as public_translation  # noqa: E402
@@ -101,9 +101,9 @@ def into(how: Translator) -> Callable[[Tensor], Tensor]:
     """The way into a translator's space for images in 1e-3 mm²/s, whole patients one after another."""
     scale, (x, y) = base.KINDS["adc"].scale, base.public("adc")
     if isinstance(how, Randomized):
-        params = public_translation(base.CACHE, how, base.INPUTS, progress=silent, device="cpu")
+        params = public_translation(base.CACHE, how, base.INPUTS, progress=ignore_progress, device="cpu")
     else:
-        params = how.fit(Own(x, y, y), x, seed=0)
+        params = how.fit(SiteImages(x, y, y), x, seed=0)
     return lambda x: scale.back(how.translate(params, scale.into(x), torch.arange(len(x)) // SLICES))
 
 
@@ -112,7 +112,7 @@ def judged(how: Translator, scanner: str, population: int, n: int) -> Quality:
     mine, scale, (x, _) = own(scanner, population, n), base.KINDS["adc"].scale, base.public("adc")
     after = into(how)(mine["x"])
     masks = mine["lesion"], mine["gland"]
-    return measured(
+    return measure_quality(
         scale.into(mine["x"]), scale.into(after), mine["y"], mine["patient"], *masks, x[:SHARED], seed=0
     )  # fmt: skip
 
@@ -128,7 +128,7 @@ def measure(ns: Sequence[int], seeds: Sequence[int], names: Sequence[str], train
                 numbers = {k: None if math.isnan(v) else round(v, 5) for k, v in asdict(found).items()}
                 book["quality"][key] = numbers
                 BOOK.write_text(json.dumps(book, indent=1) + "\n")
-                print(key, vetoes(found, Limits()), flush=True)
+                print(key, list_vetoes(found, Limits()), flush=True)
     for seed, n, name in itertools.product(seeds, ns, train):
         key = f"{n}|{seed}|{name}"
         if name not in known.get(str(n), {}).get(str(seed), {}) and key not in (book := read())["scores"]:
@@ -160,7 +160,7 @@ def cases() -> list[Case]:
 
 def refused(case: Case, limits: Limits) -> tuple[str, ...]:
     """Reasons against a translator that does not learn from patients."""
-    return tuple(reason for reason in vetoes(case.quality, limits) if reason not in HARMLESS)
+    return tuple(reason for reason in list_vetoes(case.quality, limits) if reason not in HARMLESS)
 
 
 NO_LIMITS = Limits(**dict.fromkeys(vars(Limits())))

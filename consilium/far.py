@@ -15,7 +15,7 @@ from consilium.errors import RunFailed, failed
 from consilium.reading import read_results
 from consilium.results import Results
 from federation.origins import origins
-from pipelines.coordinator.arguments import parse, read_settings
+from pipelines.coordinator.arguments import parse_arguments, read_settings
 from pipelines.loader.document import ConfigError
 from pipelines.runs.exits import Exit
 from pipelines.runs.runner import Results as Ended
@@ -80,7 +80,7 @@ def run_far(config: Config, yaml: Path | None, flare: Flare, *, quiet: bool) -> 
         text = f"{error.name} is not installed; pip install consilium[flare]"
         raise ConfigError([Problem(("engine",), text)]) from error
     where = ["--kit", str(flare.kit), "--patience", str(flare.patience_min), "--silence", str(flare.silence_s)]
-    options = parse([str(yaml.resolve()), "--engine", "flare", *where, "--json"])
+    options = parse_arguments([str(yaml.resolve()), "--engine", "flare", *where, "--json"])
     try:
         ended = operated(read_settings(options), options, Console(stderr=True, quiet=quiet))
     except (Stopped, ConfigError):

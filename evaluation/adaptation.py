@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evaluation.drawing import INK, Picture, svg
-from evaluation.panels import legend, line
-from evaluation.wording import number
+from evaluation.drawing import INK, Picture, render_svg
+from evaluation.panels import draw_legend, line_style
+from evaluation.wording import format_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +68,7 @@ def adaptation_curves(
     from matplotlib.ticker import MaxNLocator  # slow to import
 
     epochs = range(len(losses))
-    looks = {name: line(place) for place, name in enumerate(names)}
+    looks = {name: line_style(place) for place, name in enumerate(names)}
 
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
@@ -84,18 +84,21 @@ def adaptation_curves(
             axes.set_xlabel("epoch")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
             axes.grid(axis="y")
-        legend(figure, looks)
+        draw_legend(figure, looks)
 
     last, which = (len(losses) - 1, "and no state is used") if epoch is None else (epoch, "which is used")
-    ends = [f"{name} {number(shares[0][c])} before, {number(shares[last][c])} after" for c, name in enumerate(names, 1)]
+    ends = [
+        f"{name} {format_number(shares[0][c])} before, {format_number(shares[last][c])} after"
+        for c, name in enumerate(names, 1)
+    ]
     alt = (
-        f"{label}: loss {number(losses[0])} before, {number(losses[last])} after epoch {last}, {which}. "
+        f"{label}: loss {format_number(losses[0])} before, {format_number(losses[last])} after epoch {last}, {which}. "
         f"Share of predictions: {'; '.join(ends)}."
     )
-    truth = ", ".join(f"{name} {number(share)}" for name, share in zip(names, true_shares, strict=True))
+    truth = ", ".join(f"{name} {format_number(share)}" for name, share in zip(names, true_shares, strict=True))
     caption = (
         "Of the network before (epoch 0) and after each epoch, on all of this hospital's images; "
         f"{'no state is used' if epoch is None else 'dotted: the state that is used'}. "
         f"True shares, which adaptation does not see: {truth}."
     )
-    return Picture(f"{label}: how adaptation went", caption, svg(SIZE, alt, draw))
+    return Picture(f"{label}: how adaptation went", caption, render_svg(SIZE, alt, draw))

@@ -8,13 +8,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evaluation.choice import Choice, choices, primary
-from evaluation.harmonized import harmonized
-from evaluation.leaving import Departure, departures
+from evaluation.choice import Choice, describe_decisions, primary_measure
+from evaluation.harmonized import describe_harmonization
+from evaluation.leaving import Departure, describe_departures
 from evaluation.notices import Notice, run_notices, site_notices
 from evaluation.recommended_words import HOW_RECOMMENDED
 from evaluation.records import RunPage, SitePage
-from evaluation.wording import listed, number
+from evaluation.wording import format_list, format_number
 from privacy.release.statement import Statement
 
 
@@ -35,36 +35,36 @@ class Answers:
 
 def run_answers(page: RunPage) -> Answers:
     """The answers of a run, for the coordinator."""
-    use = chosen(page)
+    use = list_choices(page)
     validated = {site.site: s.patients for site in page.sites for s in site.splits if s.split == "validation"}
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
-    sure = _describe_selection(use, validated, page.optimism, lines, primary(page.scores))
-    left = departures(page.left, page.statements, page.words)
-    worth = harmonized(page.harmony, page.shares, page.spaces, page.outside, page.untreated)
+    sure = _describe_selection(use, validated, page.optimism, lines, primary_measure(page.scores))
+    left = describe_departures(page.left, page.statements, page.words)
+    worth = describe_harmonization(page.harmony, page.shares, page.spaces, page.outside, page.untreated)
     return Answers(use, sure, left, _describe_guarantee_unit(page.statements), run_notices(page), worth)
 
 
 def site_answers(page: SitePage) -> Answers:
     """The answers of a run, for one hospital."""
-    use = chosen(page)
+    use = list_choices(page)
     validated = dict.fromkeys([page.site], sum(s.patients for s in page.splits if s.split == "validation"))
     lines = len({row.method for row in page.scores} & {model.method for model in page.models})
-    sure = _describe_selection(use, validated, page.optimism, lines, primary(page.scores))
+    sure = _describe_selection(use, validated, page.optimism, lines, primary_measure(page.scores))
     statements = () if page.statement is None else (page.statement,)
-    worth = harmonized(page.harmony, page.shares, page.spaces)
+    worth = describe_harmonization(page.harmony, page.shares, page.spaces)
     return Answers(
         use,
         sure,
-        departures(page.left, statements, page.words),
+        describe_departures(page.left, statements, page.words),
         _describe_guarantee_unit(statements),
         site_notices(page),
         worth,
     )
 
 
-def chosen(page: RunPage | SitePage) -> tuple[Choice, ...]:
+def list_choices(page: RunPage | SitePage) -> tuple[Choice, ...]:
     """The decisions of a page in words."""
-    return choices(page.decisions, page.models, page.scores, page.reference, page.words)
+    return describe_decisions(page.decisions, page.models, page.scores, page.reference, page.words)
 
 
 def _describe_selection(
@@ -82,7 +82,9 @@ def _describe_selection(
     if by_validation:
         whose = "each" if len(site_choices) > 1 else "this"
         labelled = [(f"{choice.site} " if len(site_choices) > 1 else "", choice) for choice in by_validation]
-        patients = listed([f"{name}{validated[choice.site]}" for name, choice in labelled if choice.site in validated])
+        patients = format_list(
+            [f"{name}{validated[choice.site]}" for name, choice in labelled if choice.site in validated]
+        )
         counts_text = f" ({patients})" if patients else ""
         sentences.append(
             f"Chosen by the lowest loss on {whose} hospital's validation patients{counts_text}, without using the test "
@@ -90,20 +92,22 @@ def _describe_selection(
             "means little."
         )
         if tops := [
-            f"{name}{choice.top.method} ({number(choice.top.value)})"
+            f"{name}{choice.top.method} ({format_number(choice.top.value)})"
             for name, choice in labelled
             if choice.top is not None
         ]:
             most = max((optimism.get(choice.site, math.nan) for choice in by_validation), default=math.nan)
-            by = f", by about {number(most)} (bootstrap)" if math.isfinite(most) else ""
+            by = f", by about {format_number(most)} (bootstrap)" if math.isfinite(most) else ""
             sentences.append(
-                f"The highest {measure} on the test patients: {listed(tops)}. Picking the best of {lines} on the "
+                f"The highest {measure} on the test patients: {format_list(tops)}. Picking the best of {lines} on the "
                 f"same patients overstates its score{by}."
             )
     if by_test := [choice for choice in site_choices if choice.by == "test"]:
         flattered = {choice.site: optimism.get(choice.site, math.nan) for choice in by_test}
         names = {site: f"{site} " if len(site_choices) > 1 else "" for site in flattered}
-        amounts = listed([f"{names[site]}{number(by)}" for site, by in flattered.items() if math.isfinite(by)])
+        amounts = format_list(
+            [f"{names[site]}{format_number(by)}" for site, by in flattered.items() if math.isfinite(by)]
+        )
         flattery = f": by about {amounts} (bootstrap)" if amounts else ""
         sentences.append(
             f"Chosen by the highest {measure} on the test patients, because there is no validation loss to choose by. "

@@ -47,7 +47,7 @@ class InversionRow:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AttackOutcome:
     """word: for a table. said: a sentence with the figures."""
 
     word: Literal["succeeds", "not shown to succeed", "says nothing"]
@@ -61,19 +61,21 @@ REMEDY = (
 )
 
 
-def membership_verdict(row: MembershipRow) -> Verdict:
+def membership_outcome(row: MembershipRow) -> AttackOutcome:
     """The outcome of a membership attack. An interval that contains 0.5 proves nothing."""
     if not math.isfinite(row.auc):
-        return Verdict("says nothing", f"There is no result: {row.note or 'no reason was given'}.")
+        return AttackOutcome("says nothing", f"There is no result: {row.note or 'no reason was given'}.")
     if not row.control_auc >= CONTROL:
         sentence = "The attack says nothing: even where patients were copied, its control, it does not find them."
-        return Verdict("says nothing", sentence)
+        return AttackOutcome("says nothing", sentence)
     if row.low > 0.5:
-        return Verdict("succeeds", f"The attack succeeds: {pairs(row)}.")
-    return Verdict("not shown to succeed", f"The attack is not shown to succeed: {pairs(row)}. A stronger one may.")
+        return AttackOutcome("succeeds", f"The attack succeeds: {describe_auc(row)}.")
+    return AttackOutcome(
+        "not shown to succeed", f"The attack is not shown to succeed: {describe_auc(row)}. A stronger one may."
+    )
 
 
-def pairs(row: MembershipRow) -> str:
+def describe_auc(row: MembershipRow) -> str:
     """An AUC in words, with its interval."""
     right, low, high = (f"{100 * share:.0f}" for share in (row.auc, row.low, row.high))
     return (
@@ -82,15 +84,19 @@ def pairs(row: MembershipRow) -> str:
     )
 
 
-def inversion_verdict(row: InversionRow) -> Verdict:
+def inversion_outcome(row: InversionRow) -> AttackOutcome:
     """The outcome of an inversion attack: it succeeds if it reconstructs an image better than the mean image does."""
     if not row.images:
-        return Verdict("says nothing", f"There is no result: {row.note or 'no reason was given'}.")
+        return AttackOutcome("says nothing", f"There is no result: {row.note or 'no reason was given'}.")
     how = f"{row.better} of {row.images} training images are drawn better than the mean image shows them"
-    return Verdict("succeeds", f"The attack succeeds: {how}.") if row.better else Verdict("not shown to succeed", how)
+    return (
+        AttackOutcome("succeeds", f"The attack succeeds: {how}.")
+        if row.better
+        else AttackOutcome("not shown to succeed", how)
+    )
 
 
-def strongest(rows: Sequence[MembershipRow]) -> MembershipRow | None:
+def find_strongest_attack(rows: Sequence[MembershipRow]) -> MembershipRow | None:
     """The successful attack with the highest lower bound; None if no attack succeeds."""
-    successful = [row for row in rows if membership_verdict(row).word == "succeeds"]
+    successful = [row for row in rows if membership_outcome(row).word == "succeeds"]
     return max(successful, key=lambda row: row.low, default=None)

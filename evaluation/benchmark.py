@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from evaluation.choice import primary
-from evaluation.classes import KINDS, of_class
+from evaluation.choice import primary_measure
+from evaluation.classes import KINDS, class_measure_name
 from evaluation.drawing import Picture
 from evaluation.records import Command
-from evaluation.rendering import rendered
+from evaluation.rendering import render_template
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow
-from evaluation.wording import Words, counted, number
+from evaluation.wording import Words, format_count, format_number
 
-Verdict: TypeAlias = Literal["no score", "unknown", "below", "not shown", "reached", "scored"]
+TargetStatus: TypeAlias = Literal["no score", "unknown", "below", "not shown", "reached", "scored"]
 """no score: no model was evaluated there. unknown: no interval. below, not shown, reached: the whole interval is below
 `least`, contains it, or is not below it. scored: no `least` was named.
 """
@@ -92,11 +92,11 @@ class Standing:
     """A hospital's place on the page. row: the hospital's score by the first model; None = it has no score."""
 
     site: str
-    verdict: Verdict
+    verdict: TargetStatus
     row: ScoreRow | None
 
 
-def standings(page: BenchmarkPage) -> tuple[Standing, ...]:
+def rank_standings(page: BenchmarkPage) -> tuple[Standing, ...]:
     """All hospitals, in the order of the page."""
     site_rows = {row.sites[0]: row for row in _primary_rows(page.scores, page.first) if row.protocol == PRIVATE}
     unsorted = [
@@ -106,30 +106,32 @@ def standings(page: BenchmarkPage) -> tuple[Standing, ...]:
     return tuple(sorted(unsorted, key=_sort_key))
 
 
-def hiding(page: BenchmarkPage) -> tuple[ScoreRow, ...]:
+def pooled_rows(page: BenchmarkPage) -> tuple[ScoreRow, ...]:
     """The first model's scores over several hospitals: their mean, and all patients as one sample."""
     return tuple(row for row in _primary_rows(page.scores, page.first) if row.protocol in (PRIVATE_MEAN, OVERALL))
 
 
-def findings(page: BenchmarkPage) -> tuple[str, ...]:
+def list_findings(page: BenchmarkPage) -> tuple[str, ...]:
     """The findings of the page, in sentences: the worst hospital first, then the pooled numbers that would hide it."""
-    order, over, measure = standings(page), hiding(page), primary(page.scores)
+    order, over, measure = rank_standings(page), pooled_rows(page), primary_measure(page.scores)
     silent = [standing.site for standing in order if standing.verdict == "no score"]
     sentences = []
     if silent:
-        count_text = counted(len(silent), "hospital gave", "hospitals gave")
+        count_text = format_count(len(silent), "hospital gave", "hospitals gave")
         sentences.append(f"{count_text} no score: {', '.join(silent)}. What a model does there is not known.")
     if worst := next(
         (standing for standing in order if standing.row is not None and math.isfinite(standing.row.low)), None
     ):
         row = worst.row
         sentences += (
-            [] if row is None else [f"Worst: {worst.site}, {measure} {number(row.value)}{_format_interval(row)}."]
+            []
+            if row is None
+            else [f"Worst: {worst.site}, {measure} {format_number(row.value)}{_format_interval(row)}."]
         )
         if row is not None and not row.assessable:
             sentences.append(_describe_worst_assessable(order, measure))
         names = {PRIVATE_MEAN: "their mean", OVERALL: "all patients as one sample"}
-        pooled_text = ", ".join(f"{names[r.protocol]} {number(r.value)}" for r in over)
+        pooled_text = ", ".join(f"{names[r.protocol]} {format_number(r.value)}" for r in over)
         sentences += [f"What hides it: {pooled_text}."] if pooled_text else []
     if page.least is not None:
         short = [
@@ -140,18 +142,18 @@ def findings(page: BenchmarkPage) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def benchmark_page(page: BenchmarkPage) -> str:
+def render_benchmark_page(page: BenchmarkPage) -> str:
     """The page, from messages only."""
-    order, labels = standings(page), [model.label for model in page.models]
-    single = {of_class(kind, name) for kind in KINDS for name in page.classes}
+    order, labels = rank_standings(page), [model.label for model in page.models]
+    single = {class_measure_name(kind, name) for kind in KINDS for name in page.classes}
     measures = [name for name in dict.fromkeys(row.measure for row in page.scores) if name not in single]
-    return rendered(
+    return render_template(
         "benchmark.html",
         page=page,
         order=order,
-        findings=findings(page),
+        findings=list_findings(page),
         labels=labels,
-        measure=primary(page.scores),
+        measure=primary_measure(page.scores),
         measures=measures,
         sites={site.site: site for site in page.sites},
         grid={(r.method, r.measure, r.sites[0]): r for r in page.scores if r.protocol == PRIVATE},
@@ -169,27 +171,27 @@ def as_facts(page: BenchmarkPage) -> dict[str, object]:
         "run": page.run,
         "date": page.date,
         "simulation": page.simulation,
-        "measure": primary(page.scores),
+        "measure": primary_measure(page.scores),
         "least": page.least,
         "first": page.first,
-        "findings": findings(page),
+        "findings": list_findings(page),
         "models": page.models,
         "hospitals": [
             {"verdict": standing.verdict, "by": standing.row, **vars(sites[standing.site])}
-            for standing in standings(page)
+            for standing in rank_standings(page)
         ],
-        "hiding": hiding(page),
+        "hiding": pooled_rows(page),
         "scores": page.scores,
     }
 
 
 def _primary_rows(rows: Sequence[ScoreRow], model: str) -> list[ScoreRow]:
     """The rows of a model by the primary measure."""
-    measure = primary(rows)
+    measure = primary_measure(rows)
     return [row for row in rows if row.method == model and row.measure == measure]
 
 
-def _target_status(row: ScoreRow | None, least: float | None) -> Verdict:
+def _target_status(row: ScoreRow | None, least: float | None) -> TargetStatus:
     """Where the interval of a score lies with respect to `least`."""
     if row is None:
         return "no score"
@@ -214,12 +216,12 @@ def _describe_worst_assessable(order: Sequence[Standing], measure: str) -> str:
     opening = "It has too few patients, or too much noise, to judge by"
     for standing in order:
         if standing.row is not None and standing.row.assessable and math.isfinite(standing.row.low):
-            value = f"{number(standing.row.value)}{_format_interval(standing.row)}"
+            value = f"{format_number(standing.row.value)}{_format_interval(standing.row)}"
             return f"{opening}; of those that can be judged the worst is {standing.site}, {value}."
     return f"{opening}, as all others have by {measure}."
 
 
 def _format_interval(row: ScoreRow) -> str:
     """The interval and the number of patients, in brackets."""
-    patients = counted(row.patients, "patient", "patients")
-    return f" (95 % interval {number(row.low)} to {number(row.high)}, {patients})"
+    patients = format_count(row.patients, "patient", "patients")
+    return f" (95 % interval {format_number(row.low)} to {format_number(row.high)}, {patients})"

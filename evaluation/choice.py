@@ -19,12 +19,12 @@ from evaluation.decision import By, Decision
 from evaluation.histograms import Floats
 from evaluation.metrics import AUC, CALIBRATION, SENSITIVITY, SPECIFICITY, Measure
 from evaluation.overlap import DICE
-from evaluation.protocols import Table, home
+from evaluation.protocols import Table, own_model_table
 from evaluation.recommendation import Recommendation
-from evaluation.recommended_words import in_words
+from evaluation.recommended_words import describe_recommendation
 from evaluation.records import Model
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
-from evaluation.wording import Words, counted, listed, number, signed
+from evaluation.wording import Words, format_count, format_list, format_number, format_signed
 
 SAME = "the same prediction for every patient"
 ONE_CLASS = "its test patients have one class only"
@@ -85,7 +85,7 @@ def own_scores(rows: Sequence[ScoreRow]) -> OwnScores:
             floors.setdefault(key, row)
         elif math.isfinite(row.value):
             scores.setdefault(key, {})[row.method] = row
-    measure = primary(rows)
+    measure = primary_measure(rows)
     own_rows = [row for row in rows if row.protocol == PRIVATE and row.measure == measure and row.method not in FLOORS]
     reasons = {row.sites[0]: why for row in own_rows if (why := _without_contrast(row))}
     return OwnScores(
@@ -100,7 +100,7 @@ def _without_contrast(row: ScoreRow) -> str:
     return ONE_CLASS if row.measure == AUC.name else NO_STRUCTURE if not row.positive_patients else ""
 
 
-def decisions(
+def make_decisions(
     models: Sequence[Model], rows: Sequence[ScoreRow], recommended: Sequence[Recommendation] = ()
 ) -> tuple[Decision, ...]:
     """One decision for each hospital that has models, in their order."""
@@ -117,7 +117,7 @@ def decisions(
     )
 
 
-def choices(
+def describe_decisions(
     decided: Sequence[Decision], models: Sequence[Model], rows: Sequence[ScoreRow], reference: str, words: Words
 ) -> tuple[Choice, ...]:
     """Decisions in words, with the scores in the rows."""
@@ -130,19 +130,19 @@ def choices(
     )
 
 
-def primary(rows: Sequence[ScoreRow]) -> str:
+def primary_measure(rows: Sequence[ScoreRow]) -> str:
     """The measure that compares models in words; empty if none is available."""
     measures = {row.measure for row in rows}
     return next((name for name in PRIMARY if name in measures), "")
 
 
-def optimism(tables: Mapping[str, Table], sites: Sequence[str], measure: Measure) -> dict[str, float]:
+def compute_optimism(tables: Mapping[str, Table], sites: Sequence[str], measure: Measure) -> dict[str, float]:
     """How much better the best of all methods at each hospital looks than it is, if it is chosen on the test patients.
 
     The mean over bootstrap copies of (the copy's winner in the copy - the same method in the sample), as Efron (1983)
     estimates optimism; Tsamardinos et al. (2018) do so for the choice of a method. NaN with fewer than two methods.
     """
-    own_tables = [home(table) for table in tables.values()]
+    own_tables = [own_model_table(table) for table in tables.values()]
     return {
         site: _site_optimism([measure.of(table[site, site]) for table in own_tables if (site, site) in table])
         for site in sites
@@ -153,10 +153,10 @@ def _site_optimism(values: Sequence[Floats]) -> float:
     """The optimism at one hospital; NaN with fewer than two methods or unequal numbers of copies."""
     if len({len(copies) for copies in values}) != 1 or len(values) < 2:
         return math.nan
-    return _optimism(np.stack(values))
+    return _bootstrap_optimism(np.stack(values))
 
 
-def _optimism(values: Floats) -> float:
+def _bootstrap_optimism(values: Floats) -> float:
     """values: (methods, 1 + B), the sample first."""
     usable = values[np.isfinite(values[:, 0])]
     drawn = usable[:, 1:][:, np.isfinite(usable[:, 1:]).all(axis=0)]
@@ -209,26 +209,26 @@ def _is_ruled_out(row: ScoreRow, site_scores: OwnScores, better: Sequence[str]) 
     """Whether the test patients rule out a model; too few of them rule out only a model that predicts the same for each
     patient while another model does better. better: usable models that do better than guessing.
     """
-    why = guess(row, site_scores)
+    why = describe_guessing(row, site_scores)
     return bool(why) and (row.assessable or (bool(better) and why == SAME))
 
 
 def is_better(row: ScoreRow, site_scores: OwnScores) -> bool:
     """Whether a method is shown to do better than guessing: an AUC by its interval, a Dice by its value."""
-    return not guess(row, site_scores) and (row.measure != AUC.name or math.isfinite(row.low))
+    return not describe_guessing(row, site_scores) and (row.measure != AUC.name or math.isfinite(row.low))
 
 
-def guess(row: ScoreRow, site_scores: OwnScores) -> str:
+def describe_guessing(row: ScoreRow, site_scores: OwnScores) -> str:
     """Why a method does no better at a hospital than a predictor that ignores the patient; empty if it does better."""
     site = row.sites[0]
     if row.measure == AUC.name:
         sees, spares = (site_scores.at(site, name).get(row.method) for name in (SENSITIVITY.name, SPECIFICITY.name))
         if sees is not None and spares is not None and {sees.value, spares.value} == {0.0, 1.0}:
             return SAME
-        return f"{AUC.name} {number(row.value)}{between(row)}" if row.low <= 0.5 else ""
+        return f"{AUC.name} {format_number(row.value)}{format_interval(row)}" if row.low <= 0.5 else ""
     floor = site_scores.floors.get((site, row.measure))
     if floor is not None and math.isfinite(floor.value) and row.value <= floor.value:
-        return f"{row.measure} {number(row.value)}, and {number(floor.value)} for the {floor.method}"
+        return f"{row.measure} {format_number(row.value)}, and {format_number(floor.value)} for the {floor.method}"
     return ""
 
 
@@ -241,7 +241,9 @@ def _describe_decision(
         method: row for method, row in scored.items() if method not in {m.method for m in models if m.ended}
     }
     top = max(finished_rows.values(), key=lambda row: row.value, default=None)
-    gone = listed([f"{m} ({guess(scored[m], site_scores)})" if m in scored else m for m in decision.withdrawn])
+    gone = format_list(
+        [f"{m} ({describe_guessing(scored[m], site_scores)})" if m in scored else m for m in decision.withdrawn]
+    )
     if not decision.method:
         reason = _describe_missing_choice(decision, models, gone, site_scores.alike.get(decision.site, ""))
         return Choice(
@@ -261,9 +263,9 @@ def _describe_decision(
         "so this score flatters it a little."
     ] * bool(gone)
     if decision.by == "recommended" and decision.recommendation is not None:
-        texts += in_words(decision.recommendation)
-    texts += sentences(decision.method, site_scores, decision.site, score, reference, words)
-    if score is not None and guess(score, site_scores):
+        texts += describe_recommendation(decision.recommendation)
+    texts += describe_score(decision.method, site_scores, decision.site, score, reference, words)
+    if score is not None and describe_guessing(score, site_scores):
         texts += _describe_better_methods(decision, finished_rows, site_scores)
     if not decision.final:
         before = (
@@ -295,24 +297,24 @@ def _describe_missing_choice(decision: Decision, models: Sequence[Model], gone: 
 def _describe_better_methods(decision: Decision, scored: Mapping[str, ScoreRow], site_scores: OwnScores) -> list[str]:
     """A sentence on the methods that do better than guessing, for decisions that name no such method."""
     better_methods = [
-        f"{method} ({row.measure} {number(row.value)}{between(row)})"
+        f"{method} ({row.measure} {format_number(row.value)}{format_interval(row)})"
         for method, row in scored.items()
         if method != decision.method and is_better(row, site_scores)
     ]
-    return [f"Better than guessing on the same patients: {listed(better_methods)}."] if better_methods else []
+    return [f"Better than guessing on the same patients: {format_list(better_methods)}."] if better_methods else []
 
 
-def sentences(
+def describe_score(
     method: str, site_scores: OwnScores, site: str, score: ScoreRow | None, reference: str, words: Words
 ) -> list[str]:
     """How good a model is on a hospital's test patients."""
     if score is None:
         return ["It has no score on test patients, so how good it is there is not known."]
-    patients = counted(score.patients, "test patient", "test patients")
-    texts = [f"{score.measure} {number(score.value)}{between(score)} on {patients}."]
+    patients = format_count(score.patients, "test patient", "test patients")
+    texts = [f"{score.measure} {format_number(score.value)}{format_interval(score)} on {patients}."]
     if not score.assessable:
         texts.append(f"These are too few patients{', or there is too much noise,' if score.noise else ''} to judge by.")
-    texts.append(against(score, reference))
+    texts.append(describe_gain(score, reference))
     rows_by_measure = {
         m: site_scores.at(site, m).get(method) for m in (SENSITIVITY.name, SPECIFICITY.name, CALIBRATION.name)
     }
@@ -323,11 +325,11 @@ def sentences(
             f"leaves {_format_percent(spares)} of negative ones unmarked (specificity)."
         )
     if off is not None:
-        texts.append(f"Its probabilities are off by {number(off.value)} on average (calibration error).")
+        texts.append(f"Its probabilities are off by {format_number(off.value)} on average (calibration error).")
     return [text for text in texts if text]
 
 
-def against(row: ScoreRow, reference: str) -> str:
+def describe_gain(row: ScoreRow, reference: str) -> str:
     """How a score compares with that of the reference method, as a sentence; empty without a reference."""
     if not reference:
         return ""
@@ -335,19 +337,19 @@ def against(row: ScoreRow, reference: str) -> str:
         return "It is the reference, with which the others are compared."
     if not math.isfinite(row.gain) or not math.isfinite(row.gain_low):
         return f"It could not be compared with {reference}."
-    gain = f"{signed(row.gain)}, 95 % interval {signed(row.gain_low)} to {signed(row.gain_high)}"
+    gain = f"{format_signed(row.gain)}, 95 % interval {format_signed(row.gain_low)} to {format_signed(row.gain_high)}"
     words = {1: "Better than", -1: "Worse than", 0: "Not distinguishable from"}
-    return f"{words[direction(row.gain_low, row.gain_high)]} {reference} ({gain})."
+    return f"{words[interval_sign(row.gain_low, row.gain_high)]} {reference} ({gain})."
 
 
-def direction(low: float, high: float) -> int:
+def interval_sign(low: float, high: float) -> int:
     """1 or -1 if an interval lies wholly above or below 0; 0 if it contains 0 or is not known."""
     return 1 if low > 0 else -1 if high < 0 else 0
 
 
-def between(row: ScoreRow) -> str:
+def format_interval(row: ScoreRow) -> str:
     """An interval in words; empty if there is none."""
-    return f" (95 % interval {number(row.low)} to {number(row.high)})" if math.isfinite(row.low) else ""
+    return f" (95 % interval {format_number(row.low)} to {format_number(row.high)})" if math.isfinite(row.low) else ""
 
 
 def _format_percent(row: ScoreRow) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from evaluation.histograms import Counts, Floats
 from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY, Measure, auc, sensitivity, specificity
 from evaluation.rows import AT_ONE, ScoreRow
-from evaluation.support import support_of
+from evaluation.support import compute_class_support
 
 KINDS = (AUC.name, SENSITIVITY.name, SPECIFICITY.name)
 """What each class is scored by."""
@@ -40,7 +40,7 @@ class Classes:
 TWO = Classes()
 
 
-def named_classes(classes: Classes, number: int) -> tuple[str, ...]:
+def list_class_names(classes: Classes, number: int) -> tuple[str, ...]:
     """The names of this number of classes; "class 0", ... where there are names for another number."""
     return classes.names if len(classes.names) == number else tuple(f"class {c}" for c in range(number))
 
@@ -71,7 +71,7 @@ def compare_classes(counts_by_site: Mapping[str, Sequence[int]], names: Sequence
     )
 
 
-def strange_counting(
+def describe_strange_counting(
     counts_by_site: Mapping[str, Sequence[int]], names: Sequence[str], strange: Mapping[str, int]
 ) -> str:
     """Hospitals that probably count classes from another number, by their labels alone; empty if none does.
@@ -90,7 +90,7 @@ def strange_counting(
     return "; ".join(f"{description}: {text}" for description in descriptions)
 
 
-def one_class(splits: Mapping[str, Sequence[int]], names: Sequence[str]) -> str:
+def describe_single_class(splits: Mapping[str, Sequence[int]], names: Sequence[str]) -> str:
     """The problem that a hospital has examples, or test examples, of one class only, in words; empty if it has more.
     splits: examples of each class by split.
     """
@@ -102,7 +102,7 @@ def one_class(splits: Mapping[str, Sequence[int]], names: Sequence[str]) -> str:
     return f"{whose} one class only, {only}: nothing can be assessed there, and no model is recommended there"
 
 
-def of_class(kind: str, name: str) -> str:
+def class_measure_name(kind: str, name: str) -> str:
     """The name of a measure of one class."""
     return f"{kind} {name}"
 
@@ -110,17 +110,21 @@ def of_class(kind: str, name: str) -> str:
 def class_measures(names: Sequence[str]) -> tuple[Measure, ...]:
     """AUC, sensitivity and specificity of each class against the rest: all classes of a kind, then the next kind."""
     return tuple(
-        Measure(of_class(kind, name), partial(_class_score, kind=kind, label=c), rests=partial(support_of, label=c))
+        Measure(
+            class_measure_name(kind, name),
+            partial(_class_score, kind=kind, label=c),
+            rests=partial(compute_class_support, label=c),
+        )
         for kind in KINDS
         for c, name in enumerate(names)
     )
 
 
-def mean_over(rows: Iterable[ScoreRow], names: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+def list_mean_classes(rows: Iterable[ScoreRow], names: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Test site -> the classes over which its mean AUC and balanced accuracy are taken, by the rule of
     `support.find_mean_classes`.
     """
-    class_by_measure = {of_class(AUC.name, name): name for name in names}
+    class_by_measure = {class_measure_name(AUC.name, name): name for name in names}
     rows_by_site = dict[str, list[ScoreRow]]()
     for row in rows:
         if row.protocol in AT_ONE and row.measure in class_by_measure:

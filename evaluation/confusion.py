@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, svg
+from evaluation.drawing import INK, Picture, render_svg
 from evaluation.histograms import Ints
 from evaluation.metrics import ratio
 from evaluation.panels import CHARACTER, WIDTH
-from evaluation.wording import whole
+from evaluation.wording import format_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,7 @@ def confusion_matrices(
         "of the row. Right answers are on the diagonal."
     )
     caption += " Counts were told with noise, and rounded." if noised else ""
-    return [Picture("Confusion matrices", caption, svg(size, alt, draw))]
+    return [Picture("Confusion matrices", caption, render_svg(size, alt, draw))]
 
 
 def _draw_matrix(axes: Axes, counts: Ints, names: Sequence[str], numbers: bool) -> None:
@@ -78,7 +78,7 @@ def _draw_matrix(axes: Axes, counts: Ints, names: Sequence[str], numbers: bool) 
     for i, j in np.ndindex(counts.shape):
         if numbers and counts[i, j]:
             ink = "#ffffff" if shares[i, j] > 0.5 else "#111111"
-            axes.text(j, i, whole(int(counts[i, j])), ha="center", va="center", color=ink, fontsize=8)
+            axes.text(j, i, format_whole(int(counts[i, j])), ha="center", va="center", color=ink, fontsize=8)
     axes.set_xticks(range(len(names)), names, rotation=60 if max(map(len, names)) > 4 else 0)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(length=0)

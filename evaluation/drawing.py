@@ -77,7 +77,7 @@ class Picture:
     html: str
 
 
-def svg(size: tuple[float, float], alt: str, draw: Callable[[Figure], None]) -> str:
+def render_svg(size: tuple[float, float], alt: str, draw: Callable[[Figure], None]) -> str:
     """Let `draw` fill a figure of (width, height) inches; return it as an inline `<svg>` named `alt`.
 
     Equal figures give equal text; ids differ from those of other figures, and nothing refers to another document.
@@ -99,7 +99,7 @@ def svg(size: tuple[float, float], alt: str, draw: Callable[[Figure], None]) -> 
     return _extract_svg_element(buffer.getvalue(), size, alt)
 
 
-def png(size: tuple[float, float], dpi: int, draw: Callable[[Figure], None]) -> bytes:
+def render_png(size: tuple[float, float], dpi: int, draw: Callable[[Figure], None]) -> bytes:
     """Let `draw` fill a figure of (width, height) inches; return it as a PNG."""
     import matplotlib  # slow to import
     from matplotlib.figure import Figure  # slow to import

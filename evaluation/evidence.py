@@ -12,7 +12,7 @@ from evaluation.overlap import from_tensors as from_overlaps
 from evaluation.protocols import Evidence
 
 
-def evidence_of(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *, copies: int, seed: int) -> Evidence:
+def parse_evidence(tensors: Mapping[str, Tensor], facts: Mapping[str, object], *, copies: int, seed: int) -> Evidence:
     """The evidence about a model in a reply. copies, seed: of the parametric bootstrap of noised counts; other evidence
     contains its copies.
 

@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluation.choice import direction
-from evaluation.drawing import INK, Picture, svg
+from evaluation.choice import interval_sign
+from evaluation.drawing import INK, Picture, render_svg
 from evaluation.histograms import Counts, Floats, Ints
-from evaluation.metrics import auc, roc
-from evaluation.panels import legend, line, mark, panels, rows, tall, wide
+from evaluation.metrics import auc, roc_curve
+from evaluation.panels import (
+    draw_legend,
+    line_style,
+    make_panels,
+    make_row_panels,
+    mark_style,
+    panels_size,
+    row_panels_size,
+)
 from evaluation.rows import PRIVATE, PRIVATE_MEAN, ScoreRow
 
 if TYPE_CHECKING:
@@ -38,7 +46,7 @@ class Curve:
     values: tuple[float, ...]
 
 
-def dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
+def draw_score_dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
     """Private scores with their intervals, a panel for each site; not assessable ones are hollow."""
     shown = [row for row in scores if row.measure == measure and row.protocol in (PRIVATE, PRIVATE_MEAN)]
     values = {(_panel_name(row), row.method): (row.value, row.low, row.high, row.assessable) for row in shown}
@@ -47,18 +55,20 @@ def dots(scores: Sequence[ScoreRow], measure: str) -> Picture:
 
     def draw(figure: Figure) -> None:
         for axes, y, method, (value, low, high, fine) in _list_marks(figure, values):
-            look = mark(order.index(method))
+            look = mark_style(order.index(method))
             axes.hlines(y, low, high, color=look["color"], linewidth=1.6, alpha=1 if fine else 0.45)
             axes.plot(value, y, markersize=6, markerfacecolor=look["color"] if fine else "none", **look)
         figure.supxlabel(measure, fontsize=9)
 
     caption = "Each hospital's own model on its own test patients; bars are 95 % intervals over patients, hollow marks "
     return Picture(
-        measure, caption + f"have too few patients. {SCALES}", svg(tall(*_groups_and_methods(values)), alt, draw)
+        measure,
+        caption + f"have too few patients. {SCALES}",
+        render_svg(row_panels_size(*_groups_and_methods(values)), alt, draw),
     )
 
 
-def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Picture:
+def draw_gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Picture:
     """Gains over the reference method with their intervals, a panel for each site; not assessable ones are pale."""
     shown = [
         r for r in scores if r.measure == measure and r.protocol in (PRIVATE, PRIVATE_MEAN) and r.method != reference
@@ -69,8 +79,8 @@ def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Pictu
 
     def draw(figure: Figure) -> None:
         for axes, y, method, (value, low, high, fine) in _list_marks(figure, values):
-            decided = fine and direction(low, high) != 0
-            colour = mark(order.index(method))["color"] if decided else GREY
+            decided = fine and interval_sign(low, high) != 0
+            colour = mark_style(order.index(method))["color"] if decided else GREY
             axes.barh(y, value, height=0.7, color=colour, alpha=0.9 if fine else 0.35, linewidth=0)
             axes.hlines(y, low, high, color=INK, linewidth=1.0)
             axes.axvline(0, color=INK, linewidth=0.9)
@@ -81,10 +91,12 @@ def gain_bars(scores: Sequence[ScoreRow], measure: str, reference: str) -> Pictu
         f"chance alone would rarely make. Grey bars: the interval contains 0, so the method is not distinguishable "
         f"from {reference}. Pale bars have too few patients. {SCALES}"
     )
-    return Picture(f"Gain over {reference}", caption, svg(tall(*_groups_and_methods(values)), alt, draw))
+    return Picture(
+        f"Gain over {reference}", caption, render_svg(row_panels_size(*_groups_and_methods(values)), alt, draw)
+    )
 
 
-def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str] = (), part: str = "") -> Picture:
+def draw_roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str] = (), part: str = "") -> Picture:
     """ROC curves, a panel per site and a line per method.
 
     Args:
@@ -100,10 +112,10 @@ def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str]
     alt = "ROC curves by hospital. Areas under the curve: " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
-        for axes, (site, lines) in panels(figure, scores, share_y=True):
+        for axes, (site, lines) in make_panels(figure, scores, share_y=True):
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
             for method, counts in lines.items():
-                axes.plot(*_bend_points(*roc(counts)), **looks[method])
+                axes.plot(*_bend_points(*roc_curve(counts)), **looks[method])
             if not any(math.isfinite(area) for area in areas[site].values()):
                 axes.text(0.5, 0.5, "no curve:\none class only", ha="center", va="center")
             axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
@@ -111,13 +123,13 @@ def roc_curves(scores: Mapping[str, Mapping[str, Ints]], *, order: Sequence[str]
             axes.set_title(site)
             axes.set_xlabel("false positive rate")
         figure.axes[0].set_ylabel("true positive rate")
-        legend(figure, looks)
+        draw_legend(figure, looks)
 
     caption = "Each hospital's own model on its own test patients, from histograms of predicted probability."
-    return Picture(f"ROC curves{part}", caption, svg(wide(len(scores), list(looks)), alt, draw))
+    return Picture(f"ROC curves{part}", caption, render_svg(panels_size(len(scores), list(looks)), alt, draw))
 
 
-def roc_by_class(
+def draw_roc_by_class(
     counts: Mapping[str, Counts], names: Sequence[str], *, order: Sequence[str] = (), part: str = ""
 ) -> Picture:
     """ROC curves of one site's models, a panel per class against the rest and a line per method.
@@ -128,12 +140,12 @@ def roc_by_class(
         order, part: as above.
     """
     shown = {name: {m: model_counts.scores[0, c] for m, model_counts in counts.items()} for c, name in enumerate(names)}
-    picture = roc_curves(shown, order=order, part=part)
+    picture = draw_roc_curves(shown, order=order, part=part)
     caption = "Each class against the rest, on the hospital's own test patients, from histograms of probability."
     return Picture(picture.title, caption, picture.html.replace("ROC curves by hospital", "ROC curves by class"))
 
 
-def learning_curves(
+def draw_learning_curves(
     curves: Mapping[str, Mapping[str, Curve]],
     *,
     value: str = "validation loss",
@@ -151,7 +163,7 @@ def learning_curves(
         )
         for site, lines in curves.items()
     ]
-    tops = {site: top_of(lines) for site, lines in curves.items()}
+    tops = {site: panel_top(lines) for site, lines in curves.items()}
     cut = {site: cut_off(lines, tops[site]) for site, lines in curves.items()}
     words += [
         f"{site}: {m} reaches {_format_value(v)}, above the scale"
@@ -161,7 +173,7 @@ def learning_curves(
     alt = f"{value.capitalize()} by round and hospital. Last values: " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
-        for axes, (site, lines) in panels(figure, curves, share_y=False):
+        for axes, (site, lines) in make_panels(figure, curves, share_y=False):
             top = tops[site]
             for method, curve in lines.items():
                 marker = "." if len(curve.rounds) == 1 else ""
@@ -177,17 +189,17 @@ def learning_curves(
             axes.set_xlabel("round")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         figure.axes[0].set_ylabel(value)
-        legend(figure, looks)
+        draw_legend(figure, looks)
 
     caption = f"{value.capitalize()} on each hospital's validation patients, of the model that it would use."
     if cut_texts := [
         f"{m} at {site} {_format_value(v)}" for site, cut_lines in cut.items() for m, v in cut_lines.items()
     ]:
         caption += f" Triangles: above the scale, which follows the other methods; highest: {', '.join(cut_texts)}."
-    return Picture(f"Learning curves{part}", caption, svg(wide(len(curves), list(looks)), alt, draw))
+    return Picture(f"Learning curves{part}", caption, render_svg(panels_size(len(curves), list(looks)), alt, draw))
 
 
-def top_of(lines: Mapping[str, Curve]) -> float:
+def panel_top(lines: Mapping[str, Curve]) -> float:
     """Upper end of a panel's scale: the highest value of the lines whose maximum is at most `SPIKE` times the lower
     median of all maxima, so that one method with large values does not flatten the others. Infinity: nothing is cut
     off.
@@ -204,7 +216,7 @@ def cut_off(lines: Mapping[str, Curve], top: float) -> dict[str, float]:
     return {method: max(c.values) for method, c in lines.items() if c.values and max(c.values) > top}
 
 
-def note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str] = ()) -> Picture:
+def draw_note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str] = ()) -> Picture:
     """Notes of methods at a site, by round: a panel for each (method, note). order: as above."""
     from matplotlib.ticker import MaxNLocator  # slow to import
 
@@ -217,7 +229,7 @@ def note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str]
     shown = {f"{method}\n{note}": (method, curve) for (method, note), curve in curves.items()}
 
     def draw(figure: Figure) -> None:
-        for axes, (title, (method, curve)) in panels(figure, shown, share_y=False):
+        for axes, (title, (method, curve)) in make_panels(figure, shown, share_y=False):
             axes.plot(curve.rounds, curve.values, **looks[method], marker="." if len(curve.rounds) == 1 else "")
             axes.grid(axis="y")
             axes.set_title(title)
@@ -229,7 +241,9 @@ def note_curves(curves: Mapping[tuple[str, str], Curve], *, order: Sequence[str]
         "Averages over a round's steps, or the value after the last one, in rounds that this hospital took part in."
     )
     return Picture(
-        "Notes by round", caption, svg((wide(len(shown), ())[0], 2.1 * math.ceil(len(shown) / 4)), alt, draw)
+        "Notes by round",
+        caption,
+        render_svg((panels_size(len(shown), ())[0], 2.1 * math.ceil(len(shown) / 4)), alt, draw),
     )
 
 
@@ -270,7 +284,7 @@ def _groups_and_methods(values: Values) -> tuple[list[str], list[str]]:
 def _list_marks(figure: Figure, values: Values) -> Iterator[tuple[Axes, int, str, tuple[float, float, float, bool]]]:
     """(panel, row, method, value) of everything to draw: a panel for each group, a row for each method."""
     groups, methods = _groups_and_methods(values)
-    drawn = dict(zip(groups, rows(figure, groups, methods), strict=True)) if groups else {}
+    drawn = dict(zip(groups, make_row_panels(figure, groups, methods), strict=True)) if groups else {}
     for (group, method), value in values.items():
         yield drawn[group], methods.index(method), method, value
 
@@ -279,7 +293,7 @@ def _line_styles(shown: Mapping[str, Mapping[str, object]], order: Sequence[str]
     """The line style of every method that is shown."""
     methods = {method for lines in shown.values() for method in lines}
     everything = dict.fromkeys([*order, *(method for lines in shown.values() for method in lines)])
-    return {method: line(place) for place, method in enumerate(everything) if method in methods}
+    return {method: line_style(place) for place, method in enumerate(everything) if method in methods}
 
 
 def _bend_points(fpr: Floats, tpr: Floats) -> tuple[Floats, Floats]:

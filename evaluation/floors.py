@@ -19,12 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from evaluation.histograms import ODDS, Counts
 from evaluation.overlap import Overlaps
-from evaluation.protocols import Evidence, Table, home
+from evaluation.protocols import Evidence, Table, own_model_table
 from evaluation.rows import FLOORS, MAJORITY, MEAN_MASK, ScoreRow
 from evaluation.scale import cell_of
 
 
-def majority(counts: Counts) -> Counts:
+def majority_baseline(counts: Counts) -> Counts:
     """The same images, all with the sample's share of each class as score and its most common class as prediction.
 
     The bootstrap copies keep the sample's shares: the prediction does not change with the drawn patients.
@@ -58,12 +58,12 @@ def mean_mask(masks: ArrayLike, classes: int) -> NDArray[np.int64]:
     return np.asarray(shares.argmax(axis=0), dtype=np.int64)  # argmax takes the first of equals: half is background
 
 
-def unfloored(rows: Iterable[ScoreRow]) -> list[ScoreRow]:
+def drop_floors(rows: Iterable[ScoreRow]) -> list[ScoreRow]:
     """The rows of methods, without baselines."""
     return [row for row in rows if row.method not in FLOORS]
 
 
-def with_floor(tables: Mapping[str, Table], masks: Mapping[str, Overlaps] | None = None) -> dict[str, Table]:
+def add_floor(tables: Mapping[str, Table], masks: Mapping[str, Overlaps] | None = None) -> dict[str, Table]:
     """The tables of all methods, and the baseline at every site whose own model of a method was scored there.
 
     masks: the mean mask's overlaps, by site, if methods segment.
@@ -71,6 +71,8 @@ def with_floor(tables: Mapping[str, Table], masks: Mapping[str, Overlaps] | None
     baseline: dict[tuple[str, str], Evidence] = {(site, site): overlaps for site, overlaps in (masks or {}).items()}
     name = MEAN_MASK if baseline else MAJORITY
     for table in tables.values():
-        counted_pairs = ((pair, evidence) for pair, evidence in home(table).items() if isinstance(evidence, Counts))
-        baseline.update({pair: majority(evidence) for pair, evidence in counted_pairs if pair[0] == pair[1]})
+        counted_pairs = (
+            (pair, evidence) for pair, evidence in own_model_table(table).items() if isinstance(evidence, Counts)
+        )
+        baseline.update({pair: majority_baseline(evidence) for pair, evidence in counted_pairs if pair[0] == pair[1]})
     return {**tables, name: baseline} if baseline else dict(tables)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evaluation.drawing import COLOURS, INK, Picture, svg
-from evaluation.panels import rows, tall
+from evaluation.drawing import COLOURS, INK, Picture, render_svg
+from evaluation.panels import make_row_panels, row_panels_size
 from evaluation.rows import ScoreRow
-from evaluation.wording import number
+from evaluation.wording import format_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HIDING = "#8c8c8c"
 
 
-def forest(
+def draw_forest_plot(
     scores: Mapping[str, Mapping[str, ScoreRow]],
     names: Sequence[str],
     over: Sequence[str],
@@ -43,7 +43,7 @@ def forest(
     alt = f"{measure} by hospital, the worst first. {'; '.join(words)}."
 
     def draw(figure: Figure) -> None:
-        for axes, model_rows in zip(rows(figure, list(scores), row_names), scores.values(), strict=True):
+        for axes, model_rows in zip(make_row_panels(figure, list(scores), row_names), scores.values(), strict=True):
             if over:
                 axes.axhline(len(names) - 0.5, color=INK, linewidth=0.6, alpha=0.5)
             if least is not None:
@@ -67,11 +67,13 @@ def forest(
         "Grey, below the line: what hides the worst hospital."
     )
     caption += "" if least is None else f" Dashed: {least:g}, which every hospital should reach."
-    return Picture(f"{measure} by hospital, worst first", caption, svg(tall(list(scores), row_names), alt, draw))
+    return Picture(
+        f"{measure} by hospital, worst first", caption, render_svg(row_panels_size(list(scores), row_names), alt, draw)
+    )
 
 
 def _format_score(row: ScoreRow | None) -> str:
     """A score with its interval; "no score" where there is no row."""
     if row is None:
         return "no score"
-    return f"{number(row.value)} ({number(row.low)} to {number(row.high)})"
+    return f"{format_number(row.value)} ({format_number(row.low)} to {format_number(row.high)})"

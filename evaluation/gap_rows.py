@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from evaluation.metrics import Measure
 from evaluation.oracle_gap import share_in_copies
-from evaluation.protocols import STANDARD, Limits, Score, Table, gain, home
+from evaluation.protocols import STANDARD, Limits, Score, Table, compute_gain, own_model_table
 from evaluation.rows import GapRow
-from evaluation.scoring import common_sites, scores
+from evaluation.scoring import compute_scores, select_common_sites
 
 
 class Compared(NamedTuple):
@@ -43,12 +43,17 @@ def _line_gap_rows(
     label: str, comparison: Compared, tables: Mapping[str, Table], measure: Measure, limits: Limits
 ) -> Iterator[GapRow]:
     """The gap rows of one line, one for each protocol and set of hospitals."""
-    common_tables = common_sites([home(tables[name]) for name in (label, comparison.untranslated, comparison.oracle)])
+    common_tables = select_common_sites(
+        [own_model_table(tables[name]) for name in (label, comparison.untranslated, comparison.oracle)]
+    )
     if not common_tables[0]:
         return
     ours, raw, best = (dict(_scores_by_key(table, measure, limits)) for table in common_tables)
     for key, score in ours.items():
-        gained, gap = gain(score, raw[key], measure, limits=limits), gain(best[key], raw[key], measure, limits=limits)
+        gained, gap = (
+            compute_gain(score, raw[key], measure, limits=limits),
+            compute_gain(best[key], raw[key], measure, limits=limits),
+        )
         share, why = share_in_copies(gained.copies, gap.copies, limits.level)
         yield GapRow(
             label,
@@ -73,4 +78,6 @@ def _scores_by_key(
 ) -> Iterator[tuple[tuple[str, tuple[str, ...]], Score]]:
     """Scores of hospitals' own models on their own patients."""
     private_table = {pair: evidence for pair, evidence in table.items() if pair[0] == pair[1]}
-    return (((protocol, score.sites), score) for protocol, score in scores(private_table, measure, limits=limits))
+    return (
+        ((protocol, score.sites), score) for protocol, score in compute_scores(private_table, measure, limits=limits)
+    )

@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluation.choice import direction
+from evaluation.choice import interval_sign
 from evaluation.rows import AT_ONE, PRIVATE, GapRow, ScoreRow
 
 
-def by_column(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
+def rows_by_column(rows: Sequence[ScoreRow]) -> dict[tuple[str, str, str], ScoreRow]:
     """(measure, method, column) -> row; a column is a test site, or "/" and a protocol over sites."""
-    return {(r.measure, r.method, column_of(r)): r for r in rows}
+    return {(r.measure, r.method, column_name(r)): r for r in rows}
 
 
 @dataclass(frozen=True)
-class Held:
+class ColumnPatients:
     """The test patients of a column, over all methods that have a score there: each number is given as the smallest and
     the largest over methods. masks: the scores are of masks. assessable: at least one score is.
     """
@@ -29,13 +29,13 @@ class Held:
     assessable: bool
 
 
-def held(rows: Sequence[ScoreRow]) -> dict[tuple[str, str], Held]:
+def column_patients(rows: Sequence[ScoreRow]) -> dict[tuple[str, str], ColumnPatients]:
     """(measure, column) -> its test patients, whichever methods were scored there."""
     groups: dict[tuple[str, str], list[ScoreRow]] = {}
     for row in rows:
-        groups.setdefault((row.measure, column_of(row)), []).append(row)
+        groups.setdefault((row.measure, column_name(row)), []).append(row)
     return {
-        key: Held(
+        key: ColumnPatients(
             _min_and_max([row.patients for row in group]),
             _min_and_max([row.positives for row in group]),
             _min_and_max([row.negatives for row in group]),
@@ -54,20 +54,20 @@ def _min_and_max(values: Sequence[int]) -> tuple[int, int]:
 
 def weak_columns(rows: Sequence[ScoreRow]) -> set[str]:
     """Columns of the grid in which no score is assessable."""
-    columns = {column_of(row) for row in rows}
-    return columns - {column_of(row) for row in rows if row.assessable}
+    columns = {column_name(row) for row in rows}
+    return columns - {column_name(row) for row in rows if row.assessable}
 
 
-def decided(rows: Sequence[ScoreRow], measure: str) -> dict[str, tuple[int, int, int]]:
+def count_decided_gains(rows: Sequence[ScoreRow], measure: str) -> dict[str, tuple[int, int, int]]:
     """Method -> number of hospitals with a gain whose interval lies above 0, below 0, and of all with a gain."""
     gains: dict[str, list[int]] = {}
     for row in rows:
         if row.protocol == PRIVATE and row.measure == measure and math.isfinite(row.gain):
-            gains.setdefault(row.method, []).append(direction(row.gain_low, row.gain_high))
+            gains.setdefault(row.method, []).append(interval_sign(row.gain_low, row.gain_high))
     return {m: (signs.count(1), signs.count(-1), len(signs)) for m, signs in gains.items()}
 
 
-def column_of(row: ScoreRow | GapRow) -> str:
+def column_name(row: ScoreRow | GapRow) -> str:
     """The column of a row in a table: a test site, or "/" and a protocol over sites."""
     return row.sites[0] if row.protocol in AT_ONE else f"/{row.protocol}"
 

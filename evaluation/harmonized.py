@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from evaluation.harmony import Harmony
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, GapRow, ScoreRow
-from evaluation.wording import hundredths, signed
+from evaluation.wording import format_hundredths, format_signed
 
 REMEDY = (
     "What helps: a translator that no patient shapes (harmonize.translate: randomized), other images to imitate "
@@ -20,7 +20,7 @@ REMEDY = (
 )
 
 
-def harmonized(
+def describe_harmonization(
     harmony: Harmony | None,
     shares: Sequence[GapRow],
     spaces: Mapping[str, str],
@@ -37,7 +37,7 @@ def harmonized(
     )
 
 
-def whole(shares: Sequence[GapRow]) -> list[GapRow]:
+def select_overall_rows(shares: Sequence[GapRow]) -> list[GapRow]:
     """The rows over all hospitals, or of the only one: the mean if there is one."""
     protocols = {row.protocol for row in shares}
     protocol = next((name for name in (PRIVATE_MEAN, OVERALL, PRIVATE) if name in protocols), "")
@@ -46,13 +46,13 @@ def whole(shares: Sequence[GapRow]) -> list[GapRow]:
 
 def _describe_worth(shares: Sequence[GapRow]) -> Iterator[str]:
     """One sentence for each untranslated line: the oracle gap over it, and the shares or gains of its lines."""
-    rows = whole(shares)
+    rows = select_overall_rows(shares)
     for raw in dict.fromkeys(row.untranslated for row in rows):
         line_rows = [row for row in rows if row.untranslated == raw]
         first = line_rows[0]
         gap = _format_gain(first.gap, first.gap_low, first.gap_high)
         opening = f"The same patients on one scanner ({first.oracle}) would gain {gap} {first.measure} over {raw}"
-        closed = [f"{row.method} {told(row)}" for row in line_rows if not row.why]
+        closed = [f"{row.method} {format_share(row)}" for row in line_rows if not row.why]
         if closed:
             yield f"{opening}. Of this gap are closed: {'; '.join(closed)}."
         else:
@@ -62,16 +62,16 @@ def _describe_worth(shares: Sequence[GapRow]) -> Iterator[str]:
             yield f"{opening}; {first.why}, so no share of it can be told. Gains over {raw}: {gains}."
 
 
-def told(row: GapRow) -> str:
+def format_share(row: GapRow) -> str:
     """A share with its interval."""
     if row.why:
         return "not known"
-    return f"{hundredths(row.share)} ({hundredths(row.share_low)} to {hundredths(row.share_high)})"
+    return f"{format_hundredths(row.share)} ({format_hundredths(row.share_low)} to {format_hundredths(row.share_high)})"
 
 
 def _format_gain(value: float, low: float, high: float) -> str:
     """A gain with its interval."""
-    return f"{signed(value)} ({signed(low)} to {signed(high)})"
+    return f"{format_signed(value)} ({format_signed(low)} to {format_signed(high)})"
 
 
 def _describe_outside_gains(outside: Sequence[ScoreRow], untreated: str) -> Iterator[str]:

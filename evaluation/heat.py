@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, svg
+from evaluation.drawing import INK, Picture, render_svg
 from evaluation.histograms import Floats
 from evaluation.panels import CHARACTER, WIDTH
-from evaluation.wording import number
+from evaluation.wording import format_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,9 +28,11 @@ PALE = 0.05  # least half-width of the colour scale, so that small changes look 
 TICKS = 20  # labels along an axis
 
 
-def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, measure: str, method: str) -> Picture:
+def draw_cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, measure: str, method: str) -> Picture:
     """Heat map of `protocols.score_matrix`: the model of each site (rows) on the patients of each site (columns)."""
-    parts = [f"{m} on {t} {number(float(values[i, j]))}" for i, m in enumerate(models) for j, t in enumerate(tests)]
+    parts = [
+        f"{m} on {t} {format_number(float(values[i, j]))}" for i, m in enumerate(models) for j, t in enumerate(tests)
+    ]
     alt = f"{measure} of {method}: " + "; ".join(parts) + "."
     low, high = (0.5, 1.0) if np.isnan(values).all() or np.nanmin(values) >= 0.5 else (float(np.nanmin(values)), 1.0)
 
@@ -39,50 +41,53 @@ def cross_site(models: Sequence[str], tests: Sequence[str], values: Floats, meas
         axes.set(xlabel="tested on the patients of", ylabel="model of")
 
     caption = "The diagonal is private testing; a column shows which hospitals' models suit these patients."
-    return Picture(f"Cross-site generalization: {method}", caption, svg(_figure_size(models, tests), alt, draw))
+    return Picture(f"Cross-site generalization: {method}", caption, render_svg(_figure_size(models, tests), alt, draw))
 
 
-def between_sites(sites: Sequence[str], values: Floats, name: str, method: str) -> Picture:
+def draw_site_matrix(sites: Sequence[str], values: Floats, name: str, method: str) -> Picture:
     """A matrix (K, K) of the coordinator after the last round: what each site (row) takes from each site (column)."""
     parts = [
-        f"{site} from {other} {number(float(value))}"
+        f"{site} from {other} {format_number(float(value))}"
         for site, row in zip(sites, values, strict=True)
         for other, value in zip(sites, row, strict=True)
     ]
     alt = f"{name} of {method} between hospitals: " + "; ".join(parts) + "."
 
     def draw(figure: Figure) -> None:
-        axes = _draw_cells(figure, sites, sites, values, _range(values), name)
+        axes = _draw_cells(figure, sites, sites, values, _colour_limits(values), name)
         axes.set(xlabel="takes from", ylabel="hospital")
 
     caption = (
         "How much each hospital (row) takes from each (column), as the coordinator knows it after the last round. "
         "Notes that hospitals do not send, as APPLE's relationships, are on their own pages only."
     )
-    return Picture(f"{method}: {name} between hospitals", caption, svg(_figure_size(sites, sites), alt, draw))
+    return Picture(f"{method}: {name} between hospitals", caption, render_svg(_figure_size(sites, sites), alt, draw))
 
 
-def over_rounds(sites: Sequence[str], rounds: Sequence[int], values: Floats, name: str, method: str) -> Picture:
+def draw_round_matrix(sites: Sequence[str], rounds: Sequence[int], values: Floats, name: str, method: str) -> Picture:
     """A site's notes about each site (row) in each round (column); NaN = no note."""
-    last = [f"{site} {number(float(values[i, -1]))}" for i, site in enumerate(sites)]
-    first = [f"{site} {number(float(values[i, 0]))}" for i, site in enumerate(sites)]
+    last = [f"{site} {format_number(float(values[i, -1]))}" for i, site in enumerate(sites)]
+    first = [f"{site} {format_number(float(values[i, 0]))}" for i, site in enumerate(sites)]
     alt = f"{name} of {method} by hospital and round. Round {rounds[0]}: {', '.join(first)}. "
     alt += f"Round {rounds[-1]}: {', '.join(last)}."
 
     def draw(figure: Figure) -> None:
-        axes = _draw_cells(figure, sites, [str(round_) for round_ in rounds], values, _range(values), name)
+        axes = _draw_cells(figure, sites, [str(round_) for round_ in rounds], values, _colour_limits(values), name)
         axes.set_xlabel("round")
 
     caption = f"{name} that this hospital gives each hospital, itself among them, after each round."
-    return Picture(f"{method}: {name} by round", caption, svg(_figure_size(sites, rounds), alt, draw))
+    return Picture(f"{method}: {name} by round", caption, render_svg(_figure_size(sites, rounds), alt, draw))
 
 
-def mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, spread: Floats, label: str) -> Picture:
+def draw_mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, spread: Floats, label: str) -> Picture:
     """Mean coefficient of each model (column) in each layer (row) of a routed network, and its standard deviation over
     images: both (L, K + 1).
     """
-    start, models = 1 / len(experts), [f"{name} {number(float(v))}" for name, v in zip(experts, values[0], strict=True)]
-    means = ", ".join(f"{name} {number(float(v))}" for name, v in zip(experts, values.mean(axis=0), strict=True))
+    start, models = (
+        1 / len(experts),
+        [f"{name} {format_number(float(v))}" for name, v in zip(experts, values[0], strict=True)],
+    )
+    means = ", ".join(f"{name} {format_number(float(v))}" for name, v in zip(experts, values.mean(axis=0), strict=True))
     alt = f"Coefficients of {label}, mean over layers: {means}. In {layers[0]}: {', '.join(models)}."
     reach = max(PALE, float(np.abs(values - start).max()))
 
@@ -96,7 +101,9 @@ def mixture(layers: Sequence[str], experts: Sequence[str], values: Floats, sprea
         f"1/{len(experts)}, the start; coefficients are between 0 and 1 and need not sum to 1. Between images "
         f"they have a standard deviation of at most {float(spread.max()):.2g}."
     )
-    return Picture(f"{label}: how models are mixed", caption, svg(_figure_size(layers, experts, LOW_ROW), alt, draw))
+    return Picture(
+        f"{label}: how models are mixed", caption, render_svg(_figure_size(layers, experts, LOW_ROW), alt, draw)
+    )
 
 
 def _draw_cells(
@@ -122,7 +129,7 @@ def _draw_cells(
             red, green, blue, _ = painted(image.norm(values[i, j]))
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
             ink = INK if math.isnan(values[i, j]) else "#ffffff" if dark else "#111111"
-            axes.text(j, i, number(float(values[i, j])), ha="center", va="center", color=ink)
+            axes.text(j, i, format_number(float(values[i, j])), ha="center", va="center", color=ink)
     step = 1 if not columns[0].isdigit() else math.ceil(len(columns) / TICKS)
     crowded = max(map(len, columns)) * CHARACTER > _cell_width(rows, columns) * step
     axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=60 if crowded else 0)
@@ -132,7 +139,7 @@ def _draw_cells(
     return axes
 
 
-def _range(values: Floats) -> tuple[float, float]:
+def _colour_limits(values: Floats) -> tuple[float, float]:
     """From 0 to the largest value; symmetric around 0 if there are negative values."""
     finite = values[np.isfinite(values)]
     top = float(np.abs(finite).max()) if finite.size and finite.any() else 1.0

@@ -72,7 +72,7 @@ class Counts:
         return int(self.confusion.shape[-1])
 
 
-def count(
+def count_scores(
     labels: ArrayLike,
     probabilities: ArrayLike,
     patients: ArrayLike,
@@ -102,7 +102,7 @@ def count(
     if wrong := complaints(y, p, who, copies, bins):
         raise ValueError("cannot count scores: " + "; ".join(wrong))
     distinct, patient = np.unique(who.astype(np.int64), return_inverse=True)
-    weights = np.vstack([np.ones((1, len(distinct)), np.int64), draws(distinct, copies, seed, site)])
+    weights = np.vstack([np.ones((1, len(distinct)), np.int64), draw_patient_weights(distinct, copies, seed, site)])
     classes = p.shape[1]
     shown = [1] if classes == 2 else list(range(classes))
     bin_ = np.minimum((p[:, shown] * bins).astype(np.int64), bins - 1)
@@ -119,7 +119,7 @@ def count(
     )
 
 
-def add(counts: Sequence[Counts]) -> Counts:
+def pool_counts(counts: Sequence[Counts]) -> Counts:
     """Pool sites: samples and copies are summed pairwise, so a pooled copy draws patients within each site.
     If some counts are noised, and so on the scale of the odds, the other counts are converted to it.
 
@@ -127,7 +127,7 @@ def add(counts: Sequence[Counts]) -> Counts:
         ValueError: there is nothing to pool, or the counts differ in copies, classes or bins.
     """
     if any(c.scale == ODDS for c in counts):
-        counts = [on_odds(c) for c in counts]
+        counts = [convert_to_odds(c) for c in counts]
     shapes = {(c.scores.shape, c.confusion.shape) for c in counts}
     if len(shapes) != 1:
         shapes_text = ", ".join(f"scores {a} with confusion {b}" for a, b in sorted(shapes)) or "none"
@@ -190,7 +190,7 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> Counts:
     return counts
 
 
-def on_odds(counts: Counts) -> Counts:
+def convert_to_odds(counts: Counts) -> Counts:
     """The same counts on the scale of the odds, each bin at its centre."""
     if counts.scale == ODDS:
         return counts
@@ -201,7 +201,7 @@ def on_odds(counts: Counts) -> Counts:
     return replace(counts, scores=moved, scale=ODDS)
 
 
-def draws(patients: Ints, copies: int, seed: int, site: str) -> Ints:
+def draw_patient_weights(patients: Ints, copies: int, seed: int, site: str) -> Ints:
     """(copies, P): how often each patient, in ascending order, is in each copy."""
     name = hashlib.blake2b(patients.astype("<i8").tobytes() + site.encode(), digest_size=16).digest()
     generator = np.random.default_rng([abs(seed), int(seed < 0), int.from_bytes(name, "little")])

@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     middle: Floats
 
 
-def layout(density: Floats, edges: Ints) -> Layout:
+def compute_layout(density: Floats, edges: Ints) -> Layout:
     """The layout for a density (CELLS,) and the edges of its bins (bins - 1,)."""
     from scipy.special import ndtri  # slow to import
 
@@ -44,16 +44,16 @@ def layout(density: Floats, edges: Ints) -> Layout:
     return Layout(filled, starts, normal, middle)
 
 
-def laid_out(pairs: Floats, row: Layout) -> Floats:
+def spread_over_cells(pairs: Floats, row: Layout) -> Floats:
     """Spread patients (..., 2, bins) of (other, this) class over cells (..., 2, CELLS); the sum of each bin stays."""
     sizes = np.diff(np.append(row.starts, CELLS))
-    lean = SIGN * slope(pairs)[..., None, None] * (row.normal - np.repeat(row.middle, sizes))
+    lean = SIGN * compute_slope(pairs)[..., None, None] * (row.normal - np.repeat(row.middle, sizes))
     weight = row.density * np.exp(np.clip(lean, -30, 30))
     inside = np.add.reduceat(weight, row.starts, axis=-1)
     return np.asarray(weight * np.repeat(pairs / inside, sizes, axis=-1), dtype=np.float64)
 
 
-def slope(pairs: Floats) -> Floats:
+def compute_slope(pairs: Floats) -> Floats:
     """(...,): how fast the log odds of this class rise on the normal score of all, where two normal classes with equal
     variance have the AUC of the bins.
     """

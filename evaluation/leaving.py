@@ -45,16 +45,19 @@ class Total:
     epsilons: tuple[str, ...]
 
 
-def spent(statement: Statement) -> str:
+def describe_spent_loss(statement: Statement) -> str:
     """The privacy loss of one patient of a hospital, in one line."""
     if math.isinf(statement.epsilon):
         return UNBOUNDED
     return f"{loss(statement.epsilon)} at δ = {statement.delta:g}"
 
 
-def totals(left: Sequence[Left], statements: Sequence[Statement]) -> list[Total]:
+def compute_totals(left: Sequence[Left], statements: Sequence[Statement]) -> list[Total]:
     """The total of each hospital, in order of appearance."""
-    spent_by_site, by_site = {statement.site: (spent(statement),) for statement in statements}, _group_by_site(left)
+    spent_by_site, by_site = (
+        {statement.site: (describe_spent_loss(statement),) for statement in statements},
+        _group_by_site(left),
+    )
     return [
         Total(
             site,
@@ -83,7 +86,7 @@ class OfPatients(NamedTuple):
     sites: tuple[str, ...]
 
 
-def of_patients(left: Iterable[Left]) -> tuple[OfPatients, ...]:
+def list_patient_records(left: Iterable[Left]) -> tuple[OfPatients, ...]:
     """Patients' own data that left, by request. Read from the ledgers' entries, because the settings of this run would
     not show what an earlier run released.
     """
@@ -103,7 +106,7 @@ class Departure:
     said: tuple[str, ...]
 
 
-def departures(left: Sequence[Left], statements: Sequence[Statement], words: Words) -> tuple[Departure, ...]:
+def describe_departures(left: Sequence[Left], statements: Sequence[Statement], words: Words) -> tuple[Departure, ...]:
     """What left, for groups of hospitals with equal sentences, in order of appearance."""
     statement_by_site, sites_by_text = (
         {statement.site: statement for statement in statements},
@@ -122,7 +125,7 @@ def departures(left: Sequence[Left], statements: Sequence[Statement], words: Wor
 
 def _describe_content(entries: Sequence[Left], words: Words) -> str:
     """What the entries contain, in a sentence."""
-    patients = of_patients(entries)
+    patients = list_patient_records(entries)
     kinds = list(dict.fromkeys(entry.brief for entry in entries if entry.brief and entry.records != "left"))
     kinds += [record.what.replace("examples", words.examples) for record in patients if record.records == "left"]
     if not entries:
@@ -136,7 +139,7 @@ def _describe_epsilon(statement: Statement | None, entries: Sequence[Left]) -> s
     """The privacy loss of the entries in a few words."""
     if not entries:
         return "nothing left"
-    return UNBOUNDED if statement is None else spent(statement)
+    return UNBOUNDED if statement is None else describe_spent_loss(statement)
 
 
 def _describe_guarantee(statement: Statement | None) -> tuple[str, ...]:

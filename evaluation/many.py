@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from evaluation.choice import primary
+from evaluation.choice import primary_measure
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
 from evaluation.wording import READABLE
 
@@ -14,7 +14,7 @@ SHOWN = 9
 """Hospitals that figures show where there are more than `READABLE`."""
 
 
-def ranked(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
+def rank_hospitals(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     """All hospitals with scores of their own, from the lowest to the highest mean over methods of the measure that
     compares models; first those without a value, then those that are not assessable. Baselines that see no image are
     left out of the mean: they show how many patients are positive, not how well a hospital is served.
@@ -34,11 +34,11 @@ def ranked(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     return tuple(sorted(rows_by_site, key=place))
 
 
-def in_figures(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
+def select_figure_sites(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     """The hospitals that figures show, from the lowest to the highest: all where they can be read, or else `SHOWN` at
     equal distances in rank, with the lowest and the highest that have a value.
     """
-    order = ranked(rows)
+    order = rank_hospitals(rows)
     if len(order) <= READABLE:
         return order
     valued = {row.sites[0] for row in _private_rows(rows) if math.isfinite(row.value) and row.method not in FLOORS}
@@ -49,16 +49,16 @@ def in_figures(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
 
 def _private_rows(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
     """Scores of one hospital each, by the measure that compares models."""
-    measure = primary(rows)
+    measure = primary_measure(rows)
     return [row for row in rows if row.protocol == PRIVATE and row.measure == measure]
 
 
-def beyond_figures(rows: Sequence[ScoreRow]) -> str:
+def describe_figure_choice(rows: Sequence[ScoreRow]) -> str:
     """A sentence on how many hospitals a figure shows, and which; empty if it shows all."""
-    order, shown = ranked(rows), in_figures(rows)
+    order, shown = rank_hospitals(rows), select_figure_sites(rows)
     if len(shown) == len(order):
         return ""
     return (
         f" {len(shown)} of {len(order)} hospitals with scores, at equal steps from the lowest to the highest "
-        f"{primary(rows)} (mean over methods, without baselines): {', '.join(shown)}. The tables have all."
+        f"{primary_measure(rows)} (mean over methods, without baselines): {', '.join(shown)}. The tables have all."
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.drawing import INK, Picture, svg
-from evaluation.panels import mark
+from evaluation.drawing import INK, Picture, render_svg
+from evaluation.panels import mark_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ def point_map(real: Points, made: Points, *, title: str) -> Picture:
     """
     alt = f"{len(real)} real and {len(made)} synthetic images as points; where the clouds overlap, they look alike"
     caption = f"{READ} Where the clouds overlap, synthetic and real images have similar features."
-    return Picture(title, caption, scattered({"real": real, "synthetic": made}, alt))
+    return Picture(title, caption, draw_scatter({"real": real, "synthetic": made}, alt))
 
 
 def shared_map(groups: Mapping[str, Points], *, title: str) -> Picture:
@@ -40,7 +40,7 @@ def shared_map(groups: Mapping[str, Points], *, title: str) -> Picture:
         f"{READ} No hospital's own images are among them: these stay there, and its own page shows them. Shared images "
         "far from all public ones have what the prior does not draw; such as lie in one heap are hardly different."
     )
-    return Picture(title, caption, scattered(groups, _describe_groups(groups)))
+    return Picture(title, caption, draw_scatter(groups, _describe_groups(groups)))
 
 
 def space_map(groups: Mapping[str, Points], *, title: str) -> Picture:
@@ -50,7 +50,7 @@ def space_map(groups: Mapping[str, Points], *, title: str) -> Picture:
         ValueError: points have another shape.
     """
     caption = f"{READ} A translation that works moves this hospital's images among the shared ones."
-    return Picture(title, caption, scattered(groups, _describe_groups(groups)))
+    return Picture(title, caption, draw_scatter(groups, _describe_groups(groups)))
 
 
 def _describe_groups(groups: Mapping[str, Points]) -> str:
@@ -58,7 +58,7 @@ def _describe_groups(groups: Mapping[str, Points]) -> str:
     return f"{', '.join(f'{len(points)} {name}' for name, points in groups.items())} images as points"
 
 
-def scattered(groups: Mapping[str, Points], alt: str) -> str:
+def draw_scatter(groups: Mapping[str, Points], alt: str) -> str:
     """An SVG of sets of points, each with a colour and a shape.
 
     Raises:
@@ -71,11 +71,11 @@ def scattered(groups: Mapping[str, Points], alt: str) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for place, (name, points) in enumerate(groups.items()):
-            axes.scatter(points[:, 0], points[:, 1], s=9, alpha=0.6, lw=0, label=name, **mark(place))
+            axes.scatter(points[:, 0], points[:, 1], s=9, alpha=0.6, lw=0, label=name, **mark_style(place))
         axes.set_xticks([])
         axes.set_yticks([])
         for side in axes.spines.values():
             side.set_color(INK)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
-    return svg((4.6, 3.2), alt, draw)
+    return render_svg((4.6, 3.2), alt, draw)

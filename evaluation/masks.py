@@ -34,7 +34,7 @@ class Values:
     images: int
 
 
-def values(
+def score_masks(
     truth: ArrayLike,
     predicted: ArrayLike,
     patients: ArrayLike,

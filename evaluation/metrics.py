@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.histograms import ODDS, Counts, Floats, Ints
-from evaluation.support import Support, judged, support
+from evaluation.support import Support, compute_support, find_mean_classes
 
 
 def auc(scores: Ints | Floats) -> Floats:
@@ -34,7 +34,7 @@ def auc(scores: Ints | Floats) -> Floats:
     return ratio(wins, 2 * this.sum(axis=-1) * other.sum(axis=-1))
 
 
-def roc(scores: Ints) -> tuple[Floats, Floats]:
+def roc_curve(scores: Ints) -> tuple[Floats, Floats]:
     """False and true positive rate, each (..., bins + 1), for thresholds from above the last bin down to 0."""
     reached = np.cumsum(scores[..., ::-1], axis=-1)
     rates = ratio(reached, scores.sum(axis=-1, keepdims=True))
@@ -42,7 +42,7 @@ def roc(scores: Ints) -> tuple[Floats, Floats]:
     return rates[..., 0, :], rates[..., 1, :]
 
 
-def recalls(confusion: Ints | Floats) -> Floats:
+def class_recalls(confusion: Ints | Floats) -> Floats:
     """(..., C): the share of images of each true class that was recognised; NaN for an absent class."""
     return ratio(np.diagonal(confusion, axis1=-2, axis2=-1), confusion.sum(axis=-1))
 
@@ -54,7 +54,7 @@ def accuracy(confusion: Ints) -> Floats:
 
 def sensitivity(confusion: Ints, *, positive: int = 1) -> Floats:
     """Recall of the positive class, (...,)."""
-    return np.asarray(recalls(confusion)[..., positive])
+    return np.asarray(class_recalls(confusion)[..., positive])
 
 
 def specificity(confusion: Ints, *, positive: int = 1) -> Floats:
@@ -77,7 +77,7 @@ def quadratic_kappa(confusion: Ints | Floats) -> Floats:
     return 1 - ratio((weight * confusion).sum(axis=(-2, -1)), (weight * expected).sum(axis=(-2, -1)))
 
 
-def brier(scores: Ints) -> Floats:
+def brier_score(scores: Ints) -> Floats:
     """Mean squared difference of probability and truth (Brier 1950), (...,).
 
     Every probability is replaced by its bin's centre, which changes the value by less than 1 / bins.
@@ -126,23 +126,23 @@ class Measure:
     name: str
     of: Callable[[Any], Floats]
     higher_is_better: bool = True
-    rests: Callable[[Any], Support] = support
+    rests: Callable[[Any], Support] = compute_support
 
 
 def _balanced_accuracy(counts: Counts) -> Floats:
     """(1 + B,): mean recall over the classes of `support.find_mean_classes`."""
-    return np.asarray(recalls(counts.confusion)[:, judged(counts)].mean(axis=-1))
+    return np.asarray(class_recalls(counts.confusion)[:, find_mean_classes(counts)].mean(axis=-1))
 
 
 def _mean_auc(counts: Counts) -> Floats:
     """(1 + B,): the AUC of class 1, or the mean over the classes of `support.find_mean_classes`."""
     each = auc(counts.scores)
-    return np.asarray((each if counts.classes == 2 else each[:, judged(counts)]).mean(axis=-1))
+    return np.asarray((each if counts.classes == 2 else each[:, find_mean_classes(counts)]).mean(axis=-1))
 
 
 def _summed_brier(counts: Counts) -> Floats:
     """(1 + B,): the Brier score summed over score rows; NaN for noised counts."""
-    return _all_nan(counts) if counts.scale == ODDS else np.asarray(brier(counts.scores).sum(axis=-1))
+    return _all_nan(counts) if counts.scale == ODDS else np.asarray(brier_score(counts.scores).sum(axis=-1))
 
 
 def _mean_calibration_error(counts: Counts) -> Floats:

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from evaluation.histograms import LARGEST, ODDS, Counts, Floats, Ints
-from evaluation.layout import laid_out, layout
-from evaluation.noised_classes import Sums, bounds_of, copied, possible
-from evaluation.scale import CELLS, HALF, TREE, density, onto_simplex, tree_levels
-from evaluation.votes import BINS, Parts, Release, bins_from, parts
+from evaluation.layout import compute_layout, spread_over_cells
+from evaluation.noised_classes import Sums, class_bounds, draw_sum_copies, project_sums
+from evaluation.scale import CELLS, HALF, TREE, compute_density, project_onto_simplex, tree_levels
+from evaluation.votes import BINS, Parts, Release, bins_from, split_noise
 
 Again: TypeAlias = Callable[[int], Sums]
 """B -> the sums of B samples of as many patients, drawn from the sample, noised and projected, (B, ...)."""
@@ -72,11 +72,11 @@ def from_noised(
     ]
     if wrong:
         raise ValueError("these are no noised counts: " + "; ".join(wrong))
-    how, classes = parts(noise, len(class_patients)), len(class_patients)
+    how, classes = split_noise(noise, len(class_patients)), len(class_patients)
     generator = np.random.default_rng([abs(seed), int(seed < 0), _seed_from_histograms(release)])
     bounds = bins_from(release.levels, patients, class_patients)
     rows = [
-        layout(density(tree_levels(levels), patients), edges)
+        compute_layout(compute_density(tree_levels(levels), patients), edges)
         for levels, edges in zip(release.levels, bounds, strict=True)
     ]
     sample, draw_copies = (_prepare_two_classes if classes == 2 else _prepare_many_classes)(
@@ -92,7 +92,7 @@ def from_noised(
     scores = np.empty((1 + copies, len(rows), 2, CELLS), np.int64)
     for place, row in enumerate(rows):
         class_images = of_class[:, place if classes > 2 else 1]
-        laid = laid_out(sums.pairs[:, place], row)
+        laid = spread_over_cells(sums.pairs[:, place], row)
         scores[:, place, 0], scores[:, place, 1] = (
             _round_cumulatively(laid[:, 0], images - class_images),
             _round_cumulatively(laid[:, 1], class_images),
@@ -110,7 +110,7 @@ def _prepare_two_classes(
     least, most = patients - negative, positive  # of class 1, in patients
 
     def project_sums(histogram: Floats, low: Floats, high: Floats) -> Sums:
-        nearest = projected(histogram, patients, low, high)
+        nearest = project_histogram(histogram, patients, low, high)
         return Sums(nearest[..., None, :, :], np.zeros((*nearest.shape[:-2], 2, 2)), nearest.sum(axis=-1))
 
     sample = project_sums(np.asarray(release.histograms["noised"], np.float64), np.array(least), np.array(most))
@@ -131,17 +131,17 @@ def _prepare_many_classes(
     """The sums of more than two classes, projected onto possible ones, and a function that draws their bootstrap
     copies.
     """
-    bounds = bounds_of(patients, class_patients)
+    bounds = class_bounds(patients, class_patients)
     own_class, rest, confusion = (np.asarray(release.histograms[name], np.float64) for name in NAMES)
-    sample = possible(own_class, rest, confusion, how, patients, bounds)
-    return sample, lambda copies: copied(sample, how, patients, bounds, copies, generator)
+    sample = project_sums(own_class, rest, confusion, how, patients, bounds)
+    return sample, lambda copies: draw_sum_copies(sample, how, patients, bounds, copies, generator)
 
 
 NAMES = ("noised", "rest", "confusion")
 """The histograms of more than two classes; of two only the first."""
 
 
-def projected(histogram: Floats, patients: float, least: Floats, most: Floats) -> Floats:
+def project_histogram(histogram: Floats, patients: float, least: Floats, most: Floats) -> Floats:
     """The nearest histograms (Euclidean) with no negative cell, this number of patients in all and from least to most
     of class 1.
 
@@ -155,9 +155,9 @@ def projected(histogram: Floats, patients: float, least: Floats, most: Floats) -
         least, most: (...,), with 0 <= least <= most <= patients.
     """
     *lead, classes, bins = histogram.shape
-    together = onto_simplex(histogram.reshape(*lead, classes * bins), np.full(lead, float(patients)))
+    together = project_onto_simplex(histogram.reshape(*lead, classes * bins), np.full(lead, float(patients)))
     positive = np.clip(together[..., bins:].sum(axis=-1), least, most)
-    return onto_simplex(histogram, np.stack([patients - positive, positive], axis=-1))
+    return project_onto_simplex(histogram, np.stack([patients - positive, positive], axis=-1))
 
 
 def to_tensors(release: Release) -> dict[str, Tensor]:

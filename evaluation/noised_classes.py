@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evaluation.histograms import Floats
-from evaluation.scale import onto_simplex
+from evaluation.scale import project_onto_simplex
 from evaluation.votes import Parts
 
 STEPS = 60
@@ -31,13 +31,13 @@ class Bounds(NamedTuple):
     most: Floats
 
 
-def bounds_of(patients: int, class_patients: tuple[int, ...]) -> Bounds:
+def class_bounds(patients: int, class_patients: tuple[int, ...]) -> Bounds:
     """The bounds that the declared numbers allow; patients who can have no other class are the least of a class."""
     most = np.array(class_patients, dtype=np.float64)
     return Bounds(np.maximum(0.0, patients - (most.sum() - most)), most)
 
 
-def possible(own_class: Floats, rest: Floats, confusion: Floats, how: Parts, patients: int, bounds: Bounds) -> Sums:
+def project_sums(own_class: Floats, rest: Floats, confusion: Floats, how: Parts, patients: int, bounds: Bounds) -> Sums:
     """The nearest sums that agree: no cell negative, `patients` in all, each class with one number of patients.
 
     That number is the mean of the three that were released, weighted by their exactness, brought into its bounds.
@@ -50,13 +50,15 @@ def possible(own_class: Floats, rest: Floats, confusion: Floats, how: Parts, pat
     released_totals = np.stack([own_class.sum(axis=-1), rest[..., -1], confusion.sum(axis=-1)])
     variances = np.array([own_class.shape[-1] * how.own**2, how.rest**2, confusion.shape[-1] * how.confusion**2])
     mean = np.average(released_totals, axis=0, weights=1 / variances if variances.all() else None)
-    of_class = within(mean, bounds, patients)
+    of_class = project_within_bounds(mean, bounds, patients)
     other_patients = np.maximum(patients - of_class, 0.0)
-    pairs = np.stack([onto_simplex(rest[..., :-1], other_patients), onto_simplex(own_class, of_class)], axis=-2)
-    return Sums(pairs, onto_simplex(confusion, of_class), of_class)
+    pairs = np.stack(
+        [project_onto_simplex(rest[..., :-1], other_patients), project_onto_simplex(own_class, of_class)], axis=-2
+    )
+    return Sums(pairs, project_onto_simplex(confusion, of_class), of_class)
 
 
-def within(values: Floats, bounds: Bounds, total: float) -> Floats:
+def project_within_bounds(values: Floats, bounds: Bounds, total: float) -> Floats:
     """The nearest (..., C) between the bounds that sum to `total`: all moved by one number, then cut, by bisection."""
     spread = np.abs(values).max(axis=-1, keepdims=True) + bounds.most.max(axis=-1, keepdims=True)
     low, high = -spread, spread
@@ -67,7 +69,9 @@ def within(values: Floats, bounds: Bounds, total: float) -> Floats:
     return np.asarray(np.clip(values + low, bounds.least, bounds.most), dtype=np.float64)
 
 
-def copied(sums: Sums, how: Parts, patients: int, bounds: Bounds, copies: int, generator: np.random.Generator) -> Sums:
+def draw_sum_copies(
+    sums: Sums, how: Parts, patients: int, bounds: Bounds, copies: int, generator: np.random.Generator
+) -> Sums:
     """Sums of `copies` parametric bootstrap samples, (B, ...): patients drawn from these sums, then new noise, then the
     projection of `project_sums`.
 
@@ -88,7 +92,7 @@ def copied(sums: Sums, how: Parts, patients: int, bounds: Bounds, copies: int, g
     rest = np.concatenate([rest, number[..., None]], axis=-1)
     parts = zip((own_class, rest, confusion), (how.own, how.rest, how.confusion), strict=True)
     own_class, rest, confusion = (each + noise * generator.standard_normal(each.shape) for each, noise in parts)
-    return possible(own_class, rest, confusion, how, patients, moved)
+    return project_sums(own_class, rest, confusion, how, patients, moved)
 
 
 def _normalise_shares(counts: Floats) -> Floats:

@@ -9,17 +9,17 @@ from evaluation.attacks import (
     KEEP,
     InversionRow,
     MembershipRow,
-    inversion_verdict,
-    membership_verdict,
-    pairs,
-    strongest,
+    describe_auc,
+    find_strongest_attack,
+    inversion_outcome,
+    membership_outcome,
 )
-from evaluation.choice import direction, guess, own_scores
-from evaluation.classes import TWO, compare_classes, strange_counting
+from evaluation.choice import describe_guessing, interval_sign, own_scores
+from evaluation.classes import TWO, compare_classes, describe_strange_counting
 from evaluation.harmony import Harmony
 from evaluation.records import Missing, Model, RunPage, SitePage, SplitCount
 from evaluation.rows import FLOORS, PRIVATE, ScoreRow
-from evaluation.wording import READABLE, Words, counted, listed
+from evaluation.wording import READABLE, Words, format_count, format_list
 from privacy.release.statement import Audit, Statement
 
 SHOWN = 3
@@ -49,7 +49,7 @@ def run_notices(page: RunPage) -> tuple[Notice, ...]:
         *_inversion_notices(page.inversion),
         *_budget_notices(page.statements),
         *_veto_notices(page.harmony),
-        *_scores(page.scores, page.reference, page.words, page.classes),
+        *_score_notices(page.scores, page.reference, page.words, page.classes),
         *_run_class_notices(page),
         *_quarantine_notices(rejected, page.words, "the table of patients gives the reasons", "whom"),
         *_withdrawal_notices([(s.site, [k.run for k in s.withdrawn.knew]) for s in sites]),
@@ -78,7 +78,7 @@ def site_notices(page: SitePage) -> tuple[Notice, ...]:
         *_membership_notices(page.membership),
         *_budget_notices(statements),
         *_veto_notices(page.harmony),
-        *_scores(page.scores, page.reference, page.words, page.classes),
+        *_score_notices(page.scores, page.reference, page.words, page.classes),
         *_site_class_notices(page),
         *_quarantine_notices(rejected, page.words, "see the section Quarantine for reasons and remedies", "quarantine"),
         *_withdrawal_notices([(page.site, [k.run for k in page.withdrawn.knew])]),
@@ -95,8 +95,10 @@ def _missing_notices(missing: Sequence[Missing]) -> Iterator[Notice]:
         codes = ", ".join(dict.fromkeys(f"{reply.request}: {reply.code}" for reply in replies))
         sites_by_codes.setdefault((sum(reply.times for reply in replies), codes), []).append(site)
     for (number_of, codes), sites in sites_by_codes.items():
-        times = counted(number_of, "reply of", "replies of") + " each of" * (len(sites) > 1)
-        yield Notice("Missing", f"{times} {listed(sites)} did not come ({codes}). Results are without them.", "left")
+        times = format_count(number_of, "reply of", "replies of") + " each of" * (len(sites) > 1)
+        yield Notice(
+            "Missing", f"{times} {format_list(sites)} did not come ({codes}). Results are without them.", "left"
+        )
 
 
 def _cut_off_notices(models: Iterable[Model]) -> Iterator[Notice]:
@@ -107,7 +109,7 @@ def _cut_off_notices(models: Iterable[Model]) -> Iterator[Notice]:
             ended.setdefault((model.method, model.ended), []).append(model.site)
     for (method, why), sites in ended.items():
         yield Notice(
-            "Cut off", f"{method} at {listed(sites)}: {why}. Its scores are shown, and it is not ranked.", "scores"
+            "Cut off", f"{method} at {format_list(sites)}: {why}. Its scores are shown, and it is not ranked.", "scores"
         )
 
 
@@ -124,26 +126,26 @@ def _audit_notices(audits: Iterable[Audit]) -> Iterator[Notice]:
 
 def _membership_notices(rows: Sequence[MembershipRow]) -> Iterator[Notice]:
     """One notice if a membership attack succeeds, with the strongest attack."""
-    best = strongest(rows)
+    best = find_strongest_attack(rows)
     if best is None:
         return
-    works = [row for row in rows if membership_verdict(row).word == "succeeds"]
-    judged = [row for row in rows if membership_verdict(row).word != "says nothing"]
+    works = [row for row in rows if membership_outcome(row).word == "succeeds"]
+    judged = [row for row in rows if membership_outcome(row).word != "says nothing"]
     text = (
         f"An attack can detect who took part in training, for {len(works)} of {len(judged)} models that were attacked. "
-        f"{best.method} at {best.site}: {pairs(best)}. {KEEP}"
+        f"{best.method} at {best.site}: {describe_auc(best)}. {KEEP}"
     )
     yield Notice("Attack succeeds", text, "privacy")
 
 
 def _inversion_notices(rows: Sequence[InversionRow]) -> Iterator[Notice]:
     """One notice if an inversion attack succeeds, with the attack that does best."""
-    works = [row for row in rows if inversion_verdict(row).word == "succeeds"]
+    works = [row for row in rows if inversion_outcome(row).word == "succeeds"]
     if works:
         best = max(works, key=lambda row: row.better / row.images)
         text = (
             f"{len(works)} of {sum(bool(r.images) for r in rows)} attacks can reconstruct training images in part. "
-            f"{best.method} at {best.site}, from its {best.attack}: {inversion_verdict(best).said} {KEEP}"
+            f"{best.method} at {best.site}, from its {best.attack}: {inversion_outcome(best).said} {KEEP}"
         )
         yield Notice("Attack succeeds", text, "privacy")
 
@@ -156,7 +158,7 @@ def _budget_notices(statements: Iterable[Statement]) -> Iterator[Notice]:
             left = f"ε = {statement.budget.remaining:g} left of its budget of {statement.budget.epsilon:g}"
             sites_by_text.setdefault(left, []).append(statement.site)
     for left, sites in sites_by_text.items():
-        who = f"Each of {listed(sites)}" if len(sites) > 1 else sites[0]
+        who = f"Each of {format_list(sites)}" if len(sites) > 1 else sites[0]
         yield Notice("Budget nearly spent", f"{who} has {left}.", "privacy")
 
 
@@ -171,7 +173,7 @@ def _veto_notices(harmony: Harmony | None) -> Iterator[Notice]:
             yield Notice("Veto", text, "spaces")
 
 
-def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Sequence[str]) -> Iterator[Notice]:
+def _score_notices(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Sequence[str]) -> Iterator[Notice]:
     """Methods that do no better than guessing, hospitals that lose, and scores that cannot be judged."""
     site_scores = own_scores(rows)
     noise = ", or too much noise," if any(row.noise for row in rows) else ""
@@ -182,11 +184,13 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Seq
         if weak and len(weak) == len(method_rows):
             row = method_rows[weak[0]]
             rare = "of the rarest class" if classes else "positive"
-            poor.append(f"{site} ({counted(row.patients, 'patient', 'patients')}, {row.positive_patients} {rare})")
+            poor.append(f"{site} ({format_count(row.patients, 'patient', 'patients')}, {row.positive_patients} {rare})")
             continue
-        if collapsed := [f"{m} ({why})" for m, row in method_rows.items() if (why := guess(row, site_scores))]:
+        if collapsed := [
+            f"{m} ({why})" for m, row in method_rows.items() if (why := describe_guessing(row, site_scores))
+        ]:
             yield Notice("No better than guessing", f"At {site}: {', '.join(collapsed)}.", "scores")
-        worse = [f"{m}{_format_gain(r)}" for m, r in method_rows.items() if direction(r.gain_low, r.gain_high) < 0]
+        worse = [f"{m}{_format_gain(r)}" for m, r in method_rows.items() if interval_sign(r.gain_low, r.gain_high) < 0]
         if worse and reference:
             text = (
                 f"Federated models are worse than {reference} at {site}: {', '.join(worse)}. Its patients or "
@@ -194,11 +198,11 @@ def _scores(rows: Sequence[ScoreRow], reference: str, words: Words, classes: Seq
             )
             yield Notice("A hospital loses", text, "scores")
     for why in dict.fromkeys(site_scores.alike.values()):
-        at = listed([site for site, text in site_scores.alike.items() if text == why])
+        at = format_list([site for site, text in site_scores.alike.items() if text == why])
         text = f"{at}: {why}, so nothing can be assessed there, and no model is recommended on such scores."
         yield Notice("Not assessable", text, "scores")
     if poor:
-        text = f"Scores rest on too few test patients{noise} to be judged: {listed(poor)}."
+        text = f"Scores rest on too few test patients{noise} to be judged: {format_list(poor)}."
         yield Notice("Not assessable", text, "scores")
 
 
@@ -237,7 +241,7 @@ def _counting_notices(
     counts_by_site: Mapping[str, Sequence[int]], names: Sequence[str], strange: Mapping[str, int]
 ) -> Iterator[Notice]:
     """A notice if hospitals probably count their classes from another number."""
-    if problem := strange_counting(counts_by_site, names or TWO.names, strange):
+    if problem := describe_strange_counting(counts_by_site, names or TWO.names, strange):
         yield Notice("Classes", f"{problem}.")
 
 
@@ -258,9 +262,11 @@ def _quarantine_notices(rejected: Mapping[str, int], words: Words, where: str, l
     """One notice with the number of rejected studies."""
     counts_by_site = {site: times for site, times in rejected.items() if times}
     if counts_by_site:
-        total = counted(sum(counts_by_site.values()), f"{words.study} was", f"{words.studies} were")
+        total = format_count(sum(counts_by_site.values()), f"{words.study} was", f"{words.studies} were")
         by_site = (
-            f" ({listed([f'{site} {times}' for site, times in counts_by_site.items()])})" if len(rejected) > 1 else ""
+            f" ({format_list([f'{site} {times}' for site, times in counts_by_site.items()])})"
+            if len(rejected) > 1
+            else ""
         )
         yield Notice("Quarantine", f"{total} not used{by_site}; {where}.", link)
 
@@ -270,7 +276,7 @@ def _withdrawal_notices(knew: Iterable[tuple[str, Sequence[str]]]) -> Iterator[N
     for site, runs in knew:
         if runs:
             text = (
-                f"Models of {counted(len(runs), 'earlier run', 'earlier runs')} used patients of {site} who are "
+                f"Models of {format_count(len(runs), 'earlier run', 'earlier runs')} used patients of {site} who are "
                 "excluded now. A model does not forget: stop using these models."
             )
             yield Notice("Withdrawn", text, "withdrawn")
@@ -284,10 +290,10 @@ def row_notes(
     site: the hospital whose page it is; empty = the coordinator's.
     """
     notes: dict[str, str] = {}
-    same = same_as(rows)
+    same = find_equal_methods(rows)
     for method in dict.fromkeys(row.method for row in rows):
         vetoed = [r.site for r in (harmony.rows if harmony else ()) if r.vetoed and r.space == spaces.get(method)]
-        why = f"translation vetoed {'here' if site else 'at ' + listed(vetoed)}" if vetoed else ""
+        why = f"translation vetoed {'here' if site else 'at ' + format_list(vetoed)}" if vetoed else ""
         if method in same:
             notes[method] = f"same scores as {same[method]}{': ' + why if why else ''}"
         elif why:
@@ -295,7 +301,7 @@ def row_notes(
     return notes
 
 
-def same_as(rows: Sequence[ScoreRow]) -> dict[str, str]:
+def find_equal_methods(rows: Sequence[ScoreRow]) -> dict[str, str]:
     """Method -> an earlier one whose scores and intervals are all equal, digit for digit. Baselines are left out."""
     scores_by_method: dict[str, set[tuple[object, ...]]] = {}
     for row in rows:

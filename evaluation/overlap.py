@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.histograms import LARGEST, Floats, Ints, draws
+from evaluation.histograms import LARGEST, Floats, Ints, draw_patient_weights
 from evaluation.masks import DICE_AT, FARTHEST, HD95_AT, Values
 from evaluation.metrics import Measure, ratio
 from evaluation.support import Support
@@ -44,7 +44,7 @@ class Overlaps:
         return 0.0
 
 
-def summed(values: Values, *, copies: int, seed: int, site: str = "") -> Overlaps:
+def sum_over_patients(values: Values, *, copies: int, seed: int, site: str = "") -> Overlaps:
     """Sums over patients and over their bootstrap copies.
 
     Args:
@@ -58,7 +58,7 @@ def summed(values: Values, *, copies: int, seed: int, site: str = "") -> Overlap
     if copies < 0:
         raise ValueError(f"copies is {copies}, allowed is 0 or more")
     number, classes, _ = values.scores.shape
-    weights = np.vstack([np.ones((1, number), np.int64), draws(values.patients, copies, seed, site)])
+    weights = np.vstack([np.ones((1, number), np.int64), draw_patient_weights(values.patients, copies, seed, site)])
     flat = values.scores.reshape(number, -1)
     shape = (copies + 1, classes, 2)
     return Overlaps(
@@ -70,7 +70,7 @@ def summed(values: Values, *, copies: int, seed: int, site: str = "") -> Overlap
     )
 
 
-def add(sites: Sequence[Overlaps]) -> Overlaps:
+def pool_overlaps(sites: Sequence[Overlaps]) -> Overlaps:
     """Pool sites: sums are added, copies pairwise, so a pooled copy draws patients within each site.
 
     Raises:
@@ -199,7 +199,7 @@ DICE = _make_measure("Dice", DICE_AT)
 HD95 = _make_measure("HD95", HD95_AT)
 
 
-def measures(structures: Sequence[str]) -> tuple[Measure, ...]:
+def list_measures(structures: Sequence[str]) -> tuple[Measure, ...]:
     """Dice and HD95 over all structures, and if there are several also of each. structures: names, class 1 first."""
     each = enumerate(structures if len(structures) > 1 else ())
     named = [_make_measure(f"{m.name} {name}", at, c) for c, name in each for at, m in enumerate((DICE, HD95))]

@@ -23,18 +23,18 @@ ROW = 0.17  # inches; the row of a method
 LINES = 8  # that are still distinguishable in one panel
 
 
-def line(place: int) -> dict[str, Any]:
+def line_style(place: int) -> dict[str, Any]:
     """Colour and dash of the line at a place of the key."""
     dash = DASHES[(place + place // len(COLOURS)) % len(DASHES)]
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": dash, "linewidth": 1.5}
 
 
-def mark(place: int) -> dict[str, Any]:
+def mark_style(place: int) -> dict[str, Any]:
     """Colour and shape of the mark at a place of the key."""
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]}
 
 
-def wide(count: int, names: Sequence[str]) -> tuple[float, float]:
+def panels_size(count: int, names: Sequence[str]) -> tuple[float, float]:
     """Width and height in inches: square panels with title and axis label, and the rows of the key of names below."""
     columns = _column_count(count)
     width = 5.4 if count == 1 else min(WIDTH, 0.5 + PANEL * columns)
@@ -42,7 +42,7 @@ def wide(count: int, names: Sequence[str]) -> tuple[float, float]:
     return width, (PANEL + 0.45) * math.ceil(max(1, count) / columns) + 0.22 * keys
 
 
-def panels(figure: Figure, shown: Mapping[str, Lines], *, share_y: bool) -> list[tuple[Axes, tuple[str, Lines]]]:
+def make_panels(figure: Figure, shown: Mapping[str, Lines], *, share_y: bool) -> list[tuple[Axes, tuple[str, Lines]]]:
     """Axes and (name, lines) of each panel; unused places of the grid are hidden."""
     columns = _column_count(len(shown))
     grid = figure.subplots(math.ceil(max(1, len(shown)) / columns), columns, squeeze=False, sharey=share_y)
@@ -52,7 +52,7 @@ def panels(figure: Figure, shown: Mapping[str, Lines], *, share_y: bool) -> list
     return list(zip(cells, shown.items(), strict=False))
 
 
-def parts(names: Sequence[str], always: str | None = None) -> list[tuple[str, list[str]]]:
+def split_names(names: Sequence[str], always: str | None = None) -> list[tuple[str, list[str]]]:
     """Groups of names, each small enough for one picture, with `always` in each of them; sizes differ by at most 1.
 
     Returns: a suffix for the title (empty if there is only one group), and its names. Names of a group are consecutive,
@@ -68,7 +68,7 @@ def parts(names: Sequence[str], always: str | None = None) -> list[tuple[str, li
     ]
 
 
-def rows(figure: Figure, groups: Sequence[str], methods: Sequence[str]) -> list[Axes]:
+def make_row_panels(figure: Figure, groups: Sequence[str], methods: Sequence[str]) -> list[Axes]:
     """A panel for each group with a row for each method, the first one at the top; each has its own scale."""
     from matplotlib.ticker import MaxNLocator  # slow to import
 
@@ -88,13 +88,13 @@ def rows(figure: Figure, groups: Sequence[str], methods: Sequence[str]) -> list[
     return list(cells[: len(groups)])
 
 
-def tall(groups: Sequence[str], methods: Sequence[str]) -> tuple[float, float]:
+def row_panels_size(groups: Sequence[str], methods: Sequence[str]) -> tuple[float, float]:
     """Width and height in inches of the panels of `make_row_panels`."""
     down = math.ceil(max(1, len(groups)) / _panels_per_row(groups, methods))
     return WIDTH, 0.3 + down * (0.6 + ROW * max(1, len(methods)))
 
 
-def legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
+def draw_legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
     """A key below the figure, in as many columns as fit."""
     from matplotlib.lines import Line2D  # slow to import
 

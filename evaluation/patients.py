@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.drawing import Picture, svg
+from evaluation.drawing import Picture, render_svg
 from evaluation.histograms import Floats
-from evaluation.panels import WIDTH, legend, line, panels
+from evaluation.panels import WIDTH, draw_legend, line_style, make_panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ class Characteristic:
     positive: str
 
 
-def intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bins: int = 80) -> Picture:
+def draw_intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bins: int = 80) -> Picture:
     """Share of pixels by intensity, a line per split.
 
     Args:
@@ -51,17 +51,17 @@ def intensities(values: Mapping[str, NDArray[np.generic]], *, unit: str, bins: i
         axes = figure.subplots()
         for place, (_, v) in enumerate(flat.items()):
             share = np.histogram(v, edges)[0] / max(1, v.size)
-            axes.plot((edges[1:] + edges[:-1]) / 2, share, **line(place))
+            axes.plot((edges[1:] + edges[:-1]) / 2, share, **line_style(place))
         axes.set(xlabel=unit, ylabel="share of pixels", ylim=(0, None))
         axes.grid(axis="y")
-        legend(figure, {split: line(place) for place, split in enumerate(flat)})
+        draw_legend(figure, {split: line_style(place) for place, split in enumerate(flat)})
 
     caption = "Splits with similar curves have similar patients; if a split is shifted, look at its pictures."
     caption = caption if len(flat) > 1 else ""
-    return Picture("Intensities", caption, svg((5.4, 2.7), alt, draw))
+    return Picture("Intensities", caption, render_svg((5.4, 2.7), alt, draw))
 
 
-def characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_]) -> tuple[Characteristic, ...]:
+def compute_characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_]) -> tuple[Characteristic, ...]:
     """Mean ± standard deviation (ddof = 1) by class; for a feature that is 0 or 1, the number of ones.
 
     features: name -> (n,). positive: (n,).
@@ -76,7 +76,7 @@ def characteristics(features: Mapping[str, Floats], positive: NDArray[np.bool_])
     )
 
 
-def by_class(
+def draw_features_by_class(
     features: Mapping[str, Floats],
     positive: NDArray[np.bool_],
     *,
@@ -95,28 +95,28 @@ def by_class(
     shown = {name: values for name, values in features.items() if not _is_binary(values)}
     parts = [
         f"{c.name}: {negative_name} {c.negative}, {positive_name} {c.positive}"
-        for c in characteristics(shown, positive)
+        for c in compute_characteristics(shown, positive)
     ]
     alt = f"Features by class, mean ± standard deviation. {'; '.join(parts) or 'None to be drawn'}."
 
     def draw(figure: Figure) -> None:
-        for axes, (name, values) in panels(figure, shown, share_y=False):
-            edges = _edges(values)
+        for axes, (name, values) in make_panels(figure, shown, share_y=False):
+            edges = _bin_edges(values)
             for place, chosen in enumerate((~positive, positive)):
                 share = np.histogram(values[chosen], edges)[0] / max(1, int(chosen.sum()))
-                look = line(place)
+                look = line_style(place)
                 axes.stairs(share, edges, color=look["color"], linestyle=look["linestyle"], linewidth=1.5)
             axes.set_title(name)
             axes.set_ylim(0, None)
             axes.grid(axis="y")
         if shown:
             figure.supylabel(f"share of {examples}", fontsize=9)
-        legend(figure, {name: line(place) for place, name in enumerate(classes)})
+        draw_legend(figure, {name: line_style(place) for place, name in enumerate(classes)})
 
     rows = math.ceil(max(1, len(shown)) / 4)
     caption = f"Share of the {negative_name} and of the {positive_name} {examples} at each value, all splits together."
     return Picture(
-        "Features by class", caption, svg((WIDTH * max(2, min(4, len(shown))) / 4, 1.5 * rows + 0.5), alt, draw)
+        "Features by class", caption, render_svg((WIDTH * max(2, min(4, len(shown))) / 4, 1.5 * rows + 0.5), alt, draw)
     )
 
 
@@ -135,7 +135,7 @@ def _format_summary(values: Floats, counted: bool) -> str:
     return f"{values.mean():.4g} ± {spread}"
 
 
-def _edges(values: Floats) -> Floats:
+def _bin_edges(values: Floats) -> Floats:
     """One bin for each of a few values, otherwise equal ones from the least to the greatest."""
     distinct = np.unique(values)
     if len(distinct) > FEW_VALUES:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evaluation.drawing import Picture, png_uri
-from evaluation.tiles import FOUND, GIVEN, LESION, ORGAN, Tile, drawn
+from evaluation.tiles import FOUND_COLOUR, GIVEN_COLOUR, LESION, ORGAN, Tile, draw_tile
 
 SIDE = 168  # pixels of a tile's longer side
 WIDEST = "14rem"  # of a tile in a row that has a meaning: a few large ones would fill the page
@@ -40,8 +40,8 @@ def contact_sheet(
         for name, colour, line, is_shown in (
             ("lesion", LESION, "━", any(t.lesion is not None and np.any(t.lesion) for t in tiles)),
             ("organ", ORGAN, "━", any(t.organ is not None and np.any(t.organ) for t in tiles)),
-            ("given mask", GIVEN, "━", any(t.given is not None and np.any(t.given) for t in tiles)),
-            ("the model's mask", FOUND, "╍", any(t.found is not None for t in tiles)),
+            ("given mask", GIVEN_COLOUR, "━", any(t.given is not None and np.any(t.given) for t in tiles)),
+            ("the model's mask", FOUND_COLOUR, "╍", any(t.found is not None for t in tiles)),
         )
         if is_shown
     ]
@@ -60,7 +60,7 @@ def _tile_item(tile: Tile, low: float, high: float) -> str:
     """The list item of a tile: its image and its caption."""
     scale = SIDE / max(tile.image.shape[:2])
     height, width = (max(1, round(side * scale)) for side in tile.image.shape[:2])
-    source = png_uri(drawn(tile, low, high, (width, height)))
+    source = png_uri(draw_tile(tile, low, high, (width, height)))
     name, alt = html.escape(tile.caption), html.escape(_alternative_text(tile), quote=True)
     image = f'<img src="{source}" alt="{alt}" width="{width}" height="{height}">'
     return f"<li><figure>{image}<figcaption>{name}</figcaption></figure></li>"
@@ -69,7 +69,7 @@ def _tile_item(tile: Tile, low: float, high: float) -> str:
 def _map_scale() -> str:
     """The colours of a map over a dark grey, from 0 to 1."""
     ramp = Tile(np.full((1, 64), 0.25), "", cam=np.linspace(0, 1, 64)[None])
-    source = png_uri(drawn(ramp, 0.0, 1.0, (96, 10)))
+    source = png_uri(draw_tile(ramp, 0.0, 1.0, (96, 10)))
     return f'map: 0 <img src="{source}" alt="colours of the map from 0 to 1" width="96" height="10"> 1'
 
 

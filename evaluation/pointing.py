@@ -18,12 +18,12 @@ BLANK = 0.05
 """A map that is nowhere above this is blank: there is nothing to be seen on a page."""
 
 
-def blank(cam: Floats) -> bool:
+def is_blank(cam: Floats) -> bool:
     """Whether a map in [0, 1] shows nothing."""
     return bool(cam.max() < BLANK)
 
 
-def hit(cam: Floats, mask: Mask, reach: float = 0.0) -> float:
+def hit_share(cam: Floats, mask: Mask, reach: float = 0.0) -> float:
     """The share of the map's largest values that lie in the mask or not farther than `reach` pixels from it. 0 for a
     map that is the same everywhere: it points nowhere.
 
@@ -39,7 +39,7 @@ def hit(cam: Floats, mask: Mask, reach: float = 0.0) -> float:
     return float(near[cam == cam.max()].mean())
 
 
-def dice(cam: Floats, mask: Mask, threshold: float) -> float:
+def threshold_dice(cam: Floats, mask: Mask, threshold: float) -> float:
     """Overlap of the mask with where the map is at or above the threshold, in [0, 1].
 
     Raises:

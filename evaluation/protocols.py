@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 
 from evaluation import overlap
-from evaluation.histograms import Counts, Floats, add
+from evaluation.histograms import Counts, Floats, pool_counts
 from evaluation.intervals import Estimate, percentile_interval
 from evaluation.metrics import Measure
 from evaluation.overlap import Overlaps
@@ -65,14 +65,14 @@ class Score:
     mixes_sites: bool = False
 
 
-def score(evidence: Evidence, measure: Measure, *, sites: tuple[str, ...], limits: Limits = STANDARD) -> Score:
+def score_evidence(evidence: Evidence, measure: Measure, *, sites: tuple[str, ...], limits: Limits = STANDARD) -> Score:
     """The score of one sample."""
     support = measure.rests(evidence)
     enough = support.assessable(images=limits.images, patients=limits.patients, noise=limits.noise)
-    return summarised(measure.of(evidence), support, sites=sites, assessable=enough, limits=limits)
+    return summarise_copies(measure.of(evidence), support, sites=sites, assessable=enough, limits=limits)
 
 
-def pooled(sites: Sequence[Evidence]) -> Evidence:
+def pool_evidence(sites: Sequence[Evidence]) -> Evidence:
     """The evidence of several sites as one sample.
 
     Raises:
@@ -82,22 +82,27 @@ def pooled(sites: Sequence[Evidence]) -> Evidence:
     overlaps = [evidence for evidence in sites if isinstance(evidence, Overlaps)]
     if counts and overlaps:
         raise ValueError(f"{len(counts)} counts and {len(overlaps)} overlaps do not mix: score one task at a time")
-    return overlap.add(overlaps) if overlaps else add(counts)
+    return overlap.pool_overlaps(overlaps) if overlaps else pool_counts(counts)
 
 
-def summarised(copies: Floats, support: Support, *, sites: tuple[str, ...], assessable: bool, limits: Limits) -> Score:
+def summarise_copies(
+    copies: Floats, support: Support, *, sites: tuple[str, ...], assessable: bool, limits: Limits
+) -> Score:
     """A score from its copies. An undefined value is not assessable."""
     estimate = percentile_interval(copies, level=limits.level)
     return Score(estimate, support, sites, assessable and bool(np.isfinite(estimate.value)), copies)
 
 
-def private(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
+def score_private(table: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
     """Each site's model on its own test patients, by site.
 
     Raises:
         ValueError: no site has its own model's counts.
     """
-    return {site: score(counts, measure, sites=(site,), limits=limits) for site, counts in _own_evidence(table).items()}
+    return {
+        site: score_evidence(counts, measure, sites=(site,), limits=limits)
+        for site, counts in _own_evidence(table).items()
+    }
 
 
 def mean_score(scores: Mapping[str, Score], *, limits: Limits = STANDARD) -> Score:
@@ -116,10 +121,12 @@ def mean_score(scores: Mapping[str, Score], *, limits: Limits = STANDARD) -> Sco
     chosen = assessable_scores or defined or dict(scores)
     copies = np.mean([s.copies for s in chosen.values()], axis=0)
     support = _sum_supports([s.support for s in chosen.values()])
-    return summarised(copies, support, sites=tuple(chosen), assessable=bool(assessable_scores), limits=limits)
+    return summarise_copies(copies, support, sites=tuple(chosen), assessable=bool(assessable_scores), limits=limits)
 
 
-def overall(table: Table, measure: Measure, *, limits: Limits = STANDARD, sample: Evidence | None = None) -> Score:
+def score_overall(
+    table: Table, measure: Measure, *, limits: Limits = STANDARD, sample: Evidence | None = None
+) -> Score:
     """Each site's own model on its own patients, all pooled into one sample. sample: the pooled sample, if it exists
     already.
 
@@ -127,13 +134,14 @@ def overall(table: Table, measure: Measure, *, limits: Limits = STANDARD, sample
         ValueError: no site has its own model's counts.
     """
     own_evidence = _own_evidence(table)
-    pooled_sample = pooled(list(own_evidence.values())) if sample is None else sample
+    pooled_sample = pool_evidence(list(own_evidence.values())) if sample is None else sample
     return replace(
-        score(pooled_sample, measure, sites=tuple(own_evidence), limits=limits), mixes_sites=len(own_evidence) > 1
+        score_evidence(pooled_sample, measure, sites=tuple(own_evidence), limits=limits),
+        mixes_sites=len(own_evidence) > 1,
     )
 
 
-def unions(table: Table) -> dict[str, Evidence]:
+def pool_test_sets(table: Table) -> dict[str, Evidence]:
     """Each model's evidence on all test sets, pooled into one sample, by the model's site.
 
     Raises:
@@ -143,10 +151,10 @@ def unions(table: Table) -> dict[str, Evidence]:
     if missing := [(m, t) for m in models for t in tests if (m, t) not in table]:
         named = ", ".join(f"{m} on {t}" for m, t in missing)
         raise ValueError(f"public testing needs every model on every site; missing: {named}")
-    return {m: pooled([table[m, t] for t in tests]) for m in models}
+    return {m: pool_evidence([table[m, t] for t in tests]) for m in models}
 
 
-def public(
+def score_public(
     table: Table, measure: Measure, *, limits: Limits = STANDARD, samples: Mapping[str, Evidence] | None = None
 ) -> Score:
     """Mean over models of each one's score on the union of all test sets. samples: those of `pool_test_sets`, if they
@@ -156,21 +164,21 @@ def public(
         ValueError: naming every (model, test site) that is missing.
     """
     tests = _table_axes(table)[1]
-    each = unions(table) if samples is None else samples
-    by_model = [score(sample, measure, sites=tests, limits=limits) for sample in each.values()]
+    each = pool_test_sets(table) if samples is None else samples
+    by_model = [score_evidence(sample, measure, sites=tests, limits=limits) for sample in each.values()]
     copies = np.mean([s.copies for s in by_model], axis=0)
     first = by_model[0]
-    return summarised(copies, first.support, sites=first.sites, assessable=first.assessable, limits=limits)
+    return summarise_copies(copies, first.support, sites=first.sites, assessable=first.assessable, limits=limits)
 
 
-def matrix(table: Table, measure: Measure) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
+def score_matrix(table: Table, measure: Measure) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
     """Model sites (M), test sites (T) and the score of each model on each site, (M, T); NaN where it was not tested."""
     models, tests = _table_axes(table)
     values = [[measure.of(table[m, t])[0] if (m, t) in table else np.nan for t in tests] for m in models]
     return models, tests, np.asarray(values, dtype=np.float64)
 
 
-def as_own(table: Table, model: str) -> dict[tuple[str, str], Evidence]:
+def use_for_all_sites(table: Table, model: str) -> dict[tuple[str, str], Evidence]:
     """Use one model, for instance the central one, as each test site's own.
 
     Raises:
@@ -221,7 +229,7 @@ class Spread:
     improved: int  # sites with a gain above 0
 
 
-def gain(method: Score, reference: Score, measure: Measure, *, limits: Limits = STANDARD) -> Score:
+def compute_gain(method: Score, reference: Score, measure: Measure, *, limits: Limits = STANDARD) -> Score:
     """Method minus reference, positive where the method is better; its interval is that of the paired copies.
 
     Raises:
@@ -234,19 +242,19 @@ def gain(method: Score, reference: Score, measure: Measure, *, limits: Limits = 
         )
     difference = (method.copies - reference.copies) * (1 if measure.higher_is_better else -1)
     both = method.assessable and reference.assessable
-    return summarised(difference, method.support, sites=method.sites, assessable=both, limits=limits)
+    return summarise_copies(difference, method.support, sites=method.sites, assessable=both, limits=limits)
 
 
-def gains(method: Table, reference: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
+def compute_gains(method: Table, reference: Table, measure: Measure, *, limits: Limits = STANDARD) -> dict[str, Score]:
     """Each site's gain in private testing, by site.
 
     Raises:
         ValueError: the two were tested at different sites, or on different patients.
     """
-    ours, theirs = private(method, measure, limits=limits), private(reference, measure, limits=limits)
+    ours, theirs = score_private(method, measure, limits=limits), score_private(reference, measure, limits=limits)
     if set(ours) != set(theirs):
         raise ValueError(f"a gain needs the same sites; found {sorted(ours)} and {sorted(theirs)}")
-    return {site: gain(ours[site], theirs[site], measure, limits=limits) for site in ours}
+    return {site: compute_gain(ours[site], theirs[site], measure, limits=limits) for site in ours}
 
 
 def mean_individual_gain(by_site: Mapping[str, Score]) -> Spread:
@@ -268,7 +276,7 @@ def rounds_to_reach(scores: Sequence[float], target: float) -> int | None:
     return next((round_ for round_, value in enumerate(scores, 1) if value >= target), None)
 
 
-def home(table: Table) -> Table:
+def own_model_table(table: Table) -> Table:
     """The table itself, or, if its one model is no test site's own, that model as every site's own."""
     models, tests = {m for m, _ in table}, {t for _, t in table}
-    return as_own(table, next(iter(models))) if len(models) == 1 and not models & tests else table
+    return use_for_all_sites(table, next(iter(models))) if len(models) == 1 and not models & tests else table

@@ -71,7 +71,7 @@ class Sums(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Heard:
+class OtherGains:
     """Gains that a hospital gets from the other hospitals. hospitals: how many sent gains. sums: by model."""
 
     hospitals: int = 0
@@ -122,7 +122,7 @@ class Recommendation:
         return self.method == self.own
 
 
-def measured(
+def measure_gains(
     validated: Validated, own_labels: Sequence[str], heads: Collection[str] = (), *, seed: int, copies: int = COPIES
 ) -> Measured:
     """Gains of other models over the one to stay with, on the same drawn patients.
@@ -158,7 +158,7 @@ def _measure_gain(drawn: Floats, rarest: int) -> Gain:
     return Gain(float(drawn[0]), float(copies.var()) + (FLIP / rarest) ** 2)
 
 
-def heard(gains_by_site: Mapping[str, Mapping[str, Gain]], sites: Sequence[str]) -> dict[str, Heard]:
+def sum_other_gains(gains_by_site: Mapping[str, Mapping[str, Gain]], sites: Sequence[str]) -> dict[str, OtherGains]:
     """The sums of all other hospitals' gains, for each of `sites`. gains_by_site: by hospital and model.
 
     The work is linear in hospitals: each hospital's terms are subtracted from one exact sum, and the result is rounded
@@ -182,7 +182,7 @@ def heard(gains_by_site: Mapping[str, Mapping[str, Gain]], sites: Sequence[str])
         }
         return {label: Sums(float(weighted), float(weights)) for label, (weighted, weights, n) in left.items() if n}
 
-    return {site: Heard(len(gains_by_site) - (site in gains_by_site), sums_without(site)) for site in sites}
+    return {site: OtherGains(len(gains_by_site) - (site in gains_by_site), sums_without(site)) for site in sites}
 
 
 def _gain_terms(gain: Gain) -> tuple[Fraction, Fraction]:
@@ -191,7 +191,7 @@ def _gain_terms(gain: Gain) -> tuple[Fraction, Fraction]:
     return Fraction(gain.value * weight), Fraction(weight)
 
 
-def recommended(site: str, at_home: Measured, other_gains: Heard) -> Recommendation | None:
+def recommend_model(site: str, at_home: Measured, other_gains: OtherGains) -> Recommendation | None:
     """The recommendation of one hospital, from its own gains and those of other hospitals; None without an own model
     or without another to compare it with.
     """

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, svg
+from evaluation.drawing import INK, Picture, render_svg
 from evaluation.histograms import Floats, Ints
 from evaluation.metrics import ratio
-from evaluation.panels import legend, line, panels, wide
+from evaluation.panels import draw_legend, line_style, make_panels, panels_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ GROUPS = 8
 """Of predicted probability, equally wide."""
 
 
-def grouped(scores: Ints) -> tuple[Floats, Floats, Ints]:
+def group_probabilities(scores: Ints) -> tuple[Floats, Floats, Ints]:
     """Mean predicted probability and observed share of this class in each group, both (..., GROUPS), NaN in empty
     groups; and examples, (..., GROUPS).
 
@@ -57,8 +57,12 @@ def calibration_curves(
         name: place
         for place, name in enumerate(dict.fromkeys([*order, *(m for by_method in shown.values() for m in by_method)]))
     }
-    looks = {name: line(places[name]) for name in dict.fromkeys(m for by_method in shown.values() for m in by_method)}
-    curves = {site: {m: grouped(counts) for m, counts in by_method.items()} for site, by_method in shown.items()}
+    looks = {
+        name: line_style(places[name]) for name in dict.fromkeys(m for by_method in shown.values() for m in by_method)
+    }
+    curves = {
+        site: {m: group_probabilities(counts) for m, counts in by_method.items()} for site, by_method in shown.items()
+    }
     words = [
         f"{site}, {m}: {_calibration_text(*curve)}"
         for site, by_method in curves.items()
@@ -67,7 +71,7 @@ def calibration_curves(
     alt = "Calibration by hospital. " + "; ".join(words) + "."
 
     def draw(figure: Figure) -> None:
-        for axes, (site, by_method) in panels(figure, curves, share_y=True):
+        for axes, (site, by_method) in make_panels(figure, curves, share_y=True):
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, alpha=0.4, linestyle=(0, (2, 2)))
             for method, (predicted, observed, _) in by_method.items():
                 low, high = _copy_interval(observed)
@@ -78,14 +82,14 @@ def calibration_curves(
             axes.set_title(site)
             axes.set_xlabel("predicted probability")
         figure.axes[0].set_ylabel("observed share")
-        legend(figure, looks)
+        draw_legend(figure, looks)
 
     caption = (
         f"Of the {examples} that a model gives about the same probability of a class (positive, where there are two), "
         "the share that is of it; bars are 95 % intervals over patients. On the diagonal probabilities are calibrated; "
         "below it they are too high."
     )
-    return Picture("Calibration", caption, svg(wide(len(shown), list(looks)), alt, draw))
+    return Picture("Calibration", caption, render_svg(panels_size(len(shown), list(looks)), alt, draw))
 
 
 def _copy_interval(observed: Floats) -> tuple[Floats, Floats]:

@@ -6,20 +6,20 @@ import functools
 import shlex
 from typing import TYPE_CHECKING
 
-from evaluation.attacks import REMEDY, membership_verdict, strongest
+from evaluation.attacks import REMEDY, find_strongest_attack, membership_outcome
 from evaluation.wording import (
-    counted,
-    decibel,
-    duration,
-    figures,
-    hundredths,
-    listed,
-    moment,
-    number,
-    signed,
-    size,
-    spanned,
-    whole,
+    format_count,
+    format_decibel,
+    format_duration,
+    format_figures,
+    format_hundredths,
+    format_list,
+    format_moment,
+    format_number,
+    format_signed,
+    format_size,
+    format_span,
+    format_whole,
 )
 from privacy.release.meaning import loss
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     """The Jinja environment of all templates, with the filters that they use."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import
     from markupsafe import Markup
@@ -41,31 +41,31 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=number,
-        decibel=decibel,
-        figures=figures,
-        signed=signed,
-        hundredths=hundredths,
-        size=size,
-        duration=duration,
-        whole=whole,
-        moment=moment,
-        counted=counted,
+        number=format_number,
+        decibel=format_decibel,
+        figures=format_figures,
+        signed=format_signed,
+        hundredths=format_hundredths,
+        size=format_size,
+        duration=format_duration,
+        whole=format_whole,
+        moment=format_moment,
+        counted=format_count,
         loss=loss,
         quoted=shlex.quote,
-        listed=listed,
-        spanned=spanned,
+        listed=format_list,
+        spanned=format_span,
     )
-    environment.filters.update(verdict=membership_verdict, strongest=strongest)
+    environment.filters.update(verdict=membership_outcome, strongest=find_strongest_attack)
     environment.globals["remedy"] = REMEDY
     environment.filters["drawn"] = lambda picture: Markup(picture.html)  # noqa: S704
     return environment
 
 
-def rendered(template: str, **values: object) -> str:
+def render_template(template: str, **values: object) -> str:
     """A page from a template and its values."""
     from markupsafe import Markup
 
-    environment = _environment()
+    environment = _make_environment()
     style = environment.get_template("style.css").render()
     return environment.get_template(template).render(style=Markup(style), **values)  # noqa: S704

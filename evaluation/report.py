@@ -13,49 +13,49 @@ from dataclasses import dataclass
 
 from evaluation.adaptation import AdaptedLine
 from evaluation.answers import run_answers, site_answers
-from evaluation.choice import primary
-from evaluation.classes import KINDS, mean_over, of_class
+from evaluation.choice import primary_measure
+from evaluation.classes import KINDS, class_measure_name, list_mean_classes
 from evaluation.drawing import Picture
-from evaluation.grid import by_column, column_of, decided, held, weak_columns, weak_rows
-from evaluation.harmonized import whole
-from evaluation.leaving import of_patients, totals
-from evaluation.many import ranked
+from evaluation.grid import column_name, column_patients, count_decided_gains, rows_by_column, weak_columns, weak_rows
+from evaluation.harmonized import select_overall_rows
+from evaluation.leaving import compute_totals, list_patient_records
+from evaluation.many import rank_hospitals
 from evaluation.metrics import FURTHER
 from evaluation.notices import row_notes
 from evaluation.overlap import DICE, HD95
 from evaluation.records import Quarantined, Reason, RunPage, SitePage
-from evaluation.rendering import rendered
+from evaluation.rendering import render_template
 from evaluation.rows import FLOORS, OUTSIDE, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GapRow, ScoreRow
 from evaluation.wording import READABLE
 from privacy.release.statement import Audit, Statement
 
 
-def coordinator_page(page: RunPage) -> str:
+def render_coordinator_page(page: RunPage) -> str:
     """The run in one page: scores, patients, what left."""
     sites = sorted({site for row in page.scores if row.protocol == PRIVATE for site in row.sites})
-    return rendered(
+    return render_template(
         "coordinator.html",
         page=page,
         answers=run_answers(page),
-        patients=of_patients(page.left),
+        patients=list_patient_records(page.left),
         notes=row_notes(page.scores, page.harmony, page.spaces),
         measures=_whole_measures(page.scores, page.classes),
         further=_further_measures(page.scores),
         leading=_leading_measures(page.scores, page.structures, page.classes),
-        over=mean_over(page.scores, page.classes),
+        over=list_mean_classes(page.scores, page.classes),
         kinds=KINDS,
         floors=FLOORS,
         tested=sites,
-        order=ranked(page.scores),
+        order=rank_hospitals(page.scores),
         many=max(len(sites), len(page.sites)) > READABLE,
-        grid=by_column(page.scores),
-        by=primary(page.scores),
-        held=held(page.scores),
-        decided=decided(page.scores, primary(page.scores)),
+        grid=rows_by_column(page.scores),
+        by=primary_measure(page.scores),
+        held=column_patients(page.scores),
+        decided=count_decided_gains(page.scores, primary_measure(page.scores)),
         tables=_unique_in_order(row.method for row in page.scores),
         weak=weak_rows(_whole_rows(page.scores, page.classes)),
         over_sites=[p for p in (PRIVATE_MEAN, OVERALL, PUBLIC) if any(row.protocol == p for row in page.scores)],
-        totals=totals(page.left, page.statements),
+        totals=compute_totals(page.left, page.statements),
         noise=max((row.noise for row in page.scores), default=0.0),
         common=_collect_common_texts(page.statements, page.audits),
         divided={(site.site, s.split): s for site in page.sites for s in site.splits},
@@ -64,8 +64,8 @@ def coordinator_page(page: RunPage) -> str:
         requests=_unique_in_order(entry.request for entry in page.left),
         sent={(entry.site, entry.request): entry for entry in page.left},
         weak_columns=weak_columns(page.scores),
-        beyond=by_column(page.outside),
-        beyond_held=held(page.outside),
+        beyond=rows_by_column(page.outside),
+        beyond_held=column_patients(page.outside),
         lines=_unique_in_order(row.method for row in page.outside),
         external=sorted({row.sites[0] for row in page.outside if row.protocol == OUTSIDE}),
         unknown=[site.site for site in page.external_sites],
@@ -76,15 +76,15 @@ def coordinator_page(page: RunPage) -> str:
 def _share_tables(rows: Sequence[GapRow]) -> dict[str, object]:
     """The values of tables of shares of the oracle gap: those over all hospitals, all by column, and the columns."""
     return {
-        "shares": {row.method: row for row in whole(rows)},
-        "share_grid": {(row.method, column_of(row)): row for row in rows},
-        "share_columns": {column_of(row): row.sites[0] if row.protocol == PRIVATE else row.protocol for row in rows},
+        "shares": {row.method: row for row in select_overall_rows(rows)},
+        "share_grid": {(row.method, column_name(row)): row for row in rows},
+        "share_columns": {column_name(row): row.sites[0] if row.protocol == PRIVATE else row.protocol for row in rows},
     }
 
 
-def site_page(page: SitePage) -> str:
+def render_site_page(page: SitePage) -> str:
     """One hospital's page, with pictures of its patients: it is written to that hospital's disk only."""
-    return rendered("site.html", **_site_values(page))
+    return render_template("site.html", **_site_values(page))
 
 
 def _site_values(page: SitePage) -> dict[str, object]:
@@ -98,15 +98,15 @@ def _site_values(page: SitePage) -> dict[str, object]:
         "measures": _whole_measures(page.scores, page.classes),
         "foreign": False,
         "leading_measures": _leading_measures(page.scores, page.structures, page.classes),
-        "over": mean_over(page.scores, page.classes),
+        "over": list_mean_classes(page.scores, page.classes),
         "kinds": KINDS,
         "floors": FLOORS,
-        "grid": by_column(page.scores),
-        "held": held(page.scores),
+        "grid": rows_by_column(page.scores),
+        "held": column_patients(page.scores),
         "tables": _unique_in_order(row.method for row in page.scores),
         "tested": [page.site],
         "weak": weak_rows(_whole_rows(page.scores, page.classes)),
-        "totals": totals(page.left, statements),
+        "totals": compute_totals(page.left, statements),
         "noise": max((row.noise for row in page.scores), default=0.0),
         "statements": statements,
         "common": _collect_common_texts(statements),
@@ -116,7 +116,7 @@ def _site_values(page: SitePage) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class Beyond:
+class OutsideDetails:
     """What an external site's page has in addition to a hospital's page. field: as in `RunPage`. pictures: of the
     lines' masks.
     """
@@ -126,12 +126,14 @@ class Beyond:
     outlines: tuple[Picture, ...] = ()
 
 
-def outside_page(page: SitePage, details: Beyond) -> str:
+def render_outside_page(page: SitePage, details: OutsideDetails) -> str:
     """An external site's page, for its disk only. page: with scores by line, of all of its patients, and one split."""
-    return rendered("outside.html", **{**_site_values(page), "foreign": True}, beyond=details, best=best(page.scores))
+    return render_template(
+        "outside.html", **{**_site_values(page), "foreign": True}, beyond=details, best=select_best_rows(page.scores)
+    )
 
 
-def best(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:
+def select_best_rows(rows: Sequence[ScoreRow]) -> tuple[ScoreRow, ...]:
     """The rows of the first measure with the best value, several if they are equal; none without values.
 
     Raises:
@@ -160,7 +162,7 @@ def _whole_measures(rows: Sequence[ScoreRow], classes: Sequence[str]) -> list[st
 
 def _whole_rows(rows: Sequence[ScoreRow], classes: Sequence[str]) -> list[ScoreRow]:
     """All rows but those of single classes."""
-    of_one = {of_class(kind, name) for kind in KINDS for name in classes}
+    of_one = {class_measure_name(kind, name) for kind in KINDS for name in classes}
     return [row for row in rows if row.measure not in of_one]
 
 

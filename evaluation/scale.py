@@ -38,23 +38,23 @@ def cell_of(probability: ArrayLike) -> Ints:
     return np.asarray(np.where(p < 0.5, np.minimum(cell, HALF - 1), np.maximum(cell, HALF)), dtype=np.int64)
 
 
-def at_level(cells: Ints, level: int) -> Ints:
+def cells_at_level(cells: Ints, level: int) -> Ints:
     """The cells of a level, 1 to LEVELS, that hold these cells."""
     return np.asarray(cells // BRANCH ** (LEVELS - level), dtype=np.int64)
 
 
-def density(levels: Sequence[Floats], patients: float) -> Floats:
+def compute_density(levels: Sequence[Floats], patients: float) -> Floats:
     """(CELLS,) patients in each cell, none negative, `patients` in all, from the noised levels from top to bottom.
 
     What a cell got is divided among its children: their counts are projected onto those that are possible.
     """
     cells = np.full(1, float(patients))
     for counts in levels:
-        cells = onto_simplex(np.asarray(counts, np.float64).reshape(len(cells), BRANCH), cells).ravel()
+        cells = project_onto_simplex(np.asarray(counts, np.float64).reshape(len(cells), BRANCH), cells).ravel()
     return cells
 
 
-def edges(density: Floats, bins: int, *, share: float, half: bool) -> Ints:
+def compute_edges(density: Floats, bins: int, *, share: float, half: bool) -> Ints:
     """(bins - 1,): the first cell of every bin but the lowest, strictly rising.
 
     Where the class is half of the patients, bins hold equally many. A rarer class has the highest scores of a model
@@ -88,7 +88,7 @@ def steps(bins: int, share: float) -> Floats:
     return np.asarray(np.interp(np.arange(1, bins) / bins, (1 - weight) * u + weight * u**STEEP, u))
 
 
-def onto_simplex(values: Floats, total: Floats) -> Floats:
+def project_onto_simplex(values: Floats, total: Floats) -> Floats:
     """(..., d) projected onto {h >= 0, sum h = total}, total (...,) >= 0 (Duchi et al. 2008, figure 1)."""
     falling = -np.sort(-values, axis=-1)
     excess = np.cumsum(falling, axis=-1) - total[..., None]

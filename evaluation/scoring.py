@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from evaluation.classes import TWO, Classes, class_measures, named_classes
+from evaluation.classes import TWO, Classes, class_measures, list_class_names
 from evaluation.histograms import Counts
 from evaluation.metrics import BRIER, CALIBRATION, KAPPA, MEASURES, SENSITIVITY, SPECIFICITY, Measure
 from evaluation.protocols import (
@@ -16,16 +16,16 @@ from evaluation.protocols import (
     Limits,
     Score,
     Table,
-    gain,
-    gains,
-    home,
+    compute_gain,
+    compute_gains,
     mean_individual_gain,
     mean_score,
-    overall,
-    pooled,
-    private,
-    public,
-    unions,
+    own_model_table,
+    pool_evidence,
+    pool_test_sets,
+    score_overall,
+    score_private,
+    score_public,
 )
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN, PUBLIC, GainRow, ScoreRow
 
@@ -53,11 +53,11 @@ def score_rows(
     """
     if reference is not None and reference not in tables:
         raise ValueError(f"the reference method {reference!r} was not scored; there are {sorted(tables)}")
-    samples = {method: samples_of(table) for method, table in tables.items()}
+    samples = {method: pool_samples(table) for method, table in tables.items()}
     rows: list[ScoreRow] = []
     for measure in measures:
         scores_by_method = {
-            m: list(scores(table, measure, limits=limits, samples=samples[m])) for m, table in tables.items()
+            m: list(compute_scores(table, measure, limits=limits, samples=samples[m])) for m, table in tables.items()
         }
         theirs = (
             {(protocol, score.sites): score for protocol, score in scores_by_method[reference]}
@@ -86,7 +86,7 @@ def label_measures(tables: Mapping[str, Table], classes: Classes = TWO) -> tuple
     if number == 2:
         return (*MEASURES, SENSITIVITY, SPECIFICITY, *probabilities)
     ordered = (KAPPA,) if classes.ordered else ()
-    return (*MEASURES, *ordered, *probabilities, *class_measures(named_classes(classes, number)))
+    return (*MEASURES, *ordered, *probabilities, *class_measures(list_class_names(classes, number)))
 
 
 class Samples(NamedTuple):
@@ -98,35 +98,35 @@ class Samples(NamedTuple):
     public: Mapping[str, Evidence] | None
 
 
-def samples_of(table: Table) -> Samples:
+def pool_samples(table: Table) -> Samples:
     """The pooled samples that a table allows.
 
     Raises:
         ValueError: no site's own model was tested at home.
     """
-    models, tests, own_evidence = {m for m, _ in table}, {t for _, t in table}, home(table)
+    models, tests, own_evidence = {m for m, _ in table}, {t for _, t in table}, own_model_table(table)
     at_home = [
         evidence for (model, test), evidence in sorted(own_evidence.items(), key=lambda item: item[0]) if model == test
     ]
     is_complete = len(tests) > 1 and len(table) == len(models) * len(tests)
-    return Samples(pooled(at_home) if len(at_home) > 1 else None, unions(table) if is_complete else None)
+    return Samples(pool_evidence(at_home) if len(at_home) > 1 else None, pool_test_sets(table) if is_complete else None)
 
 
-def scores(
+def compute_scores(
     table: Table, measure: Measure, *, limits: Limits = STANDARD, samples: Samples | None = None
 ) -> Iterator[tuple[str, Score]]:
     """(protocol, score) of one method: each site's private one, their mean, overall, and public if it was requested.
     samples: those of `pool_samples`, if they exist already.
     """
-    made, own_evidence = samples_of(table) if samples is None else samples, home(table)
-    by_site = private(own_evidence, measure, limits=limits)
+    made, own_evidence = pool_samples(table) if samples is None else samples, own_model_table(table)
+    by_site = score_private(own_evidence, measure, limits=limits)
     yield from ((PRIVATE, score) for score in by_site.values())
     if len(by_site) > 1:
         yield PRIVATE_MEAN, mean_score(by_site, limits=limits)
-        overall_score = overall(own_evidence, measure, limits=limits, sample=made.overall)
+        overall_score = score_overall(own_evidence, measure, limits=limits, sample=made.overall)
         yield OVERALL, replace(overall_score, mixes_sites=own_evidence is table)
     if made.public is not None:
-        yield PUBLIC, public(table, measure, limits=limits, samples=made.public)
+        yield PUBLIC, score_public(table, measure, limits=limits, samples=made.public)
 
 
 def outside_rows(
@@ -156,15 +156,15 @@ def gain_rows(
     result = []
     for measure in measures:
         for method in [m for m in tables if m != reference]:
-            ours, theirs = common_sites([home(tables[method]), home(tables[reference])])
-            spread = mean_individual_gain(gains(ours, theirs, measure, limits=limits))
+            ours, theirs = select_common_sites([own_model_table(tables[method]), own_model_table(tables[reference])])
+            spread = mean_individual_gain(compute_gains(ours, theirs, measure, limits=limits))
             noises = (counts.noise for table in (ours, theirs) for (m, t), counts in table.items() if m == t)
             noise = max(noises, default=0.0)
             result.append(GainRow(method, measure.name, spread.mean, spread.std, spread.n, spread.improved, noise))
     return tuple(result)
 
 
-def common_sites(tables: Sequence[Table]) -> list[Table]:
+def select_common_sites(tables: Sequence[Table]) -> list[Table]:
     """The tables at the sites where the own model of each was tested: a site may have refused one because of its
     privacy cost.
     """
@@ -176,7 +176,7 @@ def _make_row(
     method: str, protocol: str, measure: Measure, ours: Score, theirs: Score | None, limits: Limits
 ) -> ScoreRow:
     """The row of a score, with the gain over `theirs`, the score of the reference, if there is one."""
-    over = gain(ours, theirs, measure, limits=limits).estimate if theirs is not None else None
+    over = compute_gain(ours, theirs, measure, limits=limits).estimate if theirs is not None else None
     support, estimate = ours.support, ours.estimate
     return ScoreRow(
         method=method,

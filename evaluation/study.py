@@ -12,13 +12,13 @@ from evaluation.drawing import Picture
 from evaluation.gap_rows import Compared
 from evaluation.metrics import AUC, BALANCED_ACCURACY
 from evaluation.oracle_gap import Share
-from evaluation.panels import parts
+from evaluation.panels import split_names
 from evaluation.records import Command
-from evaluation.rendering import rendered
+from evaluation.rendering import render_template
 from evaluation.rows import FLOORS, OVERALL, PRIVATE_MEAN
-from evaluation.study_figures import Gain, Gains, by_share, by_site
-from evaluation.study_numbers import EVERY, Cell, Key, Spread, StudyRow, cells, doubt, spread
-from evaluation.study_worth import Worths, outside_gains, worths
+from evaluation.study_figures import Gain, Gains, draw_gains_by_share, draw_gains_by_site
+from evaluation.study_numbers import EVERY, Cell, Key, Spread, StudyRow, build_cells, compute_spread, deviation_range
+from evaluation.study_worth import Worths, compute_worths, outside_gains
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)
 """The default measures of a page; the table has all."""
@@ -90,7 +90,7 @@ class Balance:
     least: Spread
 
 
-def balances(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell], measure: str) -> list[Balance]:
+def compute_balances(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell], measure: str) -> list[Balance]:
     """For every case and method the hospitals that gain over the reference and those that lose."""
     result = []
     for case in cases:
@@ -109,7 +109,7 @@ def balances(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell], measur
                 Balance(
                     case.name,
                     method,
-                    pooled.gain if pooled else spread(()),
+                    pooled.gain if pooled else compute_spread(()),
                     (sum(gain.mean > 0 for gain in gains.values()), len(gains)),
                     (sum(gain.better for gain in gains.values()), sum(gain.n for gain in gains.values())),
                     worst,
@@ -119,23 +119,23 @@ def balances(cases: Sequence[StudyCase], cell_by_key: Mapping[Key, Cell], measur
     return result
 
 
-def shares_of(page: StudyPage) -> dict[Key, Share]:
+def compute_gap_shares(page: StudyPage) -> dict[Key, Share]:
     """The share of the oracle gap that each line of each case closes, over its seeds."""
     return {key: worth.share for key, worth in _page_worths(page).items()}
 
 
 def _page_worths(page: StudyPage) -> Worths:
     """The worth of each compared line of the page's cases."""
-    return worths(page.rows, {case.name: case.compared for case in page.cases})
+    return compute_worths(page.rows, {case.name: case.compared for case in page.cases})
 
 
-def study_page(page: StudyPage) -> str:
+def render_study_page(page: StudyPage) -> str:
     """The study in one page: scores, gains and losses, every case, every run."""
-    cell_by_key, worth = cells(page.rows), _page_worths(page)
+    cell_by_key, worth = build_cells(page.rows), _page_worths(page)
     order = list(dict.fromkeys(method for case in page.cases for method in case.methods))
     floors = [name for name in FLOORS if any(row.method == name for row in page.rows)]
     seeds = sorted({cell.value.n for cell in cell_by_key.values()})
-    return rendered(
+    return render_template(
         "study.html",
         page=page,
         cells=cell_by_key,
@@ -145,7 +145,7 @@ def study_page(page: StudyPage) -> str:
         pooled=POOLED,
         mean=MEAN,
         every=ALL,
-        balances={measure: balances(page.cases, cell_by_key, measure) for measure in page.measures},
+        balances={measure: compute_balances(page.cases, cell_by_key, measure) for measure in page.measures},
         shares=_draw_share_figures(page, cell_by_key, order),
         pictures={case.name: _draw_site_figures(case, cell_by_key, order, page.measures) for case in page.cases},
         weak=_weak_columns(page.cases, cell_by_key),
@@ -155,7 +155,7 @@ def study_page(page: StudyPage) -> str:
         beyond=outside_gains(page.rows),
         fewest=seeds[0] if seeds else 0,
         most=seeds[-1] if seeds else 0,
-        doubts={n: doubt(n) for n in {seeds[0], seeds[-1]} if n > 1} if seeds else {},
+        doubts={n: deviation_range(n) for n in {seeds[0], seeds[-1]} if n > 1} if seeds else {},
         done=sum(bool(run.page) for case in page.cases for run in case.runs),
         planned=sum(len(case.runs) for case in page.cases),
     )
@@ -224,7 +224,7 @@ def _draw_share_figures(page: StudyPage, cell_by_key: Mapping[Key, Cell], order:
                         cell = cell_by_key.get((case.name, method, measure, column))
                         if cell and cell.gain.n:
                             points.setdefault(name, {}).setdefault(method, {})[case.share] = _cell_gain(cell)
-            for part, names in parts(
+            for part, names in split_names(
                 [name for name in order if any(name in method_points for method_points in points.values())]
             ):
                 shown = {
@@ -232,7 +232,7 @@ def _draw_share_figures(page: StudyPage, cell_by_key: Mapping[Key, Cell], order:
                     for panel, method_points in points.items()
                 }
                 about = {"measure": measure, "reference": reference, "part": part}
-                pictures.append(by_share(shown, **about, order=order, sites=sites))
+                pictures.append(draw_gains_by_share(shown, **about, order=order, sites=sites))
     return pictures
 
 
@@ -256,7 +256,7 @@ def _draw_site_figures(
             if any(gain.values for gain in method_gains.values())
         }
         if case.reference and shown:
-            picture = by_site(shown, case=case.name, measure=measure, reference=case.reference, order=order)
+            picture = draw_gains_by_site(shown, case=case.name, measure=measure, reference=case.reference, order=order)
             pictures[measure] = picture
     return pictures
 

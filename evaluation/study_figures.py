@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from evaluation.drawing import INK, Picture, svg
-from evaluation.panels import legend, line, mark, panels, rows, tall, wide
+from evaluation.drawing import INK, Picture, render_svg
+from evaluation.panels import (
+    draw_legend,
+    line_style,
+    make_panels,
+    make_row_panels,
+    mark_style,
+    panels_size,
+    row_panels_size,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,12 +46,12 @@ HOW = (
 )
 
 
-def by_share(
+def draw_gains_by_share(
     gains: Gains, *, measure: str, reference: str, order: Sequence[str], sites: Sequence[str], part: str = ""
 ) -> Picture:
     """Gains against the share of patients in training, a panel for each hospital and a line for each method."""
     words = [
-        f"{panel}, {method} at {100 * share:.0f} %: {gain_in_words(gain)}"
+        f"{panel}, {method} at {100 * share:.0f} %: {describe_gain(gain)}"
         for panel, methods in gains.items()
         for method, points in methods.items()
         for share, gain in points.items()
@@ -52,13 +60,16 @@ def by_share(
     methods = [name for name in order if any(name in method_points for method_points in gains.values())]
 
     def draw(figure: Figure) -> None:
-        for axes, (panel, method_points) in panels(figure, gains, share_y=True):
+        for axes, (panel, method_points) in make_panels(figure, gains, share_y=True):
             for place, method in enumerate(m for m in methods if m in method_points):
                 shift = (place - (len(method_points) - 1) / 2) * 1.2
                 look = order.index(method)
                 shares = np.array([100 * share for share in method_points[method]]) + shift
                 axes.plot(
-                    shares, [np.mean(gain.values) for gain in method_points[method].values()], **line(look), alpha=0.7
+                    shares,
+                    [np.mean(gain.values) for gain in method_points[method].values()],
+                    **line_style(look),
+                    alpha=0.7,
                 )
                 for x, gain in zip(shares, method_points[method].values(), strict=True):
                     _mark_gain(axes, float(x), gain, look, lying=False)
@@ -69,36 +80,41 @@ def by_share(
             axes.set_title(panel)
             axes.set_xlabel("% of patients in training")
         figure.axes[0].set_ylabel(f"gain in {measure}")
-        legend(figure, {method: {**mark(order.index(method)), **line(order.index(method))} for method in methods})
+        draw_legend(
+            figure,
+            {method: {**mark_style(order.index(method)), **line_style(order.index(method))} for method in methods},
+        )
 
     title = f"{measure}: gain over {reference} by share in training, {len(sites)} hospitals{part}"
-    return Picture(title, HOW.format(reference), svg(wide(len(gains), methods), alt, draw))
+    return Picture(title, HOW.format(reference), render_svg(panels_size(len(gains), methods), alt, draw))
 
 
-def by_site(
+def draw_gains_by_site(
     gains: Mapping[str, Mapping[str, Gain]], *, case: str, measure: str, reference: str, order: Sequence[str]
 ) -> Picture:
     """Gains of one case: column of the table -> method -> a gain for each seed."""
     methods = [name for name in order if any(name in method_gains for method_gains in gains.values())]
     words = [
-        f"{name}, {method}: {gain_in_words(gain)}"
+        f"{name}, {method}: {describe_gain(gain)}"
         for name, method_gains in gains.items()
         for method, gain in method_gains.items()
     ]
     alt = f"Gain in {measure} over {reference} by hospital in {case}. {'; '.join(words)}."
 
     def draw(figure: Figure) -> None:
-        for axes, method_gains in zip(rows(figure, list(gains), methods), gains.values(), strict=True):
+        for axes, method_gains in zip(make_row_panels(figure, list(gains), methods), gains.values(), strict=True):
             for method, gain in method_gains.items():
                 _mark_gain(axes, methods.index(method), gain, order.index(method), lying=True)
             axes.axvline(0, color=INK, linewidth=0.9)
         figure.supxlabel(f"gain in {measure}", fontsize=9)
 
     caption = f"{HOW.format(reference)} Each panel has its own scale."
-    return Picture(f"{measure}: gain over {reference}", caption, svg(tall(list(gains), methods), alt, draw))
+    return Picture(
+        f"{measure}: gain over {reference}", caption, render_svg(row_panels_size(list(gains), methods), alt, draw)
+    )
 
 
-def gain_in_words(gain: Gain) -> str:
+def describe_gain(gain: Gain) -> str:
     """Gains in words, for the alternative text."""
     values, warning = gain.values, "" if gain.fine else ", not assessable with every seed"
     if not values:
@@ -109,7 +125,7 @@ def gain_in_words(gain: Gain) -> str:
 
 def _mark_gain(axes: Axes, at: float, gain: Gain, look: int, *, lying: bool) -> None:
     """One method at one place: its seeds, their mean, and one standard deviation to either side. lying: along x."""
-    values, looks = gain.values, mark(look)
+    values, looks = gain.values, mark_style(look)
     if not values:
         return
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan

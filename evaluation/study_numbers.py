@@ -90,7 +90,7 @@ class Cell:
     positives: tuple[int, int]
 
 
-def spread(values: Iterable[float]) -> Spread:
+def compute_spread(values: Iterable[float]) -> Spread:
     """Mean and sample standard deviation of the finite values."""
     finite_values = tuple(value for value in values if math.isfinite(value))
     mean = float(np.mean(finite_values)) if finite_values else math.nan
@@ -102,7 +102,7 @@ Key = tuple[str, str, str, str]
 NO_SHARES: Mapping[Key, Share] = MappingProxyType({})
 
 
-def with_means(rows: Sequence[StudyRow]) -> list[StudyRow]:
+def add_mean_rows(rows: Sequence[StudyRow]) -> list[StudyRow]:
     """The rows, and for each run, method and measure the mean over every hospital (`EVERY`)."""
     rows_by_run: dict[tuple[str, int, str, str], list[StudyRow]] = {}
     for row in rows:
@@ -129,10 +129,10 @@ def _mean_row(rows: Sequence[StudyRow]) -> StudyRow:
     )
 
 
-def cells(rows: Sequence[StudyRow]) -> dict[Key, Cell]:
+def build_cells(rows: Sequence[StudyRow]) -> dict[Key, Cell]:
     """Every score and gain over the seeds of its case."""
     rows_by_key: dict[Key, list[StudyRow]] = {}
-    for row in with_means(rows):
+    for row in add_mean_rows(rows):
         rows_by_key.setdefault((row.case, row.method, row.measure, row.column), []).append(row)
     return {key: _build_cell(key_rows) for key, key_rows in rows_by_key.items()}
 
@@ -141,15 +141,15 @@ def _build_cell(rows: Sequence[StudyRow]) -> Cell:
     """The rows of all seeds of one place, as a cell."""
     patients, positive = [row.patients for row in rows], [row.positive_patients for row in rows]
     return Cell(
-        spread(row.value for row in rows),
-        spread(row.gain for row in rows),
+        compute_spread(row.value for row in rows),
+        compute_spread(row.gain for row in rows),
         sum(row.assessable for row in rows),
         (min(patients), max(patients)),
         (min(positive), max(positive)),
     )
 
 
-def doubt(seeds: int) -> tuple[float, float]:
+def deviation_range(seeds: int) -> tuple[float, float]:
     """The range of multiples of a printed deviation that contains the true one with 95 % confidence, for normal values.
 
     The interval of a normal sample's standard deviation by the chi-squared distribution. (NaN, NaN) for one seed.
@@ -174,7 +174,7 @@ def summary_csv(rows: Sequence[StudyRow], shares: Mapping[Key, Share] = NO_SHARE
     interval, the mean gain with its deviation, and the share of the oracle gap; undefined values are empty.
     """
     lines: list[list[object]] = []
-    for (case, method, measure, column), cell in cells(rows).items():
+    for (case, method, measure, column), cell in build_cells(rows).items():
         value, gain = cell.value, cell.gain
         numbers = [value.n, value.mean, value.std, value.half, gain.mean, gain.std, cell.assessable]
         numbers += shares.get((case, method, measure, column), (math.nan,) * 3)

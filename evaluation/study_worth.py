@@ -10,7 +10,7 @@ from typing import TypeAlias
 from evaluation.gap_rows import Compared
 from evaluation.oracle_gap import Share, share_of_gap
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, PUBLIC
-from evaluation.study_numbers import Key, Spread, StudyRow, spread, with_means
+from evaluation.study_numbers import Key, Spread, StudyRow, add_mean_rows, compute_spread
 
 FOREIGN_PROTOCOLS = (PUBLIC, OUTSIDE, OUTSIDE_MEAN)
 
@@ -36,10 +36,10 @@ Worths: TypeAlias = Mapping[Key, Worth]
 """(case, method, measure, column) -> its worth."""
 
 
-def worths(rows: Sequence[StudyRow], compared: Mapping[str, Sequence[Compared]]) -> dict[Key, Worth]:
+def compute_worths(rows: Sequence[StudyRow], compared: Mapping[str, Sequence[Compared]]) -> dict[Key, Worth]:
     """The worth of every compared line of the cases. compared: case -> lines that are compared with an oracle."""
     values: dict[Key, dict[int, float]] = {}
-    for row in with_means(rows):
+    for row in add_mean_rows(rows):
         if row.protocol not in FOREIGN_PROTOCOLS and math.isfinite(row.value):
             values.setdefault((row.case, row.method, row.measure, row.column), {})[row.seed] = row.value
     worth_by_key = {}
@@ -71,7 +71,7 @@ def _compute_worth(key: Key, comparison: Compared, values: Mapping[Key, Mapping[
 
 def _difference_spread(ours: Iterable[float], theirs: Iterable[float]) -> Spread:
     """Mean and deviation of the differences, seed by seed."""
-    return spread(a - b for a, b in zip(ours, theirs, strict=True))
+    return compute_spread(a - b for a, b in zip(ours, theirs, strict=True))
 
 
 def outside_gains(rows: Sequence[StudyRow]) -> dict[tuple[str, str], dict[str, dict[str, Spread]]]:
@@ -85,7 +85,7 @@ def outside_gains(rows: Sequence[StudyRow]) -> dict[tuple[str, str], dict[str, d
             lines.setdefault(row.method, {}).setdefault(row.column, []).append(row.gain)
     return {
         key: {
-            line: {column: spread(values) for column, values in column_gains.items()}
+            line: {column: compute_spread(values) for column, values in column_gains.items()}
             for line, column_gains in lines.items()
             if any(value for values in column_gains.values() for value in values)
         }

@@ -53,10 +53,10 @@ class Support:
         )
 
 
-def support(counts: Counts) -> Support:
+def compute_support(counts: Counts) -> Support:
     """The number of images and patients behind a score of these counts."""
     if counts.classes > 2:
-        each = [support_of(counts, c) for c in np.flatnonzero(judged(counts)).tolist()]
+        each = [compute_class_support(counts, c) for c in np.flatnonzero(find_mean_classes(counts)).tolist()]
         return Support(
             patients=counts.patients,
             images=each[0].images,
@@ -78,7 +78,7 @@ def support(counts: Counts) -> Support:
     )
 
 
-def support_of(counts: Counts, label: int) -> Support:
+def compute_class_support(counts: Counts, label: int) -> Support:
     """The same behind a score of one of more than two classes against the rest."""
     class_patients, (other, this) = counts.class_patients[label], counts.scores[0, label].sum(axis=-1)
     return Support(
@@ -92,7 +92,7 @@ def support_of(counts: Counts, label: int) -> Support:
     )
 
 
-def judged(counts: Counts) -> NDArray[np.bool_]:
+def find_mean_classes(counts: Counts) -> NDArray[np.bool_]:
     """(C,): the classes over which a mean is taken, in the sample and in every copy.
 
     Both of two. Of more, those that can be assessed: a class with three patients would swing the mean. If fewer than
@@ -101,5 +101,5 @@ def judged(counts: Counts) -> NDArray[np.bool_]:
     if counts.classes == 2:
         return np.ones(2, dtype=np.bool_)
     is_present = np.asarray(counts.confusion[0].sum(axis=-1) > 0, dtype=np.bool_)
-    enough = np.array([support_of(counts, c).assessable() for c in range(counts.classes)], dtype=np.bool_)
+    enough = np.array([compute_class_support(counts, c).assessable() for c in range(counts.classes)], dtype=np.bool_)
     return is_present & enough if (is_present & enough).sum() > 1 else is_present

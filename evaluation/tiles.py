@@ -15,7 +15,10 @@ from PIL import Image
 
 from evaluation.histograms import Floats
 
-GIVEN, FOUND = "#ffb000", "#4db8ff"  # lines with a dark rim, readable on light images too; the second one is dashed
+GIVEN_COLOUR, FOUND_COLOUR = (
+    "#ffb000",
+    "#4db8ff",
+)  # lines with a dark rim, readable on light images too; the second one is dashed
 DASH = (6.2, 3.5)  # pixels that are drawn, pixels that are left out
 LESION, ORGAN = "#ffb000", "#5ec8ff"  # light enough for a dark image, and distinguishable with any colour vision
 RIM, LINE, THIN = 3.9, 1.95, 1.4  # pixels: the dark rim of a mask's line, that line, and the one of lesion and organ
@@ -37,7 +40,7 @@ class Tile:
     found: NDArray[np.generic] | None = None
 
 
-def drawn(tile: Tile, low: float, high: float, size: tuple[int, int]) -> NDArray[np.uint8]:
+def draw_tile(tile: Tile, low: float, high: float, size: tuple[int, int]) -> NDArray[np.uint8]:
     """The tile as (height, width, 3) pixels. low, high: shown as black and white. size: (width, height)."""
     from matplotlib.backends.backend_agg import RendererAgg  # slow to import
 
@@ -47,7 +50,7 @@ def drawn(tile: Tile, low: float, high: float, size: tuple[int, int]) -> NDArray
     for mask, colour in ((tile.organ, ORGAN), (tile.lesion, LESION)):
         if mask is not None and min(mask.shape) > 1:
             _draw_lines(renderer, _inner_outlines(np.asarray(mask) > 0, size), colour, THIN)
-    for mask, colour, dash in ((tile.given, GIVEN, None), (tile.found, FOUND, DASH)):
+    for mask, colour, dash in ((tile.given, GIVEN_COLOUR, None), (tile.found, FOUND_COLOUR, DASH)):
         for label in [] if mask is None or min(mask.shape) < 2 else np.unique(mask):
             if label == 0:
                 continue

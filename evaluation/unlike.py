@@ -114,12 +114,12 @@ def _compute_distances(fitted: tuple[Floats, Floats, Floats], described: Floats)
     return distances
 
 
-def of_studies(described: Floats, study: NDArray[np.int64]) -> Floats:
+def average_by_study(described: Floats, study: NDArray[np.int64]) -> Floats:
     """Means (k, d) over the examples (n, d) of each study, in the order of their numbers."""
     return np.stack([described[study == number].mean(axis=0) for number in np.unique(study)])
 
 
-def described(images: NDArray[np.float32]) -> Floats:
+def compute_features(images: NDArray[np.float32]) -> Floats:
     """Numbers (n, d) of examples: intensities, edges, noise, and the power spectrum over scales.
 
     images: (n, C, *spatial) with two or three axes in space; or (n, F), rows of a table, which stay as they are.

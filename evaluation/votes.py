@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from evaluation.histograms import Floats, Ints, complaints
-from evaluation.scale import BRANCH, LEVELS, at_level, cell_of, density, edges, tree_levels
+from evaluation.scale import BRANCH, LEVELS, cell_of, cells_at_level, compute_density, compute_edges, tree_levels
 
 BINS = 8
 """By measurement (benchmarks/noised_scores.py): with more bins the noise pulls the AUC towards 0.5, with fewer, images
@@ -30,7 +30,7 @@ that the model separates share a bin."""
 SCALE, OWN_CLASS, REST, CONFUSION = 0.1, 0.45, 0.25, 0.2
 """Shares of the budget with more than two classes; with two, all but `SCALE` is the one histogram's."""
 
-Told = Callable[[Ints, float], Floats]
+AddNoise = Callable[[Ints, float], Floats]
 """(P, cells) images of each patient, and the noise's standard deviation -> the noised histogram (cells,)."""
 
 
@@ -54,7 +54,7 @@ class Release(NamedTuple):
     histograms: Mapping[str, Floats]
 
 
-def parts(noise: float, classes: int) -> Parts:
+def split_noise(noise: float, classes: int) -> Parts:
     """The noise of each part of a release that costs as much as one histogram with `noise`."""
     if classes == 2:
         class_noise = noise / math.sqrt(1 - SCALE)
@@ -67,15 +67,15 @@ def parts(noise: float, classes: int) -> Parts:
     )
 
 
-def released(
+def release_histograms(
     labels: ArrayLike,
     probabilities: ArrayLike,
     patients: ArrayLike,
     *,
     noise: float,
-    held: Sequence[int],
+    class_patients: Sequence[int],
     number: int,
-    told: Told,
+    add_noise: AddNoise,
 ) -> Release:
     """The noised histograms of one model's scores on one site's test images.
 
@@ -97,19 +97,20 @@ def released(
     y, p, who = np.asarray(labels), np.asarray(probabilities, dtype=np.float64), np.asarray(patients)
     if wrong := complaints(y, p, who, 0, BINS):
         raise ValueError("cannot count votes: " + "; ".join(wrong))
-    classes, how = p.shape[1], parts(noise, p.shape[1])
+    classes, how = p.shape[1], split_noise(noise, p.shape[1])
     shown = [1] if classes == 2 else list(range(classes))
     cells = cell_of(p[:, shown])
     tree = [
-        [told(tree_votes(row_cells, who, level), how.scale) for level in range(1, LEVELS + 1)] for row_cells in cells.T
+        [add_noise(tree_votes(row_cells, who, level), how.scale) for level in range(1, LEVELS + 1)]
+        for row_cells in cells.T
     ]
     levels = np.stack([np.concatenate(each) for each in tree]).astype(np.float32).astype(np.float64)
-    bounds = bins_from(levels, number, held)
-    own_class = told(class_votes(y, p, who, bounds), how.own).reshape(classes, BINS)
+    bounds = bins_from(levels, number, class_patients)
+    own_class = add_noise(class_votes(y, p, who, bounds), how.own).reshape(classes, BINS)
     if classes == 2:
         return Release(levels, {"noised": own_class})
-    rest = [told(rest_votes(y, p, who, bounds, c), how.rest) for c in range(classes)]
-    confusion = told(confusion_votes(y, p, who), how.confusion).reshape(classes, classes)
+    rest = [add_noise(rest_votes(y, p, who, bounds, c), how.rest) for c in range(classes)]
+    confusion = add_noise(confusion_votes(y, p, who), how.confusion).reshape(classes, classes)
     return Release(levels, {"noised": own_class, "rest": np.stack(rest), "confusion": confusion})
 
 
@@ -121,14 +122,14 @@ def bins_from(levels: Floats, number: int, class_patients: Sequence[int]) -> Int
     labels = [1] if two else range(len(class_patients))
     bin_edges = []
     for flat, label in zip(levels, labels, strict=True):
-        where, share = density(tree_levels(flat), number), class_patients[label] / max(sum(class_patients), 1)
-        bin_edges.append(edges(where, BINS, share=share, half=two))
+        where, share = compute_density(tree_levels(flat), number), class_patients[label] / max(sum(class_patients), 1)
+        bin_edges.append(compute_edges(where, BINS, share=share, half=two))
     return np.stack(bin_edges)
 
 
 def tree_votes(cells: Ints, patients: Ints, level: int) -> Ints:
     """(P, BRANCH ** level) images of each patient in each cell of a level."""
-    return _count_by_patient(patients, at_level(cells, level), BRANCH**level)
+    return _count_by_patient(patients, cells_at_level(cells, level), BRANCH**level)
 
 
 def class_votes(y: Ints, p: Floats, patients: Ints, edges: Ints) -> Ints:

@@ -25,37 +25,37 @@ class Words:
     length: str = "mm"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Three decimals; an en dash for NaN and infinity."""
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
-def decibel(value: float) -> str:
+def format_decibel(value: float) -> str:
     """One decimal; an en dash for NaN, "∞" where two images are equal."""
     return f"{value:.1f}" if math.isfinite(value) else "∞" if value == math.inf else "–"
 
 
-def figures(value: float) -> str:
+def format_figures(value: float) -> str:
     """Four significant figures; an en dash for NaN and infinity."""
     return f"{value:.4g}" if math.isfinite(value) else "–"
 
 
-def signed(value: float) -> str:
+def format_signed(value: float) -> str:
     """Three decimals with a sign, a true minus; an en dash for NaN and infinity."""
     return f"{value:+.3f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
-def hundredths(value: float) -> str:
+def format_hundredths(value: float) -> str:
     """Two decimals, a true minus; an en dash for NaN and infinity."""
     return f"{value:.2f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
-def whole(value: int) -> str:
+def format_whole(value: int) -> str:
     """An integer, thousands set apart by a thin space."""
     return f"{value:,}".replace(",", "\u202f")
 
 
-def size(value: int) -> str:
+def format_size(value: int) -> str:
     """Bytes in decimal units (IEC 80000-13: 1 kB = 1000 B)."""
     power = min(3, max(0, (len(str(value)) - 1) // 3))
     amount = value / 1000**power
@@ -63,7 +63,7 @@ def size(value: int) -> str:
     return f"{amount:.{digits}f}\u202f{('B', 'kB', 'MB', 'GB')[power]}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as "4.2 s", "3 min 05 s" or "2 h 10 min"."""
     if not math.isfinite(seconds):
         return "–"
@@ -73,7 +73,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def moment(text: str) -> str:
+def format_moment(text: str) -> str:
     """An ISO time as "21 November 2026, 12:07 UTC"; any other text as it is."""
     try:
         when = datetime.fromisoformat(text)
@@ -83,19 +83,19 @@ def moment(text: str) -> str:
     return f"{when.day} {when:%B %Y, %H:%M}{zone}"
 
 
-def counted(value: int, singular: str, plural: str) -> str:
+def format_count(value: int, singular: str, plural: str) -> str:
     """A number and its noun, singular or plural."""
-    return f"{whole(value)} {singular if value == 1 else plural}"
+    return f"{format_whole(value)} {singular if value == 1 else plural}"
 
 
-def spanned(pair: tuple[int, int]) -> str:
+def format_span(pair: tuple[int, int]) -> str:
     """A number, or the least and the most of several."""
     least, most = pair
-    return whole(least) if least == most else f"{whole(least)} – {whole(most)}"
+    return format_whole(least) if least == most else f"{format_whole(least)} – {format_whole(most)}"
 
 
-def listed(names: Sequence[str], readable: int = READABLE) -> str:
+def format_list(names: Sequence[str], readable: int = READABLE) -> str:
     """Names, separated by commas; of more than can be read the first, and how many others there are."""
     if len(names) <= readable:
         return ", ".join(names)
-    return f"{', '.join(names[:LISTED])} and {whole(len(names) - LISTED)} others"
+    return f"{', '.join(names[:LISTED])} and {format_whole(len(names) - LISTED)} others"

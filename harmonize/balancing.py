@@ -50,7 +50,7 @@ class Distance(NamedTuple):
     images: int
 
 
-def lack(class_counts: Sequence[int], at: float) -> Lack | None:
+def find_lack(class_counts: Sequence[int], at: float) -> Lack | None:
     """What balances two classes of so many; None if the smaller is at least `at` times the larger.
 
     Raises:
@@ -62,7 +62,9 @@ def lack(class_counts: Sequence[int], at: float) -> Lack | None:
     return None if fewer >= at * more else Lack(class_counts.index(fewer), more - fewer)
 
 
-def distance(features: Features, made: Tensor, held_back: Tensor, train: Tensor, *, seed: int) -> Distance | None:
+def compute_distance(
+    features: Features, made: Tensor, held_back: Tensor, train: Tensor, *, seed: int
+) -> Distance | None:
     """Distances of images (n, C, H, W) in [-1, 1] of one class; None if there are fewer than `FEWEST` of a kind."""
     images = min(len(made), len(held_back), len(train))
     if images < FEWEST:
@@ -82,18 +84,18 @@ def near_copies(made: Tensor, train: Tensor, held_back: Tensor) -> float:
     """
     if len(held_back) < FEWEST or not len(made):
         return math.nan
-    near = nearest(made, turned(train)) < NEAR * nearest(made, turned(held_back))
+    near = nearest_distances(made, add_mirrored(train)) < NEAR * nearest_distances(made, add_mirrored(held_back))
     return float(near.double().mean())
 
 
-def turned(images: Tensor) -> Tensor:
+def add_mirrored(images: Tensor) -> Tensor:
     """Images (n, C, H, W) with their mirror images, and, if they are square, quarter turns: (4 n or 8 n, C, H, W)."""
     square = images.shape[-1] == images.shape[-2]
     both = [images, images.transpose(2, 3)] if square else [images]
     return torch.cat([part.flip(axes) for part in both for axes in ((), (2,), (3,), (2, 3))])
 
 
-def nearest(images: Tensor, among: Tensor) -> Tensor:
+def nearest_distances(images: Tensor, among: Tensor) -> Tensor:
     """(n,): the distance of each image to the nearest image in `among`."""
     flat = among.flatten(1)
     return torch.cat([torch.cdist(part.flatten(1), flat).amin(dim=1) for part in torch.split(images, CHUNK)])

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from harmonize.distances import frechet
-from harmonize.embedding import Basis, basis, project, tsne
+from harmonize.embedding import Basis, compute_basis, project_images, tsne
 from harmonize.wgan import WganGp
 from privacy.dp.access import Batch, Forward
 from privacy.release.policy import MOST_DELTA
@@ -92,7 +92,7 @@ SCORE_RATE = 1e-3
 """Learning rate of the imitation that is scored, which starts from random numbers; chosen on public images."""
 
 
-def imitation(settings: Score) -> WganGp:
+def make_imitation(settings: Score) -> WganGp:
     """The WGAN-GP whose images are compared. The paper's has 100 epochs: `steps` = 100 * training images / 24."""
     if settings.variant == "paper":
         return WganGp(name="wgan_gp", variant="paper", epsilon=None, steps=settings.steps)
@@ -107,7 +107,7 @@ class Scored(NamedTuple):
     values: tuple[float, ...]
 
 
-def scored(settings: Score, real: Tensor, synthetic: Sequence[Tensor], public: Basis, *, seed: int) -> Scored:
+def score_site(settings: Score, real: Tensor, synthetic: Sequence[Tensor], public: Basis, *, seed: int) -> Scored:
     """The complexity of one site.
 
     Args:
@@ -130,7 +130,7 @@ def scored(settings: Score, real: Tensor, synthetic: Sequence[Tensor], public: B
         if settings.variant == "paper":
             by = paper_score(*pair, components=settings.components, perplexity=settings.perplexity, seed=seed + turn)
         else:
-            by = score(*pair, public, seed=seed + turn)
+            by = frechet_score(*pair, public, seed=seed + turn)
         values.append(by)
     all_ = torch.tensor(values, dtype=torch.float64)
     return Scored(float(all_.mean()), float(all_.std()) if len(values) > 1 else math.nan, tuple(values))
@@ -145,7 +145,7 @@ def paper_score(
     """
     number = min(len(real), len(synthetic))
     both = torch.cat([_subset(real, number, seed), _subset(synthetic, number, seed)])
-    points = tsne(project(basis(both, components), both), perplexity=perplexity, seed=seed)
+    points = tsne(project_images(compute_basis(both, components), both), perplexity=perplexity, seed=seed)
     return centroid_distance(points[:number], points[number:])
 
 
@@ -163,13 +163,15 @@ def centroid_distance(real: Tensor, synthetic: Tensor) -> float:
     return float((b.mean(dim=0) - centre).norm() / radius)
 
 
-def score(real: Tensor, synthetic: Tensor, public: Basis, *, seed: int = 0) -> float:
+def frechet_score(real: Tensor, synthetic: Tensor, public: Basis, *, seed: int = 0) -> float:
     """Squared Frechet distance of real (n, ...) and synthetic (m, ...) images in a public basis.
 
     0 = the same mean and covariance. The larger set is reduced at random to the size of the other.
     """
     number = min(len(real), len(synthetic))
-    return frechet(project(public, _subset(real, number, seed)), project(public, _subset(synthetic, number, seed)))
+    return frechet(
+        project_images(public, _subset(real, number, seed)), project_images(public, _subset(synthetic, number, seed))
+    )
 
 
 class Outside(nn.Module):
@@ -195,7 +197,7 @@ class Outside(nn.Module):
         return torch.where(all_ > 0, share, 0.0).clamp(0.0, BOUND)
 
 
-def outside(forward: Forward, batch: Batch) -> Tensor:
+def measure_outside(forward: Forward, batch: Batch) -> Tensor:
     """The statistic for `Access.measure`: `Outside` of each row, (b,)."""
     value = forward(batch.x)
     if not isinstance(value, Tensor):
@@ -217,7 +219,7 @@ def deviation_of(settings: Score, patients: int) -> float:
     return noise_of(settings) * BOUND / 2 / max(1, patients)
 
 
-def chosen(scores: Mapping[str, float]) -> str:
+def select_target(scores: Mapping[str, float]) -> str:
     """The site with the lowest score; of equal scores the first by name.
 
     Raises:
@@ -232,14 +234,14 @@ def chosen(scores: Mapping[str, float]) -> str:
     return min(sorted(scores), key=lambda site: scores[site])
 
 
-def most(declared: Mapping[str, int]) -> str:
+def select_largest_site(declared: Mapping[str, int]) -> str:
     """The site that declared most training patients, which needs the least noise; of equal numbers the first by
     name.
     """
-    return chosen({site: -count for site, count in declared.items()})
+    return select_target({site: -count for site, count in declared.items()})
 
 
-def replaces(
+def replaces_target(
     current: Sequence[float], joining: Sequence[float], margin: float, *, deviation: float | None = None
 ) -> bool:
     """Whether a joining site's complexity is "notably lower" than the target's, so that it becomes the target.

@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from harmonize import equations
-from harmonize.elastic import deformed
-from harmonize.generators import Discriminator, Norm, Transformer, translated
-from harmonize.networks import Classifier, initialised
-from harmonize.own import Own, complain, patient_means, shifted
-from harmonize.scale import Progress, silent
-from harmonize.structure import changed_structure
-from harmonize.unfinished import Training, fingerprint, restore, write
-from harmonize.views import View, noisy, pooled, step_seed, viewed
+from harmonize.elastic import make_deformed_copies
+from harmonize.generators import Discriminator, Norm, Transformer, translate_images
+from harmonize.networks import Classifier, initialise_module
+from harmonize.own import SiteImages, check_images, patient_means, shift_means
+from harmonize.scale import Progress, ignore_progress
+from harmonize.structure import structure_change
+from harmonize.unfinished import Training, compute_fingerprint, restore_state, write_state
+from harmonize.views import View, add_noise, augment_views, mix_with_pool, step_seed
 from privacy.folder import Folder
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse
@@ -138,12 +138,12 @@ class CycleGan:
 
     def fit(
         self,
-        own: Own,
+        site_images: SiteImages,
         shared: Tensor,
         *,
         seed: int,
         folder: Folder | None = None,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
         device: str | torch.device = "cpu",
     ) -> Params:
         """Train T and F.
@@ -165,26 +165,26 @@ class CycleGan:
         Raises:
             ValueError: the images do not fit each other or these settings; all reasons are named.
         """
-        complain(own, shared)
-        mean = _train_networks(self.with_variant(), own, shared, seed, folder, progress, torch.device(device))
+        check_images(site_images, shared)
+        mean = _train_networks(self.with_variant(), site_images, shared, seed, folder, progress, torch.device(device))
         params = {name.replace(".", "/", 1): value.detach().cpu() for name, value in mean.state_dict().items()}
-        images = own.images.to(device)
-        new = translated(self._network(params, "translator"), images)
-        before, after = (patient_means(x, own.patient).mean(dim=0) for x in (images, new))
+        images = site_images.images.to(device)
+        new = translate_images(self._network(params, "translator"), images)
+        before, after = (patient_means(x, site_images.patient).mean(dim=0) for x in (images, new))
         return {**params, "keep/own": before, "keep/translated": after}
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
         """T of images (n, C, H, W); with `keep_mean: patient` each patient's central mean is restored."""
-        out = translated(self._network(params, "translator"), images)
+        out = translate_images(self._network(params, "translator"), images)
         if self.with_variant().keep_mean == "none":
             return out
         by = (params["keep/translated"] - params["keep/own"]).cpu()
-        return shifted(out, patient_means(images, patient) + by, patient)
+        return shift_means(out, patient_means(images, patient) + by, patient)
 
-    def returned(self, params: Params, images: Tensor) -> Tensor:
+    def translate_back(self, params: Params, images: Tensor) -> Tensor:
         """F(T(x)) of images (n, C, H, W), without `keep_mean`, for the cycle error."""
-        forth = translated(self._network(params, "translator"), images)
-        return translated(self._network(params, "back"), forth)
+        forth = translate_images(self._network(params, "translator"), images)
+        return translate_images(self._network(params, "back"), forth)
 
     def _network(self, params: Params, which: str) -> Transformer:
         """The transformer with the parameters under "translator/" or "back/"."""
@@ -210,7 +210,7 @@ class Losses(NamedTuple):
     critics: Tensor
 
 
-def networks(settings: CycleGan, inputs: tuple[int, int, int]) -> nn.ModuleDict:
+def make_networks(settings: CycleGan, inputs: tuple[int, int, int]) -> nn.ModuleDict:
     """T, F, Dis_shared, Dis_own, C_T for images (C, H, W), as `translator, back, dis_shared, dis_own, classifier`."""
     parts: dict[str, nn.Module] = {
         "translator": settings.transformer(inputs[0]),
@@ -226,7 +226,7 @@ def networks(settings: CycleGan, inputs: tuple[int, int, int]) -> nn.ModuleDict:
     return nn.ModuleDict(parts)
 
 
-def losses(
+def compute_losses(
     settings: CycleGan,
     nets: Mapping[str, nn.Module] | nn.ModuleDict,
     batch: Batch,
@@ -242,25 +242,27 @@ def losses(
     Fz, Fx = F(torch.cat([z, x])).split([len(z), len(x)])
     probability = torch.sigmoid(C_T(Tx))
     transformers = (
-        settings.cycle * (equations.cycle(F(Tx), x) + equations.cycle(T(Fz), z))
-        + settings.identity * (equations.identity(Tz, z) + equations.identity(Fx, x))
-        + settings.classification * equations.classification(probability, y)
+        settings.cycle * (equations.cycle_loss(F(Tx), x) + equations.cycle_loss(T(Fz), z))
+        + settings.identity * (equations.identity_loss(Tz, z) + equations.identity_loss(Fx, x))
+        + settings.classification * equations.classification_loss(probability, y)
     )
     if settings.structure:
-        transformers = transformers + settings.structure * changed_structure(Tx, x)
-    critics = equations.classification(probability, y)
+        transformers = transformers + settings.structure * structure_change(Tx, x)
+    critics = equations.classification_loss(probability, y)
     for name, real, made in (("dis_shared", z, Tx), ("dis_own", x, Fz)):
-        scores = nets[name](noisy(made, noise, generator))
-        transformers = transformers + equations.adversarial(scores)
+        scores = nets[name](add_noise(made, noise, generator))
+        transformers = transformers + equations.adversarial_loss(scores)
         if settings.pool and pool is not None:
-            scores = nets[name](noisy(pooled(pool, name, made.detach(), settings.pool, generator), noise, generator))
-        critics = critics + equations.discrimination(nets[name](noisy(real, noise, generator)), scores)
+            scores = nets[name](
+                add_noise(mix_with_pool(pool, name, made.detach(), settings.pool, generator), noise, generator)
+            )
+        critics = critics + equations.discrimination_loss(nets[name](add_noise(real, noise, generator)), scores)
     return Losses(transformers, critics)
 
 
 def _train_networks(
     s: CycleGan,
-    site_images: Own,
+    site_images: SiteImages,
     shared: Tensor,
     seed: int,
     folder: Folder | None,
@@ -269,13 +271,13 @@ def _train_networks(
 ) -> nn.Module:
     """Train all networks, from the state in `folder` if there is one; returns the running mean of T and F."""
     C, H, W = site_images.images.shape[1:]
-    nets = initialised(lambda: networks(s, (C, H, W)), seed).to(device)
+    nets = initialise_module(lambda: make_networks(s, (C, H, W)), seed).to(device)
     mean = AveragedModel(_select_transformers(nets), multi_avg_fn=get_ema_multi_avg_fn(s.ema))  # type: ignore[no-untyped-call]
     sides = ((s.lr_t, ("translator", "back")), (s.lr_d, ("dis_shared", "dis_own")), (s.lr_c, ("classifier",)))
     groups = [{"params": [p for name in names for p in nets[name].parameters()], "base": lr} for lr, names in sides]
     training = Training(nets, mean, torch.optim.Adam(groups, betas=s.betas, fused=True), {})
-    training_id = fingerprint([asdict(s), seed, device.type], [site_images.images, site_images.labels, shared])
-    first = restore(training, folder, training_id)
+    training_id = compute_fingerprint([asdict(s), seed, device.type], [site_images.images, site_images.labels, shared])
+    first = restore_state(training, folder, training_id)
     if first < s.steps:
         data = _add_copies(s, site_images, shared, seed, device)
         for step in range(first, s.steps):
@@ -283,7 +285,7 @@ def _train_networks(
                 progress(step, s.steps, "translation")
             _train_step(s, training, data, seed, step)
             if folder is not None and ((step + 1) % s.every == 0 or step + 1 == s.steps):
-                write(training, folder, step + 1, training_id)
+                write_state(training, folder, step + 1, training_id)
     progress(s.steps, s.steps, "translation")
     return mean.module
 
@@ -294,10 +296,10 @@ def _train_step(s: CycleGan, training: Training, data: Batch, seed: int, step: i
     g = torch.Generator(device).manual_seed(step_seed(seed, step))
     i = torch.randint(len(data.x), (s.batch,), generator=g, device=device)
     j = torch.randint(len(data.z), (s.batch,), generator=g, device=device)
-    batch = Batch(viewed(data.x[i], s.augment, g), data.y[i], viewed(data.z[j], s.augment, g))
+    batch = Batch(augment_views(data.x[i], s.augment, g), data.y[i], augment_views(data.z[j], s.augment, g))
     left = 1.0 - step / s.steps
     with torch.autocast(device.type, torch.bfloat16, enabled=s.amp and device.type == "cuda"):
-        step_losses = losses(s, training.nets, batch, noise=s.noise * left, pool=training.pool, generator=g)
+        step_losses = compute_losses(s, training.nets, batch, noise=s.noise * left, pool=training.pool, generator=g)
     groups = training.rule.param_groups
     transformers, critics = groups[0]["params"], [*groups[1]["params"], *groups[2]["params"]]
     # Gradients are computed for each side's own weights only: they pass through the other side's weights.
@@ -318,11 +320,11 @@ def _select_transformers(nets: nn.ModuleDict) -> nn.ModuleDict:
     return nn.ModuleDict({name: nets[name] for name in ("translator", "back")})
 
 
-def _add_copies(s: CycleGan, site_images: Own, shared: Tensor, seed: int, device: torch.device) -> Batch:
+def _add_copies(s: CycleGan, site_images: SiteImages, shared: Tensor, seed: int, device: torch.device) -> Batch:
     """All images and their deformed copies, on the device. Shared images are deformed too, so that both kinds blur
     equally.
     """
-    x = torch.cat([site_images.images, deformed(site_images.images, s.copies, seed=step_seed(seed, -1))])
-    z = torch.cat([shared, deformed(shared, s.copies, seed=step_seed(seed, -2))])
+    x = torch.cat([site_images.images, make_deformed_copies(site_images.images, s.copies, seed=step_seed(seed, -1))])
+    z = torch.cat([shared, make_deformed_copies(shared, s.copies, seed=step_seed(seed, -2))])
     y = torch.cat([site_images.labels, site_images.labels.repeat_interleave(s.copies)])
     return Batch(x.to(device), y.to(device), z.to(device))

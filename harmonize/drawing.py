@@ -24,7 +24,7 @@ opacities (n, 2, H, W) of what makes a picture one of class 1, which are 0 in cl
 """
 
 
-def fresh(seeds: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:
+def draw_normal(seeds: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:
     """Standard normal numbers (n, *shape) for each shape; row i comes from seeds[i] alone. seeds: (n,) int64."""
     sizes = [math.prod(shape) for shape in shapes]
     rows = torch.empty(len(seeds), sum(sizes))
@@ -33,33 +33,35 @@ def fresh(seeds: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:
     return [part.reshape(-1, *shape) for part, shape in zip(torch.split(rows, sizes, 1), shapes, strict=True)]
 
 
-def grid(height: int, width: int) -> tuple[Tensor, Tensor]:
+def pixel_grid(height: int, width: int) -> tuple[Tensor, Tensor]:
     """(x (1, 1, W), y (1, H, 1)) of the pixel centres."""
     x, y = ((torch.arange(size) + 0.5) * (2 / size) - 1 for size in (width, height))
     return x[None, None, :], y[None, :, None]
 
 
-def field(noise: Tensor, height: int, width: int) -> Tensor:
+def smooth_field(noise: Tensor, height: int, width: int) -> Tensor:
     """Smooth fields (n, k, H, W) through a few normal numbers (n, k, h, w), by bicubic interpolation."""
     return functional.interpolate(noise, (height, width), mode="bicubic", align_corners=False)
 
 
-def blob(x: Tensor, y: Tensor, cx: Number, cy: Number, rx: Number, ry: Number, *, soft: Number = 1.0) -> Tensor:
+def ellipse_opacity(
+    x: Tensor, y: Tensor, cx: Number, cy: Number, rx: Number, ry: Number, *, soft: Number = 1.0
+) -> Tensor:
     """1 inside an ellipse, 0 outside, falling linearly over about `soft` (in the unit of x) at its border."""
     far = (((x - cx) / rx) ** 2 + ((y - cy) / ry) ** 2).sqrt()
     return ((1 - far) * ((rx + ry) / (2 * soft)) + 0.5).clamp(0, 1)
 
 
-def paint(canvas: tuple[Tensor, ...], where: Tensor, colour: tuple[Number, ...]) -> tuple[Tensor, ...]:
+def paint_planes(canvas: tuple[Tensor, ...], where: Tensor, colour: tuple[Number, ...]) -> tuple[Tensor, ...]:
     """Blend every plane of the canvas towards its colour, with `where` as opacity from 0 to 1."""
     return tuple(plane + where * (value - plane) for plane, value in zip(canvas, colour, strict=True))
 
 
-def smoothed(images: Tensor, sigma_x: Tensor, sigma_y: Tensor) -> Tensor:
+def smooth_images(images: Tensor, sigma_x: Tensor, sigma_y: Tensor) -> Tensor:
     """Gaussian filter of (n, C, H, W) with deviations (n, 1, 1) in half images; weights at the border are
     renormalized.
     """
-    x, y = grid(*images.shape[-2:])
+    x, y = pixel_grid(*images.shape[-2:])
     across, down = _gaussian_kernel(x.flatten(), sigma_x), _gaussian_kernel(y.flatten(), sigma_y)
     return down[:, None] @ images @ across.mT[:, None]
 

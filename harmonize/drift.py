@@ -40,7 +40,9 @@ class Drift(NamedTuple):
     shift: float
 
 
-def drift(before: Floats, after: Floats, labels: Ints, patient: Ints, region: Bools, *, seed: int) -> Drift | None:
+def measure_drift(
+    before: Floats, after: Floats, labels: Ints, patient: Ints, region: Bools, *, seed: int
+) -> Drift | None:
     """Compare the classifier on images before and after, each (n, h, w) in [0, 1], labels 0 and 1, region (n, h, w).
 
     Mean over 5 times 4 folds of patients; fewer folds where a class has fewer than 4 patients. Images whose region is
@@ -57,7 +59,7 @@ def drift(before: Floats, after: Floats, labels: Ints, patient: Ints, region: Bo
     from sklearn.metrics import roc_auc_score  # takes a second
     from sklearn.model_selection import StratifiedGroupKFold
 
-    x = tuple(statistics(images[rows], region[rows]) for images in (before, after))
+    x = tuple(region_statistics(images[rows], region[rows]) for images in (before, after))
     aucs, shifts = [], []
     for repeat in range(REPEATS):
         splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=(seed * REPEATS + repeat) % 2**32)
@@ -66,8 +68,8 @@ def drift(before: Floats, after: Floats, labels: Ints, patient: Ints, region: Bo
             return None
         scores = np.empty((3, len(y)))
         for train, test in splits:
-            scores[:2, test] = _probabilities(x[0], x, y, train, test)
-            scores[2:, test] = _probabilities(x[1], x[1:], y, train, test)
+            scores[:2, test] = _predict_probabilities(x[0], x, y, train, test)
+            scores[2:, test] = _predict_probabilities(x[1], x[1:], y, train, test)
         aucs.append([roc_auc_score(y, scores[0]), roc_auc_score(y, scores[2])])
         shifts.append(scores[1].mean() - scores[0].mean())
     auc_before, auc_after = np.mean(aucs, axis=0).tolist()
@@ -75,11 +77,11 @@ def drift(before: Floats, after: Floats, labels: Ints, patient: Ints, region: Bo
     return Drift(auc_before, auc_after, change, float(np.mean(shifts)))
 
 
-def statistics(x: Floats, region: Bools) -> Floats:
+def region_statistics(x: Floats, region: Bools) -> Floats:
     """(n, 9): median, deviation and 10 % quantile in the region; its darkest value when smoothed by 1/48, 1/24 and 1/16
     of the side, and its brightest for 1/24; the share of it that is darker than 0.75 of the median, for 1/48 and 1/24.
     """
-    smooth = [smoothed(x, region, share) for share in (1 / 48, 1 / 24, 1 / 16)]
+    smooth = [smooth_in_region(x, region, share) for share in (1 / 48, 1 / 24, 1 / 16)]
     rows = []
     for i, m in enumerate(region):
         values, median = x[i][m], float(np.median(x[i][m]))
@@ -91,7 +93,7 @@ def statistics(x: Floats, region: Bools) -> Floats:
     return np.array(rows)
 
 
-def smoothed(x: Floats, region: Bools, share: float) -> Floats:
+def smooth_in_region(x: Floats, region: Bools, share: float) -> Floats:
     """x (n, h, w) smoothed inside its region by a Gaussian of `share` of the side; pixels outside have no weight."""
     from scipy import ndimage
 
@@ -101,7 +103,7 @@ def smoothed(x: Floats, region: Bools, share: float) -> Floats:
     return result
 
 
-def _probabilities(
+def _predict_probabilities(
     x: Floats, seen: tuple[Floats, ...], y: Ints, train: NDArray[np.intp], test: NDArray[np.intp]
 ) -> Floats:
     """Fit on the training rows of x; return probabilities of class 1, (len(seen), len(test))."""

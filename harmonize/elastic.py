@@ -16,7 +16,7 @@ from torch import Tensor
 DEPTH = 5  # control points across the image's single layer: the fewest that TorchIO accepts here
 
 
-def deformed(
+def make_deformed_copies(
     images: Tensor, copies: int, *, seed: int, max_displacement: float = 0.06, control_points: int = 7
 ) -> Tensor:
     """Make `copies` deformed copies of each image.

@@ -31,7 +31,7 @@ class Basis(NamedTuple):
     deviation: Tensor
 
 
-def basis(images: Tensor, components: int = 40) -> Basis:
+def compute_basis(images: Tensor, components: int = 40) -> Basis:
     """Principal components of images (n, ...), n >= 2; deterministic.
 
     There are min(components, n - 1, d) of them: n images around their mean span no more. Above `SMALL` images and
@@ -61,7 +61,7 @@ def basis(images: Tensor, components: int = 40) -> Basis:
     return Basis(torch.from_numpy(fitted.mean_).float(), directions.float(), deviation.float())
 
 
-def project(basis: Basis, images: Tensor) -> Tensor:
+def project_images(basis: Basis, images: Tensor) -> Tensor:
     """Coordinates (n, k) of images (n, ...) in a basis, not divided by its deviations; n may be 0.
 
     Raises:

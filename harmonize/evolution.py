@@ -23,8 +23,8 @@ from torch import Tensor
 
 from harmonize.drawing import Inputs
 from harmonize.prior import PRIORS, PriorName
-from harmonize.public_features import View, compared, features_of
-from harmonize.scale import Progress, silent
+from harmonize.public_features import View, compute_features, make_view
+from harmonize.scale import Progress, ignore_progress
 from privacy.dp.access import Access
 from privacy.dp.accounting import mu_of
 from privacy.message import Params
@@ -98,7 +98,7 @@ class PrivateEvolution:
         return self.epsilon is not None
 
 
-def noises(epsilon: float, delta: float, rounds: int) -> float:
+def noise_per_round(epsilon: float, delta: float, rounds: int) -> float:
     """The noise multiplier of each of `rounds` noised histograms that cost (epsilon, delta) together.
 
     Gaussian noise s used k times is Gaussian noise s / sqrt(k); one is calibrated by the analytic Gaussian mechanism.
@@ -117,13 +117,13 @@ class _Candidates(NamedTuple):
     noise_seed: Tensor  # (n,)
 
 
-def evolve(
+def evolve_population(
     settings: PrivateEvolution,
     access: Access,
     inputs: Inputs,
     *,
     seed: int,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Params:
     """Let the training patients of `access`, whose images are in network space (C, H, W), vote for `rounds` rounds.
 
@@ -136,10 +136,10 @@ def evolve(
     """
     prior = PRIORS[settings.prior]
     y = torch.arange(settings.candidates) % 2
-    noise = 0.0 if settings.epsilon is None else noises(settings.epsilon, settings.delta, settings.rounds)
+    noise = 0.0 if settings.epsilon is None else noise_per_round(settings.epsilon, settings.delta, settings.rounds)
     generator = torch.Generator().manual_seed(seed)
     progress(0, settings.rounds, "public pictures")
-    view = compared(prior, inputs, settings.public, settings.components, settings.roughness, seed=seed)
+    view = make_view(prior, inputs, settings.public, settings.components, settings.roughness, seed=seed)
     now = _Candidates(torch.rand(len(y), prior.latent, generator=generator), y, _draw_seeds(len(y), generator))
     weight = torch.zeros(len(y), dtype=torch.float64)
     for turn in range(settings.rounds):
@@ -147,13 +147,13 @@ def evolve(
             done_share = (turn - 1) / max(1, settings.rounds - 2)
             scale = settings.spread ** (1 - done_share) * settings.settled**done_share
             now = _next_generation(settings, now, weight, scale, generator)
-        features = features_of(view, prior.render(*now, inputs))
+        features = compute_features(view, prior.render(*now, inputs))
         weight = _weights_from_votes(_collect_votes(access, view, features, y), y, settings.threshold * noise)
         progress(turn + 1, settings.rounds, "votes")
     return {"theta": now.theta, "y": now.y, "noise_seed": now.noise_seed, "weight": weight}
 
 
-def sampled(settings: PrivateEvolution, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
+def draw_images(settings: PrivateEvolution, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
     """Pictures (n, C, H, W) in network space of the classes y (n,): candidates drawn by weight, with jitter and new
     seeds.
 
@@ -166,11 +166,11 @@ def sampled(settings: PrivateEvolution, inputs: Inputs, params: Params, y: Tenso
         if len(where):
             parent[where] = members[torch.multinomial(params["weight"][members], len(where), True, generator=generator)]
     theta = params["theta"][parent]
-    theta = reflected(theta + settings.jitter * torch.randn(theta.shape, generator=generator))
+    theta = reflect_into_unit(theta + settings.jitter * torch.randn(theta.shape, generator=generator))
     return prior.render(theta, y.cpu(), _draw_seeds(len(y), generator), inputs)
 
 
-def reflected(theta: Tensor) -> Tensor:
+def reflect_into_unit(theta: Tensor) -> Tensor:
     """Reflect into [0, 1] at 0 and at 1."""
     return 1 - (theta.remainder(2) - 1).abs()
 
@@ -179,7 +179,7 @@ def _collect_votes(access: Access, view: View, features: Tensor, y: Tensor) -> T
     """The noised votes of the patients, one number for each candidate."""
 
     def assign(images: Tensor, labels: Tensor) -> Tensor:
-        mine = features_of(view, images.cpu().float())
+        mine = compute_features(view, images.cpu().float())
         far = torch.cdist(mine, features)
         other = labels.cpu()[:, None] != y[None]
         return far.masked_fill(other, math.inf).argmin(dim=1).to(labels.device)
@@ -212,7 +212,7 @@ def _next_generation(
     shape = now.theta.shape
     mixed = torch.rand(shape, generator=generator) < settings.mixed
     step = scale * torch.randn(shape, generator=generator) * (torch.rand(shape, generator=generator) < settings.share)
-    child = reflected(torch.where(mixed, now.theta[second], now.theta[parent]) + step)
+    child = reflect_into_unit(torch.where(mixed, now.theta[second], now.theta[parent]) + step)
     return _Candidates(
         torch.where(again[:, None], child, now.theta[parent]),
         now.y,

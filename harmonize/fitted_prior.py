@@ -40,10 +40,10 @@ import torch
 from torch import Tensor, nn
 
 from harmonize.drawing import Inputs
-from harmonize.evolution import SEEDS, noises
+from harmonize.evolution import SEEDS, noise_per_round
 from harmonize.prior import PRIORS, Prior, PriorName
-from harmonize.public_features import View, compared, features_of
-from harmonize.scale import Progress, silent
+from harmonize.public_features import View, compute_features, make_view
+from harmonize.scale import Progress, ignore_progress
 from privacy.dp.access import Access, Batch
 from privacy.message import Params
 from privacy.release.policy import MOST_DELTA
@@ -123,7 +123,7 @@ class _FamilyFeatures(NamedTuple):
     variance: float
 
 
-class _Told(NamedTuple):
+class _NoisedMean(NamedTuple):
     """A noised mean of features (k,), and the variance of its noise and of the choice of patients together."""
 
     mean: Tensor
@@ -141,16 +141,16 @@ class Looked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
-        f = (told_features(self.view, self.squared, x) - self.centre.to(x)) / self.unit
+        f = (features_with_products(self.view, self.squared, x) - self.centre.to(x)) / self.unit
         output: Tensor = self.weight(f)[:, 0]
         return output
 
 
-def told_features(view: View, squared: int, images: Tensor) -> Tensor:
+def features_with_products(view: View, squared: int, images: Tensor) -> Tensor:
     """f: the public features (n, k), then the products of pairs of the first `squared`, those of two different ones
     times sqrt(2), so that their norm is that of the whole matrix.
     """
-    f = features_of(view, images)
+    f = compute_features(view, images)
     first = f[:, :squared]
     i, j = torch.triu_indices(first.shape[1], first.shape[1]).to(f.device)
     return torch.cat([f, first[:, i] * first[:, j] * torch.where(i == j, 1.0, 2**0.5)], dim=1)
@@ -158,10 +158,12 @@ def told_features(view: View, squared: int, images: Tensor) -> Tensor:
 
 def noise_of(epsilon: float, delta: float) -> float:
     """The noise multiplier of each look. Raises: ValueError: epsilon or delta is out of range."""
-    return noises(epsilon, delta, sum(LOOKS))
+    return noise_per_round(epsilon, delta, sum(LOOKS))
 
 
-def fit(settings: FittedPrior, access: Access, inputs: Inputs, *, seed: int, progress: Progress = silent) -> Params:
+def fit(
+    settings: FittedPrior, access: Access, inputs: Inputs, *, seed: int, progress: Progress = ignore_progress
+) -> Params:
     """Fit the prior to the training patients of `access`, whose images are in network space (C, H, W).
 
     Returns:
@@ -172,45 +174,45 @@ def fit(settings: FittedPrior, access: Access, inputs: Inputs, *, seed: int, pro
     """
     prior = PRIORS[settings.prior]
     progress(0, sum(STEPS), "public pictures")
-    view = compared(prior, inputs, PUBLIC, COMPONENTS, ROUGHNESS, seed=seed)
+    view = make_view(prior, inputs, PUBLIC, COMPONENTS, ROUGHNESS, seed=seed)
 
     def features(images: Tensor) -> Tensor:
-        return told_features(view, settings.squared, images).double()
+        return features_with_products(view, settings.squared, images).double()
 
     random = torch.Generator().manual_seed(seed)
 
     def describe_family(family: _Family) -> _FamilyFeatures:
-        return _at(prior, features, family, settings, inputs, random)
+        return _describe_family(prior, features, family, settings, inputs, random)
 
     current, means, done = (
         describe_family(_Family(torch.zeros(prior.latent), torch.zeros(prior.latent))),
-        list[_Told](),
+        list[_NoisedMean](),
         0,
     )
     patients = max(1, access.size("train"))
     for looks, steps in zip(LOOKS, STEPS, strict=True):
         module = Looked(view, settings.squared, current.mean.float(), current.unit).to(access.device).eval()
-        mean, noise = _mean(access, module, looks)
+        mean, noise = _noised_mean(access, module, looks)
         chance = current.variance * (1 / patients + 1 / settings.pictures)
-        means.append(_Told(current.mean + current.unit * mean, (current.unit * noise) ** 2 + chance))
+        means.append(_NoisedMean(current.mean + current.unit * mean, (current.unit * noise) ** 2 + chance))
         target, damping = _combine_means(means), 1.0
         for _ in range(steps):
-            proposal = describe_family(_stepped(settings, current, target, damping))
-            better = _objective(settings, proposal, target) < _objective(settings, current, target)
+            proposal = describe_family(_gauss_newton_step(settings, current, target, damping))
+            better = _objective_value(settings, proposal, target) < _objective_value(settings, current, target)
             current, damping = (proposal, damping / 2) if better else (current, damping * 4)
             done += 1
             progress(done, sum(STEPS), "fit")
     return {"mean": current.family.mean, "spread": current.family.spread}
 
 
-def sampled(settings: FittedPrior, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
+def draw_images(settings: FittedPrior, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
     """Pictures (n, C, H, W) in network space of the classes y (n,). Deterministic in its arguments."""
     prior, random = PRIORS[settings.prior], torch.Generator().manual_seed(seed)
     family = _Family(params["mean"], params["spread"])
     return _draw_pictures(prior, family, len(y), inputs, random, y.cpu())[1]
 
 
-def _mean(access: Access, module: Looked, looks: int) -> tuple[Tensor, float]:
+def _noised_mean(access: Access, module: Looked, looks: int) -> tuple[Tensor, float]:
     """The mean of `looks` noised means of the module's features (k,), and the deviation of its noise."""
     gradients = [access.gradient(module, _negate_output, access.draw(full=True)) for _ in range(looks)]
     mean = -torch.stack([gradient.gradient["weight.weight"][0].detach().cpu().double() for gradient in gradients]).mean(
@@ -224,11 +226,11 @@ def _negate_output(forward: Callable[..., Tensor], batch: Batch) -> Tensor:
     return -forward(batch.x)
 
 
-def _combine_means(known: list[_Told]) -> _Told:
+def _combine_means(known: list[_NoisedMean]) -> _NoisedMean:
     """The mean of all looks, each by its precision."""
     precision = sum(1 / part.variance for part in known)
     mean = torch.stack([part.mean / part.variance for part in known]).sum(dim=0) / precision
-    return _Told(mean, 1 / precision)
+    return _NoisedMean(mean, 1 / precision)
 
 
 def _draw_pictures(
@@ -241,7 +243,7 @@ def _draw_pictures(
     return e, prior.render(theta, torch.arange(number) % 2 if y is None else y, seeds, inputs)
 
 
-def _at(
+def _describe_family(
     prior: Prior,
     features: Callable[[Tensor], Tensor],
     family: _Family,
@@ -259,13 +261,13 @@ def _at(
     return _FamilyFeatures(family, mean, slope, unit, float(f.var(dim=0).mean()))
 
 
-def _objective(settings: FittedPrior, at: _FamilyFeatures, target: _Told) -> float:
+def _objective_value(settings: FittedPrior, at: _FamilyFeatures, target: _NoisedMean) -> float:
     """Equation (1)."""
     numbers, precision = _family_numbers(settings, at.family)
     return float((at.mean - target.mean).square().sum() / target.variance + (precision * numbers.square()).sum())
 
 
-def _stepped(settings: FittedPrior, at: _FamilyFeatures, target: _Told, damping: float) -> _Family:
+def _gauss_newton_step(settings: FittedPrior, at: _FamilyFeatures, target: _NoisedMean, damping: float) -> _Family:
     """One step of Gauss-Newton down equation (1), with `damped` times the prior's precision as Levenberg's damping."""
     numbers, precision = _family_numbers(settings, at.family)
     curvature = at.slope.T @ at.slope / target.variance + torch.diag((1 + damping) * precision)

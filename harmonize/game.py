@@ -17,7 +17,7 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from harmonize.networks import CLASSES, Critic, Generator, Inputs, Module, initialised
+from harmonize.networks import CLASSES, Critic, Generator, Inputs, Module, initialise_module
 from privacy.dp.access import Access, Batch
 from privacy.message import Params
 
@@ -54,7 +54,7 @@ class Players(NamedTuple):
     inputs: Inputs
 
 
-def players(
+def make_players(
     latent: int,
     inputs: Inputs,
     width: int,
@@ -70,10 +70,10 @@ def players(
     Raises:
         ValueError: inputs that these networks do not take, or `start` of other networks.
     """
-    generator = initialised(lambda: Generator(latent, inputs, width, classes), seed)
-    critic = initialised(lambda: Critic(inputs, width, classes), seed + 1)
+    generator = initialise_module(lambda: Generator(latent, inputs, width, classes), seed)
+    critic = initialise_module(lambda: Critic(inputs, width, classes), seed + 1)
     if start is not None:
-        generator, critic = loaded(generator, start, "generator"), loaded(critic, start, "critic")
+        generator, critic = load_module(generator, start, "generator"), load_module(critic, start, "critic")
     generator, critic = generator.to(device), critic.to(device)
     average = AveragedModel(generator, multi_avg_fn=get_ema_multi_avg_fn(ema))  # type: ignore[no-untyped-call]
     return Players(generator, average, critic, inputs)
@@ -91,7 +91,7 @@ def train_adversarially(
 
     progress: (done, total) every few steps of the critic; an exception that it raises ends the training.
     """
-    objective = critic_losses(networks.inputs, rules.gp_weight, networks.generator.classes)
+    objective = make_critic_losses(networks.inputs, rules.gp_weight, networks.generator.classes)
     rng = torch.Generator().manual_seed(seed)
     judging, making = (
         Adam(net.parameters(), lr=rules.lr, betas=rules.betas) for net in (networks.critic, networks.generator)
@@ -99,9 +99,9 @@ def train_adversarially(
     for step in range(rules.steps):
         if step % REPORT_EVERY == 0:
             progress(step, rules.steps)
-        aux = fakes(networks.generator, rng, batch=rules.batch, views=rules.views, device=access.device)
+        aux = make_fakes(networks.generator, rng, batch=rules.batch, views=rules.views, device=access.device)
         gradient = access.gradient(networks.critic, objective, access.draw(), aux).gradient
-        _optimizer_step(judging, networks.critic, noised(gradient, rules.noise, rng) if rules.noise else gradient)
+        _optimizer_step(judging, networks.critic, add_noise(gradient, rules.noise, rng) if rules.noise else gradient)
         if (step + 1) % rules.critic_steps == 0:
             _optimizer_step(making, networks.generator, _generator_gradient(networks, rng, rules.batch, access.device))
             networks.average.update_parameters(networks.generator)
@@ -141,14 +141,14 @@ def train_on_pairs(
     progress(rules.steps, rules.steps)
 
 
-def noised(gradient: Params, deviation: float, rng: torch.Generator) -> Params:
+def add_noise(gradient: Params, deviation: float, rng: torch.Generator) -> Params:
     """The gradient with N(0, deviation^2) added to every coordinate."""
     return {
         name: value + deviation * torch.randn(value.shape, generator=rng).to(value) for name, value in gradient.items()
     }
 
 
-def critic_losses(inputs: Inputs, gp_weight: float, classes: int = CLASSES) -> Losses:
+def make_critic_losses(inputs: Inputs, gp_weight: float, classes: int = CLASSES) -> Losses:
     """The critic's objective: (forward, batch) -> (b,), one loss per view.
 
     D(fake, y) - D(x, y) + gp_weight (||grad D(x~, y)||_2 - 1)^2 (equation 1 of the paper), x~ = alpha x + (1 - alpha)
@@ -174,7 +174,7 @@ def critic_losses(inputs: Inputs, gp_weight: float, classes: int = CLASSES) -> L
     return losses
 
 
-def fakes(generator: Generator, rng: torch.Generator, *, batch: int, views: int, device: torch.device) -> Tensor:
+def make_fakes(generator: Generator, rng: torch.Generator, *, batch: int, views: int, device: torch.device) -> Tensor:
     """For each view slot a fake of either class and alpha, flat: (A, K, 2 C H W + 1), with K = views, A K >= batch.
 
     Of either class, because only data access knows which class a view has; without classes one fake.
@@ -188,7 +188,7 @@ def fakes(generator: Generator, rng: torch.Generator, *, batch: int, views: int,
     return torch.cat([*made, alpha], dim=1).reshape(sets, views, -1)
 
 
-def loaded(module: Module, params: Params, part: str) -> Module:
+def load_module(module: Module, params: Params, part: str) -> Module:
     """`module`, with its parameters from params under "part/...".
 
     Raises:
@@ -211,12 +211,12 @@ def loaded(module: Module, params: Params, part: str) -> Module:
     return module
 
 
-def kept(networks: Players) -> Params:
+def copy_players(networks: Players) -> Params:
     """The generator's running mean under "generator/...", the critic under "critic/...", copied to the CPU."""
-    return tensors({"generator": networks.average.module, "critic": networks.critic})
+    return copy_parameters({"generator": networks.average.module, "critic": networks.critic})
 
 
-def tensors(parts: Mapping[str, nn.Module]) -> Params:
+def copy_parameters(parts: Mapping[str, nn.Module]) -> Params:
     """Parameters of several networks, each under "part/...", copied to the CPU."""
     return {
         f"{part}/{name}": value.detach().cpu().clone()

@@ -86,7 +86,7 @@ def _conv_layer(a: int, b: int, norm: Norm, *, stride: int = 1) -> list[nn.Modul
     return [nn.Conv2d(a, b, 3, stride=stride, padding=1, bias=not between), *between, nn.ReLU()]
 
 
-def translated(net: nn.Module, images: Tensor, *, chunk: int = 64) -> Tensor:
+def translate_images(net: nn.Module, images: Tensor, *, chunk: int = 64) -> Tensor:
     """Apply a transformer, on the device of `images`, in chunks that fit into memory; (n, C, H, W), clipped to [-1,
     1].
     """

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harmonize.own import Own, Region, region_mask, rows_of
+from harmonize.own import Region, SiteImages, region_mask, rows_of
 from privacy.message import Params
 from privacy.settings_error import Problem, refuse
 
@@ -40,7 +40,7 @@ class Identity:
 
     name: Literal["identity"] = "identity"
 
-    def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
+    def fit(self, site_images: SiteImages, shared: Tensor, **unused: object) -> Params:
         """Needs no parameters."""
         return {}
 
@@ -63,7 +63,7 @@ class ZScore:
     over: Literal["patient", "image"] = "patient"
     region: Region = "foreground"
 
-    def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
+    def fit(self, site_images: SiteImages, shared: Tensor, **unused: object) -> Params:
         """Mean and deviation of each channel of the shared images, (C, 2)."""
         return _measure_shared(shared, self.region, lambda x: [float(x.mean()), float(x.std())])
 
@@ -97,7 +97,7 @@ class Percentile:
             text = f"low and high must satisfy 0 <= low < high <= 100, found {self.low} and {self.high}"
             refuse([Problem((), text)])
 
-    def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
+    def fit(self, site_images: SiteImages, shared: Tensor, **unused: object) -> Params:
         """Both percentiles of each channel of the shared images, (C, 2)."""
         return _measure_shared(shared, self.region, lambda x: np.percentile(x, [self.low, self.high]).tolist())
 
@@ -128,7 +128,7 @@ class Nyul:
     name: Literal["nyul"] = "nyul"
     region: Region = "foreground"
 
-    def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
+    def fit(self, site_images: SiteImages, shared: Tensor, **unused: object) -> Params:
         """The landmarks of each channel of the shared images, (C, 13)."""
         return _measure_shared(shared, self.region, lambda x: np.percentile(x, LANDMARKS).tolist())
 
@@ -160,7 +160,7 @@ class HistogramMatch:
     name: Literal["histogram_match"] = "histogram_match"
     region: Literal["foreground", "all"] = "foreground"
 
-    def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
+    def fit(self, site_images: SiteImages, shared: Tensor, **unused: object) -> Params:
         """1024 evenly spaced quantiles of each channel of the shared images, (C, 1024)."""
         middles = (np.arange(LEVELS) + 0.5) / LEVELS
         return _measure_shared(shared, self.region, lambda x: np.quantile(x, middles).tolist())

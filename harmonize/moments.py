@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam
 
-from harmonize.embedding import basis
+from harmonize.embedding import compute_basis
 from harmonize.game import BETAS, REPORT_EVERY, Players, Rules
 from harmonize.networks import CLASSES, Generator, Inputs, Moments
 from privacy.dp.access import Access, Batch
@@ -46,12 +46,12 @@ class Answer(NamedTuple):
     deviation: float
 
 
-def moments(public: Tensor, inputs: Inputs, components: int) -> Moments:
+def make_moments(public: Tensor, inputs: Inputs, components: int) -> Moments:
     """A critic on public images (n, C, H, W), n >= 2, before training.
 
     If the images span fewer dimensions than `components`, the missing components are zero.
     """
-    public_basis, critic = basis(public, components), Moments(inputs, components)
+    public_basis, critic = compute_basis(public, components), Moments(inputs, components)
     missing = components - len(public_basis.deviation)
     with torch.no_grad():
         critic.mean.copy_(public_basis.mean)
@@ -78,7 +78,7 @@ def mean_features(
     return Answer(mean, float((variances.mean() / looks).sqrt()))
 
 
-def shrink(answer: Tensor, start: Tensor, deviation: float, bound: float) -> Tensor:
+def shrink_mean(answer: Tensor, start: Tensor, deviation: float, bound: float) -> Tensor:
     """Shrink a noised mean (d,) towards `start` (d,), by the size of the noise.
 
     The result is (1 - d s^2 / |answer - start|^2) of the way from start to answer; it is `start` unless that square
@@ -231,7 +231,7 @@ def _target_features(
     target = {"share.weight": torch.tensor([share - 0.5], dtype=torch.float64)}
     for name, before in start.items():
         blocks = zip(answer.weights[name].chunk(2), before.chunk(2), strict=True)
-        target[name] = torch.cat([shrink(now, then, answer.deviation, bound) for now, then in blocks])
+        target[name] = torch.cat([shrink_mean(now, then, answer.deviation, bound) for now, then in blocks])
     if all(torch.equal(target[name], before) for name, before in start.items()):
         return None
     return {name: value.float().to(device) for name, value in target.items()}

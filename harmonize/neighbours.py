@@ -42,7 +42,7 @@ def make_reference(images: Tensor, patient: Tensor, rest: tuple[Tensor, Tensor] 
     return Reference(pixels, patient[order], torch.cdist(pixels, pixels), *other_classes)
 
 
-def limits(images: Tensor, patient: Tensor, *, others: bool) -> Tensor:
+def neighbour_distances(images: Tensor, patient: Tensor, *, others: bool) -> Tensor:
     """(n,) distance of each image (n, ...) to the nearest other one; with `others`, to the nearest one of another
     patient.
     """

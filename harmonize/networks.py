@@ -40,12 +40,14 @@ class Generator(nn.Module):
         super().__init__()
         _check_inputs(inputs, width)
         self.latent, self.classes = latent, classes
-        self.sizes = halved(inputs)[::-1]
+        self.sizes = halve_sizes(inputs)[::-1]
         channels = [max(4 * width // 2**layer, LEAST_CHANNELS) for layer in range(len(self.sizes))]
         self.read = nn.Linear(latent + classes, 16 * width)
         self.first = nn.Linear(16 * width, channels[0] * math.prod(self.sizes[0]))
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.ConvTranspose2d(a, b, 4, 2, padding=1), nn.GroupNorm(groups(b), b), nn.LeakyReLU(SLOPE))
+            nn.Sequential(
+                nn.ConvTranspose2d(a, b, 4, 2, padding=1), nn.GroupNorm(group_count(b), b), nn.LeakyReLU(SLOPE)
+            )
             for a, b in itertools.pairwise(channels)
         )
         self.last = nn.Conv2d(channels[-1], inputs[0], 3, padding=1)
@@ -72,7 +74,7 @@ class Critic(nn.Module):
     def __init__(self, inputs: Inputs, width: int = 16, classes: int = CLASSES) -> None:
         super().__init__()
         _check_inputs(inputs, width)
-        sizes = halved(inputs)
+        sizes = halve_sizes(inputs)
         channels = [inputs[0], *_layer_widths(width, len(sizes) - 1)]
         convolutions = [nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(channels)]
         features = channels[-1] * math.prod(sizes[-1])
@@ -145,7 +147,9 @@ class Classifier(nn.Module):
         channels = [inputs[0], *_layer_widths(width, 3)]
         self.features = nn.Sequential(
             *(
-                nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.GroupNorm(groups(b), b), nn.ReLU(), nn.MaxPool2d(2))
+                nn.Sequential(
+                    nn.Conv2d(a, b, 3, padding=1), nn.GroupNorm(group_count(b), b), nn.ReLU(), nn.MaxPool2d(2)
+                )
                 for a, b in itertools.pairwise(channels)
             )
         )
@@ -158,7 +162,7 @@ class Classifier(nn.Module):
         return logit
 
 
-def initialised(build: Callable[[], Module], seed: int) -> Module:
+def initialise_module(build: Callable[[], Module], seed: int) -> Module:
     """The module that `build` makes with torch's random state seeded by `seed`; the caller's random state is not
     changed.
     """
@@ -172,7 +176,7 @@ def one_hot(y: Tensor, like: Tensor) -> Tensor:
     return (y[:, None] == torch.arange(CLASSES, device=y.device)).to(like.dtype)
 
 
-def halved(inputs: Inputs) -> list[tuple[int, int]]:
+def halve_sizes(inputs: Inputs) -> list[tuple[int, int]]:
     """(H, W) halved and rounded up at least three times and until the shorter side is below 8."""
     sizes = [inputs[1:]]
     while len(sizes) < 4 or min(sizes[-1]) >= 8:
@@ -180,7 +184,7 @@ def halved(inputs: Inputs) -> list[tuple[int, int]]:
     return sizes
 
 
-def groups(channels: int) -> int:
+def group_count(channels: int) -> int:
     """Number of groups of a group norm: groups of about four channels, and a divisor of their number."""
     return math.gcd(channels, max(1, channels // 4))
 

@@ -12,7 +12,7 @@ BACKGROUND = -1.0  # the low end of network space, the value of pixels that a sc
 Region: TypeAlias = Literal["foreground", "centre", "all"]
 
 
-class Own(NamedTuple):
+class SiteImages(NamedTuple):
     """A site's training images. images: (n, C, H, W) float32 in [-1, 1]; labels: (n,) int64 in {0, 1};
     patient: (n,) int64, equal for one patient's rows.
     """
@@ -22,7 +22,7 @@ class Own(NamedTuple):
     patient: Tensor
 
 
-def central(images: Tensor) -> Tensor:
+def central_region(images: Tensor) -> Tensor:
     """The middle half of each side: (..., H/2, W/2), a view."""
     h, w = images.shape[-2:]
     return images[..., h // 4 : h - h // 4, w // 4 : w - w // 4]
@@ -38,7 +38,7 @@ def region_mask(images: Tensor, region: Region) -> Tensor:
     if region == "foreground":
         return above
     middle = torch.zeros_like(above)
-    central(middle).copy_(central(above))
+    central_region(middle).copy_(central_region(above))
     return middle
 
 
@@ -51,12 +51,12 @@ def rows_of(patient: Tensor) -> Iterator[Tensor]:
 
 def patient_means(images: Tensor, patient: Tensor) -> Tensor:
     """Mean of the central region over all images of each patient, (patients, C) on the CPU, in ascending order."""
-    middle = central(images).mean(dim=(2, 3)).double().cpu()
+    middle = central_region(images).mean(dim=(2, 3)).double().cpu()
     means = [middle[rows].mean(dim=0, keepdim=True) for rows in rows_of(patient)]
     return torch.cat([middle[:0], *means]).float()
 
 
-def shifted(images: Tensor, goal: Tensor, patient: Tensor) -> Tensor:
+def shift_means(images: Tensor, goal: Tensor, patient: Tensor) -> Tensor:
     """Add one number per patient and channel, so that the patient's central mean becomes `goal` after clipping to [-1,
     1].
 
@@ -66,8 +66,8 @@ def shifted(images: Tensor, goal: Tensor, patient: Tensor) -> Tensor:
     out, limits = images.clone(), goal.clamp(-1.0, 1.0).double()
     for rows, aim in zip(rows_of(patient), limits, strict=True):
         stack = images[rows.to(images.device)].cpu().double()
-        background, middle = stack <= -1.0, central(stack)
-        still = central(background)
+        background, middle = stack <= -1.0, central_region(stack)
+        still = central_region(background)
         low, high = torch.full_like(aim, -2.0), torch.full_like(aim, 2.0)
         for _ in range(50):
             by = ((low + high) / 2).view(1, -1, 1, 1)
@@ -78,7 +78,7 @@ def shifted(images: Tensor, goal: Tensor, patient: Tensor) -> Tensor:
     return out
 
 
-def complain(site_images: Own, shared: Tensor) -> None:
+def check_images(site_images: SiteImages, shared: Tensor) -> None:
     """Raise ValueError with everything that is wrong with images that a translation is to be trained on."""
     problems = []
     for name, x in (("own images", site_images.images), ("shared images", shared)):

@@ -18,7 +18,7 @@ the slope for the image, not for the weights. So, as printed, there is no finite
   included, and q = batch / images. The ledger has it as non-private.
 * `dp_wgan_gp`, the paper's premise made true: each patient's gradient is clipped to c_g, a record is a patient, and the
   noise is added to the mean (added to the sum it would be smaller still, with almost no guarantee). Its true epsilon
-  is finite, and `harmonize.wgan.bought` computes it. With tens of patients the noise is many times the
+  is finite, and `harmonize.wgan.compute_true_cost` computes it. With tens of patients the noise is many times the
   gradient.
 """
 
@@ -47,17 +47,17 @@ class Drawn(NamedTuple):
     views: int
 
 
-def drawn_of(patients: int) -> Drawn:
+def plan_draws(patients: int) -> Drawn:
     """About 24 images a step: one each of 24 patients, or several of each if there are fewer."""
     return Drawn(min(1.0, BATCH / patients), max(1, BATCH // patients))
 
 
-def sigma(q: float, *, epsilon: float, delta: float) -> float:
+def noise_sigma(q: float, *, epsilon: float, delta: float) -> float:
     """Equation 2: sigma_n for the sampling probability q, of noise on a gradient that one record bounds by c_g = 1."""
     return 2 * q * math.sqrt(CRITIC_STEPS * math.log(1 / delta)) / epsilon
 
 
-def multiplier(q: float, batch: float, *, epsilon: float, delta: float) -> float:
+def noise_multiplier(q: float, batch: float, *, epsilon: float, delta: float) -> float:
     """Standard deviation / clip of the noise on the sum of a batch's clipped gradients.
 
     The noise of sigma_n is added to the mean over the batch: on the sum it is batch * sigma_n. In the other reading,
@@ -72,4 +72,4 @@ def multiplier(q: float, batch: float, *, epsilon: float, delta: float) -> float
     """
     if not (0 < q <= 1 and batch > 0):
         raise ValueError(f"q must be in (0, 1] and batch above 0, found {q} and {batch}")
-    return batch * sigma(q, epsilon=epsilon, delta=delta)
+    return batch * noise_sigma(q, epsilon=epsilon, delta=delta)

@@ -46,12 +46,12 @@ class Prior(NamedTuple):
     ranges: Ranges
 
 
-def drawn(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> Tensor:
+def draw_pictures(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> Tensor:
     """Pictures of random theta: (n, C, H, W) in [-1, 1], for the classes y (n,). Deterministic in its arguments."""
-    return drawn_with_marks(prior, y, inputs, seed)[0]
+    return draw_with_marks(prior, y, inputs, seed)[0]
 
 
-def drawn_with_marks(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> tuple[Tensor, Tensor]:
+def draw_with_marks(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> tuple[Tensor, Tensor]:
     """As `draw_pictures`, with where things are in the pictures (n, 2, H, W): see `drawing.Plane`."""
     generator = torch.Generator().manual_seed(seed)
     theta = torch.rand(len(y), prior.latent, generator=generator)

@@ -12,7 +12,17 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from harmonize.drawing import Inputs, Numbers, Ranges, blob, field, fresh, grid, paint, smoothed
+from harmonize.drawing import (
+    Inputs,
+    Numbers,
+    Ranges,
+    draw_normal,
+    ellipse_opacity,
+    paint_planes,
+    pixel_grid,
+    smooth_field,
+    smooth_images,
+)
 
 FIELD_OF_VIEW_MM = 72.0
 LARGEST_ADC = 3.5  # 1e-3 mm2/s, becomes 1
@@ -79,63 +89,68 @@ def prostate(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> tuple[Tens
     mask applies.
     """
     _, height, width = inputs
-    bends, texture, spots, noise, edge = fresh(
+    bends, texture, spots, noise, edge = draw_normal(
         seeds, (2, BENDS, BENDS), (1, TEXTURE, TEXTURE), (NODULES, 3), (height, width), (height, width)
     )
-    x, v = millimetres(p, bends, height, width)
+    x, v = bent_coordinates(p, bends, height, width)
     canvas: tuple[Tensor, ...] = (p["fat"].expand_as(x), p["fat_seen"].expand_as(x))
-    canvas = surroundings(canvas, p, x, v)
-    canvas, marks = gland(canvas, p, y, x, v, spots)
-    adc = canvas[0] * (1 + p["texture"] * field(texture, height, width)[:, 0])
+    canvas = paint_surroundings(canvas, p, x, v)
+    canvas, marks = paint_gland(canvas, p, y, x, v, spots)
+    adc = canvas[0] * (1 + p["texture"] * smooth_field(texture, height, width)[:, 0])
     return _scanner_effects(adc, canvas[1], p, noise, edge), marks
 
 
-def millimetres(p: Numbers, bends: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+def bent_coordinates(p: Numbers, bends: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Bent coordinates of the pixel centres from the image's centre, (n, H, W) each. bends: (n, 2, h, w)."""
-    x, v = grid(height, width)
+    x, v = pixel_grid(height, width)
     half = FIELD_OF_VIEW_MM / 2 / p["zoom"]
-    bent = field(bends, height, width) * p["bend"][:, None]
+    bent = smooth_field(bends, height, width) * p["bend"][:, None]
     return x * half + bent[:, 0], v * half + bent[:, 1]
 
 
-def surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+def paint_surroundings(canvas: tuple[Tensor, ...], p: Numbers, x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     """Muscles and bones at the sides, the bladder in front, the rectum behind."""
     gx, gy, a, b = p["gland_x"], p["gland_y"], p["gland_a"], p["gland_b"]
     side = (x - gx).abs()
     muscle = (p["muscle"], 0.4)
-    canvas = paint(canvas, blob(side, v, p["muscle_x"], -4.0, p["muscle_width"], 24.0), muscle)
-    canvas = paint(canvas, blob(side, v, 14.0, gy - b - 14, 12.0, 8.0), (p["bone"], 0.06))
-    canvas = paint(canvas, blob(side, v, a + 3.5, gy + 5, 3.0, 15.0), muscle)
+    canvas = paint_planes(canvas, ellipse_opacity(side, v, p["muscle_x"], -4.0, p["muscle_width"], 24.0), muscle)
+    canvas = paint_planes(canvas, ellipse_opacity(side, v, 14.0, gy - b - 14, 12.0, 8.0), (p["bone"], 0.06))
+    canvas = paint_planes(canvas, ellipse_opacity(side, v, a + 3.5, gy + 5, 3.0, 15.0), muscle)
     size = (p["bladder"] - 8).clamp(min=0.1)  # two maps in five have no bladder
-    canvas = paint(canvas, blob(x, v, gx, gy - b - p["bladder_y"] - 0.4 * size, size, 0.6 * size), (p["urine"], 1.5))
+    canvas = paint_planes(
+        canvas, ellipse_opacity(x, v, gx, gy - b - p["bladder_y"] - 0.4 * size, size, 0.6 * size), (p["urine"], 1.5)
+    )
     size = p["rectum_size"]
     cx, cy = gx + p["rectum_x"], gy + b + 0.6 * size + 1
-    canvas = paint(canvas, blob(x, v, cx, cy, size, 0.7 * size), (p["wall"], 0.4))
-    lumen = blob(x, v, cx, cy, size - 2.5, 0.7 * size - 2.5)
-    return paint(canvas, lumen, (p["rectum"], p["rectum_seen"]))
+    canvas = paint_planes(canvas, ellipse_opacity(x, v, cx, cy, size, 0.7 * size), (p["wall"], 0.4))
+    lumen = ellipse_opacity(x, v, cx, cy, size - 2.5, 0.7 * size - 2.5)
+    return paint_planes(canvas, lumen, (p["rectum"], p["rectum_seen"]))
 
 
-def gland(
+def paint_gland(
     canvas: tuple[Tensor, ...], p: Numbers, y: Tensor, x: Tensor, v: Tensor, spots: Tensor
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """Zones and nodules, and the lesion that defines the class; with the places of lesion and gland (n, 2, H, W)."""
     gx, gy, a, b = p["gland_x"], p["gland_y"], p["gland_a"], p["gland_b"]
-    organ = blob(x, v, gx, gy, a, b)
-    canvas = paint(canvas, organ, (p["peripheral"], 1.0))
+    organ = ellipse_opacity(x, v, gx, gy, a, b)
+    canvas = paint_planes(canvas, organ, (p["peripheral"], 1.0))
     size, middle, lobe_gap = p["transition_size"], gy + p["transition_y"] * b, p["lobes"]
-    zone = blob((x - gx).abs(), v, 0.5 * lobe_gap * a * size, middle, a * size * (1 - 0.5 * lobe_gap), b * size) * organ
-    canvas = paint(canvas, zone, (p["transition"], 0.75))
-    front = blob(x, v, gx, gy - b, 0.9 * a * p["stroma_size"], b * p["stroma_size"])
-    canvas = paint(canvas, front * organ, (p["stroma"], 0.5))
+    zone = (
+        ellipse_opacity((x - gx).abs(), v, 0.5 * lobe_gap * a * size, middle, a * size * (1 - 0.5 * lobe_gap), b * size)
+        * organ
+    )
+    canvas = paint_planes(canvas, zone, (p["transition"], 0.75))
+    front = ellipse_opacity(x, v, gx, gy - b, 0.9 * a * p["stroma_size"], b * p["stroma_size"])
+    canvas = paint_planes(canvas, front * organ, (p["stroma"], 0.5))
     for i, spot in enumerate(spots.clamp(-2, 2).unbind(1)):
         right, down, wide = spot[:, :, None, None].unbind(1)
-        nodule = blob(x, v, gx + 0.3 * a * right, middle + 0.3 * b * down, 3 + wide.abs(), 3 + wide.abs())
-        canvas = paint(canvas, nodule * zone * (p["nodules"] * (NODULES + 1) > i + 1), (p["nodule"], 0.7))
+        nodule = ellipse_opacity(x, v, gx + 0.3 * a * right, middle + 0.3 * b * down, 3 + wide.abs(), 3 + wide.abs())
+        canvas = paint_planes(canvas, nodule * zone * (p["nodules"] * (NODULES + 1) > i + 1), (p["nodule"], 0.7))
     reach, angle, radius = p["lesion_reach"], p["lesion_angle"], p["lesion_radius"] * torch.where(y == 1, 1.0, 0.65)
     cx, cy = gx + reach * a * angle.cos(), gy + reach * b * angle.sin()
-    where = blob(x, v, cx, cy, radius, radius * p["lesion_flat"], soft=0.3 * radius)
+    where = ellipse_opacity(x, v, cx, cy, radius, radius * p["lesion_flat"], soft=0.3 * radius)
     strength = torch.where(y == 1, 1.0, 0.45 * p["benign"].clamp(min=0))
-    canvas = paint(canvas, where * organ * strength, (p["lesion"], 0.75))
+    canvas = paint_planes(canvas, where * organ * strength, (p["lesion"], 0.75))
     return canvas, torch.stack([where * organ * (y == 1), organ], dim=1)
 
 
@@ -144,11 +159,11 @@ def _scanner_effects(adc: Tensor, seen: Tensor, p: Numbers, noise: Tensor, edge:
     W).
     """
     height, width = adc.shape[1:]
-    x, v = grid(height, width)
+    x, v = pixel_grid(height, width)
     finer = math.sqrt(height * width) / 48  # a pixel of half the side has a quarter of the tissue
     adc = adc + noise * p["noise"] * finer / (seen + 0.05).clamp(max=1.5)
     sigma = p["smoothing_mm"] * p["zoom"] * (2 / FIELD_OF_VIEW_MM)
-    adc = smoothed(adc[:, None], sigma, sigma)[:, 0]
+    adc = smooth_images(adc[:, None], sigma, sigma)[:, 0]
     shade = 1 + p["shade"] * (x * p["shade_angle"].cos() + v * p["shade_angle"].sin())
     adc = adc * p["gain"] * shade * (1 - 0.5 * p["vignette"] * (x**2 + v**2))
     adc = torch.minimum(adc.clamp(min=0), p["window"]) * (seen * (1 + 0.15 * edge) > p["masked"])

@@ -7,16 +7,16 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from harmonize.drawing import Inputs, Numbers, Ranges, field, fresh, grid, smoothed
+from harmonize.drawing import Inputs, Numbers, Ranges, draw_normal, pixel_grid, smooth_field, smooth_images
 from harmonize.prior_prostate import (
     BENDS,
     FIELD_OF_VIEW_MM,
     NODULES,
     PROSTATE,
     TEXTURE,
-    gland,
-    millimetres,
-    surroundings,
+    bent_coordinates,
+    paint_gland,
+    paint_surroundings,
 )
 
 DEVIATIONS = 4.0  # become 1; the scale of standardized images by default
@@ -57,20 +57,20 @@ def prostate_t2w(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> tuple[
     The organs are those of `prior_prostate.prostate`; the second plane that they are painted on is not used.
     """
     _, height, width = inputs
-    bends, texture, spots, noise = fresh(
+    bends, texture, spots, noise = draw_normal(
         seeds, (2, BENDS, BENDS), (1, TEXTURE, TEXTURE), (NODULES, 3), (2, height, width)
     )
-    x, v = millimetres(p, bends, height, width)
+    x, v = bent_coordinates(p, bends, height, width)
     canvas: tuple[Tensor, ...] = (p["fat"].expand_as(x), torch.zeros_like(x))
-    canvas = surroundings(canvas, {**p, "rectum_seen": torch.zeros_like(p["fat"])}, x, v)
-    canvas, marks = gland(canvas, p, y, x, v, spots)
-    signal = canvas[0] * (1 + p["texture"] * field(texture, height, width)[:, 0]).clamp(min=0)
+    canvas = paint_surroundings(canvas, {**p, "rectum_seen": torch.zeros_like(p["fat"])}, x, v)
+    canvas, marks = paint_gland(canvas, p, y, x, v, spots)
+    signal = canvas[0] * (1 + p["texture"] * smooth_field(texture, height, width)[:, 0]).clamp(min=0)
     front = torch.hypot(x - p["gland_x"] - p["rectum_x"], v - p["gland_y"] - p["gland_b"])
     near = 1 + p["endorectal"].clamp(min=0) * (-front / 14).exp()
-    return standardized(_scanner_effects(signal * near, p, noise)) / DEVIATIONS, marks
+    return standardize_pictures(_scanner_effects(signal * near, p, noise)) / DEVIATIONS, marks
 
 
-def standardized(signal: Tensor) -> Tensor:
+def standardize_pictures(signal: Tensor) -> Tensor:
     """Pictures (n, H, W) less their means, over their deviations, as (n, 1, H, W), cut to +-4."""
     centred = signal - signal.mean(dim=(1, 2), keepdim=True)
     spread = (centred**2).mean(dim=(1, 2), keepdim=True).sqrt()
@@ -80,16 +80,18 @@ def standardized(signal: Tensor) -> Tensor:
 def _scanner_effects(signal: Tensor, p: Numbers, noise: Tensor) -> Tensor:
     """Shading, resolution, Rician noise (n, 2, H, W), the vendor's filter, window and tone curve, on (n, H, W)."""
     height, width = signal.shape[1:]
-    x, v = grid(height, width)
+    x, v = pixel_grid(height, width)
     slope = p["slope"] * (x * p["shade_angle"].cos() + v * p["shade_angle"].sin())
     signal = signal * (slope + p["bowl"] * (x**2 + v**2) / 2).exp()
     pixel = 1.5 * 2 / FIELD_OF_VIEW_MM
     sigma = p["smoothing_mm"] * p["zoom"] * (2 / FIELD_OF_VIEW_MM)
-    signal = smoothed(signal[:, None], sigma, sigma)[:, 0]
+    signal = smooth_images(signal[:, None], sigma, sigma)[:, 0]
     deviation = p["noise"] * (height * width) ** 0.5 / 48  # a pixel of half the side has a quarter of the tissue
     signal = torch.hypot(signal + deviation * noise[:, 0], deviation * noise[:, 1])
     softer = p["filter"].clamp(min=0.05) * pixel
-    signal = smoothed(signal[:, None], softer, softer)[:, 0]
+    signal = smooth_images(signal[:, None], softer, softer)[:, 0]
     one_pixel = torch.full_like(p["filter"], pixel)
-    signal = signal + (-p["filter"]).clamp(min=0) * (signal - smoothed(signal[:, None], one_pixel, one_pixel)[:, 0])
+    signal = signal + (-p["filter"]).clamp(min=0) * (
+        signal - smooth_images(signal[:, None], one_pixel, one_pixel)[:, 0]
+    )
     return (signal.clamp(min=0) / p["window"]).clamp(max=1) ** p["tone"]

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from harmonize.drawing import Inputs, Numbers, Ranges, field, fresh, grid, smoothed
+from harmonize.drawing import Inputs, Numbers, Ranges, draw_normal, pixel_grid, smooth_field, smooth_images
 
 COARSE, FINE, HAIRS = 5, 20, 6
 
@@ -57,9 +57,11 @@ def skin(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> tuple[Tensor, 
     benign one, which has half of each effect.
     """
     _, height, width = inputs
-    coarse, fine, hairs, noise = fresh(seeds, (6, COARSE, COARSE), (3, FINE, FINE), (HAIRS, 4), (3, height, width))
-    x, v = grid(height, width)
-    slow, quick = field(coarse, height, width), field(fine, height, width)
+    coarse, fine, hairs, noise = draw_normal(
+        seeds, (6, COARSE, COARSE), (3, FINE, FINE), (HAIRS, 4), (3, height, width)
+    )
+    x, v = pixel_grid(height, width)
+    slow, quick = smooth_field(coarse, height, width), smooth_field(fine, height, width)
     more = torch.where(y == 1, 1.0, 0.5)
     shade = (
         1 + p["shade"] * (x * p["shade_angle"].cos() + v * p["shade_angle"].sin()) - p["vignette"] * (x**2 + v**2) / 2
@@ -75,7 +77,7 @@ def skin(p: Numbers, y: Tensor, seeds: Tensor, inputs: Inputs) -> tuple[Tensor, 
     colours = torch.stack([plane * shade * glare * side for plane, side in zip(planes, warm, strict=True)], 1)
     colours = (colours - 0.6) * p["contrast"][:, None] + 0.6
     tube = ((p["corners"] - (x**2 + v**2).sqrt()) / 0.05).clamp(0, 1)[:, None]
-    colours = smoothed(colours * tube, p["smoothing"], p["smoothing"]) + noise * p["noise"][:, None]
+    colours = smooth_images(colours * tube, p["smoothing"], p["smoothing"]) + noise * p["noise"][:, None]
     return (2 * colours - 1).clamp(-1, 1), torch.stack([where * (y == 1), where], dim=1)
 
 

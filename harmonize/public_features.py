@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from harmonize.drawing import Inputs
-from harmonize.embedding import Basis, basis, project
-from harmonize.prior import Prior, drawn
+from harmonize.embedding import Basis, compute_basis, project_images
+from harmonize.prior import Prior, draw_pictures
 
 LARGEST = 48  # pixels along a side when pictures are compared
 CELLS = 6  # along a side, of the roughness map of a picture
@@ -35,23 +35,23 @@ class View(NamedTuple):
     weight: float
 
 
-def compared(prior: Prior, inputs: Inputs, public: int, components: int, roughness: float, *, seed: int) -> View:
+def make_view(prior: Prior, inputs: Inputs, public: int, components: int, roughness: float, *, seed: int) -> View:
     """The view of a prior. public: pictures drawn; components: principal components of these; roughness: weight of
     local contrast relative to them.
     """
-    images = drawn(prior, torch.arange(public) % 2, inputs, seed)
-    along, rough = basis(_shrink_images(images), components), _roughness_map(images)
+    images = draw_pictures(prior, torch.arange(public) % 2, inputs, seed)
+    along, rough = compute_basis(_shrink_images(images), components), _roughness_map(images)
     spread = max(float(along.deviation.norm()), 1e-6)
     weight = roughness / math.sqrt(rough.shape[1])
     return View(along, spread, rough.mean(dim=0), rough.std(dim=0).clamp(min=1e-6), weight)
 
 
-def features_of(view: View, images: Tensor) -> Tensor:
+def compute_features(view: View, images: Tensor) -> Tensor:
     """(n, k): principal components, and a map of roughness. Public pictures have a norm of about 1 in either part, so
     that neither dominates.
     """
     rough = ((_roughness_map(images) - view.mean.to(images)) / view.deviation.to(images)).clamp(-3, 3)
-    return torch.cat([project(view.basis, _shrink_images(images)) / view.spread, rough * view.weight], dim=1)
+    return torch.cat([project_images(view.basis, _shrink_images(images)) / view.spread, rough * view.weight], dim=1)
 
 
 def _shrink_images(images: Tensor) -> Tensor:

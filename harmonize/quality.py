@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harmonize.distances import sliced_wasserstein
-from harmonize.drift import LEAST_REGION, drift, smoothed
+from harmonize.drift import LEAST_REGION, measure_drift, smooth_in_region
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -88,7 +88,7 @@ class Places(NamedTuple):
     masked: bool
 
 
-def measured(
+def measure_quality(
     raw: Tensor,
     translated: Tensor,
     labels: Tensor,
@@ -121,24 +121,24 @@ def measured(
     )
     if wrong:
         raise ValueError("measured: " + "; ".join(wrong))
-    before, after = coarse(raw), coarse(translated)
+    before, after = coarsen_images(raw), coarsen_images(translated)
     y, who = labels.cpu().numpy(), patient.cpu().numpy()
     places = _find_places(lesion, gland, before.shape)
-    drifted = drift(before, after, y, who, places.region, seed=seed)
+    drifted = measure_drift(before, after, y, who, places.region, seed=seed)
     return Quality(
         sw_before=sliced_wasserstein(raw, shared, seed=seed),
         sw_after=sliced_wasserstein(translated, shared, seed=seed),
         cycle_mae=math.nan if cycled is None else float((cycled - raw).abs().mean()),
         gradient_correlation=gradient_correlation(before, after, places.region),
         gland_correlation=gland_correlation(before, after, places.region, who),
-        hallucinated=hallucinated(before, after, places.region, y),
+        hallucinated=new_spot_share(before, after, places.region, y),
         masked=float(places.masked),
         **({} if drifted is None else drifted._asdict()),
         **_lesion_figures(before, after, places),
     )
 
 
-def coarse(x: Tensor) -> Floats:
+def coarsen_images(x: Tensor) -> Floats:
     """Images (n, C, H, W) in [-1, 1] as (n, h, w) in [0, 1]: colours averaged, at most 95 pixels on the shorter side.
 
     Masks (n, 1, H, W) keep their values, as shares.
@@ -184,14 +184,14 @@ def gland_correlation(before: Floats, after: Floats, region: Bools, patient: NDA
     return _correlate(*means, ranks=False)
 
 
-def hallucinated(before: Floats, after: Floats, region: Bools, labels: NDArray[np.int64]) -> float:
+def new_spot_share(before: Floats, after: Floats, region: Bools, labels: NDArray[np.int64]) -> float:
     """Share of the images of label 0 in which a spot became darker than any tone map explains, by 0.2 of the median.
 
     Values in the region are smoothed with a Gaussian of 1/24 of the side, about the size of a small lesion. The
     best-fitting increasing tone map (isotonic regression over all images) is subtracted, then each image's median.
     A remaining dark spot is new. Classifiers' mean probabilities do not show it: a harmless tone map moves them more.
     """
-    a, b = smoothed(before, region, 1 / 24), smoothed(after, region, 1 / 24)
+    a, b = smooth_in_region(before, region, 1 / 24), smooth_in_region(after, region, 1 / 24)
     rows = _large_regions(region)
     if not len(rows[labels[rows] == 0]):
         return math.nan
@@ -260,7 +260,7 @@ def _coarse_mask(mask: Tensor, shape: tuple[int, ...]) -> Bools:
     """A mask (n, H, W) on the coarse grid: where at least half of a pixel is inside; all False without a mask."""
     if not mask.numel():
         return np.zeros(shape, bool)
-    share: Floats = coarse(mask.bool().float()[:, None]) * 2 - 1
+    share: Floats = coarsen_images(mask.bool().float()[:, None]) * 2 - 1
     inside: Bools = share >= 0.5
     return inside
 

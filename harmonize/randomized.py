@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from federation.randomization import disturbed
-from harmonize.generators import translated
-from harmonize.networks import Inputs, initialised
-from harmonize.own import Own
-from harmonize.prior import PRIORS, PriorName, drawn
-from harmonize.scale import Progress, silent
+from harmonize.generators import translate_images
+from harmonize.networks import Inputs, initialise_module
+from harmonize.own import SiteImages
+from harmonize.prior import PRIORS, PriorName, draw_pictures
+from harmonize.scale import Progress, ignore_progress
 from harmonize.views import step_seed
 from privacy.folder import Folder
 from privacy.message import Params
@@ -75,14 +75,16 @@ class Randomized:
         unet: nn.Module = UNet(2, channels, channels, channels=widths, strides=(1, 2, 2), act="LEAKYRELU", norm=None)
         return unet
 
-    def learnt(self, inputs: Inputs, *, progress: Progress = silent, device: str | torch.device = "cpu") -> Params:
+    def learn_parameters(
+        self, inputs: Inputs, *, progress: Progress = ignore_progress, device: str | torch.device = "cpu"
+    ) -> Params:
         """T's parameters for images (C, H, W), sides multiples of 4, by equation 1. Deterministic on one machine.
 
         Raises:
             ValueError: the prior draws no such pictures.
         """
-        net = initialised(lambda: self.network(inputs[0]), self.seed).to(device)
-        pictures = drawn(PRIORS[self.prior_of(inputs[0])], torch.arange(PICTURES) % 2, inputs, self.seed)
+        net = initialise_module(lambda: self.network(inputs[0]), self.seed).to(device)
+        pictures = draw_pictures(PRIORS[self.prior_of(inputs[0])], torch.arange(PICTURES) % 2, inputs, self.seed)
         rule = torch.optim.Adam(net.parameters(), lr=self.lr)
         rates = torch.optim.lr_scheduler.CosineAnnealingLR(rule, self.steps)
         for step in range(self.steps):
@@ -99,17 +101,17 @@ class Randomized:
 
     def fit(
         self,
-        own: Own,
+        site_images: SiteImages,
         shared: Tensor,
         *,
         seed: int,
         folder: Folder | None = None,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
         device: str | torch.device = "cpu",
     ) -> Params:
         """As `learn_parameters`, for images of this shape; no patient's and no shared image is used."""
-        channels, height, width = own.images.shape[1:]
-        return self.learnt((channels, height, width), progress=progress, device=device)
+        channels, height, width = site_images.images.shape[1:]
+        return self.learn_parameters((channels, height, width), progress=progress, device=device)
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
         """T of images (n, C, H, W), each by itself."""
@@ -117,7 +119,7 @@ class Randomized:
         with torch.random.fork_rng(devices=[]):
             net = self.network(images.shape[1])
         net.load_state_dict(weights)
-        return translated(_ResidualNetwork(net), images)
+        return translate_images(_ResidualNetwork(net), images)
 
 
 class _ResidualNetwork(nn.Module):

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harmonize.own import BACKGROUND, Own
+from harmonize.own import BACKGROUND, SiteImages
 from privacy.message import Params
 
 FLATTEST = 1e-3  # the least deviation to divide by, of about 1: a blank picture is not amplified
@@ -39,7 +39,7 @@ class Reinhard:
     name: Literal["reinhard"] = "reinhard"
     region: Literal["foreground", "all"] = "foreground"
 
-    def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
+    def fit(self, site_images: SiteImages, shared: Tensor, **unused: object) -> Params:
         """m_r and s_r of each channel, (C, 2); of the shared images alone."""
         inside, values = self._measured_pixels(shared), _to_lab(shared)
         statistics = [

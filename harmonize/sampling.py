@@ -28,9 +28,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harmonize.embedding import FEWEST, basis, project, tsne
-from harmonize.neighbours import Reference, limits, make_reference, meets_requirements
-from harmonize.scale import Progress, silent
+from harmonize.embedding import FEWEST, compute_basis, project_images, tsne
+from harmonize.neighbours import Reference, make_reference, meets_requirements, neighbour_distances
+from harmonize.scale import Progress, ignore_progress
 from privacy.settings_error import Problem, out_of_range, refuse
 
 PAPER: Mapping[str, Any] = {
@@ -126,7 +126,7 @@ Draw = Callable[[Tensor, int], Tensor]
 """draw(labels (m,) int64, pass from 0 on) -> candidates (m, C, H, W), new ones in every pass."""
 
 
-def sampled(
+def sample_images(
     settings: Sampling,
     draw: Draw,
     reference: Tensor,
@@ -135,7 +135,7 @@ def sampled(
     *,
     count: Mapping[int, int],
     seed: int,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Sampled:
     """Draw candidates until exactly count[class] of each class are kept.
 
@@ -253,7 +253,9 @@ def _empty_sample(settings: Sampling, images: Tensor, patient: Tensor, in_class:
     other_patients = settings.neighbours_of == "others"
     check_other_classes = settings.name == "raw" and not bool(in_class.all())
     rest = (
-        (images[~in_class], limits(images, patient, others=other_patients)[~in_class]) if check_other_classes else None
+        (images[~in_class], neighbour_distances(images, patient, others=other_patients)[~in_class])
+        if check_other_classes
+        else None
     )
     reference = make_reference(images[in_class], patient[in_class], rest)
     nearest = reference.between.clone().fill_diagonal_(torch.inf).amin(dim=1)
@@ -263,7 +265,7 @@ def _empty_sample(settings: Sampling, images: Tensor, patient: Tensor, in_class:
 
 def _compute_features(settings: Sampling, pixels: Tensor, seed: int) -> Tensor:
     """Line 8: features of candidates and references together."""
-    components = project(basis(pixels, settings.components), pixels)
+    components = project_images(compute_basis(pixels, settings.components), pixels)
     if settings.in_use[0] == "pca":
         return components
     return tsne(components, perplexity=settings.perplexity, seed=seed)

@@ -41,5 +41,5 @@ class Scale:
         return (x + 1.0) * ((self.high - self.low) / 2.0) + self.low
 
 
-def silent(done: int, total: int, what: str) -> None:
+def ignore_progress(done: int, total: int, what: str) -> None:
     """Show nothing."""

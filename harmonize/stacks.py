@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from harmonize.drawing import Inputs
-from harmonize.prior import Prior, drawn
+from harmonize.prior import Prior, draw_pictures
 
 CHUNK = 64  # examples drawn at a time
 LESION = 0.3  # of a volume's slices show the lesion, and at least one
 
 
-def form_complaints(prior: Prior, inputs: Inputs, kind: str) -> list[str]:
+def find_form_problems(prior: Prior, inputs: Inputs, kind: str) -> list[str]:
     """Why a prior has no pictures of this form; empty = it has. kind: of the run's images."""
     planes = 1 if kind in ("slices", "volumes") else inputs[0]
     if prior.channels == planes:
@@ -28,14 +28,14 @@ def form_complaints(prior: Prior, inputs: Inputs, kind: str) -> list[str]:
     return [f"{what}; images are {list(inputs)}"]
 
 
-def drawn_in_form(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> Iterator[Tensor]:
+def draw_in_form(prior: Prior, y: Tensor, inputs: Inputs, seed: int) -> Iterator[Tensor]:
     """Images (n, *inputs) in [-1, 1] for the classes y (n,), in parts. Deterministic in its arguments.
 
     inputs: (C, H, W) of the prior's channels; or (k, H, W), a slice among neighbours, and (1, D, H, W), a volume, of a
     prior of one channel.
     """
     if len(inputs) == 3 and inputs[0] == prior.channels:
-        yield from torch.split(drawn(prior, y, inputs, seed), CHUNK)
+        yield from torch.split(draw_pictures(prior, y, inputs, seed), CHUNK)
         return
     depth, sides = (inputs[1], inputs[2:]) if len(inputs) == 4 else (inputs[0], inputs[1:])
     generator = torch.Generator().manual_seed(seed)

@@ -16,7 +16,7 @@ WINDOW = 9  # pixels; 13 mm on the phantom's slices: a lesion and what surrounds
 FLOOR = 1e-4  # of a window's variance, in [-1, 1]: a flat window says nothing
 
 
-def changed_structure(translated: Tensor, x: Tensor) -> Tensor:
+def structure_change(translated: Tensor, x: Tensor) -> Tensor:
     """1 - the local correlation of images (b, C, H, W) in [-1, 1], mean over windows by their deviation in x.
 
     0 = unchanged up to a rising line in each window, 1 = unrelated, 2 = turned round. Windows in which x is flat have

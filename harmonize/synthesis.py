@@ -19,7 +19,7 @@ from harmonize import evolution, fitted_prior, ppwgan, wgan
 from harmonize.evolution import PrivateEvolution
 from harmonize.fitted_prior import FittedPrior
 from harmonize.networks import CLASSES, Inputs
-from harmonize.scale import Progress, silent
+from harmonize.scale import Progress, ignore_progress
 from harmonize.wgan import WganGp
 from privacy.dp.access import Access, Sample
 from privacy.dp.accounting import calibrated
@@ -41,17 +41,17 @@ class Real:
 AnySynthesis: TypeAlias = Annotated[WganGp | FittedPrior | PrivateEvolution | Real, Field(discriminator="name")]
 
 
-def batch(settings: AnySynthesis) -> int:
+def draw_size(settings: AnySynthesis) -> int:
     """Rows of a draw with plain data access; 1 if all rows are used at once."""
     return settings.batch if isinstance(settings, WganGp) else 1
 
 
-def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Protection:
+def make_protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Protection:
     """The parameters of private data access, with just the noise that the settings' (epsilon, delta) needs.
 
     Args:
         patients: with training images, a number that was declared public; only variant `paper` uses it, whose batch and
-            noise depend on it, and whose epsilon is a claim (`harmonize.wgan.bought` computes the true one).
+            noise depend on it, and whose epsilon is a claim (`harmonize.wgan.compute_true_cost` computes the true one).
         cut: names the division into splits.
 
     Raises:
@@ -62,23 +62,23 @@ def protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> Prote
             clip=1.0, sampling=1.0, noise=fitted_prior.noise_of(settings.epsilon, settings.delta), cut=cut
         )
     if isinstance(settings, PrivateEvolution) and settings.epsilon is not None:
-        noise = evolution.noises(settings.epsilon, settings.delta, settings.rounds)
+        noise = evolution.noise_per_round(settings.epsilon, settings.delta, settings.rounds)
         return Protection(votes_noise=noise, cut=cut)
     if isinstance(settings, WganGp) and settings.private and settings.epsilon is not None:
         epsilon, settings = settings.epsilon, settings.at(patients)
         if settings.variant == "paper":
             q = settings.sampling
-            noise = ppwgan.multiplier(q, q * patients, epsilon=epsilon, delta=settings.delta)
+            noise = ppwgan.noise_multiplier(q, q * patients, epsilon=epsilon, delta=settings.delta)
         else:
             noise = calibrated(
-                lambda value: wgan.events(settings, value, cut=cut), epsilon=epsilon, delta=settings.delta
+                lambda value: wgan.list_events(settings, value, cut=cut), epsilon=epsilon, delta=settings.delta
             )
         sampling = 1.0 if settings.head else settings.sampling
         return Protection(clip=settings.clip, sampling=sampling, views=settings.views, noise=noise, cut=cut)
     raise ValueError(f"{settings.name} without an epsilon has no private data access; open plain data access")
 
 
-def events(settings: AnySynthesis, protection: Protection) -> list[Event]:
+def list_events(settings: AnySynthesis, protection: Protection) -> list[Event]:
     """The events that `synthesize` records with private data access, known in advance.
 
     Raises:
@@ -86,7 +86,7 @@ def events(settings: AnySynthesis, protection: Protection) -> list[Event]:
     """
     if isinstance(settings, WganGp) and settings.private:
         drawn = replace(settings, sampling=protection.sampling, views=protection.views)
-        return wgan.events(drawn, protection.noise, cut=protection.cut)
+        return wgan.list_events(drawn, protection.noise, cut=protection.cut)
     if isinstance(settings, FittedPrior) and settings.private:
         look = PoissonSampled(1.0, Gaussian(protection.noise))
         return [SelfComposed(Part(protection.cut, "train", look), sum(fitted_prior.LOOKS))]
@@ -104,13 +104,13 @@ def synthesize(
     *,
     start: Params | None = None,
     seed: int,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Params:
     """Learn to generate images like the training images.
 
     Args:
         inputs: (C, H, W) of the images, which are in [-1, 1].
-        start: of the networks, from `harmonize.wgan.pretrained`; only WGAN-GP has one.
+        start: of the networks, from `harmonize.wgan.pretrain_networks`; only WGAN-GP has one.
 
     Returns:
         The parameters for `draw_candidates`: a generator and its critic, a family or a population of a prior's
@@ -124,14 +124,14 @@ def synthesize(
     if isinstance(settings, FittedPrior):
         return fitted_prior.fit(settings, access, inputs, seed=seed, progress=progress)
     if isinstance(settings, PrivateEvolution):
-        return evolution.evolve(settings, access, inputs, seed=seed, progress=progress)
+        return evolution.evolve_population(settings, access, inputs, seed=seed, progress=progress)
     draw = access.draw(full=True)
     if isinstance(draw, Sample):
         raise ValueError("private data access does not return real images; share them in simulations only")
     return {"images": draw.x.detach().cpu().clone(), "labels": draw.y.cpu().clone()}
 
 
-def candidates(settings: AnySynthesis, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
+def draw_candidates(settings: AnySynthesis, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
     """Images of the classes y (n,): (n, C, H, W) in [-1, 1], in y's order. Deterministic in its arguments.
 
     Real images come in random order, each one once before any repeats.
@@ -140,11 +140,11 @@ def candidates(settings: AnySynthesis, inputs: Inputs, params: Params, y: Tensor
         ValueError: `real` has no image of a requested class.
     """
     if isinstance(settings, WganGp):
-        return wgan.sampled(settings, inputs, params, y, seed=seed)
+        return wgan.draw_images(settings, inputs, params, y, seed=seed)
     if isinstance(settings, FittedPrior):
-        return fitted_prior.sampled(settings, inputs, params, y, seed=seed)
+        return fitted_prior.draw_images(settings, inputs, params, y, seed=seed)
     if isinstance(settings, PrivateEvolution):
-        return evolution.sampled(settings, inputs, params, y, seed=seed)
+        return evolution.draw_images(settings, inputs, params, y, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     index = torch.zeros(len(y), dtype=torch.long)
     for label in range(CLASSES):

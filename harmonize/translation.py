@@ -10,7 +10,7 @@ from torch import Tensor
 from federation.registry import Group
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import HistogramMatch, Identity, Nyul, Percentile, ZScore
-from harmonize.own import Own, rows_of
+from harmonize.own import SiteImages, rows_of
 from harmonize.randomized import Randomized
 from harmonize.reinhard import Reinhard
 from harmonize.scale import Progress
@@ -25,15 +25,15 @@ __all__ = [
     "HistogramMatch",
     "Identity",
     "Nyul",
-    "Own",
     "Percentile",
     "Randomized",
     "Reinhard",
+    "SiteImages",
     "Translator",
     "Translators",
     "ZScore",
-    "back",
-    "own_curves",
+    "list_curve_translators",
+    "translate_back",
     "translate_each_patient",
 ]
 
@@ -53,7 +53,7 @@ class Translator(Protocol):
 
     def fit(
         self,
-        own: Own,
+        site_images: SiteImages,
         shared: Tensor,
         *,
         seed: int,
@@ -85,7 +85,7 @@ AnyTranslator: TypeAlias = Annotated[Translators, TRANSLATORS]
 """In settings: one of these, or of an installed package or registered (`federation.registry`)."""
 
 
-def own_curves() -> tuple[str, ...]:
+def list_curve_translators() -> tuple[str, ...]:
     """Names of the translators that change images and by which a patient's images depend on no other patient."""
     kinds = (kind for kind in get_args(Translators) if not kind.learns and kind is not Identity)
     return tuple(kind.__dataclass_fields__["name"].default for kind in kinds)
@@ -100,9 +100,9 @@ def translate_each_patient(settings: Translator, params: Params, images: Tensor,
     return new
 
 
-def back(settings: Translator, params: Params, images: Tensor) -> Tensor | None:
+def translate_back(settings: Translator, params: Params, images: Tensor) -> Tensor | None:
     """F(T(x)) for the cycle error; None if the translator has no inverse.
 
     images: (n, C, H, W), the site's own images x, *not* translated ones: T is applied here too, without `keep_mean`.
     """
-    return settings.returned(params, images) if isinstance(settings, CycleGan) else None
+    return settings.translate_back(params, images) if isinstance(settings, CycleGan) else None

@@ -39,7 +39,7 @@ def _training_tensors(training: Training) -> Params:
     return {f"{part}/{name}": value for part, tensors in parts.items() for name, value in tensors.items()}
 
 
-def write(training: Training, folder: Folder, step: int, training_id: str) -> None:
+def write_state(training: Training, folder: Folder, step: int, training_id: str) -> None:
     """Write the state after `step` steps; `training_id` is the fingerprint of the training."""
     folder.write(
         _state_name(training_id),
@@ -52,7 +52,7 @@ def _state_name(training_id: str) -> str:
     return f"cyclegan-{training_id[:16]}"
 
 
-def restore(training: Training, folder: Folder | None, training_id: str) -> int:
+def restore_state(training: Training, folder: Folder | None, training_id: str) -> int:
     """Load the folder's state into `training` and return its number of steps; 0: no state, or of another training."""
     if folder is None or not folder.has(_state_name(training_id)):
         return 0
@@ -78,7 +78,7 @@ def restore(training: Training, folder: Folder | None, training_id: str) -> int:
     return int(str(message.facts["step"]))
 
 
-def fingerprint(facts: Json, tensors: Sequence[Tensor]) -> str:
+def compute_fingerprint(facts: Json, tensors: Sequence[Tensor]) -> str:
     """sha256 of everything a training depends on: only a state with the same fingerprint is resumed."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for tensor in tensors:

@@ -103,7 +103,7 @@ class Check(NamedTuple):
         return not (below or above)
 
 
-def checks(quality: Quality, limits: Limits) -> tuple[Check, ...]:
+def list_checks(quality: Quality, limits: Limits) -> tuple[Check, ...]:
     """Every figure with its limits, in the order of `WORDS`."""
     inside = quality.masked > 0
     return (
@@ -119,24 +119,24 @@ def checks(quality: Quality, limits: Limits) -> tuple[Check, ...]:
     )
 
 
-def vetoes(quality: Quality, limits: Limits) -> tuple[str, ...]:
+def list_vetoes(quality: Quality, limits: Limits) -> tuple[str, ...]:
     """Names of the limits that a translation exceeds, in the order of `WORDS`; empty = it may be used.
 
     A figure that is NaN vetoes nothing; `list_unknown_figures` names it.
     """
-    return tuple(check.name for check in checks(quality, limits) if not check.passed)
+    return tuple(check.name for check in list_checks(quality, limits) if not check.passed)
 
 
-def unknown(quality: Quality, limits: Limits) -> tuple[str, ...]:
+def list_unknown_figures(quality: Quality, limits: Limits) -> tuple[str, ...]:
     """Names of the limits that are set but could not be checked, because their figure is NaN."""
-    return tuple(check.name for check in checks(quality, limits) if check.limited and not check.known)
+    return tuple(check.name for check in list_checks(quality, limits) if check.limited and not check.known)
 
 
-def sentences(quality: Quality, limits: Limits) -> tuple[str, ...]:
+def describe_vetoes(quality: Quality, limits: Limits) -> tuple[str, ...]:
     """A sentence for each veto, with the value found and the allowed range."""
     return tuple(
         f"{WORDS[check.name].format(value=f'{check.value:.3g}')} (allowed is {_format_range(check)})."
-        for check in checks(quality, limits)
+        for check in list_checks(quality, limits)
         if not check.passed
     )
 

@@ -13,7 +13,7 @@ ANGLE, SCALE, SHIFT = 0.1, 0.05, 0.05  # of `affine`: radians, share, share of h
 View: TypeAlias = Literal["none", "flip", "affine"]
 
 
-def viewed(x: Tensor, how: View, g: torch.Generator) -> Tensor:
+def augment_views(x: Tensor, how: View, g: torch.Generator) -> Tensor:
     """Mirror each image (b, C, H, W) left and right with probability 1/2; `affine` also turns, scales and shifts it."""
     if how == "none":
         return x
@@ -29,12 +29,12 @@ def viewed(x: Tensor, how: View, g: torch.Generator) -> Tensor:
     return functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
-def noisy(x: Tensor, deviation: float, g: torch.Generator | None) -> Tensor:
+def add_noise(x: Tensor, deviation: float, g: torch.Generator | None) -> Tensor:
     """Add Gaussian noise of a standard deviation: instance noise, which keeps a discriminator from winning at once."""
     return x + deviation * torch.randn(x.shape, generator=g, device=x.device) if deviation else x
 
 
-def pooled(pool: dict[str, Tensor], name: str, made: Tensor, size: int, g: torch.Generator | None) -> Tensor:
+def mix_with_pool(pool: dict[str, Tensor], name: str, made: Tensor, size: int, g: torch.Generator | None) -> Tensor:
     """Replace about half of the images by those of earlier steps, once the pool is full (Shrivastava et al., CVPR
     2017).
     """

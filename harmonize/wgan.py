@@ -33,11 +33,21 @@ import torch
 from torch import Tensor
 
 from harmonize import ppwgan
-from harmonize.game import BETAS, Players, Rules, kept, loaded, players, tensors, train_adversarially, train_on_pairs
-from harmonize.moments import mean_features, moments, train_generator
+from harmonize.game import (
+    BETAS,
+    Players,
+    Rules,
+    copy_parameters,
+    copy_players,
+    load_module,
+    make_players,
+    train_adversarially,
+    train_on_pairs,
+)
+from harmonize.moments import make_moments, mean_features, train_generator
 from harmonize.networks import CLASSES, Generator, Inputs, Moments
-from harmonize.prior import PRIORS, PriorName, drawn
-from harmonize.scale import Progress, silent
+from harmonize.prior import PRIORS, PriorName, draw_pictures
+from harmonize.scale import Progress, ignore_progress
 from privacy.dp.access import Access, Rows, open_access
 from privacy.dp.accounting import Cost, cost
 from privacy.dp.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
@@ -157,11 +167,11 @@ class WganGp:
         """Standard deviation of the noise as printed, which is no guarantee: of wgan_gp, variant paper."""
         if self.private or self.epsilon is None:
             return 0.0
-        return ppwgan.sigma(min(1.0, self.batch / access.size("train")), epsilon=self.epsilon, delta=self.delta)
+        return ppwgan.noise_sigma(min(1.0, self.batch / access.size("train")), epsilon=self.epsilon, delta=self.delta)
 
     def at(self, patients: int) -> WganGp:
         """These settings, with what the paper's batch means for this number of patients."""
-        return self if self.variant == "consilium" else replace(self, **ppwgan.drawn_of(patients)._asdict())
+        return self if self.variant == "consilium" else replace(self, **ppwgan.plan_draws(patients)._asdict())
 
 
 def _is_whole_number(settings: WganGp, name: str) -> bool:
@@ -188,7 +198,7 @@ def _guarantee_problems(settings: WganGp) -> list[Problem]:
     return problems
 
 
-def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, progress: Progress = silent) -> Params:
+def pretrain_networks(settings: WganGp, inputs: Inputs, *, seed: int, progress: Progress = ignore_progress) -> Params:
     """The start of training: networks trained on pictures of the public prior, without patients.
 
     Returns:
@@ -200,7 +210,7 @@ def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, progress: Progres
     """
     networks = _make_networks(settings, inputs, None, seed, torch.device("cpu"))
     if settings.prior is None:
-        return kept(networks)
+        return copy_players(networks)
     prior, rng = PRIORS[settings.prior], torch.Generator().manual_seed(seed)
     y = torch.arange(settings.prior_images) % CLASSES
     theta = torch.rand(len(y), prior.latent, generator=rng)
@@ -217,7 +227,10 @@ def pretrained(settings: WganGp, inputs: Inputs, *, seed: int, progress: Progres
     train_adversarially(
         networks, public, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior's critic")
     )
-    return {**kept(networks), **tensors({"moments": moments(images, inputs, settings.prior_components)})}
+    return {
+        **copy_players(networks),
+        **copy_parameters({"moments": make_moments(images, inputs, settings.prior_components)}),
+    }
 
 
 def train(
@@ -227,7 +240,7 @@ def train(
     *,
     start: Params | None = None,
     seed: int,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Params:
     """Train for `steps` of the critic: a whole critic on patients, a head on mean features from data access.
 
@@ -245,15 +258,15 @@ def train(
         ValueError: inputs that these networks do not take, or `start` of other networks.
     """
     if start is None and settings.head:
-        start = pretrained(settings, inputs, seed=seed, progress=progress)
+        start = pretrain_networks(settings, inputs, seed=seed, progress=progress)
     networks = _make_networks(settings, inputs, start, seed, access.device)
     if start is None or not settings.head:
         rules = replace(_make_rules(settings), noise=settings.noise_on(access))
         train_adversarially(
             networks, access, rules, seed=seed, progress=lambda done, total: progress(done, total, "synthesis")
         )
-        return kept(networks)
-    critic = loaded(Moments(inputs, settings.prior_components), start, "moments").to(access.device)
+        return copy_players(networks)
+    critic = load_module(Moments(inputs, settings.prior_components), start, "moments").to(access.device)
     looks = settings.looks
     answer = mean_features(access, critic, looks, progress=lambda done: progress(done, looks, "patients"))
     train_generator(
@@ -261,36 +274,36 @@ def train(
         critic,
         answer,
         replace(_make_rules(settings), lr=settings.rate),
-        drawn(PRIORS[cast(PriorName, settings.prior)], torch.arange(PUBLIC) % CLASSES, inputs, seed),
+        draw_pictures(PRIORS[cast(PriorName, settings.prior)], torch.arange(PUBLIC) % CLASSES, inputs, seed),
         bound=settings.clip,
         seed=seed,
         progress=lambda done, total: progress(done, total, "synthesis"),
     )
-    return {**kept(networks), **tensors({"moments": critic})}
+    return {**copy_players(networks), **copy_parameters({"moments": critic})}
 
 
-def sampled(settings: WganGp, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
+def draw_images(settings: WganGp, inputs: Inputs, params: Params, y: Tensor, *, seed: int) -> Tensor:
     """Images of the classes y (n,): (n, C, H, W) in [-1, 1]. Deterministic in its arguments. Variant paper knows no
     classes, and draws as many images.
     """
-    generator = loaded(Generator(settings.latent, inputs, settings.width, settings.classes), params, "generator")
+    generator = load_module(Generator(settings.latent, inputs, settings.width, settings.classes), params, "generator")
     z = torch.randn(len(y), settings.latent, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         parts = [generator(a, b) for a, b in zip(torch.split(z, SAMPLED), torch.split(y.cpu(), SAMPLED), strict=True)]
     return torch.cat(parts)
 
 
-def events(settings: WganGp, noise: float, *, cut: str = "") -> list[Event]:
+def list_events(settings: WganGp, noise: float, *, cut: str = "") -> list[Event]:
     """The events that training records with private data access, without releases of sizes."""
     share, times = (1.0, settings.looks) if settings.head else (settings.sampling, settings.steps)
     return [SelfComposed(Part(cut, "train", PoissonSampled(share, Gaussian(noise))), times)]
 
 
-def bought(settings: WganGp, noise: float) -> Cost:
+def compute_true_cost(settings: WganGp, noise: float) -> Cost:
     """The true (epsilon, delta) per patient of a noise multiplier, of settings for a number of patients (`at`); the
     page shows it next to the paper's claim.
     """
-    return cost(events(settings, noise), settings.delta)
+    return cost(list_events(settings, noise), settings.delta)
 
 
 def _make_rules(settings: WganGp) -> Rules:
@@ -310,4 +323,4 @@ def _make_rules(settings: WganGp) -> Rules:
 def _make_networks(settings: WganGp, inputs: Inputs, start: Params | None, seed: int, device: torch.device) -> Players:
     """Generator, running mean and critic of these settings."""
     s = settings
-    return players(s.latent, inputs, s.width, ema=s.ema, start=start, seed=seed, device=device, classes=s.classes)
+    return make_players(s.latent, inputs, s.width, ema=s.ema, start=start, seed=seed, device=device, classes=s.classes)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from pipelines.coordinator.arguments import PROG, parse, read_settings
+from pipelines.coordinator.arguments import PROG, parse_arguments, read_settings
 from pipelines.coordinator.arguments import parser as parser  # as every command has one
 from pipelines.loader.command_line import announce, importing
 from pipelines.loader.document import ConfigError, Document, render
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run, and return the exit code (see docs/reference/exit-codes.md). Errors in the settings file are printed before
     anything slow is imported.
     """
-    options = parse(arguments, prog)
+    options = parse_arguments(arguments, prog)
     os.umask(0o077)  # only the owner may read the runs folder
     console = Console(stderr=True)
     try:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         from pipelines.coordinator.run import run_command  # torch: seconds
 
     if options.engine != "flare":
-        return run_command(options, console, said=said)
+        return run_command(options, console, document=said)
     try:
         return _far(said, options, console)
     except (Exception, KeyboardInterrupt) as error:

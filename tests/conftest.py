@@ -166,7 +166,7 @@ def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None
     """By default matplotlib draws for the tests of pages (`LOOK_AT_PAGES`) and for shared runs, elsewhere nothing."""
     from evaluation import drawing
 
-    real = drawing.svg
+    real = drawing.render_svg
 
     def drawn(size: tuple[float, float], alt: str, draw: Callable[[Any], None]) -> str:
         test = os.environ.get("PYTEST_CURRENT_TEST", "")

@@ -16,7 +16,7 @@ import harmonize.embedding
 
 
 def unpainted(size: tuple[float, float], alt: str, draw: object) -> str:
-    """In place of `evaluation.drawing.svg`: figures take most of a small run's time, and touch no file."""
+    """In place of `evaluation.drawing.render_svg`: figures take most of a small run's time, and touch no file."""
     return "<svg/>"
 
 
@@ -26,14 +26,14 @@ def unmapped(features: torch.Tensor, *, perplexity: float = 30.0, seed: int) -> 
 
 
 def unfitted(x: Any, seen: Any, y: Any, train: Any, test: Any) -> Any:
-    """In place of `harmonize.drift._probabilities`: no classifier is fitted."""
+    """In place of `harmonize.drift._predict_probabilities`: no classifier is fitted."""
     return np.stack([1 / (1 + np.exp(-other[test].mean(axis=1))) for other in seen])
 
 
 STAND_INS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "svg": (evaluation.drawing.svg, unpainted),
+    "svg": (evaluation.drawing.render_svg, unpainted),
     "tsne": (harmonize.embedding.tsne, unmapped),
-    "_probabilities": (harmonize.drift._probabilities, unfitted),
+    "_probabilities": (harmonize.drift._predict_probabilities, unfitted),
 }
 """Names of functions that take long and touch no file, with what stands in for each."""
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 
 from consilium.testing.held import hold
-from harmonize.own import Own
+from harmonize.own import SiteImages
 from harmonize.translation import Translator
 from privacy.message import Message, from_bytes, to_bytes
 
 SIDES = (16, 24)
 
 
-def own(seed: int = 0) -> Own:
+def own(seed: int = 0) -> SiteImages:
     """Five images (1, 16, 24) of patients 7, 3 and 5."""
     g = torch.Generator().manual_seed(seed)
     patient = torch.tensor([7, 3, 7, 3, 5])
-    return Own(torch.rand(5, 1, *SIDES, generator=g) - 0.8, torch.tensor([0, 1, 0, 1, 0]), patient)
+    return SiteImages(torch.rand(5, 1, *SIDES, generator=g) - 0.8, torch.tensor([0, 1, 0, 1, 0]), patient)
 
 
 def it_keeps_shapes_inputs_and_its_promises_across_the_wire(settings: Translator) -> None:
@@ -48,7 +48,7 @@ def a_patient_taken_away_changes_others_images_only_where_it_says_that_it_learns
     """`learns` decides what is refused under privacy, so it must be true of every translator."""
     site = own()
     rows = site.patient != 7
-    without = Own(site.images[rows], site.labels[rows], site.patient[rows])
+    without = SiteImages(site.images[rows], site.labels[rows], site.patient[rows])
     left, right = (
         settings.translate(settings.fit(fitted, own(1).images, seed=3), without.images, without.patient)
         for fitted in (site, without)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from evaluation.tiles import Tile, drawn
+from evaluation.tiles import Tile, draw_tile
 from pipelines.batch.reports import series_name
 from pipelines.data.folder import steady
 from pipelines.data.grids.geometry import spacing_of
@@ -95,7 +95,7 @@ def painted(image: Array, cam: Array, step: tuple[float, float], said: list[str]
     seen = image[np.isfinite(image)]
     low, high = (float(end) for end in np.percentile(seen, (1, 99))) if seen.size else (0.0, 1.0)
     shown = np.nan_to_num(image, nan=low, posinf=high, neginf=low)
-    panels = [drawn(Tile(shown, "", cam=map_), low, max(high, low + 1e-6), size) for map_ in (None, cam)]
+    panels = [draw_tile(Tile(shown, "", cam=map_), low, max(high, low + 1e-6), size) for map_ in (None, cam)]
     above = np.concatenate(panels, axis=1)
     letters = ImageFont.load_default(size=LETTER)
     wrapped = [(part, n) for n, line in enumerate(said) for part in textwrap.wrap(line, above.shape[1] // LETTER * 2)]

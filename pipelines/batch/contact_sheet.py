@@ -16,7 +16,7 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut
 
 from evaluation.drawing import png_uri
-from evaluation.rendering import rendered
+from evaluation.rendering import render_template
 from pipelines.batch.layouts_file import entry
 from privacy.deidentify.burned import Blanked, decoded, shown_as
 from privacy.deidentify.layouts import Rectangle
@@ -84,7 +84,7 @@ def write_sheet(
     Raises:
         OSError: the disk.
     """
-    page = rendered(
+    page = render_template(
         "sheet.html", images=images, unknown=unknown, digest=digest, command=command, later=later, path=str(path)
     )
     write_whole(path, page.encode("utf-8"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evaluation.evidence import evidence_of
+from evaluation.evidence import parse_evidence
 from evaluation.overlap import Overlaps
 from evaluation.protocols import Evidence
 from federation.engine import Engine
@@ -122,7 +122,7 @@ def _evidence(settings: BenchmarkSettings, model: Signed, reply: Message) -> Evi
     try:
         if reply.facts.get("model") != model.sha256:
             raise ValueError("it is of another model")
-        found = evidence_of(reply.tensors, reply.facts, copies=settings.benchmark.copies, seed=settings.seed)
+        found = parse_evidence(reply.tensors, reply.facts, copies=settings.benchmark.copies, seed=settings.seed)
         if _shape(found) != _expected(model, settings.benchmark.copies):
             raise ValueError(f"it has classes and copies {_shape(found)}")
     except ValueError as error:

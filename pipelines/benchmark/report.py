@@ -7,14 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from evaluation.benchmark import BenchmarkPage, Reason, SignedModel, Visited, as_facts, benchmark_page, standings
-from evaluation.choice import primary
+from evaluation.benchmark import (
+    BenchmarkPage,
+    Reason,
+    SignedModel,
+    Visited,
+    as_facts,
+    rank_standings,
+    render_benchmark_page,
+)
+from evaluation.choice import primary_measure
 from evaluation.classes import Classes
 from evaluation.drawing import Picture
-from evaluation.forest import forest
+from evaluation.forest import draw_forest_plot
 from evaluation.histograms import Counts
 from evaluation.metrics import Measure
-from evaluation.overlap import measures
+from evaluation.overlap import list_measures
 from evaluation.protocols import Evidence
 from evaluation.records import Command
 from evaluation.reliability import calibration_curves
@@ -78,7 +86,7 @@ def told(
 ) -> Told:
     """The files. command: to run it again. far: whether hospitals are on other machines."""
     page = page_of(settings, models, heard, now=now, command=command, far=far)
-    return Told(benchmark_page(page), to_json(as_facts(page)), scores_csv(page.scores))
+    return Told(render_benchmark_page(page), to_json(as_facts(page)), scores_csv(page.scores))
 
 
 def page_of(
@@ -138,7 +146,7 @@ def _scores(tables: Mapping[str, Mapping[tuple[str, str], Evidence]], first: str
         return ()
     chosen: tuple[Measure, ...]
     if ready.task.kind == "segmentation":
-        chosen = measures(ready.names)
+        chosen = list_measures(ready.names)
     else:
         chosen = label_measures(tables, Classes(_names(ready), ready.ordered))
     return score_rows(tables, reference=first if first in tables else None, measures=chosen)
@@ -168,7 +176,7 @@ def _visited(models: Mapping[str, Signed], heard: Heard) -> Visited:
 
 def _pictures(page: BenchmarkPage, tables: Mapping[str, Mapping[tuple[str, str], Evidence]]) -> list[Picture]:
     """The forest plot, and calibration curves of counts that have no noise."""
-    measure, names = primary(page.scores), [one.site for one in standings(page)]
+    measure, names = primary_measure(page.scores), [one.site for one in rank_standings(page)]
     if not measure:
         return []
     own: dict[str, dict[str, ScoreRow]] = {label: {} for label in tables}
@@ -176,7 +184,7 @@ def _pictures(page: BenchmarkPage, tables: Mapping[str, Mapping[tuple[str, str],
         if row.measure == measure and row.protocol in (PRIVATE, *OVER):
             own[row.method][OVER.get(row.protocol) or row.sites[0]] = row
     over = [name for name in OVER.values() if any(name in rows for rows in own.values())]
-    drawn = [forest(own, names, over, measure=measure, least=page.least)]
+    drawn = [draw_forest_plot(own, names, over, measure=measure, least=page.least)]
     curves = {
         site: {
             label: found.scores.sum(axis=1)

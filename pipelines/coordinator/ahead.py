@@ -18,8 +18,8 @@ from federation.features.detector import Detector
 from federation.models.features import Features
 from federation.pretraining import Pretrained
 from federation.processes import Processes, beside
-from pipelines.coordinator.public_features import taught
-from pipelines.coordinator.public_starts import keeps
+from pipelines.coordinator.public_features import train_detector
+from pipelines.coordinator.public_starts import is_kept
 from pipelines.coordinator.stages import features, pretrain
 from pipelines.coordinator.world import World
 from pipelines.runs.plan import Step
@@ -35,36 +35,36 @@ class _Taken(Exception):
     """Another process learns it."""
 
 
-def ahead(steps: Sequence[Step[World]], world: World) -> AbstractContextManager[None]:
+def learn_ahead(steps: Sequence[Step[World]], world: World) -> AbstractContextManager[None]:
     """While it lasts, one more process learns what planned stages will need; only where hospitals have such, too."""
     if not isinstance(world.engine, Processes):
         return nullcontext()
-    detectors, starts = wanted(world.config, {step.stage.name for step in steps if step.state == "run"})
-    work = partial(_learn, world.config, world.root, detectors, starts)
+    detectors, starts = list_needed_networks(world.config, {step.stage.name for step in steps if step.state == "run"})
+    work = partial(_learn_networks, world.config, world.root, detectors, starts)
     return beside(work) if detectors or starts else nullcontext()
 
 
-def wanted(config: Config, due: set[str]) -> tuple[list[Detector], list[str]]:
+def list_needed_networks(config: Config, due: set[str]) -> tuple[list[Detector], list[str]]:
     """What stages of these names will look for: detectors, and names of starts. In the order in which it is learnt:
     what is needed first, but starts from the last one on, because their stage, once it begins, takes the first.
     """
     starts = starts_in(config) if pretrain.STAGE.name in due else {}
     models = [model for _, model in features_in(config)] if features.STAGE.name in due else []
-    found = [
+    needed_starts = [
         model.of for model in (*models, *(begin.model for begin in starts.values())) if isinstance(model, Features)
     ]
-    detectors = list(dict.fromkeys(of for of in found if isinstance(of, Detector)))
-    return detectors, [name for name in reversed(starts) if keeps(starts[name])]
+    detectors = list(dict.fromkeys(of for of in needed_starts if isinstance(of, Detector)))
+    return detectors, [name for name in reversed(starts) if is_kept(starts[name])]
 
 
-def _learn(config: Config, root: Path, detectors: Sequence[Detector], starts: Sequence[str]) -> None:
+def _learn_networks(config: Config, root: Path, detectors: Sequence[Detector], starts: Sequence[str]) -> None:
     torch.set_num_threads(config.threads)
     sent(lambda told: None)
     world, begins = World(config, InProcess({}), root, Stop(), str), starts_in(config)
-    left: list[Callable[[], object]] = [partial(taught, world, one, _elsewhere) for one in detectors]
+    left: list[Callable[[], object]] = [partial(train_detector, world, item, _raise_elsewhere) for item in detectors]
     for begin in (begins[name] for name in starts):
         if isinstance(begin.how, Pretrained):
-            left.append(partial(pretrain.learnt, world, begin, begin.how, _elsewhere))
+            left.append(partial(pretrain.learn_start, world, begin, begin.how, _raise_elsewhere))
     for _ in range(ROUNDS):
         left = [work for work in left if _is_taken(work)]
 
@@ -79,5 +79,5 @@ def _is_taken(work: Callable[[], object]) -> bool:
     return False
 
 
-def _elsewhere() -> None:
+def _raise_elsewhere() -> None:
     raise _Taken

@@ -51,7 +51,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     return made
 
 
-def parse(arguments: Sequence[str] | None, prog: str = PROG) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None, prog: str = PROG) -> argparse.Namespace:
     """The options of a run; argparse ends the process with code 2 if they are wrong."""
     line = parser(prog)
     options = line.parse_args(arguments)
@@ -71,21 +71,21 @@ def read_settings(options: argparse.Namespace) -> Document:
 
 def command_of(options: argparse.Namespace) -> str:
     """The command that continues this run."""
-    return f"{PROG} {shlex.join([options.config, *_values(options)])}"
+    return f"{PROG} {shlex.join([options.config, *_list_set_options(options)])}"
 
 
-def selection(options: argparse.Namespace) -> Iterator[str]:
+def transport_free_arguments(options: argparse.Namespace) -> Iterator[str]:
     """The command line without the options of the transport, as FLARE's job gets it."""
     yield options.config
-    yield from _values(options)
+    yield from _list_set_options(options)
     for flag, value in (("--only", options.only), ("--from", options.first), ("--until", options.until)):
         if value is not None:
             yield from (flag, value)
-    for flag, there in (("--fresh", options.fresh), ("--spend", options.spend), ("--json", options.json)):
-        if there:
+    for flag, is_set in (("--fresh", options.fresh), ("--spend", options.spend), ("--json", options.json)):
+        if is_set:
             yield flag
 
 
-def _values(options: argparse.Namespace) -> Iterator[str]:
+def _list_set_options(options: argparse.Namespace) -> Iterator[str]:
     for text in options.values:
         yield from ("--set", text)

@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 from federation.weights import Weights
-from pipelines.coordinator.permissions import permissions_in, unanswered
+from pipelines.coordinator.permissions import find_unanswered_requests, permissions_in
 from pipelines.settings.config import Config
 from pipelines.settings.sites import Elsewhere
 from privacy.release.policy import TRACKING
 
 
-def cautions(config: Config) -> list[str]:
+def list_cautions(config: Config) -> list[str]:
     """A sentence each."""
     private = config.privacy != "none"
     return [
-        *unanswered(config, permissions_in(config), optional=True),
-        *untracked(config),
-        *(uncovered(config) if private else []),
+        *find_unanswered_requests(config, permissions_in(config), optional=True),
+        *find_untracked_sites(config),
+        *(find_uncovered_starts(config) if private else []),
     ]
 
 
-def uncovered(config: Config) -> list[str]:
+def find_uncovered_starts(config: Config) -> list[str]:
     """Starts of a private run that no epsilon covers."""
-    found = {label: config.train.start_of(label) for label in config.train.methods}
+    starts = {label: config.train.start_of(label) for label in config.train.methods}
     return [
         f"train: {label} begins with {how.file}, not said to be public: no epsilon covers whose data shaped it; "
         "say public: true only if no patient of these hospitals did"
-        for label, how in found.items()
+        for label, how in starts.items()
         if isinstance(how, Weights) and not how.public
     ]
 
 
-def untracked(config: Config) -> list[str]:
+def find_untracked_sites(config: Config) -> list[str]:
     """Hospitals that answer `track`, but whose policies, where they are known here, name no tracking server."""
     if config.track is None:
         return []
-    places, found = " and ".join(config.track.places), []
-    for site, one in config.sites.items():
-        if isinstance(one.source, Elsewhere):
+    places, sentences = " and ".join(config.track.places), []
+    for site, site_settings in config.sites.items():
+        if isinstance(site_settings.source, Elsewhere):
             continue
-        if "track" in one.policy.requests and config.track.server and TRACKING not in one.policy.recipients:
+        if (
+            "track" in site_settings.policy.requests
+            and config.track.server
+            and TRACKING not in site_settings.policy.recipients
+        ):
             text = f"its policy names no recipient {TRACKING}, so no figure of it goes to {places}; say recipients: "
-            found.append(f"{site}: {text}[coordinator, {TRACKING}] in the policy, or track into a folder")
-    return found
+            sentences.append(f"{site}: {text}[coordinator, {TRACKING}] in the policy, or track into a folder")
+    return sentences

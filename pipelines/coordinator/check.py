@@ -13,9 +13,14 @@ from rich.table import Table
 from federation.parameters import count
 from federation.rehearsal import initial_parameters, rehearse
 from pipelines.coordinator.artifacts import CENTRAL
-from pipelines.coordinator.cautions import cautions
-from pipelines.coordinator.check_words import counted, harmonizing, privacy_table, public
-from pipelines.coordinator.paying import price_lines, priced
+from pipelines.coordinator.cautions import list_cautions
+from pipelines.coordinator.check_words import (
+    describe_harmonization_plan,
+    describe_public_testing,
+    format_file_counts,
+    privacy_table,
+)
+from pipelines.coordinator.paying import compute_prices, describe_prices
 from pipelines.coordinator.permissions import check_permitted, permissions_from, permissions_in
 from pipelines.coordinator.report.methods import work_of
 from pipelines.coordinator.stages import ingest
@@ -50,11 +55,11 @@ if TYPE_CHECKING:
     from privacy.dp.accounting import Cost
 
 WEAK = 20.0  # of all methods together
-FEW = 32
+MOST_SITES_UNTOLD = 32
 """Hospitals at which every hospital's model may be tested without a word."""
 
 
-def check(
+def check_run(
     world: World, console: Console, stages: Sequence[Stage[World]] = (), *, as_json: bool, headers: bool = False
 ) -> int:
     """Survey the files of every site, external ones too, rehearse every method on zeros, and print the findings.
@@ -70,19 +75,19 @@ def check(
     """
     surveyed: dict[str, Surveyed] = {}
     check_permitted(world.config, permissions_in(world.config))
-    simulated = ({} if headers else _simulated(world)) | _archived(world)
-    for part in (world, world.beyond()):
+    simulated = ({} if headers else _survey_unwritten_phantoms(world)) | _survey_archives(world)
+    for part in (world, world.outside_world()):
         questions = {site: question for site, question in build_surveys(part).items() if site not in simulated}
         surveyed |= part.ask_all(SURVEY, part.run(SURVEY.name), questions)
-    far = [site for site, one in world.config.sites.items() if isinstance(one.source, Elsewhere)]
+    far = [site for site, site_settings in world.config.sites.items() if isinstance(site_settings.source, Elsewhere)]
     check_permitted(world.config, {site: permissions_from(surveyed[site]) for site in far if site in surveyed})
     sites = {site: to_facts(surveyed[site]) if site in surveyed else simulated[site] for site in world.config.sites}
-    inside = _inside(world, headers=headers)
-    methods = {label: _rehearsed(world, label) for label in world.config.train.methods}
+    inside = _describe_files(world, headers=headers)
+    methods = {label: _rehearse_method(world, label) for label in world.config.train.methods}
     private = world.config.privacy != "none"
-    costs, told = _costs(world) if private else {}, cautions(world.config)
+    costs, warnings_of_settings = _compute_costs(world) if private else {}, list_cautions(world.config)
     steps = plan(stages, world, world.root, versions=world.versions) if (world.root / "ingest").is_dir() else ()
-    prices = priced(world, steps)
+    prices = compute_prices(world, steps)
     if as_json:
         answer = {
             "exit": 0,
@@ -91,24 +96,29 @@ def check(
             **({"inside": inside} if headers else {}),
             **({"privacy": costs} if private else {}),
             **({"paid": {stage: dict(price) for stage, price in prices.items()}} if prices else {}),
-            **({"warnings": [*told]} if told else {}),
+            **({"warnings": [*warnings_of_settings]} if warnings_of_settings else {}),
         }
         print(json.dumps(answer, indent=1))  # noqa: T201 - the machine's answer
         return 0
     _show_tables(console, inside, sites, methods, costs)
-    if len({said["work"] for said in methods.values() if said["work"]}) > 1:
+    if len({method_facts["work"] for method_facts in methods.values() if method_facts["work"]}) > 1:
         console.print(
             "Methods do unequal work in a round; method_work or their own keys make it equal.", soft_wrap=True
         )
-    if len(world.config.sites) > FEW and world.config.evaluate.public:
-        console.print(public(len(world.config.sites)), soft_wrap=True)
+    if len(world.config.sites) > MOST_SITES_UNTOLD and world.config.evaluate.public:
+        console.print(describe_public_testing(len(world.config.sites)), soft_wrap=True)
     if world.config.harmonize is not None:
-        console.print(harmonizing(world.config.harmonize), markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            describe_harmonization_plan(world.config.harmonize), markup=False, highlight=False, soft_wrap=True
+        )
     for site, cost in costs.items():
         console.print(f"{site}: {cost['words']}", markup=False, highlight=False, soft_wrap=True)
-    for line in price_lines(steps, prices):
+    for line in describe_prices(steps, prices):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    warnings = [*told, *(f"{site}: {w}" for site, one in costs.items() for w in as_list(one["warnings"]))]
+    warnings = [
+        *warnings_of_settings,
+        *(f"{site}: {w}" for site, cost in costs.items() for w in as_list(cost["warnings"])),
+    ]
     for text in warnings:
         console.print(f"! {text}", markup=False, highlight=False, soft_wrap=True)
     end = "" if private else " privacy: none - every release is non-private (ε = ∞)."
@@ -128,58 +138,64 @@ def _show_tables(
         console.print(f"{site}: {line}", markup=False, highlight=False, soft_wrap=True)
     files = Table("site", "files", "MB", title="Files", title_justify="left")
     for site, facts in sites.items():
-        files.add_row(site, *counted(facts))
+        files.add_row(site, *format_file_counts(facts))
     rounds = Table(
         *("method", "parameters", "kB per site and round", "tensors sent", "batches or epochs a round"),
         title="Methods",
         title_justify="left",
     )
-    for label, said in methods.items():
-        leaves = f"{number_of(said, 'bytes') / 1e3:.1f}"
-        rounds.add_row(label, f"{said['parameters']:,}", leaves, str(said["tensors"]), str(said["work"] or "–"))
+    for label, method_facts in methods.items():
+        leaves = f"{number_of(method_facts, 'bytes') / 1e3:.1f}"
+        rounds.add_row(
+            label,
+            f"{method_facts['parameters']:,}",
+            leaves,
+            str(method_facts["tensors"]),
+            str(method_facts["work"] or "–"),
+        )
     for table in (files, rounds, *([privacy_table(costs)] if costs else [])):
         for column in table.columns[1:]:
             column.justify = "right"
         console.print(table)
 
 
-def _simulated(world: World) -> dict[str, dict[str, Json]]:
+def _survey_unwritten_phantoms(world: World) -> dict[str, dict[str, Json]]:
     """Phantom hospitals whose files are not written yet: writing them takes longer than all the rest of the check."""
-    found: dict[str, dict[str, Json]] = {}
+    facts_by_site: dict[str, dict[str, Json]] = {}
     for site, settings in world.config.sites.items():
         unwritten = world.simulation and is_unwritten(Hospital(site, world.root / "sites" / site, settings, world.now))
         if unwritten and isinstance(settings.source, PhantomSource):
-            found[site] = {"simulated": settings.source.patients}
-    return found
+            facts_by_site[site] = {"simulated": settings.source.patients}
+    return facts_by_site
 
 
-def _archived(world: World) -> dict[str, dict[str, Json]]:
+def _survey_archives(world: World) -> dict[str, dict[str, Json]]:
     """Hospitals that learn from an archive: it is asked, and nothing is copied."""
-    found: dict[str, dict[str, Json]] = {}
+    facts_by_site: dict[str, dict[str, Json]] = {}
     for site, settings in world.config.sites.items():
         if isinstance(settings.source, DicomWebSource | DicomNodeSource):
             try:
-                found[site] = {"archived": in_archive(settings.source)}
+                facts_by_site[site] = {"archived": in_archive(settings.source)}
             except ARCHIVE_ERRORS as error:
                 raise ConfigError([Problem(("sites", site, "source"), str(error))]) from error
-    return found
+    return facts_by_site
 
 
-def _inside(world: World, *, headers: bool) -> dict[str, str]:
+def _describe_files(world: World, *, headers: bool) -> dict[str, str]:
     """One line for each hospital about its files; for a hospital on another machine, how to see it there. headers:
     else only tables are read, and no lines are given.
 
     Raises:
         UnusableCohort: ingest would fail, with all that is wrong.
     """
-    found, problems = dict[str, str](), list[str]()
+    lines, problems = dict[str, str](), list[str]()
     question = read(Ingest, Message({}, as_mapping(ingest.settings(world))))
     for site, settings in world.config.sites.items():
         if isinstance(settings.source, Elsewhere):
-            found[site] = "its files are at the hospital; python -m pipelines.site SITE.yaml --check shows them there"
+            lines[site] = "its files are at the hospital; python -m pipelines.site SITE.yaml --check shows them there"
             continue
         if isinstance(settings.source, DicomWebSource | DicomNodeSource):
-            found[site] = "its images are copied from the archive when a run begins, and read then"
+            lines[site] = "its images are copied from the archive when a run begins, and read then"
             continue
         hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
         if not headers and is_unwritten(hospital):
@@ -188,47 +204,51 @@ def _inside(world: World, *, headers: bool) -> dict[str, str]:
         seen = Foreseen("", table_problems(files, question))
         if not seen.problems and (headers or files.source.kind in WHOLE):
             seen = foreseen(hospital, question)
-        found[site] = seen.line
+        lines[site] = seen.line
         problems += [f"{site}: {text}" for text in seen.problems]
     if problems:
         raise UnusableCohort("; ".join(problems))
-    return found if headers else {}
+    return lines if headers else {}
 
 
-def _costs(world: World) -> dict[str, dict[str, Json]]:
+def _compute_costs(world: World) -> dict[str, dict[str, Json]]:
     """For each site: epsilon of each method, of all together, and how much of the budget that uses."""
     from pipelines.coordinator.spending import (  # accountants: seconds
         at_cut,
-        augmenting,
+        augmentation_events,
+        count_steps,
         epsilon_after,
-        harmonizing,
-        planned,
-        refusals_ahead,
-        steps_of,
+        foresee_refusals,
+        harmonization_events,
+        plan_method,
         total_cost,
     )
     from privacy.dp.accounting import cost
     from privacy.dp.replacing import replaced_cost
 
-    config, found = world.config, {}
+    config, costs_by_site = world.config, {}
     delta = config.privacy.delta if isinstance(config.privacy, PatientLevel) else 0.0
     for site, settings in config.sites.items():
-        plans = {label: planned(config, label, site) for label in config.train.methods}
-        methods: list[Json] = [_method(label, plan) for label, plan in plans.items()]
-        beside = {"(harmonize)": harmonizing(config, site), "(augment)": augmenting(config)}
-        shared = [event for made in beside.values() for event in made]
-        methods += [_beside(name, cost(made, delta), steps_of(made)) for name, made in beside.items() if made]
-        whole = total_cost(config, site)
+        plans = {label: plan_method(config, label, site) for label in config.train.methods}
+        methods: list[Json] = [_method_cost_row(label, plan) for label, plan in plans.items()]
+        other_events = {"(harmonize)": harmonization_events(config, site), "(augment)": augmentation_events(config)}
+        shared = [event for made in other_events.values() for event in made]
+        methods += [
+            _synthesis_cost_row(name, cost(made, delta), count_steps(made))
+            for name, made in other_events.items()
+            if made
+        ]
+        total = total_cost(config, site)
         hospital = Hospital(site, world.root / "sites" / site, settings, world.now)
         warnings: list[Json] = []
-        if whole.epsilon > WEAK:
-            warnings.append(f"ε = {whole.epsilon:.3g} in all hardly limits anything")
+        if total.epsilon > WEAK:
+            warnings.append(f"ε = {total.epsilon:.3g} in all hardly limits anything")
         other = total_cost(config, site, replaced_cost).epsilon
         words = (
-            f"all methods together ε = {whole.epsilon:.3f} at δ = {whole.delta:g} for one patient added or taken away"
+            f"all methods together ε = {total.epsilon:.3f} at δ = {total.delta:g} for one patient added or taken away"
         )
         words += f", {other:.3f} for one replaced by another"
-        facts: dict[str, Json] = {"methods": methods, "epsilon": whole.epsilon, "delta": whole.delta}
+        facts: dict[str, Json] = {"methods": methods, "epsilon": total.epsilon, "delta": total.delta}
         facts |= {"replaced": other if math.isfinite(other) else "Infinity"}
         if settings.policy.budget is not None:
             budget = settings.policy.budget
@@ -245,42 +265,42 @@ def _costs(world: World) -> dict[str, dict[str, Json]]:
             spent, then = epsilon_after(hospital.ledger, budget.delta, events)
             enough = "within" if then <= budget.epsilon else "MORE than"
             releases: dict[str, list[Event]] = {label: [*plan.releases] for label, plan in plans.items()}
-            releases |= {name: [composed(made)] for name, made in beside.items()}
+            releases |= {name: [composed(made)] for name, made in other_events.items()}
             releases |= {"counts": [*cost_of_counts(hospital)]}
             policy, ledger = settings.policy, hospital.ledger
-            warnings += refusals_ahead(policy, ledger, run=config.name, releases=releases, events=events)
+            warnings += foresee_refusals(policy, ledger, run=config.name, releases=releases, events=events)
             words += (
                 f"; spent so far ε = {spent:.3f}, after a whole new run {then:.3f}: {enough} the budget of "
                 f"{budget.epsilon:g} at δ = {budget.delta:g}"
             )
             facts |= {"spent": spent, "after": then, "budget": budget.epsilon, "fits": then <= budget.epsilon}
         facts["warnings"] = warnings
-        found[site] = {**facts, "words": words + _counts(settings.policy)}
-    return found
+        costs_by_site[site] = {**facts, "words": words + _describe_count_cost(settings.policy)}
+    return costs_by_site
 
 
-def _method(label: str, plan: Plan) -> Json:
+def _method_cost_row(label: str, plan: Plan) -> Json:
     """Noise and cost of a method, as a row."""
-    from pipelines.coordinator.spending import steps_of  # accountants: seconds
+    from pipelines.coordinator.spending import count_steps  # accountants: seconds
 
     return {
         "method": label,
         "noise": plan.protection.noise,
         "sampling": plan.protection.sampling,
-        "steps": steps_of(plan.events, noise=plan.protection.noise),
+        "steps": count_steps(plan.events, noise=plan.protection.noise),
         "epsilon": plan.cost.epsilon,
         "delta": plan.cost.delta,
         "accountant": plan.cost.accountant,
     }
 
 
-def _beside(name: str, price: Cost, steps: int) -> Json:
+def _synthesis_cost_row(name: str, price: Cost, steps: int) -> Json:
     """Noise and cost of a synthesis, as a row beside the methods."""
     numbers: dict[str, Json] = {"epsilon": price.epsilon, "delta": price.delta, "accountant": price.accountant}
     return {"method": name, "noise": None, "sampling": None, "steps": steps, **numbers}
 
 
-def _counts(policy: Policy) -> str:
+def _describe_count_cost(policy: Policy) -> str:
     """Whether the budget's epsilon covers the numbers of patients that the hospital releases."""
     noised = policy.budget is not None and not policy.declares("counts")
     return (
@@ -290,7 +310,7 @@ def _counts(policy: Policy) -> str:
     )
 
 
-def _rehearsed(world: World, label: str) -> dict[str, Json]:
+def _rehearse_method(world: World, label: str) -> dict[str, Json]:
     config = world.config
     algorithm, task = config.train.methods[label], config.task_of(label)
     work = overridden(config.train.work, config.train.method_work.get(label, {}))

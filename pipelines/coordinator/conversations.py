@@ -25,7 +25,7 @@ from privacy.release.form import ABSENT
 from privacy.release.gate import Refused
 
 
-def opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:
+def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:
     """The settings of a run that a site needs: see `pipelines.hospital.opening.opening`."""
     config = world.config
     task = config.task_of(label)
@@ -35,25 +35,25 @@ def opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]
         "model": to_plain(task.model),
         "inputs": list(task.inputs),
         "classes": task.classes,
-        **_target(config, site),
+        **_target_facts(config, site),
         "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
         "seed": config.seed,
         "cohort": cohort,
-        **_protected(config, label, site),
+        **_protection_facts(config, label, site),
     }
 
 
-def _protected(config: Config, label: str, site: str) -> dict[str, Json]:
+def _protection_facts(config: Config, label: str, site: str) -> dict[str, Json]:
     """The noise and clipping for this site's patients; the hospital computes their cost itself."""
     if config.privacy == "none":
         return {"privacy": None}
-    from pipelines.coordinator.spending import planned  # slow to import; only private runs need it
+    from pipelines.coordinator.spending import plan_method  # slow to import; only private runs need it
 
-    plan = planned(config, label, site)
+    plan = plan_method(config, label, site)
     return {"privacy": to_plain(plan.protection), "evaluation_noise": plan.evaluation_noise}
 
 
-def _target(config: Config, site: str) -> dict[str, Json]:
+def _target_facts(config: Config, site: str) -> dict[str, Json]:
     """Which masks a site learns; pooled cohorts have one kind only. Of labels, whether they are ordered."""
     target = config.task.target
     if target is None:
@@ -61,7 +61,7 @@ def _target(config: Config, site: str) -> dict[str, Json]:
     return {"target": "masks" if site == CENTRAL else target}
 
 
-def learnt(config: Config) -> dict[str, Json]:
+def task_facts(config: Config) -> dict[str, Json]:
     """The task, and packages that training uses; empty for labels 0 and 1 without such packages, so that digests of
     older runs stay the same.
     """
@@ -72,26 +72,30 @@ def learnt(config: Config) -> dict[str, Json]:
 def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
     """A site with all hospitals' images, in this process. `Config` allows it only with `pooling: allowed`."""
     parts: dict[str, Json] = {site: [cohorts[site].cohort, cohorts[site].sha256] for site in sorted(cohorts)}
-    name = short(digest({**parts, **learnt(world.config)}))
+    name = short(digest({**parts, **task_facts(world.config)}))
     hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now, device=chosen_device(world.config.device))
     try:
         read_cohort_file(hospital.cohort_folder(name) / COHORT)
     except Refused:  # not pooled yet, or damaged
         task = world.config.task
-        questions = {site: _ask_for_pool(world.config, site, cohorts[site].cohort) for site in world.engine.sites}
+        questions = {
+            site: _build_pool_question(world.config, site, cohorts[site].cohort) for site in world.engine.sites
+        }
         classes = task.classes if task.kind == "classification" else ()
-        adopt(hospital, name, world.ask_all(POOL, world.run(f"pool-{name}"), questions), classes)
+        write_pooled_cohort(hospital, name, world.ask_all(POOL, world.run(f"pool-{name}"), questions), classes)
     return InProcess({CENTRAL: worker(hospital)}), {CENTRAL: SiteCohort(name, name)}
 
 
-def _ask_for_pool(config: Config, site: str, cohort: str) -> Pool:
+def _build_pool_question(config: Config, site: str, cohort: str) -> Pool:
     target = config.task.target
     if target is None:
         return Pool(cohort=cohort, ordered=config.task.ordered or ABSENT)
     return Pool(cohort=cohort, target="masks" if site == CENTRAL else target)
 
 
-def adopt(hospital: Hospital, name: str, pooled: Mapping[str, Pooled], classes: Sequence[str] = ()) -> None:
+def write_pooled_cohort(
+    hospital: Hospital, name: str, pooled: Mapping[str, Pooled], classes: Sequence[str] = ()
+) -> None:
     """Write the pooled training and validation images as a cohort of `hospital`. pooled: replies to `pool`, by site.
     classes: names of the labels, if not negative and positive.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.coordinator.check import check
+from pipelines.coordinator.check import check_run
 from pipelines.coordinator.run import make_world
 from pipelines.discovery.draft import drafted
 from pipelines.discovery.found import Found
@@ -27,31 +27,31 @@ from pipelines.settings.load import load
 def init_command(options: argparse.Namespace, console: Console) -> int:
     """Run `pipelines.init` with these options; return the exit code: 0, or 3 if something must be filled in."""
     try:
-        found = look(Path(options.folder), None if options.labels is None else Path(options.labels))
+        survey = look(Path(options.folder), None if options.labels is None else Path(options.labels))
     except ValueError as error:
         console.print(str(error), markup=False, soft_wrap=True)
         return int(Exit.DATA)
-    if found.sort is None:
+    if survey.sort is None:
         text = "holds no DICOM image, no NIfTI image and no pictures that a table names; give the folder of the images"
-        console.print("; ".join([f"{options.folder} {text}", *found.doubts]), markup=False, soft_wrap=True)
+        console.print("; ".join([f"{options.folder} {text}", *survey.doubts]), markup=False, soft_wrap=True)
         return int(Exit.DATA)
     places = [place for place in (options.folder, options.labels) if place is not None]
-    name = run_name(found, places)
-    text = drafted(found, folder=options.folder, file=shlex.quote(options.out or "my.yaml"), name=name)
-    if not _utf8(text):
+    name = run_name(survey, places)
+    text = drafted(survey, folder=options.folder, file=shlex.quote(options.out or "my.yaml"), name=name)
+    if not _is_utf8(text):
         odd = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         line_of = next(line for line in odd.splitlines() if "\ufffd" in line)
         console.print(f"a name is not UTF-8, which a configuration must be: {line_of.strip()}; rename it", markup=False)
         return int(Exit.DATA)
-    _show(found, console)
+    _show_survey(survey, console)
     if options.out is None:
         print(text, end="")  # noqa: T201 - the configuration is the answer
     else:
         Path(options.out).write_text(text, encoding="utf-8")
-    return int(_end(found, text, options.out, console))
+    return int(_finish_draft(survey, text, options.out, console))
 
 
-def _utf8(text: str) -> bool:
+def _is_utf8(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -59,54 +59,54 @@ def _utf8(text: str) -> bool:
     return True
 
 
-def run_name(found: Found, places: Sequence[str]) -> str:
+def run_name(survey: Found, places: Sequence[str]) -> str:
     """A name for the run from the sites' names and a digest of the folders, so that other folders get another."""
-    text = found.sites[0].name if len(found.sites) == 1 else f"{len(found.sites)}_sites"
-    whole = "\0".join(str(Path(place).resolve()) for place in places)
-    return f"{text}_{hashlib.sha256(whole.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
+    text = survey.sites[0].name if len(survey.sites) == 1 else f"{len(survey.sites)}_sites"
+    joined_places = "\0".join(str(Path(place).resolve()) for place in places)
+    return f"{text}_{hashlib.sha256(joined_places.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
 
 
-def complaint(text: str) -> str:
+def find_draft_problem(text: str) -> str:
     """The error that `python -m pipelines.run --check` would give for a configuration; empty if it is valid."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "draft.yaml"
         path.write_text(text, encoding="utf-8")
         try:
             config = dataclasses.replace(load(str(path)), runs=folder)
-            check(make_world(config, Path(folder) / config.name, Stop()), Console(quiet=True), as_json=False)
+            check_run(make_world(config, Path(folder) / config.name, Stop()), Console(quiet=True), as_json=False)
         except Exception as error:
             return str(error) or type(error).__name__
     return ""
 
 
-def _show(found: Found, console: Console) -> None:
+def _show_survey(survey: Found, console: Console) -> None:
     """Print sites, kinds of series and uncertainties."""
     sites = Table("site", "patients", "studies", "images", "labels", title="Sites", title_justify="left")
-    for site in found.sites:
-        inside = site.source.get("label") if found.sort == "pictures" else None
+    for site in survey.sites:
+        inside = site.source.get("label") if survey.sort == "pictures" else None
         labels = str(site.labels["kind"]) if site.labels else "column" if inside else "[bold]none[/bold]"
         sites.add_row(site.name, f"{site.patients:,}", f"{site.studies:,}", f"{site.images:,}", labels)
     kinds = Table("what is said", "modality", "taken as", "b-values", "series", "images", title_justify="left")
     kinds.title = "Kinds of images"
-    for row in found.rows:
+    for row in survey.rows:
         kinds.add_row(*(cell.replace("[", r"\[") for cell in row))
     for table in (sites, kinds):
         console.print(table)
-    for doubt in found.doubts:
+    for doubt in survey.doubts:
         console.print(f"doubt: {doubt}", markup=False, soft_wrap=True)
 
 
-def _end(found: Found, text: str, out: str | None, console: Console) -> Exit:
+def _finish_draft(survey: Found, text: str, out: str | None, console: Console) -> Exit:
     """Print what is left to do, after validating the configuration as --check does."""
     where = out or "the configuration"
-    if not found.complete:
+    if not survey.complete:
         lines = [number for number, line in enumerate(text.splitlines(), 1) if FILL_IN in line]
-        for sentence in dict.fromkeys(sentence for site in found.sites for sentence in site.missing):
+        for sentence in dict.fromkeys(sentence for site in survey.sites for sentence in site.missing):
             console.print(f"missing: {sentence}", markup=False, soft_wrap=True)
         console.print(f"fill in {where} at lines {', '.join(map(str, lines))} (marked {FILL_IN}), then --check it")
         return Exit.DATA
-    if said := complaint(text):
-        console.print(f"--check would not accept {where}: {said}", markup=False, soft_wrap=True)
+    if problem := find_draft_problem(text):
+        console.print(f"--check would not accept {where}: {problem}", markup=False, soft_wrap=True)
         return Exit.DATA
     console.print(
         f"{where} is accepted by --check; now: python -m pipelines.run {shlex.quote(out or 'my.yaml')} --check"

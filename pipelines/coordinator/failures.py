@@ -36,7 +36,7 @@ CODES: Mapping[type[BaseException], Exit] = {
 
 def report_failure(
     error: BaseException,
-    said: Document | None,
+    document: Document | None,
     options: argparse.Namespace,
     console: Console,
     root: Path | None = None,
@@ -47,13 +47,15 @@ def report_failure(
     """
     code = code_of(error)
     if isinstance(error, ConfigError):
-        words = render(error if said is None else naming_values(error, options.values, said.lines), options.config)
+        words = render(
+            error if document is None else naming_values(error, options.values, document.lines), options.config
+        )
     else:
         words = words_of(error) or type(error).__name__
     command = getattr(error, "command", None)
     if resumes(code) and isinstance(error, StageFailed):
-        kept, _, _ = words.partition("; to go on:")
-        words = f"{kept}; the run goes on by itself"
+        first_words, _, _ = words.partition("; to go on:")
+        words = f"{first_words}; the run goes on by itself"
     elif code in REMEDIES and command is None and not isinstance(error, ArtifactError):  # which has its own remedy
         words = f"{words}\n{REMEDIES[code]}; to go on:\n{command_of(options)}"
     if code is Exit.FAILED and root is not None:

@@ -21,14 +21,14 @@ from pipelines.runs.witness import remember
 from privacy.message import Call, Json, Message
 from privacy.release.form import read
 
-ASKED = "asked"
+ANSWERS_FILE = "asked"
 
 
-class Noting:
+class RecordingEngine:
     """An engine that notes which answers came: site -> [run, round, request]; and the last of each site."""
 
-    def __init__(self, engine: Engine, asked: dict[str, list[Json]], last: dict[str, Message]) -> None:
-        self._engine, self._asked, self._last = engine, asked, last
+    def __init__(self, engine: Engine, answers: dict[str, list[Json]], last: dict[str, Message]) -> None:
+        self._engine, self._asked, self._last = engine, answers, last
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -45,36 +45,45 @@ class Noting:
         return answers
 
 
-def held(stage: Stage[World]) -> Stage[World]:
+def record_answers(stage: Stage[World]) -> Stage[World]:
     """The same stage, whose artifact has `asked`, and which is run again if a file of an answer is gone. What hospitals
     answered last is remembered, also where the stage fails: see `pipelines.runs.witness`.
     """
 
     def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-        asked: dict[str, list[Json]] = {}
+        answers: dict[str, list[Json]] = {}
         last: dict[str, Message] = {}
-        noting = replace(world, engine=Noting(world.engine, asked, last), outside=Noting(world.outside, asked, last))
+        noting = replace(
+            world,
+            engine=RecordingEngine(world.engine, answers, last),
+            outside=RecordingEngine(world.outside, answers, last),
+        )
         try:
             summary = stage.run(noting, inputs, out)
         finally:
             remember(world.root, last)
-        once = {site: [json.loads(one) for one in sorted({json.dumps(one) for one in asked[site]})] for site in asked}
-        if once:
-            (out / ASKED).write_text(json.dumps(once, indent=0, sort_keys=True))
+        unique_answers = {
+            site: [json.loads(answer) for answer in sorted({json.dumps(answer) for answer in answers[site]})]
+            for site in answers
+        }
+        if unique_answers:
+            (out / ANSWERS_FILE).write_text(json.dumps(unique_answers, indent=0, sort_keys=True))
         return summary
 
     def intact(world: World, artifact: Path) -> str | None:
-        complaint = _complaint(stage, world, artifact)
-        path = artifact / ASKED
+        complaint = _find_complaint(stage, world, artifact)
+        path = artifact / ANSWERS_FILE
         if complaint is not None or not path.is_file():
             return complaint
         answers = json.loads(path.read_text())
-        return world.complaint({site: read(Holds, Message({}, {"answers": each})) for site, each in answers.items()})
+        return world.find_complaint(
+            {site: read(Holds, Message({}, {"answers": each})) for site, each in answers.items()}
+        )
 
     return replace(stage, run=run, intact=intact)
 
 
-def _complaint(stage: Stage[World], world: World, artifact: Path) -> str | None:
+def _find_complaint(stage: Stage[World], world: World, artifact: Path) -> str | None:
     """What a stage says about its parts elsewhere. Records of the coordinator that cannot be read are a complaint, too:
     no stage answers with an error, so the same command makes again what is damaged.
     """

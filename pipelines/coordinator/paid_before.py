@@ -23,28 +23,28 @@ def check_nothing_lost(world: World, lost: Mapping[str, str]) -> None:
     config = world.config
     if not lost or not isinstance(config.privacy, PatientLevel) or "train" in world.spend:
         return
-    said = "; ".join(f"{label}: {complaint}" for label, complaint in lost.items())
+    complaints = "; ".join(f"{label}: {complaint}" for label, complaint in lost.items())
     how = "in a folder of its own the run pays, too"
     if not world.command.startswith(CALL):
         how = f"to pay: {world.command} --from train --spend"
     raise PaidBefore(
-        f"a training that was finished and paid for is damaged ({said}). To train {', '.join(lost)} and to score it "
-        f"again would cost a patient {_price(config, [*lost])} at most; nothing was charged. Put the files back from a "
-        f"backup; {how}"
+        f"a training that was finished and paid for is damaged ({complaints}). To train {', '.join(lost)} and to score"
+        f" it again would cost a patient {_describe_price(config, [*lost])} at most; nothing was charged. Put the files"
+        f" back from a backup; {how}"
     )
 
 
-def _price(config: Config, labels: list[str]) -> str:
+def _describe_price(config: Config, labels: list[str]) -> str:
     """ε of these methods at each site, in words."""
-    from pipelines.coordinator.spending import planned
+    from pipelines.coordinator.spending import plan_method
     from privacy.dp.accounting import cost  # accountants: seconds
 
     delta = config.privacy.delta if isinstance(config.privacy, PatientLevel) else 0.0
-    found = {
-        site: f"{cost([event for label in labels for event in planned(config, label, site).events], delta).epsilon:.3g}"
-        for site in config.sites
-        if site not in config.outside
-    }
-    if len({*found.values()}) == 1:
-        return f"ε = {next(iter(found.values()))}"
-    return f"ε = {', '.join(f'{epsilon} at {site}' for site, epsilon in found.items())}"
+    epsilons = {}
+    for site in config.sites:
+        if site not in config.outside:
+            events = [event for label in labels for event in plan_method(config, label, site).events]
+            epsilons[site] = f"{cost(events, delta).epsilon:.3g}"
+    if len({*epsilons.values()}) == 1:
+        return f"ε = {next(iter(epsilons.values()))}"
+    return f"ε = {', '.join(f'{epsilon} at {site}' for site, epsilon in epsilons.items())}"

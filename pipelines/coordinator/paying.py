@@ -24,40 +24,45 @@ FREE = ("track", "report")
 """Stages that are made again whenever the program changed: hospitals repeat what they told, and nobody pays."""
 
 
-def pays(config: Config) -> bool:
+def costs_privacy(config: Config) -> bool:
     """Whether patients pay for answers of this run."""
     harmonize, augment = config.harmonize, config.augment
-    made = [one.synthesis for one in (harmonize, augment) if one is not None]
+    syntheses = [plan.synthesis for plan in (harmonize, augment) if plan is not None]
     noised = harmonize is not None and harmonize.score.release == "dp"
     promised = any(site.policy.promises for site in config.sites.values())
-    return isinstance(config.privacy, PatientLevel) or noised or promised or any(one.private for one in made)
+    return (
+        isinstance(config.privacy, PatientLevel)
+        or noised
+        or promised
+        or any(synthesis.private for synthesis in syntheses)
+    )
 
 
-def versions_of(
+def kept_stage_versions(
     config: Config, stages: Sequence[Stage[World]], root: Path, spend: Collection[str] = ()
 ) -> dict[str, int]:
     """The versions by which a run that pays knows its stages; empty for other runs, which follow the program. spend:
     names of the stages that a person wants paid again.
     """
-    if not pays(config):
+    if not costs_privacy(config):
         return {}
     today = {stage.name: stage.version for stage in stages if stage.name not in FREE} | {"learning": train.LEARNING}
     return kept_versions(root, today, spend={*spend, *(["learning"] if "train" in spend else [])})
 
 
-def priced(world: World, steps: Sequence[Step[World]]) -> dict[str, dict[str, float]]:
+def compute_prices(world: World, steps: Sequence[Step[World]]) -> dict[str, dict[str, float]]:
     """Stage -> site -> ε of a patient, of the stages that would run, and of those that only --spend makes again."""
-    if not pays(world.config):
+    if not costs_privacy(world.config):
         return {}
     from privacy.dp.accounting import cost  # accountants: seconds
 
-    asked = [step.stage.name for step in steps if step.state == "run" or step.reason.startswith(KEPT_OLDER)]
-    found: dict[str, dict[str, float]] = {}
+    stage_names = [step.stage.name for step in steps if step.state == "run" or step.reason.startswith(KEPT_OLDER)]
+    prices: dict[str, dict[str, float]] = {}
     for site in world.config.sites:
-        for stage, events in events_of(world, site).items():
-            if stage in asked and events:
-                found.setdefault(stage, {})[site] = cost(events, _delta(world.config, site)).epsilon
-    return {stage: found[stage] for stage in asked if stage in found}
+        for stage, events in list_events(world, site).items():
+            if stage in stage_names and events:
+                prices.setdefault(stage, {})[site] = cost(events, _delta_of_site(world.config, site)).epsilon
+    return {stage: prices[stage] for stage in stage_names if stage in prices}
 
 
 def check_may_spend(config: Config, steps: Sequence[Step[World]]) -> None:
@@ -67,44 +72,44 @@ def check_may_spend(config: Config, steps: Sequence[Step[World]]) -> None:
         ConfigError: some may not, and something would be paid again.
     """
     again = any(step.state == "run" and step.stage.name not in FREE for step in steps)
-    closed = [site for site, said in config.sites.items() if not said.policy.spend_again]
+    closed = [site for site, site_settings in config.sites.items() if not site_settings.policy.spend_again]
     if again and closed:
         text = "false: patients of this hospital pay for nothing twice; leave out --spend, or say true"
         raise ConfigError([Problem(("sites", site, "policy", "spend_again"), text) for site in closed])
 
 
-def price_lines(steps: Sequence[Step[World]], prices: Mapping[str, Mapping[str, float]]) -> list[str]:
+def describe_prices(steps: Sequence[Step[World]], prices: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Sentences on what patients would pay, and on what they would pay only with --spend."""
-    kept = [step.stage.name for step in steps if step.reason.startswith(KEPT_OLDER)]
-    told = {stage: _in_words(stage, prices[stage]) for stage in prices}
-    runs = [told[stage] for stage in told if stage not in kept]
+    kept_stages = [step.stage.name for step in steps if step.reason.startswith(KEPT_OLDER)]
+    words_by_stage = {stage: _describe_price(stage, prices[stage]) for stage in prices}
+    runs = [words_by_stage[stage] for stage in words_by_stage if stage not in kept_stages]
     lines = [f"To be paid by a patient: {'; '.join(runs)}."] if runs else []
-    if kept:
-        price = "; ".join(told[stage] for stage in kept if stage in told) or "nothing"
+    if kept_stages:
+        price = "; ".join(words_by_stage[stage] for stage in kept_stages if stage in words_by_stage) or "nothing"
         lines.append(
-            f"Kept, though another version of this program made them: {', '.join(kept)}. To make them again would "
-            f"cost a patient {price} at most. --spend does."
+            f"Kept, though another version of this program made them: {', '.join(kept_stages)}. To make them again"
+            f" would cost a patient {price} at most. --spend does."
         )
     return lines
 
 
-def events_of(world: World, site: str) -> dict[str, Sequence[Event]]:
+def list_events(world: World, site: str) -> dict[str, Sequence[Event]]:
     """The privacy events of a site by stage, as if all were made anew."""
-    from pipelines.coordinator.spending import augmenting, imitating, planned, scoring
+    from pipelines.coordinator.spending import augmentation_events, plan_method, score_events, synthesis_events
 
     config, settings = world.config, world.config.sites[site]
-    found: dict[str, Sequence[Event]] = {
-        "score": scoring(config),
-        "synthesize": imitating(config, site),
-        "augment": augmenting(config),
+    events: dict[str, Sequence[Event]] = {
+        "score": score_events(config),
+        "synthesize": synthesis_events(config, site),
+        "augment": augmentation_events(config),
     }
     if world.simulation and not isinstance(settings.source, Elsewhere):
-        found["ingest"] = cost_of_counts(Hospital(site, world.root / "sites" / site, settings, world.now))
+        events["ingest"] = cost_of_counts(Hospital(site, world.root / "sites" / site, settings, world.now))
     if isinstance(config.privacy, PatientLevel):
-        plans = [planned(config, label, site) for label in config.train.methods]
-        found["train"] = [event for plan in plans for event in plan.events[:-1]]
-        found["evaluate"] = [plan.events[-1] for plan in plans]
-    return found
+        plans = [plan_method(config, label, site) for label in config.train.methods]
+        events["train"] = [event for plan in plans for event in plan.events[:-1]]
+        events["evaluate"] = [plan.events[-1] for plan in plans]
+    return events
 
 
 def as_facts(prices: Mapping[str, Mapping[str, float]], stage: str) -> dict[str, Json]:
@@ -112,24 +117,24 @@ def as_facts(prices: Mapping[str, Mapping[str, float]], stage: str) -> dict[str,
     return {"epsilon": dict(prices[stage])} if stage in prices else {}
 
 
-def _delta(config: Config, site: str) -> float:
+def _delta_of_site(config: Config, site: str) -> float:
     budget = config.sites[site].policy.budget
-    own = config.sites[site].policy.delta if budget is None else budget.delta
-    return config.privacy.delta if isinstance(config.privacy, PatientLevel) else own
+    delta_of_policy = config.sites[site].policy.delta if budget is None else budget.delta
+    return config.privacy.delta if isinstance(config.privacy, PatientLevel) else delta_of_policy
 
 
-def _in_words(stage: str, price: Mapping[str, float]) -> str:
-    told = {site: f"{epsilon:.3g}" for site, epsilon in price.items()}
-    if len({*told.values()}) == 1:
-        return f"{stage} ε = {next(iter(told.values()))}"
-    return f"{stage} ε = {', '.join(f'{epsilon} at {site}' for site, epsilon in told.items())}"
+def _describe_price(stage: str, price: Mapping[str, float]) -> str:
+    words_by_site = {site: f"{epsilon:.3g}" for site, epsilon in price.items()}
+    if len({*words_by_site.values()}) == 1:
+        return f"{stage} ε = {next(iter(words_by_site.values()))}"
+    return f"{stage} ε = {', '.join(f'{epsilon} at {site}' for site, epsilon in words_by_site.items())}"
 
 
 def show_plan(steps: Sequence[Step[World]], world: World, *, as_json: bool) -> None:
     """Print what would run, why, and what patients would pay."""
-    prices = priced(world, steps)
+    prices = compute_prices(world, steps)
     if as_json:
-        said = [{**one, **as_facts(prices, str(one["stage"]))} for one in map(as_mapping, explained(steps))]
-        print(json.dumps(said))  # noqa: T201 - the machine's answer
+        rows = [{**row, **as_facts(prices, str(row["stage"]))} for row in map(as_mapping, explained(steps))]
+        print(json.dumps(rows))  # noqa: T201 - the machine's answer
         return
-    print("\n".join([explain(steps), *price_lines(steps, prices)]))  # noqa: T201 - the answer
+    print("\n".join([explain(steps), *describe_prices(steps, prices)]))  # noqa: T201 - the answer

@@ -34,13 +34,18 @@ class Permissions(NamedTuple):
 def permissions_in(config: Config) -> dict[str, Permissions]:
     """Each hospital's permissions by the run's settings, which hold no policy of a hospital on another machine."""
     return {
-        site: Permissions(_answered(one.policy), one.policy.algorithms, one.policy.promises, one.policy.plugins)
-        for site, one in config.sites.items()
-        if not isinstance(one.source, Elsewhere)
+        site: Permissions(
+            _list_answered_requests(site_settings.policy),
+            site_settings.policy.algorithms,
+            site_settings.policy.promises,
+            site_settings.policy.plugins,
+        )
+        for site, site_settings in config.sites.items()
+        if not isinstance(site_settings.source, Elsewhere)
     }
 
 
-def _answered(policy: Policy) -> tuple[str, ...]:
+def _list_answered_requests(policy: Policy) -> tuple[str, ...]:
     return tuple(request for request in REQUESTS if policy.allows(request))
 
 
@@ -61,86 +66,93 @@ class Need(NamedTuple):
     said: str = ""
 
 
-def needs_of(config: Config) -> list[Need]:
+def list_needs(config: Config) -> list[Need]:
     """Every request that a run makes of its hospitals, stage by stage, in the order of the stages."""
     outside = tuple(config.outside)
     sites = tuple(site for site in config.sites if site not in outside)
     reading = ("survey", *(("moments",) if getattr(config.images, "normalize", "") == "pooled" else ()), "ingest")
     federated = any(method.name != CENTRAL for method in config.train.methods.values())
     compares = config.privacy == "none" and config.task.target is None and len(sites) > 1
-    found = [Need("ingest", (*reading, "holds"), sites)]
-    found += _harmonizing(config, sites)
-    found += [Need("augment", ("augment",), sites)] if config.augment is not None else []
-    found += [Need("features", ("extract",), sites)] if features_in(config) else []
-    found += [Need("train", ("holds", "introduce", "train", "finish"), sites)] if federated else []
-    found += [Need("train", ("pool",), sites)] if _has_central(config) else []
-    found += [Need("evaluate", ("evaluate",), sites)]
-    found += [Need("evaluate", ("export",), sites)] if federated and config.evaluate.public and len(sites) > 1 else []
+    needs = [Need("ingest", (*reading, "holds"), sites)]
+    needs += _harmonization_needs(config, sites)
+    needs += [Need("augment", ("augment",), sites)] if config.augment is not None else []
+    needs += [Need("features", ("extract",), sites)] if features_in(config) else []
+    needs += [Need("train", ("holds", "introduce", "train", "finish"), sites)] if federated else []
+    needs += [Need("train", ("pool",), sites)] if _has_central(config) else []
+    needs += [Need("evaluate", ("evaluate",), sites)]
+    needs += [Need("evaluate", ("export",), sites)] if federated and config.evaluate.public and len(sites) > 1 else []
     if config.audit.membership or config.audit.inversion is not None:
-        found.append(Need("audit", ("audit",), sites, optional=True, said=", so its models are not attacked"))
+        needs.append(Need("audit", ("audit",), sites, optional=True, said=", so its models are not attacked"))
     if config.route is not None:
         features = ("extract",) if _routes_features(config) else ()
-        found += [Need("route", ("export",), sites), Need("route", (*reading, "holds", *features, "route"), outside)]
+        needs += [Need("route", ("export",), sites), Need("route", (*reading, "holds", *features, "route"), outside)]
     if config.track is not None:
-        said = f", so no figure of it goes to {' and '.join(config.track.places)}; say requests: with track in the "
-        said += "policy, or leave out track:"
-        found.append(Need("track", ("track",), (*sites, *outside), optional=True, said=said))
+        remark = f", so no figure of it goes to {' and '.join(config.track.places)}; say requests: with track in the "
+        remark += "policy, or leave out track:"
+        needs.append(Need("track", ("track",), (*sites, *outside), optional=True, said=remark))
     if compares:
-        said = ", so its gains help no other hospital to decide"
-        found.append(Need("report", ("compare",), sites, optional=True, said=said))
-    return [*found, Need("report", ("report",), (*sites, *(outside if config.route is not None else ())))]
+        remark = ", so its gains help no other hospital to decide"
+        needs.append(Need("report", ("compare",), sites, optional=True, said=remark))
+    return [*needs, Need("report", ("report",), (*sites, *(outside if config.route is not None else ())))]
 
 
-def unanswered(config: Config, by_site: Mapping[str, Permissions], *, optional: bool) -> list[str]:
+def find_unanswered_requests(config: Config, by_site: Mapping[str, Permissions], *, optional: bool) -> list[str]:
     """One sentence for each hospital and stage whose requests the hospital's policy does not answer. optional: those
     that the run can do without, in place of those that it needs.
     """
-    found = []
+    sentences = []
     for site, permitted in by_site.items():
-        for need in needs_of(config):
-            silent = [one for one in need.requests if one not in permitted.requests]
+        for need in list_needs(config):
+            silent = [request for request in need.requests if request not in permitted.requests]
             if site in need.sites and need.optional == optional and silent:
                 text = f"{site}: its policy does not answer {', '.join(silent)}"
-                found.append(f"{text}, which the stage {need.stage} asks{need.said}")
-    return found
+                sentences.append(f"{text}, which the stage {need.stage} asks{need.said}")
+    return sentences
 
 
-def refused_requests(config: Config, by_site: Mapping[str, Permissions]) -> list[str]:
+def find_refused_requests(config: Config, by_site: Mapping[str, Permissions]) -> list[str]:
     """One sentence for each need of this run that a hospital's policy refuses, so that the run would fail."""
-    found, offers = unanswered(config, by_site, optional=False), offers_in(config.train, config.model, config.harmonize)
+    sentences, offers = (
+        find_unanswered_requests(config, by_site, optional=False),
+        offers_in(config.train, config.model, config.harmonize),
+    )
     for site, permitted in by_site.items():
-        found += [f"{site}: {text}" for text in unpermitted(offers, permitted.plugins)]
+        sentences += [f"{site}: {text}" for text in unpermitted(offers, permitted.plugins)]
         if permitted.private and (config.privacy == "none" or config.route is not None):
-            found.append(
+            sentences.append(
                 f"{site}: its policy requires privacy (a budget, or require: privacy), and what this run asks has no "
                 "epsilon; say privacy: {epsilon: ...}, without route:"
             )
         known = permitted.algorithms
-        if known is not None and (others := [m.name for m in config.train.methods.values() if m.name not in known]):
-            found.append(f"{site}: its policy does not train by {', '.join(dict.fromkeys(others))} (stage train)")
-    return found
+        if known is not None and (
+            refused_methods := [m.name for m in config.train.methods.values() if m.name not in known]
+        ):
+            sentences.append(
+                f"{site}: its policy does not train by {', '.join(dict.fromkeys(refused_methods))} (stage train)"
+            )
+    return sentences
 
 
 def check_permitted(config: Config, by_site: Mapping[str, Permissions]) -> None:
     """Raises: ConfigError: a hospital's policy refuses what this run needs; all of it, before anything is asked."""
-    if told := refused_requests(config, by_site):
+    if sentences := find_refused_requests(config, by_site):
         ways = "ask the hospital, or leave out what needs it (evaluate.public: export)"
-        raise ConfigError([Problem(("sites",), f"{text}; {ways}") for text in told])
+        raise ConfigError([Problem(("sites",), f"{text}; {ways}") for text in sentences])
 
 
-def _harmonizing(config: Config, sites: tuple[str, ...]) -> list[Need]:
+def _harmonization_needs(config: Config, sites: tuple[str, ...]) -> list[Need]:
     """What harmonization asks: of the target alone, where it trains a generator; any hospital may become the target."""
     plan = config.harmonize
     if plan is None:
         return []
-    found = [Need("score", ("holds", "score"), sites)] if plan.score.release != "public" else []
+    needs = [Need("score", ("holds", "score"), sites)] if plan.score.release != "public" else []
     if not isinstance(plan.synthesis, Public):
         known = plan.score.target is not None
-        target, said = ((plan.score.target or "",), "") if known else (sites, " if it becomes the target")
+        target, remark = ((plan.score.target or "",), "") if known else (sites, " if it becomes the target")
         for stage in ("synthesize", "sample"):
-            asked = ("holds", stage) if stage == "synthesize" else (stage,)
-            found.append(Need(stage, asked, target, optional=not known, said=said))
-    return found + ([Need("translate", ("translate",), sites)] if plan.translate else [])
+            requests = ("holds", stage) if stage == "synthesize" else (stage,)
+            needs.append(Need(stage, requests, target, optional=not known, said=remark))
+    return needs + ([Need("translate", ("translate",), sites)] if plan.translate else [])
 
 
 def _has_central(config: Config) -> bool:

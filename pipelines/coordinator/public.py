@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harmonize.prior import PRIORS
-from harmonize.stacks import drawn_in_form
+from harmonize.stacks import draw_in_form
 from pipelines.data.public import public_stamp, read_public
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import default_scale
@@ -30,7 +30,7 @@ class PublicSet(NamedTuple):
     refused: tuple[str, ...] = ()
 
 
-def public_set(config: Config, name: str, most: int) -> PublicSet:
+def read_public_set(config: Config, name: str, most: int) -> PublicSet:
     """Public pictures by the name of a prior, both classes equally often, or of `public_pictures`; at most so many.
 
     Raises:
@@ -39,23 +39,25 @@ def public_set(config: Config, name: str, most: int) -> PublicSet:
     images = config.images
     if name in PRIORS:
         y = torch.arange(most) % 2
-        return PublicSet(_drawn(config, name, y), y, {"prior": name, "pictures": most})
-    said = config.public_pictures[name]
-    read = read_public(images, most, folder=said.folder, source=said.source, labels=said.labels, gland=said.gland)
-    told: dict[str, Json] = {"folder": name, "sha256": read.sha256, "pictures": len(read.images)}
-    refused = tuple(f"{one.study}: {one.reason}: {one.detail}" for one in read.refused)
-    return PublicSet(torch.split(read.images, PARTS), read.labels, told, refused)
+        return PublicSet(_draw_pictures(config, name, y), y, {"prior": name, "pictures": most})
+    source = config.public_pictures[name]
+    read = read_public(
+        images, most, folder=source.folder, source=source.source, labels=source.labels, gland=source.gland
+    )
+    facts: dict[str, Json] = {"folder": name, "sha256": read.sha256, "pictures": len(read.images)}
+    refused = tuple(f"{study.study}: {study.reason}: {study.detail}" for study in read.refused)
+    return PublicSet(torch.split(read.images, PARTS), read.labels, facts, refused)
 
 
 def public_stamps(config: Config, names: Iterable[str]) -> dict[str, str]:
     """Digests of names, sizes and times of the files of declared pictures; none for priors."""
-    found = {}
+    stamps = {}
     for name in names:
-        if (said := config.public_pictures.get(name)) is not None:
-            found[f"public_pictures.{name}"] = public_stamp(said.folder, said.source, said.labels, said.gland)
-    return found
+        if (source := config.public_pictures.get(name)) is not None:
+            stamps[f"public_pictures.{name}"] = public_stamp(source.folder, source.source, source.labels, source.gland)
+    return stamps
 
 
-def _drawn(config: Config, name: str, y: Tensor) -> Iterator[Tensor]:
+def _draw_pictures(config: Config, name: str, y: Tensor) -> Iterator[Tensor]:
     scale = default_scale(config.images)
-    return (scale.back(part) for part in drawn_in_form(PRIORS[name], y, config.images.inputs, SEED))
+    return (scale.back(part) for part in draw_in_form(PRIORS[name], y, config.images.inputs, SEED))

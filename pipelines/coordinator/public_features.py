@@ -16,9 +16,9 @@ from federation.models.clip import opened as clip_opened
 from federation.models.features import Features
 from federation.parameters import read
 from federation.task import Task
-from harmonize.prior import PRIORS, drawn_with_marks
-from pipelines.coordinator.public import SEED, PublicSet, public_set
-from pipelines.coordinator.public_kept import kept, waiting
+from harmonize.prior import PRIORS, draw_with_marks
+from pipelines.coordinator.public import SEED, PublicSet, read_public_set
+from pipelines.coordinator.public_kept import learn_or_load, make_waiter
 from pipelines.coordinator.world import World
 from pipelines.data.clip_file import portable, weights_of
 from pipelines.data.encoder_file import opened
@@ -28,21 +28,21 @@ from pipelines.runs.progress import shown
 from privacy.message import Json, Params
 
 
-def fixed_by(world: World, public: PublicSet, model: Features) -> Fixed:
+def fit_scale(world: World, public: PublicSet, model: Features) -> Fixed:
     """The features of a model, scaled by public pictures.
 
     Raises:
         ValueError: there are fewer pictures than components.
     """
-    extractor, weights = _prepared(world, model.of)
-    found = np.concatenate([extracted(extractor, part) for part in public.parts])
-    return Fixed(extractor, fitted(found, components=model.components, softness=model.softness), weights)
+    extractor, weights = _prepare_extractor(world, model.of)
+    values = np.concatenate([extracted(extractor, part) for part in public.parts])
+    return Fixed(extractor, fitted(values, components=model.components, softness=model.softness), weights)
 
 
-def brought(model: Clip) -> Fixed:
+def read_clip_vectors(model: Clip) -> Fixed:
     """The vectors of pictures of a CLIP, which nothing scales, and its file. Raises: ValueError: it cannot be used."""
-    told, weights = portable(model), weights_of(model)
-    return Fixed(ClipPictures(told, clip_opened(told, weights)), UNSCALED, weights)
+    portable_model, weights = portable(model), weights_of(model)
+    return Fixed(ClipPictures(portable_model, clip_opened(portable_model, weights)), UNSCALED, weights)
 
 
 def public_head(world: World, model: Features, public: PublicSet, classes: int) -> Params:
@@ -50,34 +50,34 @@ def public_head(world: World, model: Features, public: PublicSet, classes: int) 
 
     public: the labelled pictures; those of `model.public` scale the features, as at every hospital.
     """
-    fixed = fixed_by(world, public_set(world.config, model.public, model.pictures), model)
+    fixed = fit_scale(world, read_public_set(world.config, model.public, model.pictures), model)
     x = torch.cat([featured(model, fixed, part) for part in public.parts])
     module = Alone(name="local_ridge").network(Task(model, (model.width,), classes))
     solved(module, x, public.labels, torch.arange(len(x)), classes)
     return read(module)
 
 
-def _prepared(world: World, of: AnyExtractor) -> tuple[Extractor, bytes]:
+def _prepare_extractor(world: World, of: AnyExtractor) -> tuple[Extractor, bytes]:
     """What computes features, with its weights: an encoder's file, or what a detector learns from its prior."""
     if not isinstance(of, Detector):
         return opened(of)
-    weights = taught(world, of)
+    weights = train_detector(world, of)
     return detecting(of, weights), weights
 
 
-def taught(world: World, detector: Detector, waits: Callable[[], None] | None = None) -> bytes:
+def train_detector(world: World, detector: Detector, waits: Callable[[], None] | None = None) -> bytes:
     """The weights of a detector, learnt once for all runs of a folder, because it takes minutes. waits: see `kept`."""
     prior, y = PRIORS[detector.on], torch.arange(detector.pictures) % 2
     with shown("detector") as step:
 
-        def told(done: int, total: int) -> None:
+        def report_progress(done: int, total: int) -> None:
             world.stop.check()
             step(done, total, f"learns from {prior.name}")
 
-        def learn() -> Params:
-            x, marks = drawn_with_marks(prior, y, (prior.channels, detector.size, detector.size), SEED)
-            data = learnt(detector, x, marks, told)
+        def learn_parameters() -> Params:
+            x, marks = draw_with_marks(prior, y, (prior.channels, detector.size, detector.size), SEED)
+            data = learnt(detector, x, marks, report_progress)
             return {WEIGHTS: torch.frombuffer(bytearray(data), dtype=torch.uint8)}
 
         about: dict[str, Json] = {"detector": to_plain(detector)}
-        return weights_in(kept(world.root, about, learn, waits or waiting(world.stop, step)))
+        return weights_in(learn_or_load(world.root, about, learn_parameters, waits or make_waiter(world.stop, step)))

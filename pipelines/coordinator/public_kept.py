@@ -20,12 +20,12 @@ from privacy.message import Json, Params
 ROOMS = tuple(Path(room).parent for room in (federation.__file__, harmonize.__file__, privacy.__file__))
 
 
-def decisive() -> list[Path]:
+def list_decisive_files() -> list[Path]:
     """The files of code that can shape a network: whole rooms, for which of their files do is easily got wrong, and
     what stands here about public pictures.
     """
-    here = Path(__file__).parent.glob("public*.py")
-    return sorted([*here, *(path for room in ROOMS for path in room.rglob("*.py"))])
+    files = Path(__file__).parent.glob("public*.py")
+    return sorted([*files, *(path for room in ROOMS for path in room.rglob("*.py"))])
 
 
 def code_of(files: list[Path]) -> str:
@@ -33,11 +33,13 @@ def code_of(files: list[Path]) -> str:
     return digest([[path.name, hashlib.sha256(path.read_bytes()).hexdigest()] for path in files])
 
 
-CODE = code_of(decisive())
+CODE = code_of(list_decisive_files())
 """Of the code as it was imported: whoever edits it while a run works changes nothing of what that run learns."""
 
 
-def kept(root: Path, about: Mapping[str, Json], learn: Callable[[], Params], waits: Callable[[], None]) -> Params:
+def learn_or_load(
+    root: Path, about: Mapping[str, Json], learn: Callable[[], Params], waits: Callable[[], None]
+) -> Params:
     """As `learnt_once`, in the folder beside a run. about: the settings that decide what is learnt. Code, libraries and
     what rounds (threads, the processor's instructions) are looked after here. root: the run's folder.
     """
@@ -45,15 +47,15 @@ def kept(root: Path, about: Mapping[str, Json], learn: Callable[[], Params], wai
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
-    whole: dict[str, Json] = {**about, **rounds, "by": CODE, "versions": {**versions()}}
-    return learnt_once(DiskFolder(root.parent / PUBLIC), whole, learn, waits=waits)
+    all_settings: dict[str, Json] = {**about, **rounds, "by": CODE, "versions": {**versions()}}
+    return learnt_once(DiskFolder(root.parent / PUBLIC), all_settings, learn, waits=waits)
 
 
-def waiting(stop: Stop, step: Shown, done: float = 0, total: float | None = None) -> Callable[[], None]:
+def make_waiter(stop: Stop, step: Shown, done: float = 0, total: float | None = None) -> Callable[[], None]:
     """Shows on a stage's progress that it waits for another process, and stops on request."""
 
-    def waits() -> None:
+    def show_waiting() -> None:
         stop.check()
         step(done, total, WAITING)
 
-    return waits
+    return show_waiting

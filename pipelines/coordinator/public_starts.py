@@ -14,7 +14,7 @@ from federation.task import Task
 from harmonize.prior import PRIORS
 from pipelines.coordinator.public import PublicSet
 from pipelines.coordinator.public_features import public_head
-from pipelines.coordinator.public_kept import kept
+from pipelines.coordinator.public_kept import learn_or_load
 from pipelines.coordinator.world import World
 from pipelines.hospital.public_networks import PUBLIC, translation
 from pipelines.loader.validation import to_plain
@@ -30,7 +30,7 @@ class _Way(NamedTuple):
     about: Json
 
 
-def keeps(begin: Begin) -> bool:
+def is_kept(begin: Begin) -> bool:
     """Whether a start is kept: a network that learns on drawn pictures alone. A head on features takes seconds."""
     return isinstance(begin.how, Pretrained) and begin.how.on in PRIORS and not isinstance(begin.model, Features)
 
@@ -47,30 +47,32 @@ def start_on(world: World, begin: Begin, how: Pretrained, public: PublicSet, wai
         raise ValueError(f"{how.on} has labels up to {int(public.labels.max())}, the task has {classes} classes")
     if isinstance(model, Features):
         return public_head(world, model, public, classes)
-    scale, way = default_scale(config.images), _way(world, begin, waits)
+    scale, way = default_scale(config.images), _learn_way(world, begin, waits)
     task = Task(model, config.images.inputs, classes)
 
-    def learn() -> Params:
+    def learn_parameters() -> Params:
         x = torch.cat(list(public.parts))
         return pretrained(task, how, x, public.labels, low=scale.low, high=scale.high, through=way.translate)
 
-    if not keeps(begin):
-        return learn()
+    if not is_kept(begin):
+        return learn_parameters()
     about: dict[str, Json] = {"start": to_plain(how), "model": to_plain(model), "inputs": list(task.inputs)}
-    return kept(world.root, {**about, "scale": to_plain(scale), "through": way.about}, learn, waits)
+    return learn_or_load(world.root, {**about, "scale": to_plain(scale), "through": way.about}, learn_parameters, waits)
 
 
-def _way(world: World, begin: Begin, waits: Callable[[], None]) -> _Way:
+def _learn_way(world: World, begin: Begin, waits: Callable[[], None]) -> _Way:
     """The way into the space of a method's images, learnt here as hospitals learn it; none without such a space."""
     if (translator := begin.through) is None:
         return _Way(None, None)
     plan, (channels, height, width) = world.config.harmonized, world.config.images.inputs
     scale = plan.scale or default_scale(world.config.images)
 
-    def told(done: int, total: int, what: str) -> None:
+    def report_progress(done: int, total: int, what: str) -> None:
         world.stop.check()
 
     folder = world.root.parent / PUBLIC
-    params = translation(folder, translator, (channels, height, width), progress=told, device="cpu", waits=waits)
+    params = translation(
+        folder, translator, (channels, height, width), progress=report_progress, device="cpu", waits=waits
+    )
     by = [to_plain(translator), to_plain(scale), hashlib.sha256(to_bytes(Message(params))).hexdigest()]
     return _Way(lambda x: scale.back(translator.translate(params, scale.into(x), torch.arange(len(x)))), by)

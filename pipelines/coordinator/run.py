@@ -20,12 +20,12 @@ from rich.console import Console
 
 from federation.engine import Engine, InProcess, Worker
 from federation.processes import Processes
-from pipelines.coordinator.ahead import ahead
+from pipelines.coordinator.ahead import learn_ahead
 from pipelines.coordinator.arguments import command_of, read_settings
-from pipelines.coordinator.check import check
+from pipelines.coordinator.check import check_run
 from pipelines.coordinator.failures import report_failure
-from pipelines.coordinator.held import held
-from pipelines.coordinator.paying import check_may_spend, show_plan, versions_of
+from pipelines.coordinator.held import record_answers
+from pipelines.coordinator.paying import check_may_spend, kept_stage_versions, show_plan
 from pipelines.coordinator.stages import (
     audit,
     augment,
@@ -42,8 +42,8 @@ from pipelines.coordinator.stages import (
     train,
     translate,
 )
-from pipelines.coordinator.summary import as_json, publish, refused_told, results_table, tell_inside
-from pipelines.coordinator.tracking.sending import follow
+from pipelines.coordinator.summary import as_json, publish_page, refused_told, results_table, tell_inside
+from pipelines.coordinator.tracking.sending import track_and_report
 from pipelines.coordinator.world import World
 from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.simulated import simulated, simulation
@@ -101,7 +101,7 @@ def run_command(
     options: argparse.Namespace,
     console: Console,
     *,
-    said: Document | None = None,
+    document: Document | None = None,
     engines: Engines | None = None,
     stop: Stop | None = None,
 ) -> int:
@@ -112,39 +112,43 @@ def run_command(
     """
     root: Path | None = None
     try:
-        said = read_settings(options) if said is None else said
-        if is_external(said.data):
+        document = read_settings(options) if document is None else document
+        if is_external(document.data):
             from pipelines.external.run import run_external_site  # slow to import
 
-            settings = validate(said, ExternalSettings)
+            settings = validate(document, ExternalSettings)
             root = Path(settings.out)
-            return run_external_site(settings, said, options, console)
-        if is_benchmark(said.data):
+            return run_external_site(settings, document, options, console)
+        if is_benchmark(document.data):
             from pipelines.benchmark.run import run_benchmark  # slow to import
 
             far, command = (None, command_of(options)) if engines is None else (engines.inside, engines.far)
-            return run_benchmark(said, options, console, command=command, engine=far, stop=stop)
-        config = configured(said) if engines is None else validate(said, Config)
+            return run_benchmark(document, options, console, command=command, engine=far, stop=stop)
+        config = configured(document) if engines is None else validate(document, Config)
         root = Path(config.runs) / config.name
-        return _run(config, options, console, engines, stop)
+        return _run_config(config, options, console, engines, stop)
     except (Exception, KeyboardInterrupt) as error:
         resumes = (lambda code: False) if engines is None else engines.resumes
-        return report_failure(error, said, options, console, root, resumes)
+        return report_failure(error, document, options, console, root, resumes)
 
 
-def _run(
-    config: Config, options: argparse.Namespace, console: Console, engines: Engines | None, asked: Stop | None
+def _run_config(
+    config: Config, options: argparse.Namespace, console: Console, engines: Engines | None, stop_of_caller: Stop | None
 ) -> int:
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
-    with RunLock(root), safe_stop() if asked is None else nullcontext(asked) as stop, ExitStack() as work:
+    with (
+        RunLock(root),
+        safe_stop() if stop_of_caller is None else nullcontext(stop_of_caller) as stop,
+        ExitStack() as work,
+    ):
         chosen = {"only": options.only, "first": options.first, "until": options.until}
-        stages, command = stages_of(config), command_of(options)
+        stages, command = select_stages(config), command_of(options)
         spend = selected([stage.name for stage in stages], **chosen) if options.spend else ()
         made = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=command, spend=spend)
         world = work.enter_context(_at_work(made))
         if options.check or options.headers:
-            return check(world, console, stages, as_json=options.json, headers=options.headers)
+            return check_run(world, console, stages, as_json=options.json, headers=options.headers)
         steps = plan(stages, world, root, **chosen, fresh=options.fresh, versions=world.versions, command=command)
         if options.spend:
             check_may_spend(config, steps)
@@ -171,7 +175,7 @@ def run_config(
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
     with RunLock(root), _at_work(make_world(config, root, stop, engines=engines, command=command)) as world:
-        steps = plan(stages_of(config), world, root, versions=world.versions, command=command)
+        steps = plan(select_stages(config), world, root, versions=world.versions, command=command)
         return run_steps(steps, world, console)
 
 
@@ -180,19 +184,19 @@ def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> R
     title = world.config.title or world.config.name
     if world.versions:
         keep_versions(world.root, world.versions)
-    with ahead(steps, world), shown(title, console=console) as step, refused_told(world, console):
+    with learn_ahead(steps, world), shown(title, console=console) as step, refused_told(world, console):
         show = _stage_printer(step, console, world)
         results = execute(steps, world, world.root, stop=world.stop, on_step=show, command=world.command)
-    publish(results, world.root)
+    publish_page(results, world.root)
     if report.STAGE.name in results.artifacts:
-        follow(world, {step.stage.name: step.folder(world.root) for step in steps}, console)
+        track_and_report(world, {step.stage.name: step.folder(world.root) for step in steps}, console)
     return results
 
 
 def _stage_printer(step: Shown, console: Console, world: World) -> Callable[[Event], None]:
     """A function that prints a line for each stage, moves the bar, and lists each site's files after ingest."""
 
-    def show(event: Event) -> None:
+    def show_event(event: Event) -> None:
         if event.kind != "begun":
             text = f"{event.step.stage.name:<9} {event.kind:<8} {event.step.reason}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -200,10 +204,10 @@ def _stage_printer(step: Shown, console: Console, world: World) -> Callable[[Eve
             tell_inside(world, console)
         step(event.index + (event.kind != "begun"), event.total, event.step.stage.name)
 
-    return show
+    return show_event
 
 
-def stages_of(config: Config) -> tuple[Stage[World], ...]:
+def select_stages(config: Config) -> tuple[Stage[World], ...]:
     """The stages of a run, without those that only some settings ask for, if these do not."""
     without = {stage.name for stage in HARMONIZING} if config.harmonize is None else set()
     without |= set() if config.augment is not None else {augment.STAGE.name}
@@ -211,9 +215,10 @@ def stages_of(config: Config) -> tuple[Stage[World], ...]:
     without |= set() if starts_in(config) else {pretrain.STAGE.name}
     without |= {route.STAGE.name} if config.route is None else set()
     without |= {track.STAGE.name} if config.track is None else set()
-    kept = (stage for stage in STAGES if stage.name not in without)
+    stages = (stage for stage in STAGES if stage.name not in without)
     return tuple(
-        held(replace(stage, needs=tuple(need for need in stage.needs if need not in without))) for stage in kept
+        record_answers(replace(stage, needs=tuple(need for need in stage.needs if need not in without)))
+        for stage in stages
     )
 
 
@@ -230,12 +235,14 @@ def make_world(
     """The stages' shared state. Without engines all hospitals are simulated here, each with its own folder. spend: the
     stages for which patients shall pay again.
     """
-    versions = versions_of(config, stages_of(config), root, spend)
+    versions = kept_stage_versions(config, select_stages(config), root, spend)
     if engines is None:
         engines = simulated_engines(config, root, stop)
     command = engines.far or command
     far = bool(engines.far)
-    return World(config, engines.inside, root, stop, _now, fresh, command, engines.outside, not far, versions, spend)
+    return World(
+        config, engines.inside, root, stop, _iso_time, fresh, command, engines.outside, not far, versions, spend
+    )
 
 
 @contextmanager
@@ -255,12 +262,12 @@ def simulated_engines(config: Config, root: Path, stop: Stop) -> Engines:
         ConfigError: as `simulated_workers`; or hospitals cannot be played in processes of their own.
     """
     everybody, device = played(config), chosen_device(config.device)
-    inside = {name: own for name, own in everybody.items() if name not in config.outside}
+    inside = {name: worker_of_site for name, worker_of_site in everybody.items() if name not in config.outside}
     outside = {name: everybody[name] for name in config.outside}
     engine = simulation(
-        inside, root, device=device, now=_now, stop=stop, threads=config.threads, processes=count_of(config)
+        inside, root, device=device, now=_iso_time, stop=stop, threads=config.threads, processes=count_of(config)
     )
-    return Engines(engine, InProcess(simulated(outside, root, device=device, now=_now, pause=stop.check)))
+    return Engines(engine, InProcess(simulated(outside, root, device=device, now=_iso_time, pause=stop.check)))
 
 
 def simulated_workers(config: Config, root: Path, stop: Stop) -> dict[str, Worker]:
@@ -270,8 +277,8 @@ def simulated_workers(config: Config, root: Path, stop: Stop) -> dict[str, Worke
         ConfigError: the settings say that some hospitals are on other machines.
     """
     device = chosen_device(config.device)
-    return simulated(played(config), root, device=device, now=_now, pause=stop.check)
+    return simulated(played(config), root, device=device, now=_iso_time, pause=stop.check)
 
 
-def _now() -> str:
+def _iso_time() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

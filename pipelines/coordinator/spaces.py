@@ -45,7 +45,7 @@ class Common(TypedDict):
     packages: Packages | Absent
 
 
-def common_part(world: World) -> Common:
+def build_common_part(world: World) -> Common:
     """Value scale, deformed copies, seed, privacy, and packages that take part."""
     config = world.config
     packages = identity(config.harmonized).get(PACKAGES)
@@ -60,10 +60,10 @@ def common_part(world: World) -> Common:
 
 def common_settings(world: World) -> dict[str, Json]:
     """The same as settings of a stage."""
-    return {name: to_plain(value) for name, value in common_part(world).items() if not isinstance(value, Absent)}
+    return {name: to_plain(value) for name, value in build_common_part(world).items() if not isinstance(value, Absent)}
 
 
-def cohorts_in(inputs: Mapping[str, Path], space: str) -> Cohorts:
+def read_cohorts(inputs: Mapping[str, Path], space: str) -> Cohorts:
     """Cohorts of all sites in a space, from the artifacts of `ingest`, `translate` and `augment`.
 
     A hospital that vetoed its translation keeps its raw cohort in this space.
@@ -71,27 +71,27 @@ def cohorts_in(inputs: Mapping[str, Path], space: str) -> Cohorts:
     raw = {site: SiteCohort(counts.cohort, counts.sha256) for site, counts in read_counts(inputs["ingest"]).items()}
     if space == RAW:
         return raw
-    made = next(path for path in _spaces(inputs) if path.name == f"{space}.json")
+    made = next(path for path in _list_space_files(inputs) if path.name == f"{space}.json")
     return {**raw, **read_records(SiteCohort, made)}
 
 
-def complaint_about(world: World, file: Path) -> str | None:
+def find_cohort_complaint(world: World, file: Path) -> str | None:
     """A complaint unless every site still holds the cohort that this file of an artifact names."""
     cohorts = read_records(SiteCohort, file)
-    return world.complaint({site: Holds(cohort=each.cohort, sha256=each.sha256) for site, each in cohorts.items()})
+    return world.find_complaint({site: Holds(cohort=each.cohort, sha256=each.sha256) for site, each in cohorts.items()})
 
 
-def _spaces(inputs: Mapping[str, Path]) -> Iterator[Path]:
+def _list_space_files(inputs: Mapping[str, Path]) -> Iterator[Path]:
     """The answers of all hospitals about each space besides the raw one."""
     for stage in ("translate", "augment"):
         if stage in inputs:
             yield from listed(inputs[stage], "*.json")
 
 
-def cohorts_for(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:
+def read_cohorts_of_method(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:
     """Cohorts of all sites in the space of a method, or of the features of their images on which its model is built."""
     space, model = space_of(config, label), config.model_of(label)
-    cohorts = cohorts_in(inputs, space)
+    cohorts = read_cohorts(inputs, space)
     if not isinstance(model, OnFeatures):
         return cohorts
     return {**cohorts, **read_records(SiteCohort, inputs["features"] / f"{features_name(space, model)}.json")}

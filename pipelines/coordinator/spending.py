@@ -50,7 +50,7 @@ class Plan:
     cost: Cost
 
 
-def planned(config: Config, label: str, site: str) -> Plan:
+def plan_method(config: Config, label: str, site: str) -> Plan:
     """The plan of a method at a site.
 
     Raises:
@@ -62,7 +62,7 @@ def planned(config: Config, label: str, site: str) -> Plan:
     rounds = schedule_of(config.train.methods[label], config.train.schedule).rounds
     releases = Releases(rounds, evaluations, config.split.validation > 0)
     task = config.task_of(label)
-    return _planned(config.method(label, site), task, config.work(label, site), config.privacy, releases)
+    return _plan_noise(config.method(label, site), task, config.work(label, site), config.privacy, releases)
 
 
 class Releases(NamedTuple):
@@ -78,20 +78,20 @@ def total_cost(config: Config, site: str, price: Callable[[Sequence[Event], floa
     privacy = config.privacy
     if not isinstance(privacy, PatientLevel):
         raise ValueError("privacy: none has no plan")
-    plans = [planned(config, label, site) for label in config.train.methods]
-    made = [*harmonizing(config, site), *augmenting(config)]
+    plans = [plan_method(config, label, site) for label in config.train.methods]
+    made = [*harmonization_events(config, site), *augmentation_events(config)]
     return price([*made, *(event for plan in plans for event in plan.events)], privacy.delta)
 
 
-def harmonizing(config: Config, site: str) -> tuple[Event, ...]:
+def harmonization_events(config: Config, site: str) -> tuple[Event, ...]:
     """Events of harmonization's noised releases on a site's training patients, as if the site became the target.
 
     Steps without noise are not included, nor is the paper's own noise, which depends on the number of patients.
     """
-    return (*scoring(config), *imitating(config, site))
+    return (*score_events(config), *synthesis_events(config, site))
 
 
-def scoring(config: Config) -> tuple[Event, ...]:
+def score_events(config: Config) -> tuple[Event, ...]:
     """Events of a site's noised scores."""
     if config.harmonize is None or config.harmonize.score.release != "dp":
         return ()
@@ -100,7 +100,7 @@ def scoring(config: Config) -> tuple[Event, ...]:
     return (Part("", "train", Gaussian(noise_of(config.harmonize.score))),)
 
 
-def imitating(config: Config, site: str) -> tuple[Event, ...]:
+def synthesis_events(config: Config, site: str) -> tuple[Event, ...]:
     """Events of a site's synthesis, as if it became the target."""
     plan = config.harmonize
     if plan is None or isinstance(plan.synthesis, Public) or plan.score.target not in (None, site):
@@ -110,17 +110,17 @@ def imitating(config: Config, site: str) -> tuple[Event, ...]:
         return ()
     from harmonize import synthesis  # slow to import
 
-    return tuple(synthesis.events(how, synthesis.protection(how, patients=1)))
+    return tuple(synthesis.list_events(how, synthesis.make_protection(how, patients=1)))
 
 
-def augmenting(config: Config) -> tuple[Event, ...]:
+def augmentation_events(config: Config) -> tuple[Event, ...]:
     """Events of a hospital's own synthesis of images for its training split."""
     if config.augment is None or not config.augment.synthesis.private or isinstance(config.augment.synthesis, Public):
         return ()
     from harmonize import synthesis  # slow to import
 
     how = config.augment.synthesis
-    return tuple(synthesis.events(how, synthesis.protection(how, patients=1)))
+    return tuple(synthesis.list_events(how, synthesis.make_protection(how, patients=1)))
 
 
 def epsilon_after(
@@ -132,7 +132,7 @@ def epsilon_after(
     return cost(before, delta).epsilon, cost([*before, *events], delta).epsilon
 
 
-def refusals_ahead(
+def foresee_refusals(
     policy: Policy, ledger: Path, *, run: str, releases: Mapping[str, Sequence[Event]], events: Sequence[Event]
 ) -> list[str]:
     """A sentence for each cap of a policy that a run will meet.
@@ -143,37 +143,37 @@ def refusals_ahead(
     if policy.budget is None:
         return []
     delta, caps = policy.budget.delta, policy.caps
-    dear = {name: max(cost([one], delta).epsilon for one in each) for name, each in releases.items() if each}
-    _, whole = epsilon_after(ledger, delta, events, run=run)
+    dear = {name: max(cost([event], delta).epsilon for event in each) for name, each in releases.items() if each}
+    _, epsilon_of_run = epsilon_after(ledger, delta, events, run=run)
     _, total = epsilon_after(ledger, delta, events)
-    told = [(f"one reply of {name}", epsilon, caps["release"]) for name, epsilon in dear.items()]
-    told += [(f"runs named {run}", whole, caps["run"]), ("all that ever left", total, caps["total"])]
+    rows = [(f"one reply of {name}", epsilon, caps["release"]) for name, epsilon in dear.items()]
+    rows += [(f"runs named {run}", epsilon_of_run, caps["run"]), ("all that ever left", total, caps["total"])]
     return [
         f"{what} would cost epsilon = {epsilon:.4g}, and the policy allows {cap.epsilon:g} ({cap.line}): the hospital "
         "will refuse with budget what is above; ask for less, or let the hospital allow more"
-        for what, epsilon, cap in told
+        for what, epsilon, cap in rows
         if epsilon > cap.epsilon
     ]
 
 
-def steps_of(events: Sequence[Event], times: int = 1, *, noise: float | None = None) -> int:
+def count_steps(events: Sequence[Event], times: int = 1, *, noise: float | None = None) -> int:
     """Number of noised gradients in these events; with `noise`, also of sums that leave with a gradient's noise."""
-    found = 0
+    count = 0
     for event in events:
         if isinstance(event, Composed):
-            found += steps_of(event.events, times, noise=noise)
+            count += count_steps(event.events, times, noise=noise)
         elif isinstance(event, SelfComposed):
-            found += steps_of([event.event], times * event.count, noise=noise)
+            count += count_steps([event.event], times * event.count, noise=noise)
         elif isinstance(event, Part):
-            found += steps_of([event.event], times, noise=noise if event.split == "train" else None)
+            count += count_steps([event.event], times, noise=noise if event.split == "train" else None)
         else:
             sums = isinstance(event, Gaussian) and event.noise_multiplier == noise
-            found += times * (sums or isinstance(event, PoissonSampled))
-    return found
+            count += times * (sums or isinstance(event, PoissonSampled))
+    return count
 
 
 @lru_cache(maxsize=256)
-def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLevel, releases: Releases) -> Plan:
+def _plan_noise(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLevel, releases: Releases) -> Plan:
     rounds, evaluations, validated = releases
     marked = replace(
         privacy.protection(TRAINING.noise_multiplier),
@@ -182,38 +182,41 @@ def _planned(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLe
     )
     seen = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), marked)
     learning = [seen.introduction, SelfComposed(seen.training, rounds)]
-    if any(times(event, VALIDATION) for event in learning):
+    if any(count_uses(event, VALIDATION) for event in learning):
         raise ValueError(
             f"{algorithm.name} looks at validation patients while it trains, for which no noise is planned; train it "
             "without differential privacy"
         )
 
     # A method may ask for label counts once, or every round: all of them together get `COUNTS_SHARE`.
-    asked = max(1, sum(times(event, COUNTS) for event in learning))
+    count_releases = max(1, sum(count_uses(event, COUNTS) for event in learning))
 
-    def priced(noise: float, mu: float) -> list[Event]:
-        noises: dict[Event, Event] = {TRAINING: Gaussian(noise), COUNTS: Gaussian(_enough(COUNTS_SHARE / asked, mu))}
-        return [renoised(event, noises) for event in learning]
+    def price_events(noise: float, mu: float) -> list[Event]:
+        noises: dict[Event, Event] = {
+            TRAINING: Gaussian(noise),
+            COUNTS: Gaussian(_sufficient_noise(COUNTS_SHARE / count_releases, mu)),
+        }
+        return [replace_mechanisms(event, noises) for event in learning]
 
-    epsilon = privacy.epsilon or cost(priced(float(privacy.noise or 0), 1.0), privacy.delta).epsilon
+    epsilon = privacy.epsilon or cost(price_events(float(privacy.noise or 0), 1.0), privacy.delta).epsilon
     mu = mu_of(epsilon, privacy.delta)
-    noise = privacy.noise or calibrated(lambda noise: priced(noise, mu), epsilon=epsilon, delta=privacy.delta)
-    validation_noise, evaluation_noise = _enough(1.0 / rounds, mu), _enough(1.0 / evaluations, mu)
-    validation = renoised(seen.validation, {VALIDATION: Gaussian(validation_noise)})
+    noise = privacy.noise or calibrated(lambda noise: price_events(noise, mu), epsilon=epsilon, delta=privacy.delta)
+    validation_noise, evaluation_noise = _sufficient_noise(1.0 / rounds, mu), _sufficient_noise(1.0 / evaluations, mu)
+    validation = replace_mechanisms(seen.validation, {VALIDATION: Gaussian(validation_noise)})
     events = (
-        *priced(noise, mu),
+        *price_events(noise, mu),
         SelfComposed(validation, rounds * validated),
         Part(marked.cut, "test", SelfComposed(Gaussian(evaluation_noise), evaluations)),
     )
-    introduced, trained = priced(noise, mu)
+    introduced, trained = price_events(noise, mu)
     once = [introduced, *([trained.event] if isinstance(trained, SelfComposed) else []), *([validation] * validated)]
     single = (*once, Part(marked.cut, "test", Gaussian(evaluation_noise)))
-    counts_noise = _enough(COUNTS_SHARE / asked, mu)
+    counts_noise = _sufficient_noise(COUNTS_SHARE / count_releases, mu)
     protection = replace(marked, noise=noise, validation_noise=validation_noise, counts_noise=counts_noise)
     return Plan(protection, evaluation_noise, events, single, cost(events, privacy.delta))
 
 
-def _enough(share: float, mu: float) -> float:
+def _sufficient_noise(share: float, mu: float) -> float:
     """The noise multiplier of one of several Gaussian mechanisms that gets this share of the total squared mu.
 
     Slightly more than exactly enough, because the accountant rounds its sum up.
@@ -226,17 +229,17 @@ def at_cut(event: Event, cut: str) -> Event:
     return changed(event, lambda one: replace(one, cut=cut) if isinstance(one, Part) else None)
 
 
-def times(event: Event, mark: Event) -> int:
+def count_uses(event: Event, mark: Event) -> int:
     """How often a placeholder is used in an event."""
     if event == mark:
         return 1
     if isinstance(event, Composed):
-        return sum(times(one, mark) for one in event.events)
+        return sum(count_uses(part, mark) for part in event.events)
     if isinstance(event, SelfComposed):
-        return event.count * times(event.event, mark)
-    return times(event.event, mark) if isinstance(event, PoissonSampled | Part) else 0
+        return event.count * count_uses(event.event, mark)
+    return count_uses(event.event, mark) if isinstance(event, PoissonSampled | Part) else 0
 
 
-def renoised(event: Event, noises: Mapping[Event, Event]) -> Event:
+def replace_mechanisms(event: Event, noises: Mapping[Event, Event]) -> Event:
     """The same event with mechanisms in place of placeholders."""
     return changed(event, noises.get)

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 from evaluation.overlap import DICE
 from evaluation.records import Command
-from evaluation.study import StudyCase, StudyPage, StudyRun, shares_of, study_page
+from evaluation.study import StudyCase, StudyPage, StudyRun, compute_gap_shares, render_study_page
 from evaluation.study_numbers import StudyRow, summary_csv, table_csv, table_json
 from pipelines.coordinator.artifacts import PAGE as RUN_PAGE
-from pipelines.coordinator.report.gap import compared
-from pipelines.coordinator.study_settings import OTHERS, Planned, Study
+from pipelines.coordinator.report.gap import list_oracle_comparisons
+from pipelines.coordinator.study_settings import LATER_PATIENTS, Planned, Study
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json
 
 PAGE, TABLE, TABLE_JSON, SUMMARY = "study.html", "table.csv", "table.json", "summary.csv"
 NUMBERS = ("value", "low", "high", "gain", "gain_low", "gain_high")
-OWN = ("source", "labels", "gland", "exclude", "test", "home")
+SITE_KEYS = ("source", "labels", "gland", "exclude", "test", "home")
 """A site's settings that may name files or patients."""
 OPEN = ("kind", "scanner", "format")
 COPIED = ("method", "measure", "protocol", "assessable", "patients", "positive_patients")
@@ -33,15 +33,15 @@ class Outcome(NamedTuple):
     report: Path | None = None
 
 
-def rows_of(one: Planned, report: Path) -> Iterator[StudyRow]:
+def read_rows(run: Planned, report: Path) -> Iterator[StudyRow]:
     """The scores of a run, from its report stage."""
     for row in json.loads((report / "scores.json").read_text()):
-        told: dict[str, Any] = {name: row[name] for name in COPIED}
-        told |= {name: math.nan if row[name] is None else float(row[name]) for name in NUMBERS}
-        yield StudyRow(case=one.case, seed=one.seed, sites=tuple(row["sites"]), **told)
+        values: dict[str, Any] = {name: row[name] for name in COPIED}
+        values |= {name: math.nan if row[name] is None else float(row[name]) for name in NUMBERS}
+        yield StudyRow(case=run.case, seed=run.seed, sites=tuple(row["sites"]), **values)
 
 
-def page_of(
+def build_page(
     study: Study,
     planned: Sequence[Planned],
     outcomes: Mapping[str, Outcome],
@@ -53,45 +53,45 @@ def page_of(
 ) -> StudyPage:
     """The study's page so far. outcomes: by the run's name. root: the study's folder. settings: its YAML as JSON."""
     rows: list[StudyRow] = []
-    for one in planned:
-        report = outcomes[one.config.name].report
-        rows += rows_of(one, report) if report is not None else ()
+    for run in planned:
+        report = outcomes[run.config.name].report
+        rows += read_rows(run, report) if report is not None else ()
     return StudyPage(
         title=study.title or study.name,
         name=study.name,
         date=now,
         base=study.base,
         what=study.what,
-        varies=_varies(study),
-        cases=tuple(_case(study, case, planned, outcomes, root) for case in study.cases),
+        varies=_describe_variation(study),
+        cases=tuple(_build_case(study, case, planned, outcomes, root) for case in study.cases),
         rows=tuple(rows),
-        commands=_commands(study, planned, root, command),
-        settings=json.dumps(_nameless(settings), indent=1, ensure_ascii=False),
-        measures=_shown(study.measures, rows),
+        commands=_list_commands(study, planned, root, command),
+        settings=json.dumps(_remove_names(settings), indent=1, ensure_ascii=False),
+        measures=_select_measures(study.measures, rows),
         masks=any(row.measure == DICE.name for row in rows),
     )
 
 
-def _shown(wanted: Sequence[str], rows: Sequence[StudyRow]) -> tuple[str, ...]:
+def _select_measures(measures: Sequence[str], rows: Sequence[StudyRow]) -> tuple[str, ...]:
     """The measures of the page: the wanted ones that the runs have; if they have none of these, all they have."""
-    there = tuple(dict.fromkeys(row.measure for row in rows))
-    return tuple(name for name in wanted if name in there) or there or tuple(wanted)
+    measured = tuple(dict.fromkeys(row.measure for row in rows))
+    return tuple(name for name in measures if name in measured) or measured or tuple(measures)
 
 
-def write(page: StudyPage, root: Path) -> None:
+def write_study_page(page: StudyPage, root: Path) -> None:
     """Write the page and the table into the study's folder."""
     folder = DiskFolder(root)
-    folder.write(PAGE, study_page(page).encode())
+    folder.write(PAGE, render_study_page(page).encode())
     folder.write(TABLE, table_csv(page.rows).encode())
     folder.write(TABLE_JSON, table_json(page.rows).encode())
-    folder.write(SUMMARY, summary_csv(page.rows, shares_of(page)).encode())
+    folder.write(SUMMARY, summary_csv(page.rows, compute_gap_shares(page)).encode())
 
 
-def _case(
+def _build_case(
     study: Study, case: str, planned: Sequence[Planned], outcomes: Mapping[str, Outcome], root: Path
 ) -> StudyCase:
-    own = [one for one in planned if one.case == case]
-    config = own[0].config
+    case_runs = [run for run in planned if run.case == case]
+    config = case_runs[0].config
     return StudyCase(
         name=case,
         what=study.cases[case].what.rstrip("."),
@@ -99,32 +99,35 @@ def _case(
         sites=tuple(config.sites),
         methods=(*config.train.methods, *config.evaluate.variants),
         reference=config.evaluate.reference or "",
-        runs=tuple(_run(one, outcomes[one.config.name]) for one in own),
-        compared=compared(config),
+        runs=tuple(_build_run(run, outcomes[run.config.name]) for run in case_runs),
+        compared=list_oracle_comparisons(config),
     )
 
 
-def _run(one: Planned, outcome: Outcome) -> StudyRun:
-    name = one.config.name
+def _build_run(run: Planned, outcome: Outcome) -> StudyRun:
+    name = run.config.name
     if outcome.report is None:
-        return StudyRun(name, one.seed, outcome.state)
+        return StudyRun(name, run.seed, outcome.state)
     harmony = json.loads((outcome.report / "report.json").read_text()).get("harmony") or {}
     unused = tuple(
         f"{row['space']} at {row['site']} ({', '.join(row['vetoed'])})"
         for row in harmony.get("rows", ())
         if row["vetoed"]
     )
-    return StudyRun(name, one.seed, outcome.state, f"../{name}/{RUN_PAGE}", harmony.get("target", ""), unused)
+    return StudyRun(name, run.seed, outcome.state, f"../{name}/{RUN_PAGE}", harmony.get("target", ""), unused)
 
 
-def _varies(study: Study) -> str:
-    told = "A seed sets the first models, which patients are in which split, and the order of the images"
+def _describe_variation(study: Study) -> str:
+    sentence = "A seed sets the first models, which patients are in which split, and the order of the images"
     if study.resample_patients:
-        return f"{told}; simulated hospitals also have other patients with every seed (their own seed + {OTHERS} × it)."
-    return f"{told}; the patients are the same with every seed."
+        return (
+            f"{sentence}; simulated hospitals also have other patients with every seed (their own seed +"
+            f" {LATER_PATIENTS} × it)."
+        )
+    return f"{sentence}; the patients are the same with every seed."
 
 
-def _commands(study: Study, planned: Sequence[Planned], root: Path, command: str) -> tuple[Command, ...]:
+def _list_commands(study: Study, planned: Sequence[Planned], root: Path, command: str) -> tuple[Command, ...]:
     first = planned[0]
     return (
         Command("Run what is missing; what is done is kept", command),
@@ -137,25 +140,29 @@ def _commands(study: Study, planned: Sequence[Planned], root: Path, command: str
     )
 
 
-def _nameless(settings: Json) -> Json:
+def _remove_names(settings: Json) -> Json:
     """A study's settings without file names and named patients."""
     if not isinstance(settings, dict):
         return settings
     sites = settings.get("sites")
-    told = {key: _nameless(value) for key, value in settings.items()}
-    return told | {"sites": {site: _told_of(own) for site, own in sites.items()}} if isinstance(sites, dict) else told
+    values = {key: _remove_names(value) for key, value in settings.items()}
+    return (
+        values | {"sites": {site: _told_of(site_settings) for site, site_settings in sites.items()}}
+        if isinstance(sites, dict)
+        else values
+    )
 
 
 def _told_of(site: Json) -> Json:
     """A study's changes of a site, without file names and names of patients."""
     if not isinstance(site, dict):
         return site
-    return {name: _numbers(value) if name in OWN else value for name, value in site.items()}
+    return {name: _count_names(value) if name in SITE_KEYS else value for name, value in site.items()}
 
 
-def _numbers(value: Json, key: str = "") -> Json:
+def _count_names(value: Json, key: str = "") -> Json:
     if isinstance(value, dict):
-        return {name: _numbers(inner, name) for name, inner in value.items()}
+        return {name: _count_names(inner, name) for name, inner in value.items()}
     if isinstance(value, list):
         return f"{len(value)} values"
     return "(not shown)" if isinstance(value, str) and key not in OPEN else value

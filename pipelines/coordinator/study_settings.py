@@ -21,7 +21,7 @@ from pipelines.settings.load import missing, with_own_policies
 from privacy.message import Json
 from privacy.settings_error import Problem, refuse, unmet
 
-OTHERS = 1000
+LATER_PATIENTS = 1000
 """With `resample_patients`, a study's seed times this is added to the seeds of phantom hospitals."""
 NOT_HERE: Mapping[str, str] = {
     "name": "a study names its runs itself; remove it",
@@ -43,7 +43,7 @@ class Case:
     methods: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        problems = [*_seed_problems(self.seeds), *_named_here(self.set)]
+        problems = [*_seed_problems(self.seeds), *_find_named_sites(self.set)]
         if "runs" in self.set:
             text = "all runs of a study lie in one folder; say it in the study's own set"
             problems.append(Problem(("set", "runs"), text))
@@ -75,7 +75,7 @@ class Study:
     cases: Mapping[str, Case]
 
     def __post_init__(self) -> None:
-        problems = [*_seed_problems(self.seeds), *_named_here(self.set)]
+        problems = [*_seed_problems(self.seeds), *_find_named_sites(self.set)]
         different = bool(self.measures) and len(set(self.measures)) == len(self.measures)
         problems += unmet(self, measures=(different, "one or more different ones"))
         problems += name_problems(self.name)
@@ -110,137 +110,153 @@ def _seed_problems(seeds: Sequence[int] | None) -> list[Problem]:
     return [Problem(("seeds",), f"must be one or more different whole numbers >= 0, found {list(seeds)}")]
 
 
-def _named_here(changes: Mapping[str, Any]) -> list[Problem]:
+def _find_named_sites(changes: Mapping[str, Any]) -> list[Problem]:
     return [Problem(("set", key), why) for key, why in NOT_HERE.items() if key in changes]
 
 
-def merged(base: Json, changes: Json) -> Json:
+def merge_settings(base: Json, changes: Json) -> Json:
     """The base with the changes: groups merged key by key, everything else replaced. Neither argument is modified."""
     if not (isinstance(base, dict) and isinstance(changes, dict)):
         return changes
-    return {**base, **{key: merged(base[key], new) if key in base else new for key, new in changes.items()}}
+    return {**base, **{key: merge_settings(base[key], new) if key in base else new for key, new in changes.items()}}
 
 
-def only_methods(data: Mapping[str, Json], kept: Sequence[str]) -> dict[str, Json]:
+def keep_methods(data: Mapping[str, Json], labels: Sequence[str]) -> dict[str, Json]:
     """Settings of a run with only these methods: removes the others in `train`, at sites and in `evaluate.variants`,
     and image spaces that only they use. A space that no method uses stays.
     """
     chosen = dict(data)
-    train = _group(chosen.get("train"))
-    spaces = _group(train.get("method_images"))
-    gone = {v for k, v in spaces.items() if k not in kept} - {v for k, v in spaces.items() if k in kept}
-    tables = {key: _kept(train[key], kept) for key in train if key == "methods" or key.startswith("method_")}
+    train = _as_group(chosen.get("train"))
+    spaces = _as_group(train.get("method_images"))
+    gone = {v for k, v in spaces.items() if k not in labels} - {v for k, v in spaces.items() if k in labels}
+    tables = {key: _select_keys(train[key], labels) for key in train if key == "methods" or key.startswith("method_")}
     chosen["train"] = {**train, **tables}
     if isinstance(chosen.get("sites"), dict):
-        chosen["sites"] = {name: _site_with(site, kept) for name, site in _group(chosen["sites"]).items()}
+        chosen["sites"] = {name: _keep_site_methods(site, labels) for name, site in _as_group(chosen["sites"]).items()}
     for group, table, goes in (
         ("harmonize", "translate", lambda label, _: label in gone),
-        ("evaluate", "variants", lambda _, said: _group(said).get("of") not in kept),
+        ("evaluate", "variants", lambda _, said: _as_group(said).get("of") not in labels),
     ):
-        told = _group(chosen.get(group))
-        if table in told:
-            stays = {label: said for label, said in _group(told[table]).items() if not goes(label, said)}
-            chosen[group] = {**told, table: stays}
+        group_settings = _as_group(chosen.get(group))
+        if table in group_settings:
+            stays = {
+                label: value for label, value in _as_group(group_settings[table]).items() if not goes(label, value)
+            }
+            chosen[group] = {**group_settings, table: stays}
     return chosen
 
 
-def settings_of(study: Study, case: str, seed: int, base: Json) -> dict[str, Json]:
+def build_settings(study: Study, case: str, seed: int, base: Json) -> dict[str, Json]:
     """The settings of one run, as plain data: base, the study's changes, the case's, methods, name, seed, patients."""
-    said = study.cases[case]
-    data = _group(merged(merged(base, dict(study.set)), dict(said.set)))
-    kept = study.methods if said.methods is None else said.methods
-    data = data if kept is None else only_methods(data, kept)
+    case_settings = study.cases[case]
+    data = _as_group(merge_settings(merge_settings(base, dict(study.set)), dict(case_settings.set)))
+    labels = study.methods if case_settings.methods is None else case_settings.methods
+    data = data if labels is None else keep_methods(data, labels)
     data |= {"name": f"{study.name}_{case}_s{seed}", "title": f"{study.name}: {case}, seed {seed}", "seed": seed}
     if study.resample_patients and isinstance(data.get("sites"), dict):
-        data["sites"] = {name: _resampled(site, seed) for name, site in _group(data["sites"]).items()}
+        data["sites"] = {name: _reseed_phantom(site, seed) for name, site in _as_group(data["sites"]).items()}
     return data
 
 
-def load(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
+def load_study(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
     """Read a study, looked up as a run's YAML is, and check every run of it.
 
     Raises:
         ConfigError: everything that is wrong with it or with its base, and with every case, by its name.
     """
-    said = meant_for(document(name), "study", name)
-    study = validate(said, Study)
+    study_document = meant_for(document(name), "study", name)
+    study = validate(study_document, Study)
     try:
         base = document(study.base)
         if base.problems:
             raise ConfigError(base.problems)
     except ConfigError as error:
         raise ConfigError(
-            [problem_at(said, Problem(("base",), f"{study.base}: {_sentence(p)}")) for p in error.problems]
+            [
+                problem_at(study_document, Problem(("base",), f"{study.base}: {_describe_problem(p)}"))
+                for p in error.problems
+            ]
         ) from error
     problems: list[Problem] = []
     planned: list[Planned] = []
     if isinstance(base.data, dict) and base.data.get("name") == study.name:
-        problems.append(problem_at(said, Problem(("name",), "is the name of the base run; choose another")))
-    for case, own in study.cases.items():
-        problems += _unknown(study, case, base.data, said)
-        for seed in study.seeds if own.seeds is None else own.seeds:
-            data = settings_of(study, case, seed, base.data)
+        problems.append(problem_at(study_document, Problem(("name",), "is the name of the base run; choose another")))
+    for case, case_settings in study.cases.items():
+        problems += _find_unknown_methods(study, case, base.data, study_document)
+        for seed in study.seeds if case_settings.seeds is None else case_settings.seeds:
+            data = build_settings(study, case, seed, base.data)
             try:
-                config = with_own_policies(validate(Document(data, _lines(data, said, case)), Config, missing))
+                config = with_own_policies(
+                    validate(Document(data, _find_lines(data, study_document, case)), Config, missing)
+                )
                 planned.append(Planned(case, seed, data, config))
             except ConfigError as error:
                 problems += [_of_case(problem, case, study.base) for problem in error.problems]
     if problems:
         raise ConfigError(problems)
-    return study, tuple(planned), said
+    return study, tuple(planned), study_document
 
 
-def _unknown(study: Study, case: str, base: Json, said: Document) -> list[Problem]:
+def _find_unknown_methods(study: Study, case: str, base: Json, document: Document) -> list[Problem]:
     """A problem where a study keeps methods that its base does not define."""
-    own = study.cases[case]
-    kept, path = (study.methods, ("methods",)) if own.methods is None else (own.methods, ("cases", case, "methods"))
-    whole = _group(merged(merged(base, dict(study.set)), dict(own.set)))
-    there = list(_group(_group(whole.get("train")).get("methods")))
-    lost = [label for label in kept or () if label not in there]
-    told = f"no such method in case {case}: {', '.join(lost)}; there are {', '.join(there)}"
-    return [problem_at(said, Problem(path, told))] if lost else []
+    case_settings = study.cases[case]
+    labels, path = (
+        (study.methods, ("methods",))
+        if case_settings.methods is None
+        else (case_settings.methods, ("cases", case, "methods"))
+    )
+    settings = _as_group(merge_settings(merge_settings(base, dict(study.set)), dict(case_settings.set)))
+    known_labels = list(_as_group(_as_group(settings.get("train")).get("methods")))
+    lost = [label for label in labels or () if label not in known_labels]
+    text = f"no such method in case {case}: {', '.join(lost)}; there are {', '.join(known_labels)}"
+    return [problem_at(document, Problem(path, text))] if lost else []
 
 
-def _lines(data: Json, said: Document, case: str) -> dict[tuple[str | int, ...], int]:
+def _find_lines(data: Json, document: Document, case: str) -> dict[tuple[str | int, ...], int]:
     """Line in the study's file of every path of a run's settings; 0 for values from the base or set here."""
     return {
-        path: said.lines.get(("cases", case, "set", *path), said.lines.get(("set", *path), 0)) for path in _paths(data)
+        path: document.lines.get(("cases", case, "set", *path), document.lines.get(("set", *path), 0))
+        for path in _list_paths(data)
     }
 
 
-def _paths(data: Json, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def _list_paths(data: Json, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     yield path
     inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in inner:
-        yield from _paths(value, (*path, key))
+        yield from _list_paths(value, (*path, key))
 
 
 def _of_case(problem: Problem, case: str, base: str) -> Problem:
     """A run's problem as one of the study; settings of the base have no line in the study."""
-    text = _sentence(problem)
+    text = _describe_problem(problem)
     return Problem(("cases", case), text if problem.line else f"{text} (see {base})", problem.line or None)
 
 
-def _sentence(problem: Problem) -> str:
+def _describe_problem(problem: Problem) -> str:
     return f"{problem.path}: {problem.message}" if problem.path else problem.message
 
 
-def _resampled(site: Json, seed: int) -> Json:
+def _reseed_phantom(site: Json, seed: int) -> Json:
     """A site's settings, with another seed of patients for a phantom."""
-    source = _group(_group(site).get("source"))
-    own = source.get("seed", 0)
-    if source.get("kind") != "phantom" or not isinstance(own, int):
+    source = _as_group(_as_group(site).get("source"))
+    first_seed = source.get("seed", 0)
+    if source.get("kind") != "phantom" or not isinstance(first_seed, int):
         return site
-    return merged(site, {"source": {"seed": own + OTHERS * seed}})
+    return merge_settings(site, {"source": {"seed": first_seed + LATER_PATIENTS * seed}})
 
 
-def _site_with(site: Json, kept: Sequence[str]) -> Json:
-    return {**site, "methods": _kept(site["methods"], kept)} if isinstance(site, dict) and "methods" in site else site
+def _keep_site_methods(site: Json, labels: Sequence[str]) -> Json:
+    return (
+        {**site, "methods": _select_keys(site["methods"], labels)}
+        if isinstance(site, dict) and "methods" in site
+        else site
+    )
 
 
-def _kept(table: Json, kept: Sequence[str]) -> Json:
-    return {label: said for label, said in table.items() if label in kept} if isinstance(table, dict) else table
+def _select_keys(table: Json, labels: Sequence[str]) -> Json:
+    return {label: value for label, value in table.items() if label in labels} if isinstance(table, dict) else table
 
 
-def _group(value: Json) -> dict[str, Json]:
+def _as_group(value: Json) -> dict[str, Json]:
     return dict(value) if isinstance(value, dict) else {}

@@ -13,11 +13,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from evaluation.classes import KINDS, of_class
-from evaluation.many import in_figures
+from evaluation.classes import KINDS, class_measure_name
+from evaluation.many import select_figure_sites
 from evaluation.metrics import FURTHER
 from evaluation.rows import AT_ONE, ScoreRow
-from evaluation.wording import READABLE, counted, listed
+from evaluation.wording import READABLE, format_count, format_list
 from pipelines.coordinator.artifacts import ANSWERS, PAGE
 from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.tracking.sending import FOLDER, LAST
@@ -42,16 +42,16 @@ def results_table(results: Results, root: Path, console: Console) -> None:
         console.print(f"done: {', '.join(results.artifacts)}; artifacts in {root}", highlight=False, soft_wrap=True)
         return
     page = json.loads((folder / "report.json").read_text())
-    hidden = ON_THE_PAGE | {of_class(kind, name) for kind in KINDS for name in page["classes"]}
+    hidden = ON_THE_PAGE | {class_measure_name(kind, name) for kind in KINDS for name in page["classes"]}
     rows = [row for row in json.loads((folder / "scores.json").read_text()) if row["measure"] not in hidden]
-    shown = in_figures([_row(row) for row in rows])
+    shown = select_figure_sites([_parse_row(row) for row in rows])
     for measure in dict.fromkeys(row["measure"] for row in rows):
-        console.print(_table(rows, measure, shown))
+        console.print(_build_table(rows, measure, shown))
     if any(not row["assessable"] for row in rows):
         console.print(WEAK)
-    for said in _missing(page["missing"]):
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
-    for line in _answers(json.loads((folder / ANSWERS).read_text())):
+    for sentence in _describe_missing(page["missing"]):
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    for line in _describe_answers(json.loads((folder / ANSWERS).read_text())):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {root / PAGE}", highlight=False, soft_wrap=True)
     console.print(f"privacy statement: {root / 'statement.md'}", highlight=False, soft_wrap=True)
@@ -59,53 +59,53 @@ def results_table(results: Results, root: Path, console: Console) -> None:
     if len(pages) > READABLE:
         where = root / "sites" / "NAME" / SITE_PAGE
         console.print(f"  each hospital's own page: {where}", markup=False, highlight=False, soft_wrap=True)
-    for site, own in pages.items() if len(pages) <= READABLE else ():
-        text = str(own) if own.exists() else f"{SITE_PAGE} in its folder, at the hospital"
+    for site, site_page in pages.items() if len(pages) <= READABLE else ():
+        text = str(site_page) if site_page.exists() else f"{SITE_PAGE} in its folder, at the hospital"
         console.print(f"  {site}'s own page: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _missing(missing: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _describe_missing(missing: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line for each request that hospitals did not answer, with those of one code together."""
-    alike: dict[tuple[str, str, int], list[str]] = {}
-    for one in missing:
-        alike.setdefault((one["request"], one["code"], one["times"]), []).append(one["site"])
-    for (request, code, times), sites in alike.items():
-        yield f"! {listed(sites)} did not answer {request}: {code}{f', {times} times' if times > 1 else ''}"
+    sites_by_code: dict[tuple[str, str, int], list[str]] = {}
+    for reply in missing:
+        sites_by_code.setdefault((reply["request"], reply["code"], reply["times"]), []).append(reply["site"])
+    for (request, code, times), sites in sites_by_code.items():
+        yield f"! {format_list(sites)} did not answer {request}: {code}{f', {times} times' if times > 1 else ''}"
 
 
-def _answers(said: Mapping[str, Any]) -> Iterator[str]:
+def _describe_answers(answers: Mapping[str, Any]) -> Iterator[str]:
     """What harmonization did, and the three answers at the top of the page, shortened."""
-    if said["harmonized"]:
+    if answers["harmonized"]:
         yield "harmonization:"
-    for text in said["harmonized"]:
+    for text in answers["harmonized"]:
         yield f"  {text}"
     yield "which model:"
-    if len(said["use"]) > READABLE:
-        named = Counter(_named(one) for one in said["use"]).items()
-        yield "  " + "; ".join(f"{method}: {counted(times, 'hospital', 'hospitals')}" for method, times in named)
-    for one in said["use"] if len(said["use"]) <= READABLE else ():
-        against = one["said"][1] if len(one["said"]) > 1 else ""
-        yield f"  {one['site']}: {_named(one)}. {one['said'][0]} {against}".rstrip()
+    if len(answers["use"]) > READABLE:
+        named = Counter(_describe_named_model(answer) for answer in answers["use"]).items()
+        yield "  " + "; ".join(f"{method}: {format_count(times, 'hospital', 'hospitals')}" for method, times in named)
+    for answer in answers["use"] if len(answers["use"]) <= READABLE else ():
+        against = answer["said"][1] if len(answer["said"]) > 1 else ""
+        yield f"  {answer['site']}: {_describe_named_model(answer)}. {answer['said'][0]} {against}".rstrip()
     how = {
         "recommended": "by validation patients, and only where a gain over the model to stay with is likely",
         "validation": "by validation loss",
         "test": "by the test patients: the best of several looks too good",
     }
-    if by := [how[name] for name in dict.fromkeys(one["by"] for one in said["use"]) if name]:
+    if by := [how[name] for name in dict.fromkeys(answer["by"] for answer in answers["use"]) if name]:
         yield f"  chosen {'; '.join(by)}"
     yield "what left:"
-    for one in said["left"]:
-        yield f"  {listed(one['sites'])}: ε = {one['epsilon']}. {one['said'][0]}"
-    yield "to look at:" if said["look"] else "to look at: nothing was found"
-    for one in said["look"]:
-        yield f"  {one['what']}: {one['text']}"
+    for answer in answers["left"]:
+        yield f"  {format_list(answer['sites'])}: ε = {answer['epsilon']}. {answer['said'][0]}"
+    yield "to look at:" if answers["look"] else "to look at: nothing was found"
+    for answer in answers["look"]:
+        yield f"  {answer['what']}: {answer['text']}"
 
 
-def _named(one: Mapping[str, Any]) -> str:
-    return str(one["method"]) or ("none" if one["final"] else "see its own page")
+def _describe_named_model(answer: Mapping[str, Any]) -> str:
+    return str(answer["method"]) or ("none" if answer["final"] else "see its own page")
 
 
-def publish(results: Results, root: Path) -> None:
+def publish_page(results: Results, root: Path) -> None:
     """Copy this run's page to the top of its folder, over an earlier run's page."""
     folder = results.artifacts.get("report")
     if folder is not None:
@@ -140,12 +140,12 @@ def refused_told(world: World, console: Console) -> Iterator[None]:
         raise
 
 
-def _files(folder: Path | None) -> dict[str, Json]:
+def _count_files(folder: Path | None) -> dict[str, Json]:
     """How many files of each site were used, quarantined, not selected, or no images."""
     if folder is None or not (folder / "sites.json").exists():
         return {}
-    found = json.loads((folder / "sites.json").read_text())
-    return {site: {name: facts.get(name) for name in FILES} for site, facts in found.items()}
+    counts_by_site = json.loads((folder / "sites.json").read_text())
+    return {site: {name: facts.get(name) for name in FILES} for site, facts in counts_by_site.items()}
 
 
 def as_json(results: Results, root: Path) -> Mapping[str, Json]:
@@ -156,44 +156,50 @@ def as_json(results: Results, root: Path) -> Mapping[str, Json]:
         "ran": list(results.ran),
         "kept": list(results.kept),
         "seconds": dict(results.seconds),
-        "artifacts": {stage: str(one.relative_to(root)) for stage, one in results.artifacts.items()},
+        "artifacts": {stage: str(folder.relative_to(root)) for stage, folder in results.artifacts.items()},
         "report": None if folder is None else str(root / PAGE),
         "answers": None if folder is None else json.loads((folder / ANSWERS).read_text()),
-        **({"tracked": json.loads((root / FOLDER / LAST).read_text())} if _tracked(results, root) else {}),
-        "files": _files(results.artifacts.get("ingest")),
+        **({"tracked": json.loads((root / FOLDER / LAST).read_text())} if _is_tracked(results, root) else {}),
+        "files": _count_files(results.artifacts.get("ingest")),
         "shares": [] if folder is None else json.loads((folder / "report.json").read_text())["shares"],
         "scores": [] if folder is None else json.loads((folder / "scores.json").read_text()),
     }
 
 
-def _tracked(results: Results, root: Path) -> bool:
+def _is_tracked(results: Results, root: Path) -> bool:
     """Whether this run's figures were copied to tracking tools, or should have been."""
     return "track" in results.artifacts and (root / FOLDER / LAST).is_file()
 
 
-def _row(row: Mapping[str, Any]) -> ScoreRow:
+def _parse_row(row: Mapping[str, Any]) -> ScoreRow:
     """A row as it was before it became JSON."""
     numbers = {field: math.nan for field, value in row.items() if value is None and field != "defined"}
     return ScoreRow(**{**row, **numbers, "sites": tuple(row["sites"])})
 
 
-def _table(rows: list[dict[str, Any]], measure: str, shown: Collection[str]) -> Table:
+def _build_table(rows: list[dict[str, Any]], measure: str, shown: Collection[str]) -> Table:
     """A row per method and a column per site: value with its interval. Where there are more sites than can be read, a
     row per site instead, of those that figures show too, and of what is over all sites.
     """
     chosen = [row for row in rows if row["measure"] == measure]
-    places, methods = ([*dict.fromkeys(found)] for found in (map(_column, chosen), (row["method"] for row in chosen)))
-    cells = {(row["method"], _column(row)): _cell(row) for row in chosen}
-    sites = {_column(row) for row in chosen if row["protocol"] in AT_ONE}
+    places, methods = (
+        [*dict.fromkeys(columns)] for columns in (map(_column_name, chosen), (row["method"] for row in chosen))
+    )
+    cells = {(row["method"], _column_name(row)): _format_cell(row) for row in chosen}
+    sites = {_column_name(row) for row in chosen if row["protocol"] in AT_ONE}
     title = f"{measure} (95 % interval over patients)"
     if len(sites) <= READABLE:
-        return _filled("method", title, places, {m: [cells.get((m, place), "") for place in places] for m in methods})
+        return _fill_table(
+            "method", title, places, {m: [cells.get((m, place), "") for place in places] for m in methods}
+        )
     title += f", {len(shown)} of {len(sites)} hospitals; the page has all"
     lines = [*shown, *(place for place in places if place not in sites)]
-    return _filled("hospital", title, methods, {one: [cells.get((m, one), "") for m in methods] for one in lines})
+    return _fill_table(
+        "hospital", title, methods, {line: [cells.get((m, line), "") for m in methods] for line in lines}
+    )
 
 
-def _filled(first: str, title: str, heads: Iterable[str], lines: Mapping[str, Sequence[str]]) -> Table:
+def _fill_table(first: str, title: str, heads: Iterable[str], lines: Mapping[str, Sequence[str]]) -> Table:
     table = Table(first, title=title, title_justify="left")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
@@ -202,11 +208,11 @@ def _filled(first: str, title: str, heads: Iterable[str], lines: Mapping[str, Se
     return table
 
 
-def _column(row: Mapping[str, Any]) -> str:
+def _column_name(row: Mapping[str, Any]) -> str:
     return str(row["sites"][0]) if row["protocol"] in AT_ONE else str(row["protocol"])
 
 
-def _cell(row: Mapping[str, Any]) -> str:
+def _format_cell(row: Mapping[str, Any]) -> str:
     if row["value"] is None:
         return "–"
     mark = "" if row["assessable"] else "*"

@@ -52,8 +52,8 @@ _FILE = TypeAdapter(TrainedMethod)
 def write_trained(folder: Path, method: TrainedMethod) -> None:
     """Write a method as `<label>.json` into the artifact of the stage `train`."""
     facts = {field.name: getattr(method, field.name) for field in fields(method)}
-    kept = {name: value for name, value in facts.items() if name not in OPTIONAL or value is not None}
-    (folder / f"{method.label}.json").write_text(json.dumps(kept, indent=1))
+    written_facts = {name: value for name, value in facts.items() if name not in OPTIONAL or value is not None}
+    (folder / f"{method.label}.json").write_text(json.dumps(written_facts, indent=1))
 
 
 def read_trained(artifact: Path, label: str) -> TrainedMethod:

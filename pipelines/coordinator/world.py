@@ -56,7 +56,7 @@ class World:
     versions: Mapping[str, int] = field(default_factory=dict)
     spend: Collection[str] = ()
 
-    def beyond(self) -> World:
+    def outside_world(self) -> World:
         """The same world with the external sites in place of the federation's."""
         return replace(self, engine=self.outside)
 
@@ -64,7 +64,7 @@ class World:
         """The version by which a stage's questions are named. today: the program's own."""
         return self.versions.get(name, today)
 
-    def named(self, prefix: str, stage: str, today: int, about: Mapping[str, Json]) -> str:
+    def name_question(self, prefix: str, stage: str, today: int, about: Mapping[str, Json]) -> str:
         """The name of a stage's question about something: the same for the same, in the same version."""
         return f"{prefix}-{short(digest({**about, 'version': self.version(stage, today)}))}"
 
@@ -97,7 +97,7 @@ class World:
         """
         answers = self.ask(request, runs, questions, report_site=report_site)
         if missing := {site: code for site, code in answers.missing.items() if not spared(code)}:
-            raise SitesMissing(request.name, missing, where=self._why(missing))
+            raise SitesMissing(request.name, missing, where=self._describe_missing(missing))
         return answers.replies
 
     def ask(
@@ -115,36 +115,36 @@ class World:
         self.stop.check()  # a site that was stopped at work has not replied
         return answers
 
-    def logs(self, *sites: str) -> str:
+    def log_paths(self, *sites: str) -> str:
         """Paths of the hospitals' logs, for error messages."""
         if not self.simulation:
             return "log.txt in its folder, at the hospital"
         return ", ".join(str(self.root / "sites" / site / "log.txt") for site in sorted(sites))
 
-    def _why(self, missing: Mapping[str, str]) -> str:
+    def _describe_missing(self, missing: Mapping[str, str]) -> str:
         forgotten = self.simulation and OLDER in missing.values()
-        return f"{self.logs(*missing)}; {begun_anew(self.root)}" if forgotten else self.logs(*missing)
+        return f"{self.log_paths(*missing)}; {begun_anew(self.root)}" if forgotten else self.log_paths(*missing)
 
     def ask_one(self, request: Request[Q, R], run: str, site: str, question: Q) -> R:
         """Send one site a question, and require its reply. Raises: SitesMissing."""
         return self.ask_all(request, run, {site: question})[site]
 
-    def complaint(self, held: Mapping[str, Holds]) -> str | None:
+    def find_complaint(self, holdings: Mapping[str, Holds]) -> str | None:
         """What a site, inside or outside, says against what it should hold; None: nothing.
         A site that has left is not asked: the stages that need it tell.
 
         Raises:
             SitesMissing: with the code of each site that did not answer.
         """
-        for there in (self, self.beyond()):
-            questions = {site: question for site, question in held.items() if site in there.engine.sites}
-            replies = there.ask_all(HOLDS, self.run(HOLDS.name), questions) if questions else {}
+        for world in (self, self.outside_world()):
+            questions = {site: question for site, question in holdings.items() if site in world.engine.sites}
+            replies = world.ask_all(HOLDS, self.run(HOLDS.name), questions) if questions else {}
             for site, reply in replies.items():
                 if reply.complaint:
                     return f"{site}: {reply.complaint}"
         return None
 
-    def conversation(self, base: str, site: str) -> str:
+    def choose_conversation(self, base: str, site: str) -> str:
         """The run name for work that one site must not do twice: the last one that the site holds intact; a new one if
         there is none, or with `fresh`.
         """
@@ -157,6 +157,6 @@ class World:
             good = good if reply.complaint else name
         raise RuntimeError("unreachable")
 
-    def everyone(self, question: Q) -> dict[str, Q]:
+    def same_for_all(self, question: Q) -> dict[str, Q]:
         """The same question for every site."""
         return dict.fromkeys(self.engine.sites, question)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evaluation.drawing import INK, png
-from evaluation.panels import legend, line
+from evaluation.drawing import INK, render_png
+from evaluation.panels import draw_legend, line_style
 from personalize.adaptation import Adapted
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def loss_curve(adapted: Adapted, names: Sequence[str]) -> bytes:
         epochs = range(len(adapted.losses))
         left.plot(epochs, adapted.losses, color=INK, marker=".", linewidth=1.2)
         left.set_ylabel("unsupervised loss")
-        looks = {name: line(place) for place, name in enumerate(names)}
+        looks = {name: line_style(place) for place, name in enumerate(names)}
         for place, look in enumerate(looks.values()):
             right.plot(epochs, [shares[place] for shares in adapted.shares], marker=".", **look)
         right.set_ylabel("share of predictions")
@@ -38,6 +38,6 @@ def loss_curve(adapted: Adapted, names: Sequence[str]) -> bytes:
             axes.set_xlabel(f"epoch (0 = before; {which})", fontsize=7.5)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
             axes.grid(axis="y")
-        legend(figure, looks)
+        draw_legend(figure, looks)
 
-    return png(SIZE, DPI, draw)
+    return render_png(SIZE, DPI, draw)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 from evaluation.masks import Values
 from evaluation.protocols import Evidence
 from federation.task import Task
@@ -103,4 +103,4 @@ def evidence_of(hospital: Hospital, kept: Mapping[str, Tensor], copies: int) -> 
     if (values := read_patient_scores(kept)) is not None:
         return own_sums(hospital, values, copies)
     y, p, patient = (kept[name].numpy() for name in ("y", "probabilities", "patient"))
-    return count(y, p, patient, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
+    return count_scores(y, p, patient, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)

@@ -22,10 +22,10 @@ from federation.features.encoder import digest
 from federation.features.inception import Network, frozen, inception_features
 from federation.randomness import derived
 from harmonize import synthesis
-from harmonize.balancing import Features, Lack, distance, lack, near_copies
+from harmonize.balancing import Features, Lack, compute_distance, find_lack, near_copies
 from harmonize.networks import Inputs
-from harmonize.prior import PRIORS, Prior, drawn
-from harmonize.public_features import compared, features_of
+from harmonize.prior import PRIORS, Prior, draw_pictures
+from harmonize.public_features import compute_features, make_view
 from harmonize.scale import Scale
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names
@@ -92,7 +92,7 @@ def augment(hospital: Hospital, asked: Asked[request.Augment]) -> Done[request.A
         raise Refused("malformed_settings") from ValueError("augment balances two classes; this cohort has others")
     _check_priors(settings, question.prior, inputs_of(cohort)[0])
     held, told = _counted(hospital, cohort) if quiet else (_classes(cohort), NON_PRIVATE)
-    wanted = lack(held, settings.balanced_at)
+    wanted = find_lack(held, settings.balanced_at)
     if wanted is None or not held[wanted.label]:
         return _as_it_was(hospital, question.cohort, BALANCED if wanted is None else ONE_CLASS, told)
     made = _made(hospital, cohort, call, question, wanted)
@@ -160,9 +160,11 @@ def _made(hospital: Hospital, cohort: Cohort, call: Call, question: request.Augm
     how = question.augment.synthesis
     if isinstance(how, Public):
         prior = PRIORS[question.prior]
-        return _Made(drawn(prior, y, inputs, seed), [], True, {"synthesis": {"name": how.name, "prior": prior.name}})
+        return _Made(
+            draw_pictures(prior, y, inputs, seed), [], True, {"synthesis": {"name": how.name, "prior": prior.name}}
+        )
     found = learnt(hospital, cohort, how, call, question, "augment")
-    images = synthesis.candidates(found.settings, inputs, found.params, y, seed=seed).cpu().float()
+    images = synthesis.draw_candidates(found.settings, inputs, found.params, y, seed=seed).cpu().float()
     return _Made(images, found.events, found.settings.private, found.said)
 
 
@@ -171,7 +173,7 @@ def _judged(cohort: Cohort, made: Tensor, wanted: Lack, question: request.Augmen
     prior = PRIORS[question.prior]
     train, held = (split_rows(cohort, question.scale, split) for split in ("train", "validation"))
     features = _public(prior, inputs_of(cohort)) if network is None else partial(inception_features, network)
-    found = distance(features, made, _of(held, wanted), _of(train, wanted), seed=SEED)
+    found = compute_distance(features, made, _of(held, wanted), _of(train, wanted), seed=SEED)
     copied = near_copies(made, train.x, held.x)
     return {
         "distance": None if found is None else found.made,
@@ -183,7 +185,7 @@ def _judged(cohort: Cohort, made: Tensor, wanted: Lack, question: request.Augmen
 
 
 def _public(prior: Prior, inputs: Inputs) -> Features:
-    return partial(features_of, compared(prior, inputs, PUBLIC, COMPONENTS, ROUGHNESS, seed=SEED))
+    return partial(compute_features, make_view(prior, inputs, PUBLIC, COMPONENTS, ROUGHNESS, seed=SEED))
 
 
 def _of(rows: Rows, wanted: Lack) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from harmonize.elastic import deformed
+from harmonize.elastic import make_deformed_copies
 from harmonize.scale import Progress, Scale
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Hospital
@@ -49,7 +49,7 @@ def training_rows(cohort: Cohort, how: Copied) -> Rows:
     A copy depends on its image alone, so the patient stays the unit of privacy.
     """
     chosen = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
-    x = deformed(how.scale.into(cohort.images[chosen]), how.copies, seed=how.seed)
+    x = make_deformed_copies(how.scale.into(cohort.images[chosen]), how.copies, seed=how.seed)
     y, patient = (part[chosen].repeat_interleave(how.copies) for part in (sides(cohort), cohort.patient))
     return Rows(x, y, patient)
 

@@ -212,7 +212,7 @@ def rows_of(cohort: Cohort, device: str = "cpu", target: Target | None = None) -
 
 
 def all_rows(cohort: Cohort, device: str = "cpu", target: Target | None = None) -> Rows:
-    """As `rows_of`, of all splits together."""
+    """As `read_rows`, of all splits together."""
     return _rows(cohort, torch.ones(len(cohort.split), dtype=torch.bool), device, target)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from evaluation.drawing import Picture
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
-from evaluation.wording import number
+from evaluation.wording import format_number
 from federation.randomness import derived
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients
@@ -221,7 +221,7 @@ def figure(value: Json) -> float:
 def _similarity_text(psnr: Json, ssim: Json) -> str:
     """ "PSNR 12.3 dB, SSIM 0.456"; an en dash for a missing value."""
     decibel = "–" if psnr is None else f"{figure(psnr):.1f}"
-    return f"PSNR {decibel} dB, SSIM {number(figure(ssim))}"
+    return f"PSNR {decibel} dB, SSIM {format_number(figure(ssim))}"
 
 
 def _plane(image: Tensor, colour: bool) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from harmonize.complexity import Score
-from harmonize.embedding import FEWEST, basis, project, tsne
+from harmonize.embedding import FEWEST, compute_basis, project_images, tsne
 from harmonize.scale import Scale
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Hospital
@@ -36,7 +36,7 @@ def write_points(
         folder.remove(name)
         return
     score = Score()
-    found = tsne(project(basis(both, score.components), both), perplexity=score.perplexity, seed=0)
+    found = tsne(project_images(compute_basis(both, score.components), both), perplexity=score.perplexity, seed=0)
     parts = torch.split(found, [len(some) for some in whole])
     folder.write(name, to_bytes(Message(dict(zip(GROUPS, (part.clone() for part in parts), strict=True)))))
 

@@ -80,7 +80,7 @@ def translation(
     return learnt_once(
         DiskFolder(folder),
         about,
-        lambda: how.learnt(inputs, progress=progress, device=device),
+        lambda: how.learn_parameters(inputs, progress=progress, device=device),
         waits=waits or (lambda: progress(0, how.steps, WAITING)),
     )
 

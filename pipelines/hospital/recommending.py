@@ -17,7 +17,16 @@ from torch import Tensor
 from evaluation.choice import Choice
 from evaluation.decision import Decision, to_facts
 from evaluation.histograms import Floats
-from evaluation.recommendation import Gain, Heard, Measured, Recommendation, Sums, Validated, measured, recommended
+from evaluation.recommendation import (
+    Gain,
+    Measured,
+    OtherGains,
+    Recommendation,
+    Sums,
+    Validated,
+    measure_gains,
+    recommend_model,
+)
 from evaluation.records import Model
 from federation.alone import Alone
 from federation.local import Local
@@ -74,7 +83,7 @@ def recommendation(
     if facts.get("structures"):
         return ()
     others = _others(as_mapping(facts.get("others")))
-    found = recommended(hospital.name, _measured(hospital, facts, models, floors), others)
+    found = recommend_model(hospital.name, _measured(hospital, facts, models, floors), others)
     return () if found is None else (replace(found, epsilon=losses.get(_run_of(facts, found.method), "")),)
 
 
@@ -129,7 +138,7 @@ def _measured(
     if not rows:
         return Measured("", {})
     found = Validated(rows["y"].numpy(), rows["patient"].numpy(), scores)
-    return measured(found, own, heads, seed=hospital.bootstrap_seed())
+    return measure_gains(found, own, heads, seed=hospital.bootstrap_seed())
 
 
 def _start(hospital: Hospital, run: str) -> Opening | None:
@@ -153,10 +162,10 @@ def alone(algorithm: AnyAlgorithm) -> bool:
     )
 
 
-def _others(said: Mapping[str, Json]) -> Heard:
+def _others(said: Mapping[str, Json]) -> OtherGains:
     pairs = {label: _pair(pair) for label, pair in as_mapping(said.get("sums")).items()}
     sums = {label: Sums(*pair) for label, pair in pairs.items() if pair is not None and pair[1] > 0}
-    return Heard(whole_of(said, "hospitals", 0), sums)
+    return OtherGains(whole_of(said, "hospitals", 0), sums)
 
 
 def read_gains(question: Compare, reply: Compared) -> dict[str, Gain]:

@@ -8,9 +8,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from evaluation.histograms import Floats, Ints, count, to_tensors
+from evaluation.histograms import Floats, Ints, count_scores, to_tensors
 from evaluation.noised import to_tensors as noised_tensors
-from evaluation.votes import released
+from evaluation.votes import release_histograms
 from federation.calibration import Calibrated, adaptable, calibrated
 from federation.descent import Site
 from federation.finetuning import Tuning, fine_tuned
@@ -212,7 +212,7 @@ def counted(hospital: Hospital, tested: Rows, copies: int) -> Told:
 
     tested: probabilities as x, and the true classes as y.
     """
-    counts = count(
+    counts = count_scores(
         tested.y.numpy(),
         tested.x.numpy(),
         tested.patient.numpy(),
@@ -244,7 +244,9 @@ def noised(hospital: Hospital, tested: Rows, noise: float, cut: str | None) -> T
         events.append(histogram.event)
         return histogram.value.numpy()
 
-    release = released(y.numpy(), tested.x.numpy(), whose.numpy(), noise=noise, held=held, number=number, told=told)
+    release = release_histograms(
+        y.numpy(), tested.x.numpy(), whose.numpy(), noise=noise, class_patients=held, number=number, add_noise=told
+    )
     facts: dict[str, Json] = {
         "noise": noise,
         "patients": number,

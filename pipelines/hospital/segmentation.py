@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from evaluation.floors import mean_mask
-from evaluation.masks import Values, values
-from evaluation.overlap import Overlaps, summed, to_tensors
+from evaluation.masks import Values, score_masks
+from evaluation.overlap import Overlaps, sum_over_patients, to_tensors
 from evaluation.wording import Words
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
@@ -30,7 +30,7 @@ KEPT = ("patients", "scores", "present", "images")
 def compared(cohort: Cohort, truth: Rows, found: Tensor, classes: int) -> Values:
     """Scores of each test patient. truth: the test rows. found: (n, *spatial)."""
     own, spacing = truth.patient.cpu().numpy(), spacing_of(cohort)
-    return values(truth.y.cpu().numpy(), found.numpy(), own, spacing_mm=spacing, classes=classes)
+    return score_masks(truth.y.cpu().numpy(), found.numpy(), own, spacing_mm=spacing, classes=classes)
 
 
 def floor_of(cohort: Cohort, splits: Mapping[Split, Rows], classes: int) -> Values:
@@ -42,7 +42,7 @@ def floor_of(cohort: Cohort, splits: Mapping[Split, Rows], classes: int) -> Valu
 
 def own_sums(hospital: Hospital, found: Values, copies: int) -> Overlaps:
     """Sums over the hospital's patients, and over its own draws of them."""
-    return summed(found, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
+    return sum_over_patients(found, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
 
 
 def reply_tensors(hospital: Hospital, found: Values, floor: Values | None, copies: int) -> dict[str, Tensor]:

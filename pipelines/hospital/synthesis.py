@@ -15,10 +15,10 @@ from torch import Tensor
 from federation.conversation import newest
 from federation.randomness import derived
 from harmonize import sampling, synthesis, wgan
-from harmonize.complexity import BOUND, Outside, Score, imitation, noise_of, outside, scored
-from harmonize.embedding import Basis, basis, project, tsne
+from harmonize.complexity import BOUND, Outside, Score, make_imitation, measure_outside, noise_of, score_site
+from harmonize.embedding import Basis, compute_basis, project_images, tsne
 from harmonize.networks import Inputs
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.sampling import TooFew
 from harmonize.scale import Progress
 from harmonize.synthesis import AnySynthesis, Real
@@ -72,14 +72,14 @@ def score(hospital: Hospital, asked: Asked[request.Score]) -> Done[request.Score
         check_affordable(hospital, [Part(cut_of(cohort), "train", Gaussian(noise))], call)
         protection = Protection(validation_noise=noise, loss_bound=BOUND)
         access = access_to(hospital, cohort, rows, protection, batch=1, seed=seed)
-        value = access.measure(Outside(public).to(hospital.device), outside, "train")
+        value = access.measure(Outside(public).to(hospital.device), measure_outside, "train")
         noised = request.Scored(score=value, deviation=None, values=[value])
         return Done(noised, describe(composed(access.events)), kept)
     check_affordable(hospital, [NON_PRIVATE], call)
     images = value_or_none(question.images)
     if images is None or not 8 <= images <= 10**5:
         raise Refused("malformed_settings") from ValueError(f"images must be in [8, 100000], found {images}")
-    gan = imitation(settings)
+    gan = make_imitation(settings)
     made = []
     with shown(f"{hospital.name}") as step:
         for turn in range(settings.seeds):
@@ -87,10 +87,10 @@ def score(hospital: Hospital, asked: Asked[request.Score]) -> Done[request.Score
                 hospital, cohort, training_rows(cohort, question), None, batch=gan.batch, seed=seed + turn
             )
             params = wgan.train(gan, access, inputs, start=None, seed=seed + turn, progress=telling(hospital, step))
-            made.append(wgan.sampled(gan, inputs, params, rows.y, seed=seed + turn).cpu())
+            made.append(wgan.draw_images(gan, inputs, params, rows.y, seed=seed + turn).cpu())
         telling(hospital, step)(0, 0, "maps")
         compared = replace(settings, images=images)
-        found = scored(compared, rows.x, made, public, seed=seed)
+        found = score_site(compared, rows.x, made, public, seed=seed)
     _map(hospital, rows.x, made[0], settings, seed)
     deviation = None if len(found.values) < 2 else found.deviation
     reply = request.Scored(score=found.mean, deviation=deviation, values=list(found.values))
@@ -112,8 +112,8 @@ def synthesize(hospital: Hospital, asked: Asked[Synthesize]) -> Done[Synthesized
 
 
 class Learnt(NamedTuple):
-    """A synthesis that stays here. params: for `harmonize.synthesis.candidates`. events: what it cost, to be booked
-    whatever becomes of it. said: its settings and protection, for the hospital's statement.
+    """A synthesis that stays here. params: for `harmonize.synthesis.draw_candidates`. events: what it cost, to be
+    booked whatever becomes of it. said: its settings and protection, for the hospital's statement.
     """
 
     settings: AnySynthesis
@@ -137,11 +137,11 @@ def learnt(hospital: Hospital, cohort: Cohort, settings: AnySynthesis, call: Cal
         patients = len(torch.unique(cohort.patient[cohort.split == SPLITS.index("train")]))
         patients = patients if known is None else known.patients("train")
         settings = settings.at(patients) if isinstance(settings, WganGp) else settings
-        protection = synthesis.protection(settings, patients=patients, cut=cut_of(cohort))
-    check_affordable(hospital, synthesis.events(settings, protection) if protection else [NON_PRIVATE], call)
+        protection = synthesis.make_protection(settings, patients=patients, cut=cut_of(cohort))
+    check_affordable(hospital, synthesis.list_events(settings, protection) if protection else [NON_PRIVATE], call)
     real = settings.name == "real"
     rows = split_rows(cohort, how.scale, "train") if real else training_rows(cohort, how)
-    access = access_to(hospital, cohort, rows, protection, batch=synthesis.batch(settings), seed=seed)
+    access = access_to(hospital, cohort, rows, protection, batch=synthesis.draw_size(settings), seed=seed)
     with shown(hospital.name) as step:
         told = telling(hospital, step)
         start = _public_start(hospital, settings, inputs, how.seed, told)
@@ -179,7 +179,7 @@ def sample(hospital: Hospital, asked: Asked[Sample]) -> Done[Sampled | Shared]:
 
     def draw(y: Tensor, turn: int) -> Tensor:
         y = torch.arange(len(y)) % 2 if settings.variant == "paper" else y
-        return synthesis.candidates(made_by, inputs, learnt.tensors, y, seed=derived(seed, turn)).cpu()
+        return synthesis.draw_candidates(made_by, inputs, learnt.tensors, y, seed=derived(seed, turn)).cpu()
 
     private = learnt.facts["protection"] is not None
     if settings.name == "raw" or not private:
@@ -199,7 +199,7 @@ def sample(hospital: Hospital, asked: Asked[Sample]) -> Done[Sampled | Shared]:
             labels, patient = torch.arange(2).repeat_interleave(2 * count), None
             reference = draw(labels, -1)
         try:
-            found = sampling.sampled(
+            found = sampling.sample_images(
                 settings,
                 draw,
                 reference,
@@ -233,7 +233,7 @@ def _real(settings: Real, inputs: Inputs, params: Params, count: int, seed: int)
     """At most `count` of the target's own training images per class, for simulations."""
     held = [min(count, int((params["labels"] == label).sum())) for label in (0, 1)]
     y = torch.arange(2).repeat_interleave(torch.tensor(held))
-    images = synthesis.candidates(settings, inputs, params, y, seed=seed)
+    images = synthesis.draw_candidates(settings, inputs, params, y, seed=seed)
     return Done(Shared(images=images, labels=y, tried=len(y)), describe(NON_PRIVATE))
 
 
@@ -241,7 +241,7 @@ def _public_basis(name: str, inputs: Inputs, components: int) -> Basis:
     prior = PRIORS.get(name)
     if prior is None:
         raise Refused("malformed_settings") from ValueError(f"prior {name!r}; known are {', '.join(PRIORS)}")
-    return basis(drawn(prior, torch.arange(PUBLIC) % 2, inputs, seed=0), components)
+    return compute_basis(draw_pictures(prior, torch.arange(PUBLIC) % 2, inputs, seed=0), components)
 
 
 def _public_start(
@@ -260,7 +260,7 @@ def _public_start(
     return learnt_once(
         folder,
         whole,
-        lambda: wgan.pretrained(settings, inputs, seed=seed, progress=told),
+        lambda: wgan.pretrain_networks(settings, inputs, seed=seed, progress=told),
         waits=lambda: told(0, settings.prior_steps, WAITING),
     )
 
@@ -269,5 +269,9 @@ def _map(hospital: Hospital, real: Tensor, made: Tensor, settings: Score, seed: 
     """Write a 2D map of real and synthetic images for the hospital's own page (the paper's figure 7, row 2)."""
     number = min(len(real), len(made), 500)
     both = torch.cat([real[:number], made[:number]])
-    points = tsne(project(basis(both, settings.components), both), perplexity=settings.perplexity, seed=seed % 2**31)
+    points = tsne(
+        project_images(compute_basis(both, settings.components), both),
+        perplexity=settings.perplexity,
+        seed=seed % 2**31,
+    )
     DiskFolder(hospital.root / "maps").write(MAP, to_bytes(Message({"real": points[:number], "made": points[number:]})))

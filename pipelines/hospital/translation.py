@@ -16,11 +16,11 @@ from torch import Tensor
 
 from federation.randomness import derived
 from harmonize.networks import Inputs
-from harmonize.quality import Quality, measured
+from harmonize.quality import Quality, measure_quality
 from harmonize.randomized import Randomized
 from harmonize.scale import Progress, Scale
-from harmonize.translation import Own, Translator, back, translate_each_patient
-from harmonize.veto import HARMLESS, Limits, sentences, unknown, vetoes
+from harmonize.translation import SiteImages, Translator, translate_back, translate_each_patient
+from harmonize.veto import HARMLESS, Limits, describe_vetoes, list_unknown_figures, list_vetoes
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
 from pipelines.hospital.beginnings import TRANSLATION
@@ -138,7 +138,7 @@ def against(translator: AnySpace, quality: Quality, limits: Limits) -> tuple[str
     """Reasons for a veto. Coming no nearer to the shared images does no harm, and a normalization must be the same at
     all hospitals, so these are no reasons.
     """
-    found = vetoes(quality, limits)
+    found = list_vetoes(quality, limits)
     return found if translator.learns else tuple(reason for reason in found if reason not in HARMLESS)
 
 
@@ -208,7 +208,7 @@ def _brought(hospital: Hospital, call: Call, shared: Params, asked: How, cohort:
     translator: Translator = asked.translator
     raw = asked.scale.into(cohort.images)
     train = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
-    own = Own(raw[train], sides(cohort)[train], cohort.patient[train])
+    own = SiteImages(raw[train], sides(cohort)[train], cohort.patient[train])
     folder = DiskFolder(hospital.root / "fitting" / call.run.rpartition("/")[2])
     if isinstance(translator, Randomized):
         inputs, device = inputs_of(cohort), hospital.device
@@ -218,7 +218,7 @@ def _brought(hospital: Hospital, call: Call, shared: Params, asked: How, cohort:
             own, shared["images"], seed=asked.seed, folder=folder, progress=told, device=hospital.device
         )
     new = translate_each_patient(translator, params, raw, cohort.patient)
-    return Brought(asked.scale.back(new), back(translator, params, raw), params)
+    return Brought(asked.scale.back(new), translate_back(translator, params, raw), params)
 
 
 def judging(cohort: Cohort) -> tuple[Split, ...]:
@@ -231,7 +231,7 @@ def judged(cohort: Cohort, brought: Brought, shared: Params, scale: Scale, seed:
     """The quality of a translation on the splits of `judging`."""
     judges = torch.tensor([SPLITS.index(split) for split in judging(cohort)])
     rows = torch.isin(cohort.split.long(), judges).nonzero()[:, 0]
-    return measured(
+    return measure_quality(
         scale.into(cohort.images[rows]),
         scale.into(brought.images[rows]),
         sides(cohort)[rows],
@@ -299,8 +299,8 @@ def _remember(
         "cohort": name,
         "vetoed": list(reasons),
         "quality": None if quality is None else finite(asdict(quality)),
-        "sentences": [] if quality is None else list(sentences(quality, asked.limits)),
-        "unknown": [] if quality is None else list(unknown(quality, asked.limits)),
+        "sentences": [] if quality is None else list(describe_vetoes(quality, asked.limits)),
+        "unknown": [] if quality is None else list(list_unknown_figures(quality, asked.limits)),
     }
     DiskFolder(hospital.root / QUALITIES).write(f"{asked.space}.{raw}.json", json.dumps(said).encode())
 

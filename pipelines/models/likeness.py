@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from evaluation.unlike import FEWEST, Floats, Reference, described, of_studies, reference_of
+from evaluation.unlike import FEWEST, Floats, Reference, average_by_study, compute_features, reference_of
 from federation.task import Output
 from pipelines.data.cohort import Cohort
 from pipelines.data.split import SPLITS
@@ -80,7 +80,7 @@ def descriptions(module: nn.Module, x: Tensor, window: Sequence[int] | None) -> 
     module.eval()
     inputs, features = [], []
     for part in torch.split(x, at_once(x, dense=True)):
-        inputs.append(described(part.cpu().numpy()))
+        inputs.append(compute_features(part.cpu().numpy()))
         with torch.no_grad():
             found = [_pooled(module(piece)) for piece in _pieces(part, window)]
         features.append(torch.stack(found).mean(dim=0).double().cpu().numpy())
@@ -126,7 +126,7 @@ def likeness_of(
     rows, study = rows[torch.from_numpy(taken)], study[taken]
     owners = cohort.patient[rows].numpy()[np.unique(study, return_index=True)[1]]
     found = descriptions(module, cohort.images[rows].to(device), window)
-    made = {name: reference_of(of_studies(numbers, study), owners) for name, numbers in found.items()}
+    made = {name: reference_of(average_by_study(numbers, study), owners) for name, numbers in found.items()}
     references = {name: reference for name, reference in made.items() if reference is not None}
     return Likeness(references) if references else None
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scipy import stats
 
-from evaluation.rendering import rendered
+from evaluation.rendering import render_template
 from pipelines.nights import lookup, worklist
 from privacy.durable import write_whole
 from privacy.message import Json, as_mapping
@@ -121,7 +121,7 @@ def write_page(path: Path, db: sqlite3.Connection, model: str, label: str, now: 
     """
     weeks, states = weeks_of(db, model), Counter(task.state for task in lookup.all_tasks(db, model))
     told = told_of(weeks)
-    text = rendered(
+    text = render_template(
         "nights.html",
         label=label,
         digest=model,

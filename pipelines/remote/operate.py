@@ -24,7 +24,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from federation.flare import Jobs
-from pipelines.coordinator.arguments import PROG, selection
+from pipelines.coordinator.arguments import PROG, transport_free_arguments
 from pipelines.loader.document import DATA_ROOT, ConfigError, Document, problem_at
 from pipelines.loader.validation import validate
 from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, Ended, Order, is_resumable, write_order
@@ -80,7 +80,7 @@ def operated(said: Document, options: argparse.Namespace, console: Console) -> E
     base = Path(wanted.runs).resolve() / wanted.name / FOLDER
     place = base / secrets.token_hex(4)  # a new folder: the job of an earlier command may still write to its own
     order = Order(
-        tuple(selection(options)),
+        tuple(transport_free_arguments(options)),
         os.getcwd(),
         {name: os.environ[name] for name in (DATA_ROOT,) if name in os.environ},
         wanted.inside,
@@ -204,7 +204,7 @@ def _job_is_alive(place: Path, since: float) -> bool:
 
 def _command(options: argparse.Namespace) -> str:
     own = ["--engine", "flare", "--kit", str(options.kit), "--patience", str(options.patience)]
-    whole = [*selection(options), *own, "--silence", str(options.silence)]
+    whole = [*transport_free_arguments(options), *own, "--silence", str(options.silence)]
     return f"{PROG} {shlex.join(whole)}"
 
 

@@ -36,7 +36,7 @@ def server_app(order: str) -> ServerApp:
 
 def execute_order(path: Path, reached: Mapping[str, Reach]) -> None:
     """Run an order, and write its exit code. Raises nothing: FLARE would only report that there was an exception."""
-    from pipelines.coordinator.arguments import parse
+    from pipelines.coordinator.arguments import parse_arguments
     from pipelines.coordinator.run import Engines, run_command  # slow imports, which FLARE's start need not wait for
 
     order, place = read_order(path), path.parent
@@ -52,7 +52,7 @@ def execute_order(path: Path, reached: Mapping[str, Reach]) -> None:
         )
         with redirect_stdout(said):
             engines = Engines(inside, outside, order.command, lambda code: is_resumable(place, code))
-            code = run_command(parse(order.arguments), console, engines=engines, stop=stop)
+            code = run_command(parse_arguments(order.arguments), console, engines=engines, stop=stop)
     (place / DONE).write_text(json.dumps({"exit": code, "said": said.getvalue()}))
 
 

@@ -23,7 +23,7 @@ from consilium import ConfigError, Flare, RunFailed, Work, running
 from federation.flare import COORDINATOR, ClientApp, reach
 from flare_in_process import InProcessProxy
 from flare_processes import LEAD, federation
-from pipelines.coordinator.arguments import selection
+from pipelines.coordinator.arguments import transport_free_arguments
 from pipelines.coordinator.run import simulated_workers
 from pipelines.hospital.hospital import KEY
 from pipelines.loader.document import Document
@@ -62,7 +62,9 @@ def job(place: Path, monkeypatch: pytest.MonkeyPatch, sites: Mapping[str, SiteSe
         }
         (place / "job").mkdir(parents=True, exist_ok=True)
         path = place / "job" / "order.json"
-        write_order(path, Order(tuple(selection(options)), os.getcwd(), {}, tuple(clients), (), 60.0, "again"))
+        write_order(
+            path, Order(tuple(transport_free_arguments(options)), os.getcwd(), {}, tuple(clients), (), 60.0, "again")
+        )
         execute_order(path, clients)
         done = json.loads((path.parent / DONE).read_text())
         return Ended(done["exit"], done["said"])

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation import choice, figures, notices, reliability
-from evaluation.attacks import MembershipRow, membership_verdict
+from evaluation.attacks import MembershipRow, membership_outcome
 from evaluation.classes import Classes
-from evaluation.grid import decided
-from evaluation.histograms import count
-from evaluation.leaving import Left, departures, of_patients
+from evaluation.grid import count_decided_gains
+from evaluation.histograms import count_scores
+from evaluation.leaving import Left, describe_departures, list_patient_records
 from evaluation.metrics import AUC
 from evaluation.recommendation import Recommendation
 from evaluation.records import Model
@@ -29,7 +29,7 @@ def tables():
     for method, strength in (("local", 1.0), ("good", 3.0), ("blind", 0.0)):
         y = np.arange(160) % 2
         p = 1 / (1 + np.exp(-strength * (y - 0.5) + 0.5 * rng.normal(size=160)))
-        found[method] = {("a", "a"): count(y, np.c_[1 - p, p], np.arange(160) // 2, copies=60, seed=0, site="a")}
+        found[method] = {("a", "a"): count_scores(y, np.c_[1 - p, p], np.arange(160) // 2, copies=60, seed=0, site="a")}
     return found
 
 
@@ -39,14 +39,14 @@ def rows(tables):
 
 
 def named(models, rows):
-    (one,) = choice.decisions(models, rows)
+    (one,) = choice.make_decisions(models, rows)
     return one.method, one.by
 
 
 def test_the_lowest_validation_loss_of_what_has_a_file_decides(rows):
     models = [Model("a", "local", 0.5, "f"), Model("a", "good", 0.6, "g"), Model("a", "blind", 0.1, "")]
     assert named(models, rows) == ("local", "validation")
-    (one,) = choice.choices(choice.decisions(models, rows), models, rows, "local", Words())
+    (one,) = choice.describe_decisions(choice.make_decisions(models, rows), models, rows, "local", Words())
     assert one.top is not None and one.top.method == "good"
     assert named([replace(m, loss=NAN) for m in models], rows) == ("good", "test")
     assert named([replace(m, file="") for m in models], rows) == ("", "")
@@ -66,8 +66,8 @@ def test_what_has_no_file_is_never_named(names, losses, filed):
 
 def test_optimism_is_that_of_the_winner_in_each_copy():
     values = np.array([[0.8, 0.9, 0.7, 0.8], [0.7, 0.6, 0.9, 0.7]])  # winners: 0.9 of 0.8, 0.9 of 0.7, 0.8 of 0.8
-    assert choice._optimism(values) == pytest.approx((0.1 + 0.2 + 0.0) / 3)
-    assert math.isnan(choice._optimism(values[:1]))
+    assert choice._bootstrap_optimism(values) == pytest.approx((0.1 + 0.2 + 0.0) / 3)
+    assert math.isnan(choice._bootstrap_optimism(values[:1]))
 
 
 def test_the_best_of_equal_methods_looks_better_than_it_is():
@@ -75,54 +75,54 @@ def test_the_best_of_equal_methods_looks_better_than_it_is():
     y = np.arange(60) % 2
     for method in "abcdefgh":
         p = 1 / (1 + np.exp(-(y - 0.5) + rng.normal(size=60)))
-        tables[method] = {("s", "s"): count(y, np.c_[1 - p, p], np.arange(60), copies=200, seed=0, site="s")}
+        tables[method] = {("s", "s"): count_scores(y, np.c_[1 - p, p], np.arange(60), copies=200, seed=0, site="s")}
     one = {"a": tables["a"]}
-    found = choice.optimism(tables, ["s", "t"], AUC)
+    found = choice.compute_optimism(tables, ["s", "t"], AUC)
     assert 0.005 < found["s"] < 0.2 and math.isnan(found["t"])
-    assert math.isnan(choice.optimism(one, ["s"], AUC)["s"])
+    assert math.isnan(choice.compute_optimism(one, ["s"], AUC)["s"])
 
 
 def test_what_does_no_better_than_guessing_is_named(rows):
     held = choice.own_scores(rows)
     own = held.at("a", "AUC")
-    assert choice.guess(own["blind"], held) and not choice.guess(own["good"], held)
-    assert decided(rows, "AUC") == {"local": (0, 0, 1), "good": (1, 0, 1), "blind": (0, 1, 1)}
+    assert choice.describe_guessing(own["blind"], held) and not choice.describe_guessing(own["good"], held)
+    assert count_decided_gains(rows, "AUC") == {"local": (0, 0, 1), "good": (1, 0, 1), "blind": (0, 1, 1)}
 
 
 @given(st.floats(0.01, 0.99), st.floats(0, 0.3), st.floats(0, 1))
 def test_an_attack_succeeds_exactly_where_its_interval_lies_above_a_guess(auc, half, control):
     row = MembershipRow("a", "m", auc, max(0, auc - half), min(1, auc + half), control, 20, 20)
-    word = membership_verdict(row).word
+    word = membership_outcome(row).word
     assert (word == "succeeds") == (row.low > 0.5 and control >= 0.9)
     assert (word == "says nothing") == (control < 0.9)
 
 
 def test_equal_scores_are_called_so_and_others_are_not(tables):
     twice = {**tables, "again": tables["good"]}
-    assert notices.same_as(score_rows(twice, reference="local")) == {"again": "good"}
-    assert notices.same_as(score_rows(tables, reference="local")) == {}
+    assert notices.find_equal_methods(score_rows(twice, reference="local")) == {"again": "good"}
+    assert notices.find_equal_methods(score_rows(tables, reference="local")) == {}
 
 
 def test_a_spike_does_not_flatten_the_others():
     fine = {"a": figures.Curve((1, 2), (1.2, 0.5)), "b": figures.Curve((1, 2), (1.0, 0.4))}
     spike = figures.Curve((1, 2, 3), (0.9, 31.0, 0.6))
-    assert figures.top_of(fine) == math.inf and figures.top_of({"a": spike}) == math.inf
-    assert figures.top_of({**fine, "c": spike}) == 1.2
+    assert figures.panel_top(fine) == math.inf and figures.panel_top({"a": spike}) == math.inf
+    assert figures.panel_top({**fine, "c": spike}) == 1.2
     assert figures.cut_off({**fine, "c": spike}, 1.2) == {"c": 31.0}
-    drawn = figures.learning_curves({"s": {**fine, "c": spike}})
+    drawn = figures.draw_learning_curves({"s": {**fine, "c": spike}})
     assert "c at s 31.000" in drawn.caption and "c reaches 31.000, above the scale" in drawn.html
-    assert "Triangles" not in figures.learning_curves({"s": fine}).caption
+    assert "Triangles" not in figures.draw_learning_curves({"s": fine}).caption
 
 
 def test_groups_of_a_calibration_curve_by_hand():
     scores = np.zeros((1, 2, 16), np.int64)
     scores[0, 0, 1], scores[0, 1, 1], scores[0, 1, 15] = 3, 1, 2  # 4 of about 3/32, one is positive; 2 of 31/32
-    predicted, observed, examples = reliability.grouped(scores)
+    predicted, observed, examples = reliability.group_probabilities(scores)
     assert examples[0].tolist() == [4, 0, 0, 0, 0, 0, 0, 2]
     assert (predicted[0, 0], observed[0, 0]) == (3 / 32, 0.25) and (predicted[0, 7], observed[0, 7]) == (31 / 32, 1)
     assert np.isnan(observed[0, 1])
     with pytest.raises(ValueError, match="12 bins cannot form 8"):
-        reliability.grouped(scores[..., :12])
+        reliability.group_probabilities(scores[..., :12])
 
 
 POOLED = Left("b", "pool", 0, 10, records="left", of_patients="training examples with their labels")
@@ -130,22 +130,24 @@ POOLED = Left("b", "pool", 0, 10, records="left", of_patients="training examples
 
 def test_images_of_patients_that_left_are_said_in_the_first_words():
     left = [Left("a", "train", 1, 10, brief="parameters"), replace(POOLED, messages=1), Left("b", "report", 0, 0)]
-    one, other = departures(left, (), Words())
+    one, other = describe_departures(left, (), Words())
     assert one.sites == ("a",) and one.said[0].startswith("Parameters, counts and digests; ")
     assert one.said[0].endswith("no patient's image, label or record.")
     assert "Training images with their labels" in other.said[0] and "no patient's" not in other.said[0]
-    assert of_patients([POOLED]) == ()
-    assert of_patients(left) == (("pool", "training examples with their labels", "left", ("b",)),)
+    assert list_patient_records([POOLED]) == ()
+    assert list_patient_records(left) == (("pool", "training examples with their labels", "left", ("b",)),)
 
 
 def test_a_model_that_guesses_is_not_recommended(rows):
     blind, good = Model("a", "blind", 0.1, "f"), Model("a", "good", 0.2, "g")
-    (one,) = choice.choices(choice.decisions([blind], rows), [blind], rows, "local", Words())
+    (one,) = choice.describe_decisions(choice.make_decisions([blind], rows), [blind], rows, "local", Words())
     assert (one.method, one.file, one.by) == ("", "", "")
     assert "No model can be recommended: blind (" in one.said[0] and "Better than guessing" in one.said[1]
-    (one,) = choice.choices(choice.decisions([blind, good], rows), [blind, good], rows, "local", Words())
+    (one,) = choice.describe_decisions(
+        choice.make_decisions([blind, good], rows), [blind, good], rows, "local", Words()
+    )
     assert (one.method, one.by) == ("good", "validation") and one.said[0].startswith("In place of blind")
-    (one,) = choice.decisions([good], rows)
+    (one,) = choice.make_decisions([good], rows)
     assert (one.method, one.withdrawn) == ("good", ())
 
 
@@ -159,16 +161,16 @@ def test_where_test_patients_have_one_class_nothing_is_recommended_and_it_is_sai
         y = np.arange(40) % classes
         patient = np.arange(40)
         tables[method] = {
-            ("a", "a"): count(y, p, patient, copies=20, seed=0, site="a"),
-            ("b", "b"): count(np.full(40, only), p, patient, copies=20, seed=0, site="b"),
+            ("a", "a"): count_scores(y, p, patient, copies=20, seed=0, site="a"),
+            ("b", "b"): count_scores(np.full(40, only), p, patient, copies=20, seed=0, site="b"),
         }
     grades = Classes(tuple("xyz"[:classes]))
     found = score_rows(tables, reference="local", measures=label_measures(tables, grades))
     models = [Model(site, method, loss, "f") for site in "ab" for method in tables]
     told = [Recommendation("b", "fedavg", "local")]
-    a, b = choice.choices(choice.decisions(models, found, told), models, found, "local", Words())
+    a, b = choice.describe_decisions(choice.make_decisions(models, found, told), models, found, "local", Words())
     assert (b.method, b.file) == ("", "") and "one class only" in b.said[0]
     assert "one class only" not in " ".join(a.said)
-    texts = [one.text for one in notices._scores(found, "local", Words(), grades.several)]
+    texts = [one.text for one in notices._score_notices(found, "local", Words(), grades.several)]
     assert sum("b: its test patients have one class only" in text for text in texts) == 1
     assert not any(text.startswith("a:") for text in texts)

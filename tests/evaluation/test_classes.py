@@ -17,23 +17,23 @@ from evaluation.classes import (
     KINDS,
     TWO,
     Classes,
+    class_measure_name,
     compare_classes,
-    mean_over,
-    named_classes,
-    of_class,
-    one_class,
-    strange_counting,
+    describe_single_class,
+    describe_strange_counting,
+    list_class_names,
+    list_mean_classes,
 )
 from evaluation.confusion import MOST, confusion_matrices
-from evaluation.figures import dots, roc_by_class
-from evaluation.floors import unfloored, with_floor
-from evaluation.histograms import add, count
+from evaluation.figures import draw_roc_by_class, draw_score_dots
+from evaluation.floors import add_floor, drop_floors
+from evaluation.histograms import count_scores, pool_counts
 from evaluation.intervals import percentile_interval
 from evaluation.metrics import AUC, BALANCED_ACCURACY, quadratic_kappa
 from evaluation.notices import run_notices, site_notices
-from evaluation.report import coordinator_page, site_page
+from evaluation.report import render_coordinator_page, render_site_page
 from evaluation.scoring import label_measures, score_rows
-from evaluation.support import judged, support, support_of
+from evaluation.support import compute_class_support, compute_support, find_mean_classes
 
 NAMES = ("nv", "bkl", "df", "mel")
 GRADES = Classes(NAMES, ordered=True)
@@ -50,7 +50,7 @@ def sample(seed, numbers, separation=1.5):
 
 
 def counted(seed, numbers, copies=20, **options):
-    return count(*sample(seed, numbers, **options), copies=copies, seed=0, site=str(seed))
+    return count_scores(*sample(seed, numbers, **options), copies=copies, seed=0, site=str(seed))
 
 
 @given(hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 24)))
@@ -71,26 +71,26 @@ def test_the_quadratic_kappa_is_that_of_scikit_learn(pairs):
 @given(st.integers(0, 10**6), st.lists(st.integers(1, 40), min_size=3, max_size=5))
 def test_each_class_is_scored_against_the_rest_as_by_scikit_learn(seed, numbers):
     y, p, who = sample(seed, numbers)
-    counts = count(y, p, who, copies=0, seed=0, bins=2**14)
+    counts = count_scores(y, p, who, copies=0, seed=0, bins=2**14)
     names = tuple("abcde"[: len(numbers)])
     found = {m.name: m for m in label_measures({"m": {("a", "a"): counts}}, Classes(names, ordered=True))}
     predicted = p.argmax(axis=1)
     for c, name in enumerate(names):
-        values = {kind: found[of_class(kind, name)].of(counts)[0] for kind in KINDS}
+        values = {kind: found[class_measure_name(kind, name)].of(counts)[0] for kind in KINDS}
         assert values["AUC"] == pytest.approx(roc_auc_score(y == c, p[:, c]), abs=2e-3)
         assert values["sensitivity"] == pytest.approx(recall_score(y == c, predicted == c))
         assert values["specificity"] == pytest.approx(recall_score(y != c, predicted != c))
-        held = found[of_class("AUC", name)].rests(counts)
+        held = found[class_measure_name("AUC", name)].rests(counts)
         assert (held.positives, held.positive_patients, held.negatives) == (*[numbers[c]] * 2, len(y) - numbers[c])
     assert "quadratic kappa" in found and "quadratic kappa" not in {m.name for m in label_measures({}, TWO)}
 
 
 def test_a_mean_is_over_the_classes_that_can_be_assessed_in_every_copy():
     counts = counted(1, (60, 30, 3, 0))
-    assert judged(counts).tolist() == [True, True, False, False]
-    each = [support_of(counts, c).assessable() for c in range(4)]
+    assert find_mean_classes(counts).tolist() == [True, True, False, False]
+    each = [compute_class_support(counts, c).assessable() for c in range(4)]
     assert each == [True, True, False, False]
-    held = support(counts)
+    held = compute_support(counts)
     assert held.assessable() and (held.positives, held.negatives, held.positive_patients) == (30, 33, 30)
     measures = {m.name: m.of(counts) for m in label_measures({"m": {("a", "a"): counts}}, GRADES)}
     assert AUC.of(counts) == pytest.approx((measures["AUC nv"] + measures["AUC bkl"]) / 2)
@@ -101,16 +101,21 @@ def test_a_mean_is_over_the_classes_that_can_be_assessed_in_every_copy():
 
 def test_with_fewer_than_two_such_classes_it_is_over_all_that_are_there_and_cannot_be_assessed():
     counts = counted(2, (60, 9, 9, 0))
-    assert judged(counts).tolist() == [True, True, True, False]
-    assert not support(counts).assessable()
-    assert not protocols.score(counts, AUC, sites=("a",)).assessable
+    assert find_mean_classes(counts).tolist() == [True, True, True, False]
+    assert not compute_support(counts).assessable()
+    assert not protocols.score_evidence(counts, AUC, sites=("a",)).assessable
 
 
 def test_pooled_hospitals_have_the_classes_of_all():
     north, south = counted(3, (40, 25, 0, 12)), counted(4, (30, 0, 25, 12))
-    assert judged(north).tolist() == [True, True, False, False] and judged(south).tolist() == [True, False, True, False]
-    assert judged(add([north, south])).all()
-    assert protocols.overall({("n", "n"): north, ("s", "s"): south}, AUC).assessable
+    assert find_mean_classes(north).tolist() == [True, True, False, False] and find_mean_classes(south).tolist() == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert find_mean_classes(pool_counts([north, south])).all()
+    assert protocols.score_overall({("n", "n"): north, ("s", "s"): south}, AUC).assessable
 
 
 def test_intervals_of_all_measures_are_those_of_their_copies():
@@ -131,24 +136,25 @@ def pages() -> MappingProxyType[str, object]:
         m: {(s, s): counted(seed, numbers, separation=separation) for seed, (s, numbers) in enumerate(sites.items())}
         for m, separation in (("local", 1.0), ("moments", 2.0))
     }
-    rows = score_rows(with_floor(tables), reference="local", measures=label_measures(tables, GRADES))
+    rows = score_rows(add_floor(tables), reference="local", measures=label_measures(tables, GRADES))
     split = records.SplitCount("test", 185, 185, 95, sites["north"])
     matrices = confusion_matrices({"north": {"local": tables["local"]["north", "north"].confusion[0]}}, NAMES)
-    roc = roc_by_class({"local": tables["local"]["south", "south"]}, NAMES)
+    roc = draw_roc_by_class({"local": tables["local"]["south", "south"]}, NAMES)
     shared = {"title": "T", "run": "r", "date": "", "simulation": True, "reference": "local", "classes": NAMES}
     run = records.RunPage(
         what="", sites=(records.SiteCounts("north", (split,), {}),), scores=rows, gains=(), methods=(), left=(),
-        missing=(), stages=(), settings="", commands=(), pictures=(dots(unfloored(rows), "AUC"), *matrices, roc),
-        **shared,
+        missing=(), stages=(), settings="", commands=(), pictures=(
+            draw_score_dots(drop_floors(rows), "AUC"), *matrices, roc,
+        ), **shared,
     )  # fmt: skip
     own = tuple(row for row in rows if row.sites == ("south",) and row.protocol == "private")
     site = records.SitePage(site="south", splits=(split,), scores=own, left=(), quarantine=(), **shared)
-    return MappingProxyType({"rows": rows, "run": coordinator_page(run), "site": site_page(site)})
+    return MappingProxyType({"rows": rows, "run": render_coordinator_page(run), "site": render_site_page(site)})
 
 
 def test_the_pages_show_each_class_and_say_over_which_means_are_taken(pages):
-    assert mean_over(pages["rows"], NAMES) == {"north": NAMES, "south": ("nv", "bkl", "mel")}
-    assert mean_over(pages["rows"], ()) == {}
+    assert list_mean_classes(pages["rows"], NAMES) == {"north": NAMES, "south": ("nv", "bkl", "mel")}
+    assert list_mean_classes(pages["rows"], ()) == {}
     for name in ("run", "site"):
         page = pages[name]
         assert all(f"{kind} of each class against the rest" in page for kind in KINDS)
@@ -201,11 +207,11 @@ def test_a_class_that_nobody_has_is_named(held, gone):
 def test_labels_that_are_no_class_where_the_first_or_last_is_missing_are_a_sign_of_another_counting(held, bad, many):
     own = {f"h{place}": counts[:many] for place, counts in enumerate(held)}
     strange = {f"h{place}": number for place, number in enumerate(bad)}
-    said = strange_counting(own, NAMES[:many], strange)
+    said = describe_strange_counting(own, NAMES[:many], strange)
     for site, counts in own.items():
         assert (site in said) == (bool(strange[site]) and not (counts[0] and counts[-1]))
         splits = {"train": (0,) * many, "test": counts}
-        assert bool(one_class(splits, NAMES[:many])) == (sum(map(bool, counts)) == 1)
+        assert bool(describe_single_class(splits, NAMES[:many])) == (sum(map(bool, counts)) == 1)
 
 
 @pytest.mark.parametrize("names", [(), NAMES[:3]])
@@ -231,8 +237,8 @@ def test_the_rarest_class_of_a_mean_makes_no_hospital_weak(pages):
 
 
 def test_names_are_those_given_where_their_number_fits():
-    assert named_classes(GRADES, 4) == NAMES
-    assert named_classes(TWO, 3) == ("class 0", "class 1", "class 2")
+    assert list_class_names(GRADES, 4) == NAMES
+    assert list_class_names(TWO, 3) == ("class 0", "class 1", "class 2")
     assert TWO.several == () and GRADES.several == NAMES
 
 

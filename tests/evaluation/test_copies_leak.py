@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evaluation.histograms import count, draws
+from evaluation.histograms import count_scores, draw_patient_weights
 
 PATIENTS, COPIES, SITE = 28, 200, "north"
 
@@ -15,8 +15,10 @@ def recovered(guess: int) -> float:
     patient = np.repeat(np.arange(PATIENTS), 6)
     y = rng.integers(0, 2, len(patient))
     p = rng.random(len(patient))
-    released = count(y, np.stack([1 - p, p], axis=1), patient, copies=COPIES, seed=7, site=SITE)
-    weights = np.vstack([np.ones((1, PATIENTS), np.int64), draws(np.arange(PATIENTS), COPIES, guess, SITE)])
+    released = count_scores(y, np.stack([1 - p, p], axis=1), patient, copies=COPIES, seed=7, site=SITE)
+    weights = np.vstack(
+        [np.ones((1, PATIENTS), np.int64), draw_patient_weights(np.arange(PATIENTS), COPIES, guess, SITE)]
+    )
     flat = released.scores.reshape(COPIES + 1, -1)
     solved = np.linalg.lstsq(weights.astype(float), flat.astype(float), rcond=None)[0].round().astype(int)
     truth = np.zeros_like(solved)

@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.answers import run_answers, site_answers
-from evaluation.choice import choices, decisions, guess, is_better, own_scores
+from evaluation.choice import describe_decisions, describe_guessing, is_better, make_decisions, own_scores
 from evaluation.decision import Decision, from_facts, to_facts
 from evaluation.metrics import AUC, SENSITIVITY, SPECIFICITY
 from evaluation.recommendation import (
     FLIP,
     SURE,
     Gain,
-    Heard,
     Measured,
+    OtherGains,
     Recommendation,
     Validated,
-    measured,
-    recommended,
+    measure_gains,
+    recommend_model,
 )
 from evaluation.records import Model, RunPage, SitePage
 from evaluation.rows import PRIVATE, ScoreRow
@@ -36,7 +36,7 @@ from federation.models.cnn import Cnn
 from federation.models.features import Features
 from federation.models.mlp import Mlp
 from personalize import AnyAlgorithm
-from pipelines.coordinator.report.comparing import decided
+from pipelines.coordinator.report.comparing import read_decisions
 from pipelines.hospital.recommending import is_head
 from pipelines.models.file import digest_of
 from pipelines.models.recommended import FORMAT, RECOMMENDED, read_recommended, recommended_file, to_bytes
@@ -87,19 +87,19 @@ def run_page(models, rows, decided_):
 @given(hospitals())
 def test_what_is_named_is_a_file_that_is_not_shown_to_guess_and_none_hides_nothing(hospital):
     models, rows, told = hospital
-    (one,) = decisions(models, rows, told)
+    (one,) = make_decisions(models, rows, told)
     own, filed = own_scores(rows), {model.method for model in models if model.file}
     scored = own.at("a", own.measure)
     good = {method for method in filed & {*scored} if is_better(scored[method], own)}
     assert not one.method or one.method in filed
     assert one.method or not good, "a usable model above chance is not hidden behind none"
     if one.method in scored and scored[one.method].assessable:
-        assert not guess(scored[one.method], own)
+        assert not describe_guessing(scored[one.method], own)
     if one.withdrawn and one.method:
         assert one.method in good and not {*one.withdrawn} & good
     if told and told[0].method in good:
         assert (one.method, one.by) == (told[0].method, "recommended")
-    (choice,) = choices([one], models, rows, "", Words())
+    (choice,) = describe_decisions([one], models, rows, "", Words())
     shown = " ".join(choice.said)
     for method in {*scored} if not one.method else set():
         assert not is_better(scored[method], own) or f"{method} (AUC" in shown
@@ -112,16 +112,16 @@ def test_few_test_patients_withdraw_no_model_unless_it_says_the_same_of_each_and
     good, poor = row("fedavg", AUC.name, 0.9, 0.6, many=False), row("local", AUC.name, 0.5, 0.4, many=False)
     names = ((SENSITIVITY.name, 1.0), (SPECIFICITY.name, 0.0))
     same = tuple(row("local", name, value, many=False) for name, value in names)
-    named = [decisions(models, rows)[0].method for rows in ((poor, good), (poor, *same, good), (poor, *same))]
+    named = [make_decisions(models, rows)[0].method for rows in ((poor, good), (poor, *same, good), (poor, *same))]
     assert named == ["local", "fedavg", "local"]
-    assert decisions(models, (replace(poor, assessable=True), good))[0].method == "fedavg"
+    assert make_decisions(models, (replace(poor, assessable=True), good))[0].method == "fedavg"
 
 
 def test_an_area_without_an_interval_takes_no_withdrawn_models_place():
     models = (Model("a", "local", 0.1, "l"), Model("a", "fedavg", 0.2, "f"), Model("a", "moments", 0.3, "m"))
     rows = (row("local", AUC.name, 0.5, 0.4), row("fedavg", AUC.name, 0.9), row("moments", AUC.name, 0.7, 0.6))
-    assert [decisions(models[:n], rows[:n])[0].method for n in (1, 2, 3)] == ["", "", "moments"]
-    assert decisions(models[1:], rows[1:])[0].method == "fedavg", "what nothing speaks against is not withdrawn"
+    assert [make_decisions(models[:n], rows[:n])[0].method for n in (1, 2, 3)] == ["", "", "moments"]
+    assert make_decisions(models[1:], rows[1:])[0].method == "fedavg", "what nothing speaks against is not withdrawn"
 
 
 @settings(max_examples=60, deadline=None)
@@ -133,7 +133,7 @@ def test_page_file_command_and_coordinator_name_the_same(tmp_path_factory, hospi
     for one in models:
         (home / "ready" / f"{one.method}.safetensors").write_bytes(one.method.encode())
     models = tuple(replace(one, file=str(home / "ready" / one.file) if one.file else "") for one in models)
-    made = decisions(models, rows, told)
+    made = make_decisions(models, rows, told)
     (page,) = site_answers(site_page(models, rows, made)).use
     (home / RECOMMENDED).write_bytes(to_bytes(made[0], page.said, "", page.file))
     kept = read_recommended(home)
@@ -143,8 +143,8 @@ def test_page_file_command_and_coordinator_name_the_same(tmp_path_factory, hospi
     else:
         with pytest.raises(ValueError, match="no model is recommended to a, as its page says"):
             recommended_file(home)
-    said = {"a": {"decision": None if promised else json.loads(json.dumps(to_facts(made[0])))}}
-    coordinators = decided(said, models, rows)
+    said = {"a": None if promised else json.loads(json.dumps(to_facts(made[0])))}
+    coordinators = read_decisions(said, models, rows)
     (use,) = run_answers(run_page(models, rows, coordinators)).use
     if promised:
         assert (use.method, use.file, use.named) == ("", "", "see its own page") and "Its own page decides" in use.said[
@@ -156,13 +156,12 @@ def test_page_file_command_and_coordinator_name_the_same(tmp_path_factory, hospi
 
 @pytest.mark.parametrize(
     "told",
-    [{}, {"decision": "local"}, {"decision": {"site": "a", "method": 3}},
-     {"decision": {"method": "stranger", "site": "a"}},
-     {"decision": {"site": "a", "method": "local", "by": "luck"}}, {"decision": {"site": "a", "withdrawn": ["x"]}}],
+    [None, {}, {"site": "a", "method": 3}, {"method": "stranger", "site": "a"},
+     {"site": "a", "method": "local", "by": "luck"}, {"site": "a", "withdrawn": ["x"]}],
 )  # fmt: skip
 def test_what_a_hospital_cannot_have_decided_is_not_believed(told):
     models, rows = (Model("a", "local", 0.5, "f"),), ()
-    (one,) = decided({"a": told}, models, rows)
+    (one,) = read_decisions({"a": told}, models, rows)
     assert not one.final and one.site == "a"
 
 
@@ -171,14 +170,14 @@ def test_what_a_hospital_cannot_have_decided_is_not_believed(told):
 def test_where_a_hospital_did_not_tell_its_page_decides_whatever_is_known_here(method, withdrawn):
     models = tuple(Model("a", name, 0.5, f"{name}.safetensors") for name in METHODS)
     one = Decision("a", method, "validation" if method else "", withdrawn, final=False)
-    (choice,) = choices([one], models, (), "", Words())
+    (choice,) = describe_decisions([one], models, (), "", Words())
     assert choice.said[0].startswith("Its own page decides") and "No model can be" not in " ".join(choice.said)
     assert choice.named == "see its own page" and all(name in " ".join(choice.said) for name in withdrawn)
 
 
 def test_another_hospitals_name_is_not_taken_over():
     facts = to_facts(Decision("b", "local", "validation"))
-    (one,) = decided({"a": {"decision": facts}}, (Model("a", "local", 0.5, "f"),), ())
+    (one,) = read_decisions({"a": facts}, (Model("a", "local", 0.5, "f"),), ())
     assert (one.site, one.method, one.final) == ("a", "local", True) and from_facts(facts).site == "b"
 
 
@@ -187,7 +186,7 @@ def test_predict_ends_with_words_where_the_page_withdrew_the_model(tmp_path, cap
     (home / "ready").mkdir(parents=True)
     models = (Model("a", "local", 0.5, str(home / "ready" / "local.safetensors")),)
     (home / "ready" / "local.safetensors").write_bytes(b"")
-    (one,) = decisions(models, rows)
+    (one,) = make_decisions(models, rows)
     (page,) = site_answers(site_page(models, rows, (one,))).use
     assert (one.method, one.withdrawn) == ("", ("local",)) and "no better than guessing" in page.said[0]
     (home / RECOMMENDED).write_bytes(to_bytes(one, page.said, "", page.file))
@@ -228,9 +227,9 @@ def test_a_network_is_named_only_where_validation_shows_it_above_every_head_that
     y = (np.arange(12) < positive).astype(np.int64)
     found = {"cnn": cnn, "fedavg": fedavg, "moments": moments} | ({"svm": svm} if "svm" in own else {})
     held = {name: np.stack([1 - np.array(p), np.array(p)], axis=1) for name, p in found.items()}
-    at_home = measured(Validated(y, np.arange(12), held), own, ("svm", "moments"), seed=seed)
+    at_home = measure_gains(Validated(y, np.arange(12), held), own, ("svm", "moments"), seed=seed)
     assert at_home.own == ("svm" if "svm" in own else "moments") and "cnn" in at_home.gains and at_home.networks
-    one = recommended("a", at_home, Heard())
+    one = recommend_model("a", at_home, OtherGains())
     if one.method in ("cnn", "fedavg"):
         assert at_home.gains[one.method].value > 0 and one.sure >= SURE
     if one.method != at_home.own:
@@ -243,20 +242,20 @@ def test_three_validation_patients_never_displace_a_head(patients, seed):
     y = np.arange(patients) % 2
     sharp, blunt = np.stack([1 - y, y], axis=1).astype(float), np.stack([y, 1 - y], axis=1).astype(float)
     found = Validated(y.astype(np.int64), np.arange(patients), {"cnn": sharp, "fedavg": sharp, "svm": blunt})
-    one = recommended("a", measured(found, ("cnn", "svm"), ("svm",), seed=seed), Heard())
+    one = recommend_model("a", measure_gains(found, ("cnn", "svm"), ("svm",), seed=seed), OtherGains())
     assert one.method == "svm"
 
 
 def test_where_only_others_have_heads_one_of_them_goes_before_the_own_network():
     y = np.array([0, 1, 1])
     found = Validated(y, np.arange(3), {"local": np.eye(2)[y], "moments": np.eye(2)[1 - y], "dp_head": np.eye(2)[y]})
-    one = recommended("a", measured(found, ("local",), ("moments", "dp_head"), seed=0), Heard())
+    one = recommend_model("a", measure_gains(found, ("local",), ("moments", "dp_head"), seed=0), OtherGains())
     assert (one.method, one.own, one.shared, one.networks) == ("dp_head", "dp_head", True, True)
 
 
 def test_enough_patients_let_a_better_network_through():
     sure = Measured("svm", {"cnn": Gain(0.06, 2e-4 + (FLIP / 200) ** 2)}, 900, 200, False, True)
-    assert recommended("a", sure, Heard()).method == "cnn"
+    assert recommend_model("a", sure, OtherGains()).method == "cnn"
 
 
 def test_heads_are_what_learns_on_features_by_an_equation_or_a_linear_model():

@@ -12,14 +12,14 @@ import pytest
 
 from evaluation import records, report
 from evaluation.attacks import MembershipRow
-from evaluation.choice import decisions
+from evaluation.choice import make_decisions
 from evaluation.drawing import Picture
-from evaluation.floors import with_floor
+from evaluation.floors import add_floor
 from evaluation.harmony import Harmony, SpaceRow
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 from evaluation.leaving import Left
-from evaluation.masks import values
-from evaluation.overlap import measures, summed
+from evaluation.masks import score_masks
+from evaluation.overlap import list_measures, sum_over_patients
 from evaluation.records import Model
 from evaluation.scoring import label_measures, score_rows
 from evaluation.wording import Words
@@ -56,7 +56,7 @@ def labels(strength, site, noise):
     rng = np.random.default_rng(len(site))
     y = np.arange(120) % 2
     p = 1 / (1 + np.exp(-strength * (y - 0.5) + rng.normal(size=120)))
-    made = count(y, np.c_[1 - p, p], np.arange(120) // 2, copies=40, seed=0, site=site)
+    made = count_scores(y, np.c_[1 - p, p], np.arange(120) // 2, copies=40, seed=0, site=site)
     return replace(made, noise=0.005) if noise else made
 
 
@@ -64,7 +64,9 @@ def outlines(miss, site):
     truth, found = np.zeros((2, 9, 12, 12), np.int64)
     truth[:, 2:10, 2:10], found[:, 2 + miss : 10, 2:10] = 1, 1
     found[:3, :6] = 0
-    return summed(values(truth, found, np.arange(9), spacing_mm=(1, 1), classes=2), copies=20, seed=0, site=site)
+    return sum_over_patients(
+        score_masks(truth, found, np.arange(9), spacing_mm=(1, 1), classes=2), copies=20, seed=0, site=site
+    )
 
 
 @cache
@@ -83,8 +85,8 @@ def scored(private, masks, site=None):
     if site is not None:
         found = {method: {(site, site): table[site, site]} for method, table in found.items() if method != "central"}
     floor = {s: outlines(5, s) for s in SITES if site in (None, s)} if masks else None
-    of = measures(("gland",)) if masks else label_measures(found)
-    return score_rows(with_floor(found, floor), reference="local", measures=of)
+    of = list_measures(("gland",)) if masks else label_measures(found)
+    return score_rows(add_floor(found, floor), reference="local", measures=of)
 
 
 def statement(site, private, harmony):
@@ -130,7 +132,7 @@ def shared(private, harmony, masks, near, validated, site=None):
         "title": "T", "run": "r", "date": "today", "simulation": near, "reference": "local",
         "scores": scored(private, masks, site), "words": WORDS, "structures": ("gland",) if masks else (),
         "harmony": harmonized(harmony, site), "models": models(validated, site), "spaces": space,
-        "decisions": decisions(models(validated, site), scored(private, masks, site)),
+        "decisions": make_decisions(models(validated, site), scored(private, masks, site)),
         "optimism": dict.fromkeys(SITES, 0.0125),
     }  # fmt: skip
 
@@ -143,7 +145,7 @@ def run_page(private, harmony, masks, near, validated, **more):
         statements=tuple(statement(s, private, harmony) for s in SITES),
         **shared(private, harmony, masks, near, validated),
     )  # fmt: skip
-    return report.coordinator_page(replace(page, pictures=(PICTURE,), **more))
+    return report.render_coordinator_page(replace(page, pictures=(PICTURE,), **more))
 
 
 def site_page(private, harmony, masks, near, validated, **more):
@@ -153,7 +155,7 @@ def site_page(private, harmony, masks, near, validated, **more):
         left=(Left(site, "train", 3, 1500, content="parameters"),), statement=statement(site, private, harmony),
         **shared(False, harmony, masks, near, validated, site),
     )  # fmt: skip
-    return report.site_page(replace(page, pictures=(PICTURE,), **more))
+    return report.render_site_page(replace(page, pictures=(PICTURE,), **more))
 
 
 @cache
@@ -243,5 +245,5 @@ def test_a_page_without_models_names_none():
         assert "No model was made for" in text and "Chosen by" not in text
     filed = tuple(replace(one, file="") for one in models(True))
     assert "No model can be named" in words(
-        run_page(False, "none", False, True, True, models=filed, decisions=decisions(filed, ()))
+        run_page(False, "none", False, True, True, models=filed, decisions=make_decisions(filed, ()))
     )

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from evaluation.floors import majority, with_floor
-from evaluation.histograms import count
+from evaluation.floors import add_floor, majority_baseline
+from evaluation.histograms import count_scores
 from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY
 from evaluation.rows import MAJORITY
 from evaluation.scoring import score_rows
@@ -18,19 +18,19 @@ from evaluation.scoring import score_rows
 def counted(labels, seed=0, classes=2, copies=5):
     g = np.random.default_rng(seed)
     p = g.random((len(labels), classes))
-    return count(labels, p / p.sum(axis=1, keepdims=True), np.arange(len(labels)), copies=copies, seed=seed)
+    return count_scores(labels, p / p.sum(axis=1, keepdims=True), np.arange(len(labels)), copies=copies, seed=seed)
 
 
 @given(st.lists(st.integers(0, 1), min_size=3, max_size=30).filter(lambda y: 0 < sum(y) < len(y)))
 def test_it_scores_what_always_guessing_the_majority_scores(labels):
-    floor = majority(counted(labels))
+    floor = majority_baseline(counted(labels))
     assert ACCURACY.of(floor)[0] == pytest.approx(max(np.mean(labels), 1 - np.mean(labels)))
     assert AUC.of(floor)[0] == BALANCED_ACCURACY.of(floor)[0] == 0.5
 
 
 def test_copies_are_those_of_the_patients_that_were_drawn():
     labels = [0, 0, 0, 1, 1]
-    given_, floor = counted(labels), majority(counted(labels))
+    given_, floor = counted(labels), majority_baseline(counted(labels))
     assert np.array_equal(floor.confusion.sum(axis=-1), given_.confusion.sum(axis=-1))
     assert np.array_equal(floor.scores.sum(axis=-1), given_.scores.sum(axis=-1))
     truth = given_.confusion.sum(axis=-1)
@@ -39,9 +39,7 @@ def test_copies_are_those_of_the_patients_that_were_drawn():
 
 def test_overall_it_is_worth_what_telling_the_hospitals_apart_is_worth():
     ill, well = [1] * 9 + [0], [0] * 8 + [1] * 2
-    tables = with_floor(
-        {"m": {("a", "a"): counted(ill, 1), ("b", "b"): counted(well, 2), ("a", "b"): counted(well, 3)}}
-    )
+    tables = add_floor({"m": {("a", "a"): counted(ill, 1), ("b", "b"): counted(well, 2), ("a", "b"): counted(well, 3)}})
     rows = {(r.method, r.protocol, r.measure, r.sites): r.value for r in score_rows(tables)}
     told = np.array([0.9] * 10 + [0.2] * 10)
     assert rows[MAJORITY, "overall", "AUC", ("a", "b")] == pytest.approx(roc_auc_score(ill + well, told))
@@ -52,5 +50,5 @@ def test_overall_it_is_worth_what_telling_the_hospitals_apart_is_worth():
 
 def test_more_classes_than_two():
     labels = [0, 1, 2, 2, 2]
-    floor = majority(counted(labels, classes=3))
+    floor = majority_baseline(counted(labels, classes=3))
     assert ACCURACY.of(floor)[0] == pytest.approx(3 / 5) and AUC.of(floor)[0] == 0.5

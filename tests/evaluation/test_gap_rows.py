@@ -15,9 +15,9 @@ from sklearn.metrics import roc_auc_score
 
 from evaluation import records, report
 from evaluation.gap_rows import Compared, gap_rows
-from evaluation.harmonized import REMEDY, harmonized, told, whole
+from evaluation.harmonized import REMEDY, describe_harmonization, format_share, select_overall_rows
 from evaluation.harmony import Harmony, SpaceRow
-from evaluation.histograms import count, draws
+from evaluation.histograms import count_scores, draw_patient_weights
 from evaluation.metrics import AUC
 from evaluation.oracle_gap import NONE, OPEN, UNSURE, share_in_copies
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN
@@ -42,7 +42,7 @@ def tables(sites=("a", "bb"), copies=COPIES):
     for site in sites:
         y, who, scores = patients(site)
         for name, p in scores.items():
-            found[name][site, site] = count(y, np.c_[1 - p, p], who, copies=copies, seed=SEED, site=site)
+            found[name][site, site] = count_scores(y, np.c_[1 - p, p], who, copies=copies, seed=SEED, site=site)
     return found
 
 
@@ -55,7 +55,7 @@ def slow(line: str, sites: list[str], pool: bool) -> tuple[float, list[float]]:
             y, who, scores = patients(site)
             times = np.ones(who.max() + 1, int)
             if copy is not None:
-                times = draws(np.arange(who.max() + 1), COPIES, SEED, site)[copy]
+                times = draw_patient_weights(np.arange(who.max() + 1), COPIES, SEED, site)[copy]
             rows = [row for row in range(len(y)) for _ in range(times[who[row]])]
             each.append((y[rows], scores[name][rows]))
         if pool:
@@ -141,12 +141,12 @@ def test_every_share_inside_leaves_a_rest_that_may_be_0_and_no_share_outside_doe
 def run_page(found, **more):
     empty = dict.fromkeys(("sites", "gains", "methods", "left", "missing", "stages", "commands"), ())
     page = records.RunPage("t", "r", "d", "w", True, "raw", scores=score_rows(found), settings="{}", **empty)
-    return words(report.coordinator_page(replace(page, **more)))
+    return words(report.render_coordinator_page(replace(page, **more)))
 
 
 def site_page(found, **more):
     page = records.SitePage("t", "a", "r", "d", True, "raw", (), score_rows(found), (), ())
-    return words(report.site_page(replace(page, **more)))
+    return words(report.render_site_page(replace(page, **more)))
 
 
 def words(text: str) -> str:
@@ -169,8 +169,10 @@ def test_pages_tell_shares_refusals_and_what_to_do():
     shares = gap_rows(tables(), LINES, AUC)
     spaces = {"raw": "raw", "half": "nobody", "worse": "cycle"}
     text = run_page(tables(), shares=shares, harmony=HARMONY, spaces=spaces)
-    (half,) = (row for row in whole(shares) if row.method == "half")
-    assert half.protocol == PRIVATE_MEAN and f"half {told(half)}" in text and "What harmonization is worth" in text
+    (half,) = (row for row in select_overall_rows(shares) if row.method == "half")
+    assert (
+        half.protocol == PRIVATE_MEAN and f"half {format_share(half)}" in text and "What harmonization is worth" in text
+    )
     assert "The translation cycle is refused at bb (lesion contrast, class drift): worse learns there from" in text
     assert REMEDY in text and "Not known" not in text
     none = gap_rows(tables(), (Compared("half", "worse", ("oracle",)),), AUC)
@@ -180,11 +182,11 @@ def test_pages_tell_shares_refusals_and_what_to_do():
     )
     own = gap_rows({name: {("a", "a"): t["a", "a"]} for name, t in tables().items()}, LINES, AUC)
     text = site_page({"local": tables()["raw"]}, shares=own, harmony=HARMONY)
-    assert "What harmonization is worth" in text and told(own[0]) in text
+    assert "What harmonization is worth" in text and format_share(own[0]) in text
 
 
 def test_nothing_is_said_without_harmonization():
-    assert harmonized(None, gap_rows(tables(), LINES, AUC), {}) == ()
+    assert describe_harmonization(None, gap_rows(tables(), LINES, AUC), {}) == ()
     assert "oracle gap" not in run_page(tables())
 
 
@@ -194,7 +196,7 @@ def test_gains_outside_are_over_the_line_that_nothing_was_done_to():
     gains = {row.method: row.gain for row in rows if row.protocol == OUTSIDE_MEAN}
     means = {row.method: row.mean for row in gain_rows(tables(), reference="raw", measures=(AUC,))}
     assert gains == pytest.approx({"raw": 0.0, **means})
-    (said,) = harmonized(Harmony("a", "public", "", ""), (), {}, rows, "raw")
+    (said,) = describe_harmonization(Harmony("a", "public", "", ""), (), {}, rows, "raw")
     assert said.startswith("Hospitals outside gain over raw, in AUC: half +0.") and "raw +" not in said
     text = run_page(tables(), outside=rows, untreated="raw")
     assert "Gain: over raw, a model as it was trained on images as they were read" in text

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation import figures, heat
-from evaluation.panels import LINES, WIDTH, line, parts, tall, wide
+from evaluation.panels import LINES, WIDTH, line_style, panels_size, row_panels_size, split_names
 from evaluation.rows import ScoreRow
 
 names = st.lists(st.text(alphabet="abcdefgh_", min_size=1, max_size=12), unique=True, max_size=60)
@@ -28,7 +28,7 @@ def told(picture):
 
 def test_a_value_stands_in_the_row_of_who_takes_and_the_column_of_whom():
     values = np.array([[0.1, 0.25], [0.625, 0.5]])
-    picture = heat.between_sites(["a", "b"], values, "alpha", "pgfed")
+    picture = heat.draw_site_matrix(["a", "b"], values, "alpha", "pgfed")
     drawn = [text for text in cells(picture) if re.fullmatch(r"0\.\d{3}", text)]
     assert drawn[:4] == ["0.100", "0.250", "0.625", "0.500"]
     assert told(picture) == (
@@ -40,7 +40,7 @@ def test_a_value_stands_in_the_row_of_who_takes_and_the_column_of_whom():
 
 def test_rounds_are_columns_and_a_round_without_a_note_is_a_dash():
     values = np.array([[0.5, 0.4, 0.3], [math.nan, -0.1, -0.2]])
-    picture = heat.over_rounds(["a", "b"], [1, 2, 5], values, "p", "apple")
+    picture = heat.draw_round_matrix(["a", "b"], [1, 2, 5], values, "p", "apple")
     drawn = [text for text in cells(picture) if re.fullmatch(r"–|-?0\.\d{3}", text)]
     assert drawn[:6] == ["0.500", "0.400", "0.300", "–", "-0.100", "-0.200"]
     assert "Round 1: a 0.500, b –. Round 5: a 0.300, b -0.200." in told(picture)
@@ -50,11 +50,11 @@ def test_rounds_are_columns_and_a_round_without_a_note_is_a_dash():
 def test_numbers_that_do_not_fit_are_told_and_not_drawn():
     sites = [f"s{i}" for i in range(40)]
     values = np.arange(1600.0).reshape(40, 40)
-    picture = heat.between_sites(sites, values, "alpha", "pgfed")
+    picture = heat.draw_site_matrix(sites, values, "alpha", "pgfed")
     assert "s39 from s39 1599.000" in told(picture)
     assert not [text for text in cells(picture) if re.fullmatch(r"\d+\.\d{3}", text)]
     assert set(sites) <= set(cells(picture))
-    wide_one = heat.over_rounds(["a"], range(1, 301), np.ones((1, 300)), "p", "apple")
+    wide_one = heat.draw_round_matrix(["a"], range(1, 301), np.ones((1, 300)), "p", "apple")
     assert len([text for text in cells(wide_one) if text.isdigit()]) <= heat.TICKS
 
 
@@ -63,33 +63,33 @@ def test_numbers_that_do_not_fit_are_told_and_not_drawn():
     [([[0.0, 0.4]], (0, 0.4)), ([[-0.2, 0.4]], (-0.4, 0.4)), ([[-3.0, 1.0]], (-3, 3)), ([[0.0, 0.0]], (0, 1))],
 )
 def test_colours_begin_at_zero_or_lie_around_it(values, limits):
-    assert heat._range(np.array(values)) == limits
+    assert heat._colour_limits(np.array(values)) == limits
 
 
 @given(names, st.integers(0, 59))
 def test_parts_hold_every_name_once_and_the_reference_always(methods, place):
     reference = methods[place % len(methods)] if methods else "none"
-    groups = [group for _, group in parts(methods, reference)]
+    groups = [group for _, group in split_names(methods, reference)]
     assert all(0 < len(group) <= LINES for group in groups)
     assert [name for group in groups for name in group if name != reference] == [n for n in methods if n != reference]
     assert all(reference in group for group in groups)
     assert not groups or max(map(len, groups)) - min(map(len, groups)) <= 1
-    assert [title for title, _ in parts(methods, reference)] == (
+    assert [title for title, _ in split_names(methods, reference)] == (
         [""] * len(groups) if len(groups) < 2 else [f", part {i + 1} of {len(groups)}" for i in range(len(groups))]
     )
 
 
 @given(names)
 def test_no_two_names_of_a_part_look_alike(methods):
-    for _, group in parts(methods, methods[0] if methods else None):
-        looks = [(line(methods.index(n))["color"], str(line(methods.index(n))["linestyle"])) for n in group]
+    for _, group in split_names(methods, methods[0] if methods else None):
+        looks = [(line_style(methods.index(n))["color"], str(line_style(methods.index(n))["linestyle"])) for n in group]
         assert len(set(looks)) == len(looks)
 
 
 @given(st.integers(1, 64), names.filter(bool))
 def test_pictures_are_never_wider_than_the_page(groups, methods):
     sites = [f"site{i}" for i in range(groups)]
-    assert tall(sites, methods)[0] <= WIDTH and wide(groups, methods)[0] <= WIDTH
+    assert row_panels_size(sites, methods)[0] <= WIDTH and panels_size(groups, methods)[0] <= WIDTH
 
 
 def row(method, site, value):
@@ -113,7 +113,7 @@ def row(method, site, value):
 def test_with_forty_methods_every_one_is_named_beside_its_row_and_nowhere_else():
     methods = [f"method_{i:02d}" for i in range(40)]
     scores = [row(m, s, 0.5 + i / 100) for i, m in enumerate(methods) for s in ("a", "b", "c")]
-    for picture in (figures.dots(scores, "AUC"), figures.gain_bars(scores, "AUC", "method_00")):
+    for picture in (figures.draw_score_dots(scores, "AUC"), figures.draw_gain_bars(scores, "AUC", "method_00")):
         drawn = [text for text in cells(picture) if text.startswith("method_")]
         assert drawn == sorted(set(drawn)) and len(drawn) >= 39
         assert [text for text in cells(picture) if text in ("a", "b", "c")] == ["a", "b", "c"]
@@ -125,8 +125,8 @@ def test_notes_have_a_panel_each_and_the_colour_of_their_method():
         ("cusfl", "L_sim"): figures.Curve((2,), (0.125,)),
         ("apfl", "alpha"): figures.Curve((1, 2), (0.5, 0.75)),
     }
-    picture = figures.note_curves(curves, order=["local", "apfl", "cusfl"])
+    picture = figures.draw_note_curves(curves, order=["local", "apfl", "cusfl"])
     assert [text for text in cells(picture) if text in ("lambda_2", "L_sim", "alpha")] == ["lambda_2", "L_sim", "alpha"]
     assert "cusfl, lambda_2: 0.500 after round 1, 0.250 after 2" in told(picture)
-    assert line(1)["color"] in picture.html and line(2)["color"] in picture.html
-    assert line(0)["color"] not in picture.html
+    assert line_style(1)["color"] in picture.html and line_style(2)["color"] in picture.html
+    assert line_style(0)["color"] not in picture.html

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from evaluation.histograms import add, count, from_tensors, to_tensors
-from evaluation.support import support
+from evaluation.histograms import count_scores, from_tensors, pool_counts, to_tensors
+from evaluation.support import compute_support
 
 
 @st.composite
@@ -31,7 +31,7 @@ def same(a, b):
 @given(samples())
 def test_the_sample_is_what_counting_by_hand_gives(sample):
     labels, p, patients = sample
-    counts = count(labels, p, patients, copies=0, seed=0, bins=64)
+    counts = count_scores(labels, p, patients, copies=0, seed=0, bins=64)
     classes = p.shape[1]
     shown = [1] if classes == 2 else range(classes)
     scores = np.zeros((len(shown), 2, 64), int)
@@ -50,14 +50,14 @@ def test_the_sample_is_what_counting_by_hand_gives(sample):
 def test_every_copy_is_a_resample_of_whole_patients(sample, seed):
     """Some non-negative integer weights of patients, P in all, explain scores and confusion of each copy."""
     labels, p, patients = sample
-    copies = count(labels, p, patients, copies=4, seed=seed, bins=32)
+    copies = count_scores(labels, p, patients, copies=4, seed=seed, bins=32)
     names = np.unique(patients)
-    weights = count(
+    weights = count_scores(
         np.zeros(len(names), int), np.tile([0.9, 0.1], (len(names), 1)), names, copies=4, seed=seed
     ).confusion
     assert (weights.sum(axis=(1, 2)) == len(names)).all()
     single = [
-        count(labels[patients == n], p[patients == n], patients[patients == n], copies=0, seed=0, bins=32)
+        count_scores(labels[patients == n], p[patients == n], patients[patients == n], copies=0, seed=0, bins=32)
         for n in names
     ]
     parts = np.stack([s.scores[0].ravel() for s in single])
@@ -85,11 +85,11 @@ def test_copies_of_two_models_draw_the_same_patients():
     patients = np.repeat(np.arange(12), 3)
     labels = rng.integers(0, 2, 36)
     one, two = (rng.random(36) for _ in range(2))
-    a, b = (count(labels, np.c_[1 - q, q], patients, copies=50, seed=7) for q in (one, two))
+    a, b = (count_scores(labels, np.c_[1 - q, q], patients, copies=50, seed=7) for q in (one, two))
     assert np.array_equal(a.scores.sum(axis=-1), b.scores.sum(axis=-1))
     assert not np.array_equal(a.scores, b.scores)
     order = rng.permutation(36)
-    assert same(a, count(labels[order], np.c_[1 - one, one][order], patients[order], copies=50, seed=7))
+    assert same(a, count_scores(labels[order], np.c_[1 - one, one][order], patients[order], copies=50, seed=7))
 
 
 def test_another_seed_or_another_hospital_draws_other_patients():
@@ -97,7 +97,8 @@ def test_another_seed_or_another_hospital_draws_other_patients():
     labels = patients % 2
     p = np.linspace([0.99, 0.01], [0.01, 0.99], 20)
     first, seed, site = (
-        count(labels, p, patients, copies=20, seed=s, site=name).scores for s, name in ((1, "a"), (2, "a"), (1, "b"))
+        count_scores(labels, p, patients, copies=20, seed=s, site=name).scores
+        for s, name in ((1, "a"), (2, "a"), (1, "b"))
     )
     assert not np.array_equal(first, seed)
     assert not np.array_equal(first, site)
@@ -105,7 +106,7 @@ def test_another_seed_or_another_hospital_draws_other_patients():
 
 def test_half_is_an_edge_and_one_is_in_the_last_bin():
     p = np.array([0.0, 0.5 - 2**-20, 0.5, 1.0])
-    counts = count([0, 0, 1, 1], np.c_[1 - p, p], [0, 1, 2, 3], copies=0, seed=0)
+    counts = count_scores([0, 0, 1, 1], np.c_[1 - p, p], [0, 1, 2, 3], copies=0, seed=0)
     assert np.flatnonzero(counts.scores[0, 0, 0]).tolist() == [0, 511]
     assert np.flatnonzero(counts.scores[0, 0, 1]).tolist() == [512, 1023]
     assert counts.confusion[0].tolist() == [[2, 0], [0, 2]]
@@ -113,33 +114,33 @@ def test_half_is_an_edge_and_one_is_in_the_last_bin():
 
 @given(samples((2,)))
 def test_the_confusion_follows_from_the_histogram(sample):
-    counts = count(*sample, copies=3, seed=1)
+    counts = count_scores(*sample, copies=3, seed=1)
     halves = counts.scores[:, 0].reshape(4, 2, 2, 512).sum(axis=-1)
     assert np.array_equal(counts.confusion, halves)
 
 
 @given(st.lists(samples((3,)), min_size=1, max_size=4), st.randoms())
 def test_pooling_one_is_itself_and_order_does_not_matter(sites, shuffle):
-    each = [count(*s, copies=3, seed=i, bins=16) for i, s in enumerate(sites)]
-    assert same(add(each[:1]), each[0])
-    pooled = add(each)
+    each = [count_scores(*s, copies=3, seed=i, bins=16) for i, s in enumerate(sites)]
+    assert same(pool_counts(each[:1]), each[0])
+    pooled = pool_counts(each)
     shuffle.shuffle(each)
-    assert same(pooled, add(each))
+    assert same(pooled, pool_counts(each))
     assert pooled.confusion[0].sum() == sum(len(labels) for labels, _, _ in sites)
 
 
 def test_pooling_what_does_not_fit_is_refused():
-    a = count([0, 1], [[0.9, 0.1], [0.2, 0.8]], [0, 1], copies=2, seed=0)
-    b = count([0, 1], [[0.9, 0.1], [0.2, 0.8]], [0, 1], copies=3, seed=0)
+    a = count_scores([0, 1], [[0.9, 0.1], [0.2, 0.8]], [0, 1], copies=2, seed=0)
+    b = count_scores([0, 1], [[0.9, 0.1], [0.2, 0.8]], [0, 1], copies=3, seed=0)
     with pytest.raises(ValueError, match="agree in copies"):
-        add([a, b])
+        pool_counts([a, b])
     with pytest.raises(ValueError, match="none"):
-        add([])
+        pool_counts([])
 
 
 @given(samples())
 def test_packed_and_unpacked_is_the_same(sample):
-    counts = count(*sample, copies=3, seed=0)
+    counts = count_scores(*sample, copies=3, seed=0)
     tensors = to_tensors(counts)
     assert {t.dtype for t in tensors.values()} == {torch.int32}
     assert same(counts, from_tensors(tensors))
@@ -147,7 +148,7 @@ def test_packed_and_unpacked_is_the_same(sample):
 
 def test_only_bins_that_hold_an_image_are_sent():
     p = np.full((50, 1), 0.25)
-    counts = count(np.arange(50) % 2, np.c_[1 - p, p], np.arange(50), copies=100, seed=0)
+    counts = count_scores(np.arange(50) % 2, np.c_[1 - p, p], np.arange(50), copies=100, seed=0)
     assert sum(t.numel() * 4 for t in to_tensors(counts).values()) < 3000
 
 
@@ -166,7 +167,7 @@ def test_only_bins_that_hold_an_image_are_sent():
     ],
 )
 def test_what_is_no_counts_is_refused(change, said):
-    tensors = to_tensors(count([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 2], copies=2, seed=0))
+    tensors = to_tensors(count_scores([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [0, 1, 2], copies=2, seed=0))
     change(tensors)
     with pytest.raises(ValueError, match=said):
         from_tensors(tensors)
@@ -174,16 +175,16 @@ def test_what_is_no_counts_is_refused(change, said):
 
 def test_all_faults_are_named_at_once():
     with pytest.raises(ValueError, match=r"copies is -1.*patients have shape.*labels|labels.*patients") as caught:
-        count([0, 5], [[3.0, -2.0], [0.5, 0.5]], [0.5, 1.0], copies=-1, seed=0)
+        count_scores([0, 5], [[3.0, -2.0], [0.5, 0.5]], [0.5, 1.0], copies=-1, seed=0)
     assert "labels hold [5]" in str(caught.value)
     assert "1 of 2 rows" in str(caught.value)
     with pytest.raises(ValueError, match="n >= 1"):
-        count([], np.zeros((0, 2)), [], copies=1, seed=0)
+        count_scores([], np.zeros((0, 2)), [], copies=1, seed=0)
 
 
 def test_support_counts_images_and_patients():
     p = np.tile([0.4, 0.6], (6, 1))
-    held = support(count([0, 0, 0, 0, 1, 1], p, [0, 0, 1, 2, 2, 3], copies=0, seed=0))
+    held = compute_support(count_scores([0, 0, 0, 0, 1, 1], p, [0, 0, 1, 2, 2, 3], copies=0, seed=0))
     assert (held.patients, held.images, held.positives, held.negatives, held.positive_patients) == (4, 6, 2, 4, 2)
     assert held.assessable(images=2, patients=2)
     assert not held.assessable(images=3, patients=2)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from evaluation import metrics
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 from evaluation.intervals import percentile_interval, t_interval
 
 
@@ -64,7 +64,7 @@ def coverage(by_patient):
         z = label * 1.0 + np.repeat(rng.normal(0, 0.8, 60), 4) + rng.normal(0, 0.6, 240)
         p = stats.norm.cdf(z - 0.5)
         unit = np.repeat(np.arange(60), 4) if by_patient else np.arange(240)
-        counts = count(label, np.c_[1 - p, p], unit, copies=150, seed=seed)
+        counts = count_scores(label, np.c_[1 - p, p], unit, copies=150, seed=seed)
         estimate = percentile_interval(metrics.AUC.of(counts))
         hits += estimate.low <= truth <= estimate.high
     return hits / 150

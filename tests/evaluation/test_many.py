@@ -9,19 +9,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from asking import trained_method
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation import histograms, records, report, scoring
-from evaluation.figures import Curve, learning_curves
+from evaluation.figures import Curve, draw_learning_curves
 from evaluation.leaving import Left
-from evaluation.many import SHOWN, beyond_figures, in_figures, ranked
+from evaluation.many import SHOWN, describe_figure_choice, rank_hospitals, select_figure_sites
 from evaluation.notices import run_notices
 from evaluation.protocols import Evidence
 from evaluation.rows import FLOORS, PRIVATE, PRIVATE_MEAN, ScoreRow, to_json
 from evaluation.wording import READABLE
-from pipelines.coordinator.report.figures import pictures
-from pipelines.coordinator.summary import _missing, _table
+from pipelines.coordinator.report.figures import draw_figures
+from pipelines.coordinator.summary import _build_table, _describe_missing
 
 
 def row(site: str, value: float, *, sure: bool = True, method: str = "a") -> ScoreRow:
@@ -32,17 +33,17 @@ def row(site: str, value: float, *, sure: bool = True, method: str = "a") -> Sco
 @given(st.lists(st.tuples(st.one_of(st.floats(0, 1), st.just(math.nan)), st.booleans()), max_size=60))
 def test_figures_show_ends_and_steps_between_whatever_the_order(scores: list[tuple[float, bool]]) -> None:
     rows = [row(f"h{number:02d}", value, sure=sure) for number, (value, sure) in enumerate(scores)]
-    order, some = ranked(rows), in_figures(rows)
+    order, some = rank_hospitals(rows), select_figure_sites(rows)
     assert sorted(order) == sorted(f"h{number:02d}" for number in range(len(scores)))
-    assert ranked(rows[::-1]) == order
+    assert rank_hospitals(rows[::-1]) == order
     if len(order) <= READABLE:
-        assert some == order and not beyond_figures(rows)
+        assert some == order and not describe_figure_choice(rows)
         return
     valued = [site for site in order if math.isfinite(next(one.value for one in rows if one.sites == (site,)))]
     kept = valued or list(order)
     assert some == tuple(site for site in kept if site in some) and len(some) == min(SHOWN, len(kept))
     assert {kept[0], kept[-1]} <= {*some}
-    assert f"{len(some)} of {len(order)} hospitals with scores" in beyond_figures(rows)
+    assert f"{len(some)} of {len(order)} hospitals with scores" in describe_figure_choice(rows)
     steps = np.diff([kept.index(site) for site in some])
     assert not len(steps) or steps.max() - steps.min() <= 1
 
@@ -51,7 +52,7 @@ def test_a_mean_over_hospitals_is_no_score_of_the_first_of_them() -> None:
     names = tuple(f"h{number:02d}" for number in range(READABLE + 2))
     own = [row(name, math.nan if name == names[0] else 0.5 + number / 40) for number, name in enumerate(names)]
     mean = replace(own[1], protocol=PRIVATE_MEAN, sites=names)
-    assert in_figures([*own, mean]) == in_figures(own) and names[0] not in in_figures(own)
+    assert select_figure_sites([*own, mean]) == select_figure_sites(own) and names[0] not in select_figure_sites(own)
 
 
 def test_baselines_have_no_part_in_the_order() -> None:
@@ -60,11 +61,11 @@ def test_baselines_have_no_part_in_the_order() -> None:
     methods = [row(name, 0.5 + number / 40) for number, name in enumerate(names)]
     for floor in FLOORS:
         guesses = [row(name, 0.99 - number / 15, method=floor) for number, name in enumerate(names)]
-        assert ranked([*guesses, *methods]) == ranked(methods) == tuple(names)
-        assert in_figures([*guesses, *methods]) == in_figures(methods)
+        assert rank_hospitals([*guesses, *methods]) == rank_hospitals(methods) == tuple(names)
+        assert select_figure_sites([*guesses, *methods]) == select_figure_sites(methods)
         alone = [replace(one, value=math.nan) if one.sites == ("h03",) else one for one in methods]
-        assert ranked([*guesses, *alone])[0] == "h03" and "h03" not in in_figures([*guesses, *alone])
-        assert {*ranked(guesses)} == {*names}, "of a hospital with baselines alone nobody knows more"
+        assert rank_hospitals([*guesses, *alone])[0] == "h03" and "h03" not in select_figure_sites([*guesses, *alone])
+        assert {*rank_hospitals(guesses)} == {*names}, "of a hospital with baselines alone nobody knows more"
 
 
 def counts_of(page: str, site: str) -> set[str]:
@@ -80,13 +81,13 @@ def test_test_patients_are_told_whichever_methods_were_scored_there(count: int) 
     whole = page(count)[0]
     first = whole.scores[0].method
     here = [one for one in whole.scores if one.protocol != PRIVATE or one.sites[0] != "h001" or one.method != first]
-    said = report.coordinator_page(replace(whole, scores=tuple(here)))
+    said = report.render_coordinator_page(replace(whole, scores=tuple(here)))
     assert counts_of(said, "h001") == counts_of(said, "h000") == {"40 patients 20 +, 20 −"}
     other = [
         replace(one, patients=38, positives=18) if one.method == first and one.sites[0] == "h002" else one
         for one in whole.scores
     ]
-    said = report.coordinator_page(replace(whole, scores=tuple(other)))
+    said = report.render_coordinator_page(replace(whole, scores=tuple(other)))
     assert counts_of(said, "h002") == {"38 – 40 patients 18 – 20 +, 20 −"}
 
 
@@ -95,7 +96,7 @@ def evidence(seed: int) -> Evidence:
     labels = np.arange(40) % 2
     score = 1 / (1 + np.exp(-random.normal(size=40) - labels))
     p = np.stack([1 - score, score], 1)
-    return histograms.count(labels, p, np.arange(40), copies=20, seed=0, site=str(seed))
+    return histograms.count_scores(labels, p, np.arange(40), copies=20, seed=0, site=str(seed))
 
 
 def words(text: str) -> str:
@@ -123,7 +124,7 @@ def test_what_left_has_a_row_for_each_of_many_hospitals_and_a_sum_for_each_reque
         for n, site in enumerate(NAMES)
         for request in ("survey", "train")
     )
-    text = report.coordinator_page(replace(page(len(NAMES))[0], left=left))
+    text = report.render_coordinator_page(replace(page(len(NAMES))[0], left=left))
     table = text[text.index('id="left"') :].partition("</section>")[0]
     heads = [words(head) for head in re.findall(r"<thead>(.*?)</thead>", table, flags=re.S)]
     assert heads[:2] == ["request what it held bytes messages privacy loss ε", "hospital survey train"]
@@ -134,7 +135,7 @@ def test_what_left_has_a_row_for_each_of_many_hospitals_and_a_sum_for_each_reque
 def test_a_figure_without_any_value_is_not_drawn() -> None:
     found, _ = page(3)
     lone = [replace(row, gain=math.nan, gain_low=math.nan, gain_high=math.nan) for row in found.scores]
-    drawn = [one.title for one in pictures({}, lone, [], "local")]
+    drawn = [one.title for one in draw_figures({}, lone, [], "local")]
     assert drawn and not any(title.startswith("Gain") for title in drawn)
     assert any(one.title.startswith("Gain") for one in found.pictures)
 
@@ -142,20 +143,20 @@ def test_a_figure_without_any_value_is_not_drawn() -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_scale_that_leaves_a_large_value_out_has_room_where_all_others_are_equal() -> None:
     lines = {name: Curve((1,), (value,)) for name, value in (("a", 0.5), ("b", 0.5), ("c", 90.0))}
-    assert "c at north 90" in learning_curves({"north": lines}).caption
+    assert "c at north 90" in draw_learning_curves({"north": lines}).caption
 
 
 def test_the_terminal_shows_methods_by_name_and_of_many_hospitals_some() -> None:
     rows = json.loads(to_json(page(len(NAMES))[0].scores))
-    shown = in_figures(page(len(NAMES))[0].scores)
-    table = _table(rows, "AUC", shown)
+    shown = select_figure_sites(page(len(NAMES))[0].scores)
+    table = _build_table(rows, "AUC", shown)
     assert [column.header for column in table.columns] == ["hospital", "fedavg", "local"]
     assert [*table.columns[0].cells] == [*shown, PRIVATE_MEAN, "overall"] and table.title is not None
     assert f"{SHOWN} of {len(NAMES)} hospitals" in str(table.title)
     few = json.loads(to_json(page(3)[0].scores))
-    assert [column.header for column in _table(few, "AUC", ()).columns][:2] == ["method", "h000"]
+    assert [column.header for column in _build_table(few, "AUC", ()).columns][:2] == ["method", "h000"]
     lost = [{"site": site, "request": "train", "code": "busy", "times": 1} for site in NAMES]
-    assert [*_missing(lost)] == [f"! {', '.join(NAMES[:9])} and 5 others did not answer train: busy"]
+    assert [*_describe_missing(lost)] == [f"! {', '.join(NAMES[:9])} and 5 others did not answer train: busy"]
 
 
 def page(count: int) -> tuple[records.RunPage, str]:
@@ -164,15 +165,15 @@ def page(count: int) -> tuple[records.RunPage, str]:
     rows = scoring.score_rows(tables, reference="local")
     losses = {site: {"1": 0.7, "2": 0.6} for site in sites}
     between = {"r": {"sites": sites, "values": np.eye(count).tolist()}}
-    trained = [{"label": m, "name": m, "losses": losses, "between": between} for m in tables]
-    drawn = pictures(tables, rows, trained, "local")
+    trained = [trained_method(label=m, name=m, losses=losses, between=between) for m in tables]
+    drawn = draw_figures(tables, rows, trained, "local")
     found = records.RunPage(
         title="Many", run="many", date="2026-11-23", what="", simulation=True, reference="local",
         sites=tuple(records.SiteCounts(site, (), {}) for site in sites), scores=rows,
         gains=scoring.gain_rows(tables, reference="local"), methods=(), left=(), missing=(), stages=(),
         settings="", commands=(), pictures=tuple(drawn), models=tuple(records.Model(s, "fedavg", 0.5) for s in sites),
     )  # fmt: skip
-    return found, report.coordinator_page(found)
+    return found, report.render_coordinator_page(found)
 
 
 def test_a_page_of_many_hospitals_draws_as_much_as_one_of_few_and_its_tables_have_all() -> None:
@@ -185,7 +186,7 @@ def test_a_page_of_many_hospitals_draws_as_much_as_one_of_few_and_its_tables_hav
     cells = [re.findall(r'<th scope="row">(h\d{3})', of) for of in (of_few, of_many)]
     assert {*cells[0]} == {f"h{n:03d}" for n in range(9)} and {*cells[1]} == {f"h{n:03d}" for n in range(60)}
     table = of_many[of_many.index('id="scores"') : of_many.index('id="figures"')]
-    assert re.findall(r'<th scope="row">(h\d{3})', table)[:60] == [*ranked(many.scores)]
+    assert re.findall(r'<th scope="row">(h\d{3})', table)[:60] == [*rank_hospitals(many.scores)]
     assert len(of_many) < 12 * len(of_few)
     mean = next(one for one in many.scores if one.protocol == PRIVATE_MEAN)
     assert f"{mean.value:.3f}" in of_many

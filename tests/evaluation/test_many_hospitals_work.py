@@ -8,9 +8,9 @@ from typing import Any, overload
 
 import pytest
 
-from evaluation.choice import choices, decisions, own_scores
-from evaluation.leaving import Left, departures, totals
-from evaluation.notices import _scores
+from evaluation.choice import describe_decisions, make_decisions, own_scores
+from evaluation.leaving import Left, compute_totals, describe_departures
+from evaluation.notices import _score_notices
 from evaluation.recommendation import Recommendation
 from evaluation.records import Model
 from evaluation.rows import PRIVATE, ScoreRow
@@ -62,20 +62,20 @@ def left(hospitals: int) -> Looked:
 def chosen(hospitals: int) -> list[Looked]:
     held, scored = models(hospitals), rows(hospitals)
     heard = [Recommendation(f"h{n}", "fedavg", "local", "fedavg", 0.1, 0.0, 0.2, 0.9) for n in range(hospitals)]
-    said = choices(decisions(held, scored, heard), held, scored, "local", WORDS)
+    said = describe_decisions(make_decisions(held, scored, heard), held, scored, "local", WORDS)
     assert len(said) == hospitals and own_scores(scored).measure == "AUC"
     return [held, scored]
 
 
 def noticed(hospitals: int) -> list[Looked]:
     scored = rows(hospitals)
-    assert len([*_scores(scored, "local", WORDS, ())]) == hospitals
+    assert len([*_score_notices(scored, "local", WORDS, ())]) == hospitals
     return [scored]
 
 
 def gone(hospitals: int) -> list[Looked]:
     entries = left(hospitals)
-    assert len(totals(entries, ())) == hospitals and len(departures(entries, (), WORDS)) == 1
+    assert len(compute_totals(entries, ())) == hospitals and len(describe_departures(entries, (), WORDS)) == 1
     return [entries]
 
 

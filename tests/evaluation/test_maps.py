@@ -8,7 +8,7 @@ import torch
 
 from evaluation.maps import point_map, shared_map
 from harmonize.complexity import Score
-from pipelines.coordinator.report.harmonization import POINTS, points_beside
+from pipelines.coordinator.report.harmonization import POINTS, draw_points
 
 
 def points(number, seed=0):
@@ -37,12 +37,12 @@ def test_points_of_another_shape_are_refused(wrong):
 @pytest.mark.parametrize("positive", [0, 3, 8])
 def test_a_map_of_shared_images_has_at_most_so_many_of_each_kind_and_leaves_out_what_is_not_there(positive):
     images = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-    (picture,) = points_beside(images, torch.arange(8) < positive, torch.rand(6, 1, 8, 8), Score())
+    (picture,) = draw_points(images, torch.arange(8) < positive, torch.rand(6, 1, 8, 8), Score())
     assert ("shared, positive" in picture.html) == (positive > 0)
     assert ("shared, negative" in picture.html) == (positive < 8)
     assert "6 public" in picture.html and POINTS >= 100
 
 
 def test_equal_images_lie_in_one_place():
-    (picture,) = points_beside(torch.zeros(5, 1, 8, 8), torch.arange(5) < 2, torch.zeros(5, 1, 8, 8), Score())
+    (picture,) = draw_points(torch.zeros(5, 1, 8, 8), torch.arange(5) < 2, torch.zeros(5, 1, 8, 8), Score())
     assert "shared, positive" in picture.html

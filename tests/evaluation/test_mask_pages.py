@@ -13,12 +13,12 @@ import pytest
 from matplotlib.image import imread
 
 from evaluation import pictures, records, report
-from evaluation.floors import with_floor
-from evaluation.masks import values
-from evaluation.overlap import measures, summed
+from evaluation.floors import add_floor
+from evaluation.masks import score_masks
+from evaluation.overlap import list_measures, sum_over_patients
 from evaluation.rows import MEAN_MASK, scores_csv
 from evaluation.scoring import gain_rows, score_rows
-from evaluation.study import StudyCase, StudyPage, StudyRun, study_page
+from evaluation.study import StudyCase, StudyPage, StudyRun, render_study_page
 from evaluation.study_numbers import StudyRow, summary_csv, table_csv
 from evaluation.wording import Words
 
@@ -31,7 +31,9 @@ def told(patients, miss, blind=0):
     truth[:, 1:10, 1:10], truth[:, 4:7, 4:7] = 1, 2
     found[:, 1 + miss : 10, 1:10], found[:, 4:7, 4:7] = 1, 2
     found[:blind] = 0
-    return summed(values(truth, found, np.arange(patients), spacing_mm=(1, 1), classes=3), copies=20, seed=0, site="s")
+    return sum_over_patients(
+        score_masks(truth, found, np.arange(patients), spacing_mm=(1, 1), classes=3), copies=20, seed=0, site="s"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,8 @@ def scored():
         "fedavg": {(s, s): told(n, 1, blind=1) for s, n in SITES.items()},
     }
     low = {s: told(n, 5) for s, n in SITES.items()}
-    rows = score_rows(with_floor(tables, low), reference="local", measures=measures(STRUCTURES))
-    return rows, gain_rows(tables, reference="local", measures=measures(STRUCTURES))
+    rows = score_rows(add_floor(tables, low), reference="local", measures=list_measures(STRUCTURES))
+    return rows, gain_rows(tables, reference="local", measures=list_measures(STRUCTURES))
 
 
 def page(scored, **more):
@@ -53,7 +55,7 @@ def page(scored, **more):
         methods=(), left=(), missing=(), stages=(), settings="{}", commands=(),
         words=Words("picture", "pictures", "picture", "pictures", length="pixels"), structures=STRUCTURES,
     )  # fmt: skip
-    return report.coordinator_page(replace(run, **more))
+    return report.render_coordinator_page(replace(run, **more))
 
 
 def words(text):
@@ -79,12 +81,14 @@ def test_nothing_is_positive_or_negative_where_there_are_no_labels(scored):
         title="Outlines", site="a", run="seg", date="22 November 2026", simulation=False, reference="local",
         splits=(records.SplitCount("test", 7, 7, 0),), scores=own, left=(), quarantine=(), structures=STRUCTURES,
     )  # fmt: skip
-    for text in (page(scored), report.site_page(site)):
+    for text in (page(scored), report.render_site_page(site)):
         said = words(text)
         assert "positive " not in said.replace("a gain is positive", "") and "negative" not in said
         assert "ROC" not in said and "AUC" not in said
-    assert "with the structure" in words(report.site_page(site)) and MEAN_MASK in words(report.site_page(site))
-    assert "with the structure" not in words(report.site_page(replace(site, structures=(), scores=())))
+    assert "with the structure" in words(report.render_site_page(site)) and MEAN_MASK in words(
+        report.render_site_page(site)
+    )
+    assert "with the structure" not in words(report.render_site_page(replace(site, structures=(), scores=())))
 
 
 def test_the_table_of_scores_says_for_how_many_patients_a_measure_is_known(scored):
@@ -108,7 +112,7 @@ def test_a_studys_tables_and_page_have_both_measures_and_the_floor(scored):
     case = StudyCase(
         "one", "", 0.5, ("a", "b"), ("local", "fedavg"), "local", tuple(StudyRun(f"r{s}", s, "done", "p") for s in "01")
     )
-    text = study_page(
+    text = render_study_page(
         StudyPage("S", "s", "", "base", "", "Seeds.", (case,), rows, (), "{}", measures=("Dice", "HD95"), masks=True)
     )
     said = words(text)
@@ -136,18 +140,18 @@ def test_both_masks_are_drawn_where_they_are_and_the_key_tells_them_apart():
     tile = pictures.Tile(grey, "p", given=given.astype(int), found=found.astype(int))
     sheet = pictures.contact_sheet([tile], title="t", window=(0, 1))
     pixels = image(sheet)
-    for colour, low, high in ((pictures.GIVEN, 4, 16), (pictures.FOUND, 24, 36)):
+    for colour, low, high in ((pictures.GIVEN_COLOUR, 4, 16), (pictures.FOUND_COLOUR, 24, 36)):
         rows = near(pixels, colour)[:, 0] * 40 / len(pixels)
         assert len(rows) > 100 and rows.min() >= low - 1 and rows.max() <= high + 1
     assert "given mask" in sheet.html and "the model&#x27;s mask" in sheet.html.replace("'", "&#x27;")
     assert "given mask outlined, the model's mask outlined" in sheet.html.replace("&#x27;", "'")
     less = pictures.contact_sheet([replace(tile, found=np.zeros((40, 40), int))], title="t", window=(0, 1))
-    assert "the model found nothing" in less.html and not len(near(image(less), pictures.FOUND))
+    assert "the model found nothing" in less.html and not len(near(image(less), pictures.FOUND_COLOUR))
 
 
 def test_a_mask_that_fills_the_image_is_still_outlined():
     tile = pictures.Tile(np.zeros((30, 30)), "p", given=np.ones((30, 30), int))
-    assert len(near(image(pictures.contact_sheet([tile], title="t", window=(0, 1))), pictures.GIVEN)) > 100
+    assert len(near(image(pictures.contact_sheet([tile], title="t", window=(0, 1))), pictures.GIVEN_COLOUR)) > 100
 
 
 def test_masks_of_another_shape_are_named():

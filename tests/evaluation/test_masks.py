@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from monai.metrics import compute_dice, compute_hausdorff_distance
 
-from evaluation.masks import GRID, dice, hd95, values
+from evaluation.masks import GRID, dice, hd95, score_masks
 
 MASKS = st.sampled_from([(5, 6), (3, 4, 5)]).flatmap(
     lambda shape: st.tuples(*[hnp.arrays(np.bool_, shape, elements=st.booleans())] * 2)
@@ -88,7 +88,7 @@ def square(low, high, side=12):
 def test_a_patients_dice_is_of_all_images_as_one_volume_and_hd95_a_mean_over_images():
     truth = np.stack([square(2, 8), square(2, 4), square(0, 0)])
     found = np.stack([square(3, 8), square(2, 6), square(0, 0)])
-    own = values(truth, found, [7, 7, 7], spacing_mm=(2.0, 2.0), classes=2)
+    own = score_masks(truth, found, [7, 7, 7], spacing_mm=(2.0, 2.0), classes=2)
     assert own.scores[0, 0, 0] == pytest.approx(2 * (25 + 4) / (36 + 4 + 25 + 16), abs=1 / GRID)
     far = [hd95(t > 0, f > 0, (2.0, 2.0)) for t, f in zip(truth[:2], found[:2], strict=True)]
     assert own.scores[0, 0, 1] == pytest.approx(np.mean(far), abs=1 / GRID)
@@ -98,7 +98,7 @@ def test_each_class_is_by_itself():
     truth, found = np.zeros((2, 1, 6, 6), np.int64)
     truth[0, :3], truth[0, 3:] = 1, 2
     found[0, :3] = 2
-    own = values(truth, found, [3], spacing_mm=(1, 1), classes=4)
+    own = score_masks(truth, found, [3], spacing_mm=(1, 1), classes=4)
     assert own.scores[0, :2, 0].tolist() == [0, 0] and np.isnan(own.scores[0, 2]).all()
     assert own.present.tolist() == [[True, True, False]]
     assert np.isnan(own.scores[0, 0, 1]) and own.scores[0, 1, 1] > 0
@@ -107,8 +107,8 @@ def test_each_class_is_by_itself():
 def test_all_faults_are_named_at_once():
     mask = np.full((2, 4, 4), 3)
     with pytest.raises(ValueError, match=r"truth goes from 3 to 3") as caught:
-        values(mask, mask * 0.5, [0.5, 1], spacing_mm=(1, 0), classes=2)
+        score_masks(mask, mask * 0.5, [0.5, 1], spacing_mm=(1, 0), classes=2)
     for said in ("predicted is float64", "patients are (2,) of float64", "spacing is [1, 0]"):
         assert said in str(caught.value)
     with pytest.raises(ValueError, match=r"needed is \(n, \*spatial\) of both"):
-        values(mask, mask[:1], [0, 1], spacing_mm=(1, 1), classes=4)
+        score_masks(mask, mask[:1], [0, 1], spacing_mm=(1, 1), classes=4)

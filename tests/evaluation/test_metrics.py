@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn import metrics as reference
 
 from evaluation import metrics
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 
 BINS = 1024
 
@@ -29,7 +29,7 @@ def binary(draw, centred=True):
 
 def counted(labels, scores, **options):
     options = {"copies": 0, "seed": 0} | options
-    return count(labels, np.c_[1 - scores, scores], np.arange(len(labels)), **options)
+    return count_scores(labels, np.c_[1 - scores, scores], np.arange(len(labels)), **options)
 
 
 @given(binary())
@@ -37,8 +37,8 @@ def test_auc_brier_and_roc_are_exact_on_bin_centres(sample):
     labels, scores = sample
     counts = counted(labels, scores).scores[0, 0]
     assert metrics.auc(counts) == pytest.approx(reference.roc_auc_score(labels, scores), abs=1e-12)
-    assert metrics.brier(counts) == pytest.approx(reference.brier_score_loss(labels, scores), abs=1e-12)
-    fpr, tpr = metrics.roc(counts)
+    assert metrics.brier_score(counts) == pytest.approx(reference.brier_score_loss(labels, scores), abs=1e-12)
+    fpr, tpr = metrics.roc_curve(counts)
     their_fpr, their_tpr, _ = reference.roc_curve(labels, scores, drop_intermediate=False)
     assert {(round(a, 9), round(b, 9)) for a, b in zip(fpr, tpr, strict=True)} == {
         (round(a, 9), round(b, 9)) for a, b in zip(their_fpr, their_tpr, strict=True)
@@ -52,7 +52,7 @@ def test_binning_moves_auc_by_at_most_half_the_tied_pairs(sample):
     counts = counted(labels, scores).scores[0, 0]
     tied = (counts[0] * counts[1]).sum() / (counts[0].sum() * counts[1].sum())
     assert abs(metrics.auc(counts) - reference.roc_auc_score(labels, scores)) <= tied / 2 + 1e-12
-    assert abs(metrics.brier(counts) - reference.brier_score_loss(labels, scores)) <= 1 / BINS
+    assert abs(metrics.brier_score(counts) - reference.brier_score_loss(labels, scores)) <= 1 / BINS
 
 
 @given(binary(centred=False))
@@ -61,7 +61,7 @@ def test_threshold_metrics_equal_those_of_the_labels(sample):
     confusion = counted(labels, scores).confusion[0]
     called = (scores >= 0.5).astype(int)
     assert np.array_equal(confusion, reference.confusion_matrix(labels, called, labels=[0, 1]))
-    assert metrics.recalls(confusion).mean() == pytest.approx(reference.balanced_accuracy_score(labels, called))
+    assert metrics.class_recalls(confusion).mean() == pytest.approx(reference.balanced_accuracy_score(labels, called))
     assert metrics.accuracy(confusion) == pytest.approx(reference.accuracy_score(labels, called))
     assert metrics.sensitivity(confusion) == pytest.approx(reference.recall_score(labels, called))
     assert metrics.specificity(confusion) == pytest.approx(reference.recall_score(labels, called, pos_label=0))
@@ -95,7 +95,7 @@ def test_calibration_needs_groups_that_divide_the_bins():
 def test_leading_axes_are_each_alone():
     rng = np.random.default_rng(0)
     scores, confusion = rng.integers(0, 4, (3, 5, 2, 32)), rng.integers(1, 9, (3, 5, 4, 4))
-    for name in ("auc", "brier", "calibration_error"):
+    for name in ("auc", "brier_score", "calibration_error"):
         together = getattr(metrics, name)(scores)
         assert together.shape == (3, 5)
         assert together[2, 4] == getattr(metrics, name)(scores[2, 4])
@@ -120,7 +120,7 @@ def test_many_classes_are_averaged_over_those_that_the_sample_holds(classes, see
     labels[: classes - 1] = np.arange(classes - 1)
     p = (rng.dirichlet(np.ones(classes), 40) * 200).round() / 200 + 1e-9
     p /= p.sum(axis=1, keepdims=True)
-    counts = count(labels, p, np.arange(40), copies=5, seed=0, bins=2**13)
+    counts = count_scores(labels, p, np.arange(40), copies=5, seed=0, bins=2**13)
     each = [reference.roc_auc_score(labels == c, np.floor(p[:, c] * 2**13)) for c in range(classes - 1)]
     assert metrics.AUC.of(counts)[0] == pytest.approx(np.mean(each))
     expected = np.mean([(p.argmax(axis=1) == c)[labels == c].mean() for c in range(classes - 1)])
@@ -134,4 +134,4 @@ def test_a_measure_of_a_copy_is_the_metric_of_the_copy():
     rng = np.random.default_rng(5)
     counts = counted(rng.integers(0, 2, 30), rng.random(30), copies=10)
     assert metrics.AUC.of(counts)[4] == metrics.auc(counts.scores[4, 0])
-    assert metrics.BALANCED_ACCURACY.of(counts)[4] == metrics.recalls(counts.confusion[4]).mean()
+    assert metrics.BALANCED_ACCURACY.of(counts)[4] == metrics.class_recalls(counts.confusion[4]).mean()

@@ -10,12 +10,12 @@ from scipy import optimize
 
 from evaluation import histograms as plain
 from evaluation import noised, protocols, rows, scoring
-from evaluation.histograms import ODDS, add, count, on_odds
+from evaluation.histograms import ODDS, convert_to_odds, count_scores, pool_counts
 from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, BRIER, CALIBRATION
 from evaluation.protocols import Limits
 from evaluation.scale import CELLS, TREE, cell_of
-from evaluation.support import support
-from evaluation.votes import BINS, SCALE, Release, bins_from, class_votes, parts, released
+from evaluation.support import compute_support
+from evaluation.votes import BINS, SCALE, Release, bins_from, class_votes, release_histograms, split_noise
 
 LOOSE = Limits(images=1, patients=1, noise=10.0)
 
@@ -49,7 +49,9 @@ def release(sample, noise=0.0, seed=0):
         "images": len(y),
         "class_patients": tuple(len(np.unique(who[y == c])) for c in range(p.shape[1])),
     }
-    found = released(*sample, noise=noise, held=facts["class_patients"], number=facts["patients"], told=adding(seed))
+    found = release_histograms(
+        *sample, noise=noise, class_patients=facts["class_patients"], number=facts["patients"], add_noise=adding(seed)
+    )
     return found, facts
 
 
@@ -82,7 +84,7 @@ def test_votes_are_the_images_of_each_patient_by_class_and_bin(seed):
 def test_without_noise_and_with_one_image_a_patient_the_counts_are_those_of_the_images(seed):
     sample = hospital(seed, patients=30, images=1)
     found, facts = release(sample)
-    ours, theirs = read(sample), count(*sample, copies=20, seed=0)
+    ours, theirs = read(sample), count_scores(*sample, copies=20, seed=0)
     assert np.array_equal(in_bins(ours, edges_of(found, facts)), in_bins(ours, edges_of(found, facts)))
     y, p, _ = sample
     bins = (cell_of(p[:, 1])[:, None] >= edges_of(found, facts)).sum(axis=1)
@@ -90,7 +92,7 @@ def test_without_noise_and_with_one_image_a_patient_the_counts_are_those_of_the_
     assert np.array_equal(in_bins(ours, edges_of(found, facts))[0], exact)
     assert np.array_equal(ours.confusion[0], theirs.confusion[0])
     assert (ours.patients, ours.class_patients, ours.noise) == (theirs.patients, theirs.class_patients, 0.0)
-    assert support(ours) == support(theirs)
+    assert compute_support(ours) == compute_support(theirs)
 
 
 @given(st.integers(0, 10**6))
@@ -124,7 +126,7 @@ def test_scores_in_a_narrow_range_lose_as_little_as_others(shape):
     y = np.arange(400) % 2
     p = shape(1 / (1 + np.exp(-1.5 * (rng.normal(0, 1, 400) + 1.5 * y))))
     sample = (y, np.c_[1 - p, p], np.arange(400))
-    exact = AUC.of(count(*sample, copies=0, seed=0))[0]
+    exact = AUC.of(count_scores(*sample, copies=0, seed=0))[0]
     assert 0.8 < exact < 0.9
     assert AUC.of(read(sample, noise=1.4))[0] == pytest.approx(exact, abs=0.04)
 
@@ -138,7 +140,7 @@ def bisected(values, total):
 
 @given(hnp.arrays(np.float64, (2, 4), elements=st.floats(-30, 30)), st.integers(1, 40))
 def test_without_bounds_the_projection_is_that_of_bisection(histogram, patients):
-    ours = noised.projected(histogram, patients, np.array(0), np.array(patients))
+    ours = noised.project_histogram(histogram, patients, np.array(0), np.array(patients))
     assert ours.ravel() == pytest.approx(bisected(histogram.ravel(), patients), abs=1e-8)
 
 
@@ -146,7 +148,7 @@ def test_without_bounds_the_projection_is_that_of_bisection(histogram, patients)
 @given(hnp.arrays(np.float64, (2, 3), elements=st.floats(-10, 10)), st.integers(1, 20), st.integers(0, 20), st.data())
 def test_with_bounds_no_general_solver_finds_a_nearer_histogram(histogram, patients, one, data):
     least, most = sorted((min(one, patients), data.draw(st.integers(0, patients))))
-    ours = noised.projected(histogram, patients, np.array(least), np.array(most))
+    ours = noised.project_histogram(histogram, patients, np.array(least), np.array(most))
     assert ours.min() >= 0
     assert ours.sum() == pytest.approx(patients)
     assert least - 1e-8 <= ours[1].sum() <= most + 1e-8
@@ -172,8 +174,8 @@ def test_with_bounds_no_general_solver_finds_a_nearer_histogram(histogram, patie
 def test_the_projection_of_many_is_that_of_each():
     many = np.random.default_rng(0).normal(3, 5, (6, 2, 8))
     least, most = np.arange(6.0), np.arange(6.0) + 5
-    each = [noised.projected(h, 40, low, high) for h, low, high in zip(many, least, most, strict=True)]
-    assert np.allclose(noised.projected(many, 40, least, most), each)
+    each = [noised.project_histogram(h, 40, low, high) for h, low, high in zip(many, least, most, strict=True)]
+    assert np.allclose(noised.project_histogram(many, 40, least, most), each)
 
 
 @given(st.integers(0, 10**6), st.floats(0.5, 8))
@@ -190,7 +192,7 @@ def test_rounding_moves_no_cell_by_two_images_and_no_class_by_one(histogram, pat
     images = 2 * patients + more
     found = Release(np.full((1, TREE), 1.0), {"noised": histogram})
     counts = noised.from_noised(found, **facts, images=images, copies=0, seed=0)
-    exact = noised.projected(histogram, patients, np.array(0), np.array(patients)) * images / patients
+    exact = noised.project_histogram(histogram, patients, np.array(0), np.array(patients)) * images / patients
     told = in_bins(counts, edges_of(found, facts))[0]
     assert (np.abs(told - exact) < 2).all()
     assert (np.abs((told - exact).sum(axis=-1)) < 1).all()
@@ -199,11 +201,11 @@ def test_rounding_moves_no_cell_by_two_images_and_no_class_by_one(histogram, pat
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     """Population values of a large sample; 100 hospitals. 0.88 is three standard errors below 0.95."""
     y, p, who = hospital(99, patients=40_000, images=1)
-    large = count(y, p, who, copies=0, seed=0)
+    large = count_scores(y, p, who, copies=0, seed=0)
     for measure in (AUC, BALANCED_ACCURACY, ACCURACY):
         truth = measure.of(large)[0]
         scores = [
-            protocols.score(
+            protocols.score_evidence(
                 read(hospital(s, patients=300, images=1), noise=2.0, seed=s, copies=100), measure, sites=("a",)
             )
             for s in range(100)
@@ -217,10 +219,10 @@ def test_intervals_carry_the_noise_and_the_choice_of_patients():
     sample = hospital(5, patients=300)
 
     def width(noise):
-        estimate = protocols.score(read(sample, noise=noise, copies=300), AUC, sites=("a",)).estimate
+        estimate = protocols.score_evidence(read(sample, noise=noise, copies=300), AUC, sites=("a",)).estimate
         return estimate.high - estimate.low
 
-    counted = protocols.score(count(*sample, copies=300, seed=0), AUC, sites=("a",)).estimate
+    counted = protocols.score_evidence(count_scores(*sample, copies=300, seed=0), AUC, sites=("a",)).estimate
     assert 0.9 * (counted.high - counted.low) < width(0.0) < width(3.0) < width(10.0)
 
 
@@ -251,7 +253,7 @@ def test_every_protocol_measure_and_row_takes_noised_counts_and_says_so():
     found = scoring.score_rows(tables, reference="local", measures=measures)
     assert {r.protocol for r in found} == {"private", "private mean", "overall", "public"}
     assert all(np.isfinite([r.value, r.low, r.high, r.gain]).all() for r in found)
-    own = parts(2.0, 2).own
+    own = split_noise(2.0, 2).own
     assert own == pytest.approx(2.0 / (1 - SCALE) ** 0.5)
     assert {r.noise for r in found if r.protocol == "private"} == {own}
     assert [r.noise for r in found if r.protocol != "private"] == pytest.approx([2**0.5 * own] * 18)
@@ -263,50 +265,50 @@ def test_every_protocol_measure_and_row_takes_noised_counts_and_says_so():
     assert [(r.method, r.noise) for r in gained] == [("ours", own)]
     assert gained[0].mean > 0
     assert "noise" in rows.scores_csv(found).splitlines()[0].split(",")
-    exact = {"a": {("a", "a"): count(*hospital(0), copies=5, seed=0)}}
+    exact = {"a": {("a", "a"): count_scores(*hospital(0), copies=5, seed=0)}}
     assert {r.noise for r in scoring.score_rows(exact)} == {0.0}
 
 
 def test_a_gain_of_noised_counts_knows_its_patients():
     sample, other = hospital(1, patients=80), hospital(2, patients=81)
     one, two, third = (
-        protocols.score(read(s, noise=2.0, seed=i), AUC, sites=("a",), limits=LOOSE)
+        protocols.score_evidence(read(s, noise=2.0, seed=i), AUC, sites=("a",), limits=LOOSE)
         for i, s in enumerate((sample, sample, other))
     )
-    assert np.isfinite(protocols.gain(one, two, AUC).estimate.value)
+    assert np.isfinite(protocols.compute_gain(one, two, AUC).estimate.value)
     with pytest.raises(ValueError, match="same patients"):
-        protocols.gain(one, third, AUC)
+        protocols.compute_gain(one, third, AUC)
 
 
 def test_noised_counts_pool_with_counted_ones_of_another_hospital():
     ours, theirs = hospital(1, patients=50), hospital(2, patients=70)
-    counted, mine = count(*theirs, copies=20, seed=0), read(ours, noise=2.0)
-    pooled = add([counted, mine])
-    assert np.array_equal(pooled.scores, on_odds(counted).scores + mine.scores)
+    counted, mine = count_scores(*theirs, copies=20, seed=0), read(ours, noise=2.0)
+    pooled = pool_counts([counted, mine])
+    assert np.array_equal(pooled.scores, convert_to_odds(counted).scores + mine.scores)
     assert np.array_equal(pooled.confusion, counted.confusion + mine.confusion)
     assert (pooled.patients, pooled.noise, pooled.scale) == (120, mine.noise, ODDS)
-    assert add([mine, pooled]).noise == pytest.approx(2**0.5 * mine.noise)
-    overall = protocols.overall({("a", "a"): mine, ("b", "b"): counted}, AUC)
+    assert pool_counts([mine, pooled]).noise == pytest.approx(2**0.5 * mine.noise)
+    overall = protocols.score_overall({("a", "a"): mine, ("b", "b"): counted}, AUC)
     assert overall.support.images == len(ours[0]) + len(theirs[0])
     assert overall.support.noise == mine.noise
-    assert AUC.of(on_odds(counted)) == pytest.approx(AUC.of(counted), abs=0.005)
+    assert AUC.of(convert_to_odds(counted)) == pytest.approx(AUC.of(counted), abs=0.005)
     with pytest.raises(ValueError, match="agree in copies"):
-        add([counted, count(*theirs, copies=20, seed=0, bins=8)])
+        pool_counts([counted, count_scores(*theirs, copies=20, seed=0, bins=8)])
 
 
 def test_support_of_noised_counts_is_patients_and_too_much_noise_cannot_be_assessed():
     sample = hospital(3, patients=200)
-    held = support(read(sample, noise=2.0))
+    held = compute_support(read(sample, noise=2.0))
     of_class = [len(np.unique(sample[2][sample[0] == c])) for c in (0, 1)]
     assert [held.negatives, held.positives] == of_class
     assert held.positive_patients == of_class[1]
-    assert held.class_noise == pytest.approx(parts(2.0, 2).own * BINS**0.5)
+    assert held.class_noise == pytest.approx(split_noise(2.0, 2).own * BINS**0.5)
     limit = 0.1 * min(of_class) / (BINS / (1 - SCALE)) ** 0.5
-    assert support(read(sample, noise=0.99 * limit)).assessable()
-    assert not support(read(sample, noise=1.01 * limit)).assessable()
-    assert support(read(sample, noise=1.01 * limit)).assessable(noise=0.2)
-    assert not protocols.score(read(sample, noise=1.01 * limit), AUC, sites=("a",)).assessable
-    assert protocols.score(read(sample, noise=1.01 * limit), AUC, sites=("a",), limits=LOOSE).assessable
+    assert compute_support(read(sample, noise=0.99 * limit)).assessable()
+    assert not compute_support(read(sample, noise=1.01 * limit)).assessable()
+    assert compute_support(read(sample, noise=1.01 * limit)).assessable(noise=0.2)
+    assert not protocols.score_evidence(read(sample, noise=1.01 * limit), AUC, sites=("a",)).assessable
+    assert protocols.score_evidence(read(sample, noise=1.01 * limit), AUC, sites=("a",), limits=LOOSE).assessable
 
 
 def test_what_travels_is_the_histograms_and_their_facts():
@@ -320,7 +322,7 @@ def test_what_travels_is_the_histograms_and_their_facts():
     facts["class_patients"] = tuple(facts["class_patients"])
     direct = noised.from_noised(Release(found.levels, rounded), **facts, copies=10, seed=1)
     assert np.array_equal(came.scores, direct.scores)
-    assert (came.noise, came.class_patients) == (parts(1.5, 2).own, facts["class_patients"])
+    assert (came.noise, came.class_patients) == (split_noise(1.5, 2).own, facts["class_patients"])
     with pytest.raises(ValueError, match="not packed"):
         plain.to_tensors(came)
 
@@ -379,7 +381,9 @@ def test_more_copies_than_memory_holds_are_refused():
 
 def test_votes_that_cannot_be_counted_are_refused_with_every_reason():
     with pytest.raises(ValueError, match="cannot count votes") as caught:
-        released([0, 3], np.full((2, 3), 0.5), [0.5, 1.0], noise=1.0, held=[1, 1, 0], number=2, told=adding(0))
+        release_histograms(
+            [0, 3], np.full((2, 3), 0.5), [0.5, 1.0], noise=1.0, class_patients=[1, 1, 0], number=2, add_noise=adding(0)
+        )
     for said in ("patients have shape", "2 of 2 rows", "labels hold [3]"):
         assert said in str(caught.value)
 

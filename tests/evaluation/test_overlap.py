@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from evaluation import protocols
-from evaluation.floors import mean_mask, with_floor
-from evaluation.histograms import count, draws
-from evaluation.masks import values
+from evaluation.floors import add_floor, mean_mask
+from evaluation.histograms import count_scores, draw_patient_weights
+from evaluation.masks import score_masks
 from evaluation.metrics import AUC
-from evaluation.overlap import DICE, HD95, add, from_tensors, measures, summed, to_tensors
+from evaluation.overlap import DICE, HD95, from_tensors, list_measures, pool_overlaps, sum_over_patients, to_tensors
 from evaluation.rows import MEAN_MASK
 from evaluation.scoring import gain_rows, score_rows
 from privacy.message import Message, from_bytes, to_bytes
@@ -33,8 +33,8 @@ def samples(draw, classes=(2, 3)):
 
 def told(sample, copies=5, seed=3, site="a"):
     truth, found, patients, classes = sample
-    single = values(truth, found, patients, spacing_mm=(1.3, 0.7), classes=classes)
-    return summed(single, copies=copies, seed=seed, site=site)
+    single = score_masks(truth, found, patients, spacing_mm=(1.3, 0.7), classes=classes)
+    return sum_over_patients(single, copies=copies, seed=seed, site=site)
 
 
 def same(a, b):
@@ -51,11 +51,11 @@ def test_copies_are_what_redrawing_the_patients_one_by_one_gives(sample, seed):
     truth, found, patients, classes = sample
     made = told(sample, copies=4, seed=seed, site="x")
     distinct = np.unique(patients)
-    for copy, drawn in enumerate([np.ones(len(distinct), int), *draws(distinct, 4, seed, "x")]):
+    for copy, drawn in enumerate([np.ones(len(distinct), int), *draw_patient_weights(distinct, 4, seed, "x")]):
         totals, known = np.zeros((classes - 1, 2)), np.zeros((classes - 1, 2), int)
         for patient, times in zip(distinct, drawn, strict=True):
             own = patients == patient
-            one = values(truth[own], found[own], patients[own], spacing_mm=(1.3, 0.7), classes=classes).scores[0]
+            one = score_masks(truth[own], found[own], patients[own], spacing_mm=(1.3, 0.7), classes=classes).scores[0]
             for _ in range(times):
                 totals += np.nan_to_num(one)
                 known += np.isfinite(one)
@@ -67,9 +67,9 @@ def test_a_copy_draws_the_patients_that_copies_of_counts_draw():
     who = np.arange(9)
     masks = np.zeros((9, 4, 4), np.int64)
     masks[::2, 0, 0] = 1
-    made = summed(values(masks, masks, who, spacing_mm=(1, 1), classes=2), copies=30, seed=5, site="a")
+    made = sum_over_patients(score_masks(masks, masks, who, spacing_mm=(1, 1), classes=2), copies=30, seed=5, site="a")
     label = (np.arange(9) % 2 == 0).astype(int)
-    counts = count(label, np.tile([0.5, 0.5], (9, 1)), who, copies=30, seed=5, site="a")
+    counts = count_scores(label, np.tile([0.5, 0.5], (9, 1)), who, copies=30, seed=5, site="a")
     assert np.array_equal(made.known[:, 0, 0], counts.confusion.sum(axis=-1)[:, 1])
 
 
@@ -77,24 +77,24 @@ def test_a_copy_draws_the_patients_that_copies_of_counts_draw():
 @given(st.lists(samples((3,)), min_size=1, max_size=4), st.randoms())
 def test_adding_is_pooling_and_order_does_not_matter(sites, shuffle):
     each = [told(sample, seed=i) for i, sample in enumerate(sites)]
-    pooled = add(each)
+    pooled = pool_overlaps(each)
     shuffle.shuffle(each)
-    assert same(pooled, add(each)) and same(add(each[:1]), each[0])
+    assert same(pooled, pool_overlaps(each)) and same(pool_overlaps(each[:1]), each[0])
     truth, found = (np.concatenate([s[i] for s in sites]) for i in (0, 1))
     patients = np.concatenate([100 * i + s[2] for i, s in enumerate(sites)])
-    whole = summed(values(truth, found, patients, spacing_mm=(1.3, 0.7), classes=3), copies=0, seed=0)
+    whole = sum_over_patients(score_masks(truth, found, patients, spacing_mm=(1.3, 0.7), classes=3), copies=0, seed=0)
     assert np.array_equal(whole.totals[0], pooled.totals[0]) and whole.class_patients == pooled.class_patients
 
 
 def test_what_does_not_fit_is_not_pooled():
     sample = (*np.ones((2, 2, 3, 3), np.int64), np.arange(2), 2)
     with pytest.raises(ValueError, match="agree in copies"):
-        add([told(sample, copies=2), told(sample, copies=3)])
+        pool_overlaps([told(sample, copies=2), told(sample, copies=3)])
     with pytest.raises(ValueError, match="none"):
-        add([])
-    counts = count([0, 1], [[0.9, 0.1], [0.2, 0.8]], [0, 1], copies=2, seed=0)
+        pool_overlaps([])
+    counts = count_scores([0, 1], [[0.9, 0.1], [0.2, 0.8]], [0, 1], copies=2, seed=0)
     with pytest.raises(ValueError, match="do not mix"):
-        protocols.pooled([counts, told(sample, copies=2)])
+        protocols.pool_evidence([counts, told(sample, copies=2)])
 
 
 @settings(max_examples=30, deadline=None)
@@ -138,20 +138,20 @@ def discs(patients, miss, seed=0, absent=0):
     truth, found = np.zeros((2, patients, 12, 12), np.int64)
     truth[:, 2:9, 2:9], found[:, 2 + miss : 9, 2:9] = 1, 1
     truth[patients - absent :], found[patients - absent :] = 0, 0
-    single = values(truth, found, np.arange(patients), spacing_mm=(1, 1), classes=2)
-    return summed(single, copies=20, seed=seed, site="s")
+    single = score_masks(truth, found, np.arange(patients), spacing_mm=(1, 1), classes=2)
+    return sum_over_patients(single, copies=20, seed=seed, site="s")
 
 
 def test_protocols_read_overlaps_as_they_read_counts():
     table = {(m, t): discs(n, miss) for m, miss in (("a", 1), ("b", 3)) for t, n in (("a", 6), ("b", 9))}
     share = {miss: 2 * (7 - miss) / (14 - miss) for miss in (1, 3)}
-    rows = {(r.measure, r.protocol, r.sites): r for r in score_rows({"m": table}, measures=measures(["disc"]))}
+    rows = {(r.measure, r.protocol, r.sites): r for r in score_rows({"m": table}, measures=list_measures(["disc"]))}
     got = {key[1:]: row.value for key, row in rows.items() if key[0] == "Dice"}
     assert got["private", ("a",)] == pytest.approx(share[1], abs=1e-6)
     assert got["private mean", ("a", "b")] == pytest.approx((share[1] + share[3]) / 2, abs=1e-6)
     assert got["overall", ("a", "b")] == pytest.approx((6 * share[1] + 9 * share[3]) / 15, abs=1e-6)
     assert got["public", ("a", "b")] == pytest.approx((share[1] + share[3]) / 2, abs=1e-6)
-    assert protocols.matrix(table, DICE)[2][1, 0] == pytest.approx(share[3], abs=1e-6)
+    assert protocols.score_matrix(table, DICE)[2][1, 0] == pytest.approx(share[3], abs=1e-6)
     assert rows["HD95", "private", ("b",)].value == pytest.approx(3.0, abs=1)
     one = rows["Dice", "private", ("b",)]
     assert (one.patients, one.images, one.positive_patients, one.defined, one.assessable) == (9, 9, 9, 9, True)
@@ -159,7 +159,7 @@ def test_protocols_read_overlaps_as_they_read_counts():
 
 def test_a_score_is_assessable_with_five_patients_who_have_the_structure():
     for held, fine in ((5, True), (4, False)):
-        score = protocols.score(discs(9, 1, absent=9 - held), DICE, sites=("a",))
+        score = protocols.score_evidence(discs(9, 1, absent=9 - held), DICE, sites=("a",))
         assert score.assessable is fine and score.support.positive_patients == held
         assert math.isclose(score.estimate.value, 12 / 13, abs_tol=1e-6)  # patients without it do not count
 
@@ -176,8 +176,8 @@ def test_lower_distances_are_gains_and_pairs_share_their_patients():
 def test_a_model_that_finds_nothing_pays_in_dice_and_says_for_whom_a_distance_is_known():
     truth, found = np.ones((2, 6, 4, 4), np.int64)
     found[:2] = 0
-    made = summed(values(truth, found, np.arange(6), spacing_mm=(1, 1), classes=2), copies=0, seed=0)
-    far = protocols.score(made, HD95, sites=("a",))
+    made = sum_over_patients(score_masks(truth, found, np.arange(6), spacing_mm=(1, 1), classes=2), copies=0, seed=0)
+    far = protocols.score_evidence(made, HD95, sites=("a",))
     assert DICE.of(made)[0] == pytest.approx(4 / 6) and far.estimate.value == 0
     assert far.support.defined == 4 and far.support.positive_patients == 6
 
@@ -186,14 +186,15 @@ def test_a_mean_over_classes_runs_over_those_that_patients_have():
     truth, found = np.zeros((2, 6, 8, 8), np.int64)
     truth[:, :4], found[:, :2] = 1, 1
     found[:, 7] = 3  # a class that nobody has: it costs nothing by itself
-    made = summed(values(truth, found, np.arange(6), spacing_mm=(1, 1), classes=4), copies=3, seed=0)
-    of = {measure.name: measure for measure in measures(["disc", "cup", "rim"])}
+    made = sum_over_patients(score_masks(truth, found, np.arange(6), spacing_mm=(1, 1), classes=4), copies=3, seed=0)
+    of = {measure.name: measure for measure in list_measures(["disc", "cup", "rim"])}
     assert list(of) == ["Dice", "HD95", "Dice disc", "HD95 disc", "Dice cup", "HD95 cup", "Dice rim", "HD95 rim"]
     assert of["Dice"].of(made)[0] == of["Dice disc"].of(made)[0] == pytest.approx(2 / 3, abs=1e-6)
     assert (
-        np.isnan(of["Dice cup"].of(made)).all() and not protocols.score(made, of["Dice cup"], sites=("a",)).assessable
+        np.isnan(of["Dice cup"].of(made)).all()
+        and not protocols.score_evidence(made, of["Dice cup"], sites=("a",)).assessable
     )
-    assert protocols.score(made, of["Dice"], sites=("a",)).assessable
+    assert protocols.score_evidence(made, of["Dice"], sites=("a",)).assessable
 
 
 def test_the_mean_mask_is_where_most_masks_are():
@@ -205,7 +206,7 @@ def test_the_mean_mask_is_where_most_masks_are():
 
 
 def test_the_mean_mask_stands_under_the_table_and_is_no_hospitals_own_model_elsewhere():
-    tables = with_floor({"m": {(m, t): discs(6, 1) for m in "ab" for t in "ab"}}, {"a": discs(6, 3), "b": discs(6, 5)})
+    tables = add_floor({"m": {(m, t): discs(6, 1) for m in "ab" for t in "ab"}}, {"a": discs(6, 3), "b": discs(6, 5)})
     rows = {(r.method, r.protocol, r.sites): r.value for r in score_rows(tables, measures=(DICE,))}
     assert list(tables) == ["m", MEAN_MASK]
     assert rows[MEAN_MASK, "private", ("a",)] < rows["m", "private", ("a",)]
@@ -213,8 +214,8 @@ def test_the_mean_mask_stands_under_the_table_and_is_no_hospitals_own_model_else
 
 
 def test_measures_of_labels_are_as_they_were():
-    counts = count([0, 1] * 30, np.tile([0.4, 0.6], (60, 1)), np.arange(60), copies=2, seed=0)
-    score = protocols.score(counts, AUC, sites=("a",))
+    counts = count_scores([0, 1] * 30, np.tile([0.4, 0.6], (60, 1)), np.arange(60), copies=2, seed=0)
+    score = protocols.score_evidence(counts, AUC, sites=("a",))
     assert score.support.defined is None and score.assessable
 
 
@@ -222,10 +223,12 @@ def test_a_known_seed_gives_back_every_patient():
     """Why the seed of the bootstrap is a hospital's secret here too."""
     rng = np.random.default_rng(0)
     truth, found = rng.integers(0, 2, (2, 10, 5, 5))
-    made = summed(values(truth, found, np.arange(10), spacing_mm=(1, 1), classes=2), copies=40, seed=7, site="n")
-    own = values(truth, found, np.arange(10), spacing_mm=(1, 1), classes=2).scores[:, 0, 0]
+    made = sum_over_patients(
+        score_masks(truth, found, np.arange(10), spacing_mm=(1, 1), classes=2), copies=40, seed=7, site="n"
+    )
+    own = score_masks(truth, found, np.arange(10), spacing_mm=(1, 1), classes=2).scores[:, 0, 0]
     for guess, right in ((7, True), (8, False)):
-        weights = np.vstack([np.ones((1, 10)), draws(np.arange(10), 40, guess, "n")])
+        weights = np.vstack([np.ones((1, 10)), draw_patient_weights(np.arange(10), 40, guess, "n")])
         solved = np.linalg.lstsq(weights, made.totals[:, 0, 0], rcond=None)[0]
         assert np.allclose(solved, own, atol=1e-6) is right
 

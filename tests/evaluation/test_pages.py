@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from evaluation import figures, patients, records, report
 from evaluation.drawing import COLOURS, DASHES
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 from evaluation.leaving import Left
-from evaluation.panels import line
+from evaluation.panels import line_style
 from evaluation.scoring import score_rows
-from evaluation.wording import Words, moment
+from evaluation.wording import Words, format_moment
 
 LINES = Words("line", "lines", "line", "lines", looked_at=False)
 
@@ -50,7 +50,7 @@ def tables():
         for site, n in (("a", 90), ("b", 8)):
             y = np.arange(n) % 2
             p = 1 / (1 + np.exp(-strength * (y - 0.5) + rng.normal(size=n)))
-            found[method][site, site] = count(y, np.c_[1 - p, p], np.arange(n), copies=20, seed=0, site=site)
+            found[method][site, site] = count_scores(y, np.c_[1 - p, p], np.arange(n), copies=20, seed=0, site=site)
     return found
 
 
@@ -77,7 +77,7 @@ def run_page(tables, **more):
         settings="{}",
         commands=(records.Command("Use it", "python -m pipelines.predict MODEL FOLDER"),),
     )
-    return report.coordinator_page(replace(page, **more))
+    return report.render_coordinator_page(replace(page, **more))
 
 
 def site_page(tables, **more):
@@ -94,7 +94,7 @@ def site_page(tables, **more):
         left=(Left("a", "train", 3, 1500, content="parameters"),),
         quarantine=tuple(records.Quarantined(f"study-{i:08d}", "missing_value", "fill it in") for i in range(77)),
     )
-    return report.site_page(replace(page, **more))
+    return report.render_site_page(replace(page, **more))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def full(tables):
     values = {"age": np.arange(20.0), "sex": np.arange(20) % 2.0}
     positive = np.arange(20) % 3 == 0
     gone = records.Withdrawn(2, 1, (records.Knew("demo/fedavg-0123456789ab", "its model was trained on them"),))
-    look = figures.learning_curves({"a": {"local": figures.Curve((1, 2), (0.7, 0.6))}}, order=["local"])
+    look = figures.draw_learning_curves({"a": {"local": figures.Curve((1, 2), (0.7, 0.6))}}, order=["local"])
     site = records.SiteCounts("a", (records.SplitCount("test", 9, 9, 3),), {}, gone)
     return (
         run_page(tables, words=LINES, pictures=(look,), sites=(site,)),
@@ -112,8 +112,8 @@ def full(tables):
             words=LINES,
             withdrawn=gone,
             maps=(look, replace(look, title="more")),
-            images=(patients.by_class(values, positive),),
-            characteristics=patients.characteristics(values, positive),
+            images=(patients.draw_features_by_class(values, positive),),
+            characteristics=patients.compute_characteristics(values, positive),
             commands=(records.Command("Use it", "python -m pipelines.predict MODEL FOLDER"),),
         ),
     )
@@ -203,26 +203,28 @@ def test_what_left_is_a_row_for_each_request_and_a_column_for_each_hospital(full
 
 
 def test_times_are_printed_for_people(tables):
-    assert moment("2026-11-21T12:07:40+00:00") == "21 November 2026, 12:07 UTC"
-    assert moment("yesterday") == "yesterday"
+    assert format_moment("2026-11-21T12:07:40+00:00") == "21 November 2026, 12:07 UTC"
+    assert format_moment("yesterday") == "yesterday"
     assert "21 November 2026, 12:07 UTC" in Seen(run_page(tables)).text
 
 
 def test_a_method_looks_the_same_where_another_is_missing():
     curve = figures.Curve((1, 2), (0.7, 0.6))
-    drawn = figures.learning_curves({"a": {"fedavg": curve}}, order=["local", "central", "fedavg"]).html
+    drawn = figures.draw_learning_curves({"a": {"fedavg": curve}}, order=["local", "central", "fedavg"]).html
     assert COLOURS[2] in drawn and COLOURS[0] not in drawn and COLOURS[1] not in drawn
 
 
 def test_a_hospital_with_one_class_has_no_roc_curve_and_the_figure_says_so():
     one, both = np.zeros((2, 8), int), np.zeros((2, 8), int)
     one[0, 3], both[0, 1], both[1, 6] = 9, 9, 9
-    drawn = figures.roc_curves({"a": {"m": one}, "b": {"m": both}}).html
+    drawn = figures.draw_roc_curves({"a": {"m": one}, "b": {"m": both}}).html
     assert drawn.count("one class only") == 1 and "a: m –" in drawn and "b: m 1.000" in drawn
 
 
 def test_lines_that_share_a_colour_do_not_share_a_dash():
-    looks = [(line(place)["color"], str(line(place)["linestyle"])) for place in range(len(COLOURS) * len(DASHES))]
+    looks = [
+        (line_style(place)["color"], str(line_style(place)["linestyle"])) for place in range(len(COLOURS) * len(DASHES))
+    ]
     assert len(set(looks)) == len(looks)
     assert len({dash for _, dash in looks[: len(COLOURS)]}) == len(COLOURS)
 
@@ -232,25 +234,25 @@ def test_lines_that_share_a_colour_do_not_share_a_dash():
 
 def test_characteristics_are_those_of_a_papers_first_table():
     values = {"age": np.array([50.0, 60, 70, 40]), "sex": np.array([1.0, 0, 1, 0]), "zero": np.zeros(4)}
-    age, sex, zero = patients.characteristics(values, np.array([True, True, False, False]))
+    age, sex, zero = patients.compute_characteristics(values, np.array([True, True, False, False]))
     assert (age.positive, age.negative) == ("55 ± 7.07", "55 ± 21.2")
     assert (sex.positive, sex.negative) == ("1 of 2 (50 %)", "1 of 2 (50 %)")
     assert zero.positive == "0 ± 0"
-    assert patients.characteristics({"age": np.array([50.0])}, np.array([True]))[0].negative == "–"
-    assert patients.characteristics({"age": np.array([50.0])}, np.array([True]))[0].positive == "50 ± –"
+    assert patients.compute_characteristics({"age": np.array([50.0])}, np.array([True]))[0].negative == "–"
+    assert patients.compute_characteristics({"age": np.array([50.0])}, np.array([True]))[0].positive == "50 ± –"
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=40))
 def test_every_value_falls_into_a_bin(values):
-    edges = patients._edges(np.array(values, float))
+    edges = patients._bin_edges(np.array(values, float))
     assert np.histogram(values, edges)[0].sum() == len(values)
     assert (np.diff(edges) > 0).all()
 
 
 def test_features_that_are_yes_or_no_are_told_in_the_table_and_not_drawn():
     values = {"age": np.arange(9.0), "sex": np.arange(9) % 2.0}
-    drawn = patients.by_class(values, np.arange(9) < 4).html
+    drawn = patients.draw_features_by_class(values, np.arange(9) < 4).html
     assert ">age<" in drawn and ">sex<" not in drawn
     assert "age: negative 6 ± 1.58, positive 1.5 ± 1.29" in drawn
-    assert "None to be drawn" in patients.by_class({"sex": values["sex"]}, np.arange(9) < 4).html
+    assert "None to be drawn" in patients.draw_features_by_class({"sex": values["sex"]}, np.arange(9) < 4).html

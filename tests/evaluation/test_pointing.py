@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from evaluation.pointing import average_precision, blank, dice, hit
+from evaluation.pointing import average_precision, hit_share, is_blank, threshold_dice
 
 SHAPE = (5, 6)
 MAPS = arrays(np.float64, SHAPE, elements=st.integers(0, 4).map(lambda value: value / 4))  # ties are common
@@ -39,39 +39,39 @@ def slow_average_precision(cam, mask):
 
 @given(MAPS, MASKS, st.sampled_from([0.0, 1.0, 1.5, 3.0]))
 def test_the_pointing_game_is_what_a_loop_over_pixels_says(cam, mask, reach):
-    assert hit(cam, mask, reach) == pytest.approx(slow_hit(cam, mask, reach))
+    assert hit_share(cam, mask, reach) == pytest.approx(slow_hit(cam, mask, reach))
 
 
 @given(MAPS, MASKS)
 def test_average_precision_and_overlap_are_what_loops_say(cam, mask):
     assert average_precision(cam, mask) == pytest.approx(slow_average_precision(cam, mask))
     found = cam >= 0.5
-    assert dice(cam, mask, 0.5) == pytest.approx(2 * (found & mask).sum() / (found.sum() + mask.sum()))
+    assert threshold_dice(cam, mask, 0.5) == pytest.approx(2 * (found & mask).sum() / (found.sum() + mask.sum()))
 
 
 @given(MAPS, MASKS, st.sampled_from([0.5, 3.0]))
 def test_a_positive_factor_changes_neither_peak_nor_order(cam, mask, factor):
-    assert hit(factor * cam, mask) == hit(cam, mask)
+    assert hit_share(factor * cam, mask) == hit_share(cam, mask)
     assert average_precision(factor * cam, mask) == pytest.approx(average_precision(cam, mask))
 
 
 @given(MASKS, st.sampled_from([0.0, 0.3]))
 def test_a_map_that_is_the_same_everywhere_points_nowhere(mask, value):
     cam = np.full(SHAPE, value)
-    assert hit(cam, mask, 99) == 0 and average_precision(cam, mask) == pytest.approx(mask.mean())
-    assert blank(cam) == (value == 0)
+    assert hit_share(cam, mask, 99) == 0 and average_precision(cam, mask) == pytest.approx(mask.mean())
+    assert is_blank(cam) == (value == 0)
 
 
 def test_the_mask_itself_is_the_best_map():
     mask = np.zeros(SHAPE, bool)
     mask[1:3, 2:4] = True
     perfect = mask.astype(float)
-    assert hit(perfect, mask) == average_precision(perfect, mask) == dice(perfect, mask, 0.5) == 1
-    assert hit(1 - perfect, mask) == dice(1 - perfect, mask, 0.5) == 0
-    assert not blank(perfect)
+    assert hit_share(perfect, mask) == average_precision(perfect, mask) == threshold_dice(perfect, mask, 0.5) == 1
+    assert hit_share(1 - perfect, mask) == threshold_dice(1 - perfect, mask, 0.5) == 0
+    assert not is_blank(perfect)
 
 
-@pytest.mark.parametrize("measure", [hit, average_precision, lambda cam, mask: dice(cam, mask, 0.5)])
+@pytest.mark.parametrize("measure", [hit_share, average_precision, lambda cam, mask: threshold_dice(cam, mask, 0.5)])
 def test_what_cannot_be_measured_is_refused(measure):
     with pytest.raises(ValueError, match="empty"):
         measure(np.eye(3), np.zeros((3, 3), bool))

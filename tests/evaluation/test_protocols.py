@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from evaluation import protocols, rows, scoring
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 from evaluation.intervals import Estimate
 from evaluation.metrics import AUC, BALANCED_ACCURACY, BRIER
 
@@ -32,7 +32,8 @@ def raw(seed=0, images=60):
 
 def counted(table, copies=40):
     return {
-        (m, t): count(y, np.c_[1 - p, p], who, copies=copies, seed=3, site=t) for (m, t), (y, p, who) in table.items()
+        (m, t): count_scores(y, np.c_[1 - p, p], who, copies=copies, seed=3, site=t)
+        for (m, t), (y, p, who) in table.items()
     }
 
 
@@ -43,18 +44,18 @@ def test_private_public_and_overall_equal_those_of_the_raw_predictions():
         (AUC, roc_auc_score),
         (BALANCED_ACCURACY, lambda y, p: balanced_accuracy_score(y, p >= 0.5)),
     ):
-        private = protocols.private(counts, measure)
+        private = protocols.score_private(counts, measure)
         assert {s: v.estimate.value for s, v in private.items()} == pytest.approx(
             {s: of(*table[s, s][:2]) for s in SITES}
         )
-        overall = protocols.overall(counts, measure)
+        overall = protocols.score_overall(counts, measure)
         pooled = [np.concatenate([table[s, s][i] for s in SITES]) for i in (0, 1)]
         assert overall.estimate.value == pytest.approx(of(*pooled))
         assert overall.mixes_sites
         assert overall.support.images == 180
         per_model = [of(*[np.concatenate([table[m, t][i] for t in SITES]) for i in (0, 1)]) for m in SITES]
-        assert protocols.public(counts, measure).estimate.value == pytest.approx(np.mean(per_model))
-        models, tests, values = protocols.matrix(counts, measure)
+        assert protocols.score_public(counts, measure).estimate.value == pytest.approx(np.mean(per_model))
+        models, tests, values = protocols.score_matrix(counts, measure)
         assert (models, tests) == (SITES, SITES)
         assert values[1, 2] == pytest.approx(of(*table["b", "c"][:2]))
         mean = protocols.mean_score(private)
@@ -64,9 +65,9 @@ def test_private_public_and_overall_equal_those_of_the_raw_predictions():
 
 def test_one_site_is_its_own_overall_and_mean():
     only = {("a", "a"): counted(raw())["a", "a"]}
-    private = protocols.private(only, AUC)["a"]
-    assert protocols.overall(only, AUC).estimate == private.estimate
-    assert not protocols.overall(only, AUC).mixes_sites
+    private = protocols.score_private(only, AUC)["a"]
+    assert protocols.score_overall(only, AUC).estimate == private.estimate
+    assert not protocols.score_overall(only, AUC).mixes_sites
     assert protocols.mean_score({"a": private}).estimate == private.estimate
 
 
@@ -74,33 +75,35 @@ def test_the_offset_between_hospitals_is_in_overall_and_in_no_private_score():
     """Two perfect models whose scores lie apart: the pooled sample is far from perfect."""
     y = np.tile([0, 1], 30)
     low, high = np.where(y, 0.3, 0.1), np.where(y, 0.9, 0.7)
-    table = {(s, s): count(y, np.c_[1 - p, p], np.arange(60), copies=5, seed=0) for s, p in (("a", low), ("b", high))}
-    assert [s.estimate.value for s in protocols.private(table, AUC).values()] == [1, 1]
-    assert protocols.overall(table, AUC).estimate.value == 0.75
+    table = {
+        (s, s): count_scores(y, np.c_[1 - p, p], np.arange(60), copies=5, seed=0) for s, p in (("a", low), ("b", high))
+    }
+    assert [s.estimate.value for s in protocols.score_private(table, AUC).values()] == [1, 1]
+    assert protocols.score_overall(table, AUC).estimate.value == 0.75
 
 
 def test_public_testing_names_every_missing_pair():
     counts = counted(raw(), copies=2)
     del counts["a", "b"], counts["c", "a"]
     with pytest.raises(ValueError, match=r"a on b, c on a"):
-        protocols.public(counts, AUC)
-    assert np.isnan(protocols.matrix(counts, AUC)[2]).sum() == 2
+        protocols.score_public(counts, AUC)
+    assert np.isnan(protocols.score_matrix(counts, AUC)[2]).sum() == 2
 
 
 def test_no_own_model_and_no_such_model_are_refused():
     counts = {("central", "a"): counted(raw(), copies=1)["a", "a"]}
     with pytest.raises(ValueError, match="at home"):
-        protocols.private(counts, AUC)
+        protocols.score_private(counts, AUC)
     with pytest.raises(ValueError, match="no counts of model 'x'"):
-        protocols.as_own(counts, "x")
-    assert set(protocols.as_own(counts, "central")) == {("a", "a")}
+        protocols.use_for_all_sites(counts, "x")
+    assert set(protocols.use_for_all_sites(counts, "central")) == {("a", "a")}
 
 
 def small(positives, patients, negatives=30):
     y = np.r_[np.ones(positives, int), np.zeros(negatives, int)]
     who = np.r_[np.arange(positives) % patients, 100 + np.arange(negatives)]
     p = np.linspace(0.9, 0.1, len(y))
-    return count(y, np.c_[1 - p, p], who, copies=10, seed=0)
+    return count_scores(y, np.c_[1 - p, p], who, copies=10, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -113,15 +116,17 @@ def small(positives, patients, negatives=30):
     ],
 )
 def test_too_few_are_not_assessable_and_keep_their_value(counts, expected):
-    score = protocols.private({("a", "a"): counts}, AUC)["a"]
+    score = protocols.score_private({("a", "a"): counts}, AUC)["a"]
     assert score.assessable is expected
     assert score.estimate.value == 1
-    assert protocols.private({("a", "a"): counts}, AUC, limits=protocols.Limits(images=1, patients=1))["a"].assessable
+    assert protocols.score_private({("a", "a"): counts}, AUC, limits=protocols.Limits(images=1, patients=1))[
+        "a"
+    ].assessable
 
 
 def test_the_mean_leaves_out_what_cannot_be_assessed_unless_nothing_can():
     table = {("a", "a"): small(20, 5), ("b", "b"): small(3, 2), ("c", "c"): small(0, 1)}
-    scores = protocols.private(table, AUC)
+    scores = protocols.score_private(table, AUC)
     assert protocols.mean_score(scores).sites == ("a",)
     weak = protocols.mean_score({s: scores[s] for s in "bc"})
     assert weak.sites == ("b",)
@@ -134,13 +139,13 @@ def test_the_mean_leaves_out_what_cannot_be_assessed_unless_nothing_can():
 
 def test_gain_over_itself_is_nothing_and_gains_are_antisymmetric():
     one, two = counted(raw(0)), counted(raw(0))
-    assert protocols.gains(one, two, AUC)["a"].estimate == Estimate(0, 0, 0, 40)
+    assert protocols.compute_gains(one, two, AUC)["a"].estimate == Estimate(0, 0, 0, 40)
     other = counted(better(raw(0)))
-    there, back = (protocols.gains(x, y, AUC)["b"].estimate for x, y in ((other, one), (one, other)))
+    there, back = (protocols.compute_gains(x, y, AUC)["b"].estimate for x, y in ((other, one), (one, other)))
     assert there.value == pytest.approx(-back.value)
     assert (there.low, there.high) == pytest.approx((-back.high, -back.low))
     assert there.value > 0
-    assert protocols.gains(other, one, BRIER)["b"].estimate.value > 0
+    assert protocols.compute_gains(other, one, BRIER)["b"].estimate.value > 0
 
 
 def better(table):
@@ -148,24 +153,24 @@ def better(table):
 
 
 def test_paired_copies_make_a_gain_surer_than_its_parts():
-    ours, theirs = (protocols.private(counted(t, copies=300), AUC)["a"] for t in (better(raw()), raw()))
-    paired = protocols.gain(ours, theirs, AUC).estimate
+    ours, theirs = (protocols.score_private(counted(t, copies=300), AUC)["a"] for t in (better(raw()), raw()))
+    paired = protocols.compute_gain(ours, theirs, AUC).estimate
     spread = np.std(ours.copies[1:][::-1] - theirs.copies[1:])
     assert (paired.high - paired.low) < 0.9 * 3.92 * spread
 
 
 def test_a_gain_on_other_patients_is_refused():
-    one = protocols.private(counted(raw()), AUC)["a"]
+    one = protocols.score_private(counted(raw()), AUC)["a"]
     with pytest.raises(ValueError, match="same patients"):
-        protocols.gain(one, replace(one, copies=one.copies[:5]), AUC)
+        protocols.compute_gain(one, replace(one, copies=one.copies[:5]), AUC)
     table = counted(raw(), copies=1)
     with pytest.raises(ValueError, match="same sites"):
-        protocols.gains(table, {("a", "a"): table["a", "a"]}, AUC)
+        protocols.compute_gains(table, {("a", "a"): table["a", "a"]}, AUC)
 
 
 def test_mean_individual_gain_has_the_population_deviation():
     """PGFed's slides: the deviation of the mean individual gain divides by n, not n - 1."""
-    base = protocols.private(counted(raw()), AUC)["a"]
+    base = protocols.score_private(counted(raw()), AUC)["a"]
     values = {"a": 1.0, "b": -2.0, "c": 4.0}
     by_site = {s: replace(base, estimate=replace(base.estimate, value=v)) for s, v in values.items()}
     spread = protocols.mean_individual_gain(by_site)

@@ -15,19 +15,19 @@ from evaluation.recommendation import (
     SPREAD,
     SURE,
     Gain,
-    Heard,
     Measured,
+    OtherGains,
     Sums,
     Validated,
-    heard,
     mean_auc,
-    measured,
-    recommended,
+    measure_gains,
+    recommend_model,
+    sum_other_gains,
 )
 
 
-def hearing(others: list[dict[str, Gain]]) -> Heard:
-    return heard({str(number): one for number, one in enumerate(others)}, ["a"])["a"]
+def hearing(others: list[dict[str, Gain]]) -> OtherGains:
+    return sum_other_gains({str(number): one for number, one in enumerate(others)}, ["a"])["a"]
 
 
 def two(score: np.ndarray) -> np.ndarray:
@@ -70,7 +70,9 @@ def by_grid(own: Gain, others: list[Gain]) -> tuple[float, float]:
 @pytest.mark.parametrize("others", [[], [Gain(0.04, 0.001)], [Gain(0.04, 0.001), Gain(-0.01, 0.0004)]])
 def test_what_is_expected_is_the_mean_over_all_common_and_true_gains(others):
     own = Gain(0.05, 0.0009)
-    found = recommended("a", Measured("local", {"fedavg": own}, 50, 10), hearing([{"fedavg": one} for one in others]))
+    found = recommend_model(
+        "a", Measured("local", {"fedavg": own}, 50, 10), hearing([{"fedavg": one} for one in others])
+    )
     mean, sd = by_grid(own, others)
     assert found.gain == pytest.approx(mean, abs=1e-4)
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * sd, rel=1e-2)
@@ -82,7 +84,7 @@ told = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=1), st.dictionar
 
 @given(told)
 def test_what_is_heard_is_to_the_bit_the_sum_over_all_others(told):
-    for site, found in heard(told, [*"abcdefgh"]).items():
+    for site, found in sum_other_gains(told, [*"abcdefgh"]).items():
         others = [gains for other, gains in told.items() if other != site]
         assert found.hospitals == len(others)
         sums = {}
@@ -108,7 +110,9 @@ def test_the_work_of_hearing_is_linear_in_hospitals():
     looks = []
     for hospitals in (20, 200):
         Counted.looks = 0
-        heard({str(n): {"x": Counted(0.1, 0.01)} for n in range(hospitals)}, [str(n) for n in range(hospitals)])
+        sum_other_gains(
+            {str(n): {"x": Counted(0.1, 0.01)} for n in range(hospitals)}, [str(n) for n in range(hospitals)]
+        )
         looks.append(Counted.looks)
     assert 0 < looks[1] == 10 * looks[0]
 
@@ -116,17 +120,17 @@ def test_the_work_of_hearing_is_linear_in_hospitals():
 def test_a_hospital_that_measured_nothing_goes_by_the_others_and_one_that_is_sure_by_itself():
     nothing = Measured("local", {"fedavg": Gain(math.nan, math.inf)}, 3, 0)
     good = hearing([{"fedavg": Gain(0.05, 1e-4)}] * 8)
-    assert recommended("a", nothing, good).method == "fedavg" and recommended("a", nothing, Heard()).stays
+    assert recommend_model("a", nothing, good).method == "fedavg" and recommend_model("a", nothing, OtherGains()).stays
     sure = Measured("local", {"fedavg": Gain(-0.05, 1e-6)}, 4000, 900)
-    assert recommended("a", sure, good).stays
+    assert recommend_model("a", sure, good).stays
 
 
 def test_of_several_good_ones_the_largest_expected_gain_and_none_without_an_own_model():
     gains = {"sure": Gain(0.02, 1e-5), "larger": Gain(0.06, 4e-4), "wild": Gain(0.2, 0.5)}
-    found = recommended("a", Measured("local", gains, 100, 30), Heard())
+    found = recommend_model("a", Measured("local", gains, 100, 30), OtherGains())
     assert (found.method, found.best, found.of) == ("larger", "larger", 4) and found.sure >= SURE
-    assert recommended("a", Measured("", {}), Heard()) is None
-    assert recommended("a", Measured("local", {}), Heard()) is None
+    assert recommend_model("a", Measured("", {}), OtherGains()) is None
+    assert recommend_model("a", Measured("local", {}), OtherGains()) is None
 
 
 def test_gains_are_of_the_best_own_model_on_the_same_patients():
@@ -134,7 +138,7 @@ def test_gains_are_of_the_best_own_model_on_the_same_patients():
     y, patient = np.repeat(random.integers(0, 2, 60), 2), np.repeat(np.arange(60), 2)
     good = y + random.standard_normal(120)
     scores = {"weak": two(random.random(120)), "own": two(good), "same": two(good), "other": two(y + 0.0)}
-    found = measured(Validated(y, patient, scores), ["weak", "own"], seed=1)
+    found = measure_gains(Validated(y, patient, scores), ["weak", "own"], seed=1)
     assert found.own == "own" and set(found.gains) == {"same", "other"} and found.patients == 60
     assert found.gains["same"].value == 0
     least = (0.25 / found.rarest) ** 2
@@ -145,8 +149,8 @@ def test_gains_are_of_the_best_own_model_on_the_same_patients():
 def test_one_class_or_no_own_model_measures_nothing():
     y, patient = np.zeros(6, dtype=np.int64), np.arange(6)
     scores = {"own": two(np.arange(6) / 6), "other": two(np.arange(6) / 6)}
-    assert measured(Validated(y, patient, scores), ["own"], seed=0).gains["other"].variance == math.inf
-    assert measured(Validated(y, patient, scores), ["gone"], seed=0) == Measured("", {})
+    assert measure_gains(Validated(y, patient, scores), ["own"], seed=0).gains["other"].variance == math.inf
+    assert measure_gains(Validated(y, patient, scores), ["gone"], seed=0) == Measured("", {})
 
 
 def test_where_models_are_alike_the_winner_is_not_believed():
@@ -156,8 +160,8 @@ def test_where_models_are_alike_the_winner_is_not_believed():
         y = np.repeat([0, 1], [40, 12])
         truth = y + random.standard_normal(52)
         scores = {f"m{k}": two(truth + 0.8 * random.standard_normal(52)) for k in range(9)}
-        at_home = measured(Validated(y, np.arange(52), scores), ["m0"], seed=turn)
-        found = recommended("a", at_home, Heard())
+        at_home = measure_gains(Validated(y, np.arange(52), scores), ["m0"], seed=turn)
+        found = recommend_model("a", at_home, OtherGains())
         naive.append(max(gain.value for gain in at_home.gains.values()))
         expected.append(found.gain)
         left += not found.stays

@@ -13,7 +13,7 @@ from PIL import Image
 
 from evaluation import figures, heat, patients, pictures, protocols, records, report, scoring, wording
 from evaluation.drawing import INK
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
 
@@ -55,7 +55,7 @@ def table(strength, sites):
     y = {s: rng.integers(0, 2, n) for s, n in sites.items()}
     p = {s: 1 / (1 + np.exp(-strength * (y[s] - 0.5) + rng.normal(0, 1, len(y[s])))) for s in sites}
     return {
-        (m, t): count(y[t], np.c_[1 - p[t], p[t]], np.arange(len(y[t])) // 2, copies=20, seed=0, site=t)
+        (m, t): count_scores(y[t], np.c_[1 - p[t], p[t]], np.arange(len(y[t])) // 2, copies=20, seed=0, site=t)
         for m in sites
         for t in sites
     }
@@ -74,12 +74,14 @@ def drawn(found):
     roc = {s: {m: t[s, s].scores[0, 0] for m, t in tables.items()} for s in (EVIL, "small")}
     curve = figures.Curve((1, 2, 4), (0.7, 0.5, 0.45))
     return (
-        figures.dots(scores, "AUC"),
-        figures.gain_bars(scores, "AUC", "local"),
-        figures.roc_curves(roc),
-        figures.learning_curves({s: {"local": curve, "other": figures.Curve((1,), (0.6,))} for s in (EVIL, "small")}),
-        heat.cross_site(*protocols.matrix(tables["local"], AUC), "AUC", "local"),
-        patients.intensities({"train": np.arange(100), "test": np.arange(50)}, unit="1e-6 mm²/s"),
+        figures.draw_score_dots(scores, "AUC"),
+        figures.draw_gain_bars(scores, "AUC", "local"),
+        figures.draw_roc_curves(roc),
+        figures.draw_learning_curves(
+            {s: {"local": curve, "other": figures.Curve((1,), (0.6,))} for s in (EVIL, "small")}
+        ),
+        heat.draw_cross_site(*protocols.score_matrix(tables["local"], AUC), "AUC", "local"),
+        patients.draw_intensities({"train": np.arange(100), "test": np.arange(50)}, unit="1e-6 mm²/s"),
     )
 
 
@@ -123,7 +125,7 @@ def pages(found, drawn):
         images=(sheet,),
         pictures=drawn[3:],
     )
-    return {"run": report.coordinator_page(run), "site": report.site_page(site)}, run, site
+    return {"run": report.render_coordinator_page(run), "site": report.render_site_page(site)}, run, site
 
 
 @pytest.mark.parametrize("which", ["run", "site"])
@@ -193,10 +195,10 @@ def test_the_coordinators_page_answers_how_good_for_whom_what_left(pages):
     order = [i for i in Outline(pages[0]["run"]).ids if i in {"good", "whom", "out", "scores", "left"}]
     assert order == ["good", "whom", "out", "scores", "left"]
     assert "no patient's image" in text
-    assert "no patient's image" not in report.coordinator_page(
+    assert "no patient's image" not in report.render_coordinator_page(
         replace(run, left=(*run.left, replace(run.left[0], records="left")))
     )
-    assert "Simulation." not in report.coordinator_page(replace(run, simulation=False))
+    assert "Simulation." not in report.render_coordinator_page(replace(run, simulation=False))
 
 
 def test_the_hospitals_page_stays(pages):
@@ -212,10 +214,10 @@ def test_pages_of_nothing_can_be_read(pages):
     empty = replace(
         run, sites=(), scores=(), gains=(), methods=(), left=(), missing=(), stages=(), commands=(), pictures=()
     )
-    text = report.coordinator_page(empty)
+    text = report.render_coordinator_page(empty)
     Outline(text)
     assert "No method was scored" in text and "Nothing left." in text
-    bare = report.site_page(replace(site, splits=(), scores=(), left=(), quarantine=(), images=(), pictures=()))
+    bare = report.render_site_page(replace(site, splits=(), scores=(), left=(), quarantine=(), images=(), pictures=()))
     Outline(bare)
     assert "every study could be used" in bare
 
@@ -223,14 +225,14 @@ def test_pages_of_nothing_can_be_read(pages):
 def test_one_hospital_alone_is_shown_by_its_own_score(pages):
     _, run, _ = pages
     own = tuple(r for r in run.scores if r.protocol == "private" and r.sites == (EVIL,))
-    text = "".join(Outline(report.coordinator_page(replace(run, scores=own))).data)
+    text = "".join(Outline(report.render_coordinator_page(replace(run, scores=own))).data)
     assert "The model on the hospital's own test patients" in text
     assert f"{own[0].value:.3f}" in text
 
 
 def test_figures_are_the_same_each_time_and_tell_their_numbers(found, drawn):
     _, scores, _ = found
-    again = figures.dots(scores, "AUC")
+    again = figures.draw_score_dots(scores, "AUC")
     assert again == drawn[0]
     row = next(r for r in scores if r.measure == "AUC" and r.protocol == "private")
     assert f"{row.value:.3f} ({row.low:.3f} to {row.high:.3f})" in again.html
@@ -241,9 +243,9 @@ def test_figures_are_the_same_each_time_and_tell_their_numbers(found, drawn):
 def test_roc_draws_only_corners_and_survives_a_missing_class():
     scores = np.zeros((2, 1024), int)
     scores[0, :5] = 1
-    assert "–" in figures.roc_curves({"a": {"m": scores}}).html
+    assert "–" in figures.draw_roc_curves({"a": {"m": scores}}).html
     scores[1, -3:] = 2
-    text = figures.roc_curves({"a": {"m": scores}}).html
+    text = figures.draw_roc_curves({"a": {"m": scores}}).html
     assert "m 1.000" in text
     assert len(text) < 30_000
 
@@ -288,7 +290,7 @@ def test_tiles_that_do_not_fit_are_all_named():
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (123_456, "123 kB"), (64_812_000, "64.8 MB"), (10**13, "10000 GB")],
 )
 def test_sizes(value, said):
-    assert wording.size(value) == said.replace(" ", "\u202f")
+    assert wording.format_size(value) == said.replace(" ", "\u202f")
 
 
 @pytest.mark.parametrize(
@@ -296,11 +298,15 @@ def test_sizes(value, said):
     [(4.21, "4.2 s"), (59.96, "1 min 00 s"), (75, "1 min 15 s"), (7500, "2 h 05 min"), (math.nan, "–")],
 )
 def test_durations(value, said):
-    assert wording.duration(value) == said
+    assert wording.format_duration(value) == said
 
 
 def test_numbers_with_a_sign_use_a_minus():
-    assert (wording.signed(-0.1234), wording.signed(0.5), wording.signed(math.nan)) == ("−0.123", "+0.500", "–")
+    assert (wording.format_signed(-0.1234), wording.format_signed(0.5), wording.format_signed(math.nan)) == (
+        "−0.123",
+        "+0.500",
+        "–",
+    )
 
 
 def test_the_page_tells_how_much_work_a_round_is_and_whether_methods_differ(pages):
@@ -310,7 +316,7 @@ def test_the_page_tells_how_much_work_a_round_is_and_whether_methods_differ(page
         costs = tuple(
             records.MethodCost(f"m{k}", 10, 0, 0, 5, gradients=one, lowest=0.4321) for k, one in enumerate(work)
         )
-        return report.coordinator_page(replace(run, methods=costs))
+        return report.render_coordinator_page(replace(run, methods=costs))
 
     equal, unequal = told("8", "8", ""), told("8", "2 epochs")
     assert '<td class="num">8</td>' in equal and '<td class="num">–</td>' in equal

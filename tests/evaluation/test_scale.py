@@ -12,10 +12,10 @@ from evaluation.scale import (
     HALF,
     LEVELS,
     TREE,
-    at_level,
     cell_of,
-    density,
-    edges,
+    cells_at_level,
+    compute_density,
+    compute_edges,
     steps,
     tree_levels,
 )
@@ -48,8 +48,8 @@ def test_a_class_and_its_complement_are_mirror_images(p):
 @given(PROBABILITIES)
 def test_without_noise_the_density_is_the_count_of_each_cell(p):
     cells = cell_of(p)
-    levels = [np.bincount(at_level(cells, k), minlength=BRANCH**k).astype(float) for k in range(1, LEVELS + 1)]
-    assert density(levels, len(p)) == pytest.approx(np.bincount(cells, minlength=CELLS))
+    levels = [np.bincount(cells_at_level(cells, k), minlength=BRANCH**k).astype(float) for k in range(1, LEVELS + 1)]
+    assert compute_density(levels, len(p)) == pytest.approx(np.bincount(cells, minlength=CELLS))
     flat = np.concatenate(levels)
     assert len(flat) == TREE and all(np.array_equal(a, b) for a, b in zip(levels, tree_levels(flat), strict=True))
 
@@ -57,13 +57,13 @@ def test_without_noise_the_density_is_the_count_of_each_cell(p):
 @given(st.integers(0, 2**31), st.floats(0, 50), st.integers(0, 60))
 def test_whatever_the_noise_the_density_is_that_of_so_many_patients(seed, noise, patients):
     levels = tree_levels(np.random.default_rng(seed).normal(0, noise, TREE))
-    found = density(levels, patients)
+    found = compute_density(levels, patients)
     assert found.min() >= 0 and found.sum() == pytest.approx(patients)
 
 
 @given(COUNTS, st.floats(0, 1), st.booleans())
 def test_edges_rise_leave_a_cell_to_each_bin_and_hold_one_half_where_asked(where, share, half):
-    found = edges(where, 8, share=share, half=half)
+    found = compute_edges(where, 8, share=share, half=half)
     assert found.shape == (7,) and (np.diff(found) > 0).all() and found[0] >= 1 and found[-1] < CELLS
     assert not half or HALF in found
 
@@ -75,5 +75,5 @@ def test_bins_hold_equally_many_where_classes_are_equal_and_fewer_where_the_rare
     assert (sizes > 0).all() and sizes.sum() == pytest.approx(1)
     assert np.allclose(sizes, 1 / 8) if share == 0.5 else (np.diff(sizes) * (0.5 - share) < 0).all()
     assert np.allclose(steps(8, share), 1 - steps(8, 1 - share)[::-1])
-    even = edges(np.ones(CELLS), 8, share=share, half=False) / CELLS
+    even = compute_edges(np.ones(CELLS), 8, share=share, half=False) / CELLS
     assert np.allclose(even, steps(8, share), atol=1 / CELLS)

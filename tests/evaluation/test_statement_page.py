@@ -11,7 +11,7 @@ import pytest
 
 from evaluation import records, report
 from evaluation.attacks import MembershipRow
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 from evaluation.leaving import Left
 from evaluation.scoring import score_rows
 from privacy.dp.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed, describe
@@ -98,7 +98,7 @@ def run_page(**more):
         settings="{}",
         commands=(),
     )
-    return report.coordinator_page(replace(page, **more))
+    return report.render_coordinator_page(replace(page, **more))
 
 
 def site_page(**more):
@@ -114,7 +114,7 @@ def site_page(**more):
         left=(Left("a", "train", 3, 3000),),
         quarantine=(),
     )
-    return report.site_page(replace(page, **more))
+    return report.render_site_page(replace(page, **more))
 
 
 def test_a_statement_comes_back_from_json_as_it_was():
@@ -202,7 +202,7 @@ def test_attacks_stand_beside_their_control():
 def test_scores_of_noised_counts_say_so_and_others_do_not():
     y = np.arange(8) % 2
     p = np.linspace(0.1, 0.9, 8)
-    table = {"fedavg": {("a", "a"): count(y, np.c_[1 - p, p], np.arange(8), copies=20, seed=0, site="a")}}
+    table = {"fedavg": {("a", "a"): count_scores(y, np.c_[1 - p, p], np.arange(8), copies=20, seed=0, site="a")}}
     rows = score_rows(table)
     noised = tuple(replace(one, noise=2.5) for one in rows)
     for make in (run_page, site_page):

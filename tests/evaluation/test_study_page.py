@@ -19,19 +19,28 @@ from evaluation.gap_rows import Compared
 from evaluation.metrics import AUC, BALANCED_ACCURACY
 from evaluation.records import Command
 from evaluation.rows import OUTSIDE, OUTSIDE_MEAN, OVERALL, PRIVATE, PRIVATE_MEAN
-from evaluation.study import MEAN, POOLED, StudyCase, StudyPage, StudyRun, balances, shares_of, study_page
+from evaluation.study import (
+    MEAN,
+    POOLED,
+    StudyCase,
+    StudyPage,
+    StudyRun,
+    compute_balances,
+    compute_gap_shares,
+    render_study_page,
+)
 from evaluation.study_numbers import (
     EVERY,
     StudyRow,
-    cells,
-    doubt,
-    spread,
+    add_mean_rows,
+    build_cells,
+    compute_spread,
+    deviation_range,
     summary_csv,
     table_csv,
     table_json,
-    with_means,
 )
-from evaluation.study_worth import outside_gains, worths
+from evaluation.study_worth import compute_worths, outside_gains
 
 MEASURES = (AUC.name, BALANCED_ACCURACY.name)
 SITES = ("a", "b")
@@ -82,7 +91,7 @@ def page():
 
 @pytest.fixture(scope="module")
 def text(page):
-    return study_page(page)
+    return render_study_page(page)
 
 
 def words(text):
@@ -96,7 +105,7 @@ def section(text, start):
 @given(st.lists(st.floats(-1, 1) | st.just(math.nan), max_size=6))
 def test_a_spread_is_the_mean_and_the_sample_deviation_of_what_is_finite(values):
     held = [value for value in values if math.isfinite(value)]
-    found = spread(values)
+    found = compute_spread(values)
     assert (found.n, found.better) == (len(held), len([value for value in held if value > 0]))
     assert found.mean == pytest.approx(statistics.fmean(held)) if held else math.isnan(found.mean)
     assert found.std == pytest.approx(statistics.stdev(held), abs=1e-12) if len(held) > 1 else math.isnan(found.std)
@@ -105,14 +114,14 @@ def test_a_spread_is_the_mean_and_the_sample_deviation_of_what_is_finite(values)
 def test_doubt_covers_the_true_deviation_as_often_as_it_says():
     rng = np.random.default_rng(0)
     for seeds in (3, 5):
-        low, high = doubt(seeds)
+        low, high = deviation_range(seeds)
         found = rng.normal(0, 2, (20_000, seeds)).std(axis=1, ddof=1)
         assert np.mean((low * found <= 2) & (high * found >= 2)) == pytest.approx(0.95, abs=0.006)
-    assert all(map(math.isnan, doubt(1)))
+    assert all(map(math.isnan, deviation_range(1)))
 
 
 def test_every_hospital_enters_the_mean_whether_it_can_be_assessed_or_not(page):
-    added = [row for row in with_means(page.rows) if row.protocol == EVERY]
+    added = [row for row in add_mean_rows(page.rows) if row.protocol == EVERY]
     assert added
     for row in added:
         own = [
@@ -126,13 +135,13 @@ def test_every_hospital_enters_the_mean_whether_it_can_be_assessed_or_not(page):
 
 def test_the_interval_is_students():
     # t with 4 degrees of freedom is 2.776 at 97.5 %: by hand for 1, 2, 3, 4, 5
-    assert spread([1, 2, 3, 4, 5]).half == pytest.approx(2.776 * (2.5**0.5) / 5**0.5, abs=1e-3)
-    assert math.isnan(spread([1.0]).half)
+    assert compute_spread([1, 2, 3, 4, 5]).half == pytest.approx(2.776 * (2.5**0.5) / 5**0.5, abs=1e-3)
+    assert math.isnan(compute_spread([1.0]).half)
 
 
 def test_the_summary_has_what_the_cells_have(page):
     lines = list(csv.DictReader(io.StringIO(summary_csv(page.rows))))
-    held = cells(page.rows)
+    held = build_cells(page.rows)
     assert len(lines) == len(held)
     for line, cell in zip(lines, held.values(), strict=True):
         assert int(line["seeds"]) == cell.value.n
@@ -140,11 +149,11 @@ def test_the_summary_has_what_the_cells_have(page):
 
 
 def test_cells_agree_with_the_rows_taken_one_by_one(page):
-    held = cells(page.rows)
+    held = build_cells(page.rows)
     for (case, method, measure, column), cell in held.items():
         own = [
             r
-            for r in with_means(page.rows)
+            for r in add_mean_rows(page.rows)
             if (r.case, r.method, r.measure, r.column) == (case, method, measure, column)
         ]
         assert sorted(cell.value.values) == sorted(row.value for row in own)
@@ -154,7 +163,7 @@ def test_cells_agree_with_the_rows_taken_one_by_one(page):
 
 
 def test_balances_name_who_loses(page):
-    found = {(b.case, b.method): b for b in balances(page.cases, cells(page.rows), AUC.name)}
+    found = {(b.case, b.method): b for b in compute_balances(page.cases, build_cells(page.rows), AUC.name)}
     assert set(found) == {("some", "fedavg"), ("some", "vafl"), ("few", "fedavg"), ("once", "fedavg"), ("once", "vafl")}
     loser = found["some", "vafl"]
     assert (loser.worst, loser.least.mean, loser.sites, loser.times) == ("b", LOSS, (1, 2), (3, 6))
@@ -189,7 +198,7 @@ def test_the_page_has_every_case_every_method_and_no_nan(page, text):
 def test_a_loss_is_printed_where_it_is_and_seeds_are_called_few(text):
     assert '<span class="down">−0.125</span>' in section(text, "case-some")
     assert "−0.125" in words(section(text, "gains")) and "1 of 2" in words(section(text, "gains"))
-    low, high = doubt(3)
+    low, high = deviation_range(3)
     told = words(section(text, "good"))
     assert "Seeds are few" in told and f"With 3 seeds the true deviation lies between {low:.2g} and {high:.2g}" in told
     assert "assessable in 2 of 3" in words(section(text, "case-some"))
@@ -199,20 +208,20 @@ def test_a_loss_is_printed_where_it_is_and_seeds_are_called_few(text):
 def test_gains_against_the_share_join_only_cases_that_differ_in_it(page, text):
     assert "by share in training, 2 hospitals" in section(text, "gains")
     twins = tuple(replace(case, share=0.4) for case in page.cases)
-    assert "by share in training" not in study_page(replace(page, cases=twins))
+    assert "by share in training" not in render_study_page(replace(page, cases=twins))
 
 
 def test_a_study_without_a_run_or_a_reference_is_a_page_too(page):
-    assert "Not finished" in study_page(replace(page, cases=page.cases[3:], rows=()))
+    assert "Not finished" in render_study_page(replace(page, cases=page.cases[3:], rows=()))
     bare = replace(
         page,
         rows=(),
         cases=tuple(replace(c, reference="", runs=tuple(replace(r, page="") for r in c.runs)) for c in page.cases),
     )
-    assert "No gain was computed" in study_page(bare)
+    assert "No gain was computed" in render_study_page(bare)
     unused = replace(page.cases[0].runs[0], target="a", unused=("vafl at b (contrast)",))
     vetoed = replace(page, cases=(replace(page.cases[0], runs=(unused,)),))
-    assert "vafl at b (contrast)" in words(section(study_page(vetoed), "case-some"))
+    assert "vafl at b (contrast)" in words(section(render_study_page(vetoed), "case-some"))
 
 
 def oracle_rows(case, seeds, oracle):
@@ -230,21 +239,21 @@ def test_the_share_over_seeds_is_fiellers_and_only_where_there_is_a_gap(page):
     compared = (Compared("fedavg", "oracle", ("nobody", "absent")),)
     rows = [*oracle_rows("some", (0, 1, 2), lambda s: 0.1 + 0.01 * s), *oracle_rows("once", (0,), lambda s: 0.1)]
     rows += oracle_rows("few", (0, 1, 2), lambda s: 0.2 * (s - 1))
-    found = worths(rows, {"some": compared, "once": compared, "few": compared})
+    found = compute_worths(rows, {"some": compared, "once": compared, "few": compared})
     one = found["some", "nobody", AUC.name, POOLED]
     assert one.share.share == pytest.approx(0.06 / 0.11)
     gain, gap = np.array([0.05, 0.06, 0.07]), np.array([0.10, 0.11, 0.12])
-    inside = [s for s in np.arange(0, 2, 1e-4) if abs((m := spread(gain - s * gap)).mean) <= m.half]
+    inside = [s for s in np.arange(0, 2, 1e-4) if abs((m := compute_spread(gain - s * gap)).mean) <= m.half]
     assert one.share[1:] == pytest.approx((inside[0], inside[-1]), abs=2e-4)
     for case in ("once", "few"):
         unknown = found[case, "nobody", AUC.name, POOLED]
         assert math.isnan(unknown.share.share) and unknown.gain.n > 0
     cases = tuple(replace(case, compared=compared, methods=("fedavg", "oracle", "nobody")) for case in page.cases)
     whole = replace(page, cases=cases, rows=tuple(rows))
-    told = words(section(study_page(whole), "case-some"))
+    told = words(section(render_study_page(whole), "case-some"))
     assert "what harmonization is worth" in told and f"0.55 {one.share.low:.2f} – {one.share.high:.2f}" in told
-    assert "not known" in words(section(study_page(whole), "case-few"))
-    lines = csv.DictReader(io.StringIO(summary_csv(rows, shares_of(whole))))
+    assert "not known" in words(section(render_study_page(whole), "case-few"))
+    lines = csv.DictReader(io.StringIO(summary_csv(rows, compute_gap_shares(whole))))
     shares = {line["share"] for line in lines if line["method"] == "nobody" and line["case"] == "some"}
     assert {f"{float(share):.6f}" for share in shares} == {f"{one.share.share:.6f}"}
 
@@ -257,8 +266,10 @@ def test_gains_outside_are_told_over_seeds(page):
         for protocol, own in ((OUTSIDE, ("west",)), (OUTSIDE_MEAN, ("west", "east")))
     ]
     (lines,) = outside_gains(rows).values()
-    assert lines == {"nobody": {"west": spread([0, 0.01, 0.02]), f"/{OUTSIDE_MEAN}": spread([0, 0.01, 0.02])}}
-    told = words(section(study_page(replace(page, rows=(*page.rows, *rows))), "case-some"))
+    assert lines == {
+        "nobody": {"west": compute_spread([0, 0.01, 0.02]), f"/{OUTSIDE_MEAN}": compute_spread([0, 0.01, 0.02])}
+    }
+    told = words(section(render_study_page(replace(page, rows=(*page.rows, *rows))), "case-some"))
     assert "gain of hospitals outside" in told and "nobody +0.010 ± 0.025" in told
 
 
@@ -266,5 +277,5 @@ def test_test_patients_are_told_where_the_first_method_was_not_scored(page):
     """Its budget may be spent at a hospital, at which the others have scores."""
     first = page.cases[0].methods[0]
     rows = tuple(row for row in page.rows if not (row.method == first and row.column == "a"))
-    heads = re.findall(r'<th scope="col"[^>]*>a(<span.*?)</th>', study_page(replace(page, rows=rows)))
+    heads = re.findall(r'<th scope="col"[^>]*>a(<span.*?)</th>', render_study_page(replace(page, rows=rows)))
     assert heads and all("30 – 32 patients" in words(head) for head in heads[: len(MEASURES)])

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.covariance import ledoit_wolf
 
-from evaluation.unlike import FEWEST, MOST, Floats, described, of_studies, reference_of
+from evaluation.unlike import FEWEST, MOST, Floats, average_by_study, compute_features, reference_of
 
 
 def normal(seed: int, n: int, d: int = 6) -> Floats:
@@ -103,20 +103,24 @@ def test_a_number_that_never_varied_counts_but_does_not_decide_alone():
 @pytest.mark.parametrize("shape", [(3, 1, 8, 8), (2, 3, 17, 12), (2, 1, 6, 16, 16)])
 def test_images_are_described_by_their_own_pixels_alone(shape):
     images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    found = described(images)
+    found = compute_features(images)
     assert found.shape[0] == shape[0] and np.isfinite(found).all()
-    assert np.allclose(described(images[1:2])[0], found[1])
-    assert np.isfinite(described(np.zeros(shape, np.float32))).all()
+    assert np.allclose(compute_features(images[1:2])[0], found[1])
+    assert np.isfinite(compute_features(np.zeros(shape, np.float32))).all()
 
 
 def test_scale_noise_and_blur_each_change_a_description():
     images = np.random.default_rng(0).normal(1, 0.2, size=(1, 1, 32, 32)).astype(np.float32)
     blurred = (images + np.roll(images, 1, axis=2) + np.roll(images, 1, axis=3)) / 3
     for other in (2 * images, blurred, images + 0.5):
-        assert np.abs(described(other) - described(images)).max() > 0.3
+        assert np.abs(compute_features(other) - compute_features(images)).max() > 0.3
 
 
 def test_lines_of_a_table_describe_themselves_and_studies_are_means():
     lines = np.arange(12, dtype=np.float32).reshape(4, 3)
-    assert np.array_equal(described(lines), lines)
-    assert of_studies(described(lines), np.array([0, 0, 1, 2])).tolist() == [[1.5, 2.5, 3.5], [6, 7, 8], [9, 10, 11]]
+    assert np.array_equal(compute_features(lines), lines)
+    assert average_by_study(compute_features(lines), np.array([0, 0, 1, 2])).tolist() == [
+        [1.5, 2.5, 3.5],
+        [6, 7, 8],
+        [9, 10, 11],
+    ]

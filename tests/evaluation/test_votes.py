@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from evaluation import noised
 from evaluation.classes import Classes
-from evaluation.histograms import count
+from evaluation.histograms import count_scores
 from evaluation.metrics import ACCURACY, AUC, BALANCED_ACCURACY, KAPPA, auc
-from evaluation.noised_classes import Bounds, bounds_of, within
+from evaluation.noised_classes import Bounds, class_bounds, project_within_bounds
 from evaluation.scale import LEVELS, TREE
 from evaluation.scoring import label_measures
-from evaluation.support import judged, support
-from evaluation.votes import BINS, bins_from, class_votes, parts, released
+from evaluation.support import compute_support, find_mean_classes
+from evaluation.votes import BINS, bins_from, class_votes, release_histograms, split_noise
 from privacy.dp.accounting import cost
 from privacy.dp.events import Composed, Gaussian, SelfComposed
 from privacy.dp.mechanisms import vote_histogram
@@ -55,7 +55,7 @@ def test_one_patient_changes_all_that_leaves_by_no_more_than_is_booked(seed, cla
     told = Recorded(seed), Recorded(seed)
     for one, chosen in zip(told, (np.ones_like(fewer), fewer), strict=True):
         rows = y[chosen], p[chosen], who[chosen]
-        released(*rows, noise=noise, held=[9] * classes, number=20, told=one)
+        release_histograms(*rows, noise=noise, class_patients=[9] * classes, number=20, add_noise=one)
     assert told[0].noise == told[1].noise
     changes = [np.linalg.norm(a - b) for a, b in zip(told[0].exact, told[1].exact, strict=True)]
     assert max(changes) <= 1 + 1e-9
@@ -66,10 +66,10 @@ def test_one_patient_changes_all_that_leaves_by_no_more_than_is_booked(seed, cla
 @pytest.mark.parametrize("classes", [2, 3, 7])
 def test_all_of_it_costs_what_one_histogram_costs(classes):
     told = Recorded(0)
-    released(*hospital(0, classes), noise=1.5, held=[9] * classes, number=30, told=told)
+    release_histograms(*hospital(0, classes), noise=1.5, class_patients=[9] * classes, number=30, add_noise=told)
     events = [Composed(tuple(map(Gaussian, told.noise)))]
     assert cost(events, 1e-5).epsilon == pytest.approx(cost([Gaussian(1.5)], 1e-5).epsilon, rel=1e-6)
-    how = parts(1.5, classes)
+    how = split_noise(1.5, classes)
     assert told.noise[: LEVELS * (1 if classes == 2 else classes)] == [how.scale] * (len(told.noise) - _after(classes))
     assert SelfComposed(Gaussian(how.scale), LEVELS) != Gaussian(how.scale)
 
@@ -85,7 +85,7 @@ def test_bins_follow_from_what_was_told_only(seed, classes):
     """Whoever receives the levels knows the bins in which patients were counted."""
     y, p, who = hospital(seed, classes)
     told = Recorded(seed)
-    found = released(y, p, who, noise=1.0, held=[20] * classes, number=30, told=told)
+    found = release_histograms(y, p, who, noise=1.0, class_patients=[20] * classes, number=30, add_noise=told)
     bins = bins_from(found.levels, 30, [20] * classes)
     expected = Recorded(seed)
     expected(class_votes(y, p, who, bins), 1.0)
@@ -107,7 +107,7 @@ def read(sample, *, noise=0.0, seed=0, copies=20):
     y, p, who = sample
     held = [len(np.unique(who[y == c])) for c in range(p.shape[1])]
     number = len(np.unique(who))
-    found = released(*sample, noise=noise, held=held, number=number, told=adding(seed))
+    found = release_histograms(*sample, noise=noise, class_patients=held, number=number, add_noise=adding(seed))
     facts = {"noise": noise, "patients": number, "images": len(y), "class_patients": held}
     return noised.from_tensors(noised.to_tensors(found), facts, copies=copies, seed=1)
 
@@ -120,24 +120,24 @@ def test_counts_of_several_classes_keep_their_totals(seed, classes, noise, image
     assert counts.scores.min() >= 0 and counts.confusion.min() >= 0
     assert (counts.scores.sum(axis=(2, 3)) == len(sample[0])).all()
     assert np.array_equal(counts.scores[:, :, 1].sum(axis=-1), counts.confusion.sum(axis=-1))
-    assert counts.noise == pytest.approx(parts(noise, classes).own)
+    assert counts.noise == pytest.approx(split_noise(noise, classes).own)
 
 
 @pytest.mark.parametrize("classes", [3, 5])
 def test_without_noise_several_classes_are_scored_as_by_exact_counts(classes):
     sample = hospital(1, classes, 400, 1)
-    ours, theirs = read(sample), count(*sample, copies=0, seed=0)
+    ours, theirs = read(sample), count_scores(*sample, copies=0, seed=0)
     assert np.array_equal(ours.confusion[0], theirs.confusion[0])
     assert auc(ours.scores[0]) == pytest.approx(auc(theirs.scores[0]), abs=0.01)
     for measure in (AUC, BALANCED_ACCURACY, ACCURACY, KAPPA):
         assert measure.of(ours)[0] == pytest.approx(measure.of(theirs)[0], abs=0.01)
-    assert support(ours) == support(theirs)
+    assert compute_support(ours) == compute_support(theirs)
 
 
 def test_with_noise_several_classes_are_told_about_as_they_are_and_each_by_itself():
     sample = hospital(2, 4, 1200, 1)
-    ours, theirs = read(sample, noise=1.4, copies=100), count(*sample, copies=0, seed=0)
-    assert judged(ours).all()
+    ours, theirs = read(sample, noise=1.4, copies=100), count_scores(*sample, copies=0, seed=0)
+    assert find_mean_classes(ours).all()
     for measure in label_measures({"m": {("a", "a"): ours}}, Classes(("a", "b", "c", "d"), ordered=True)):
         values, exact = measure.of(ours), measure.of(theirs)[0]
         assert values[0] == pytest.approx(exact, abs=0.08), measure.name
@@ -148,11 +148,11 @@ def test_with_noise_several_classes_are_told_about_as_they_are_and_each_by_itsel
 def test_numbers_of_classes_are_brought_within_what_is_declared(seed, classes):
     y, _, who = hospital(seed, classes, 15)
     held = tuple(len(np.unique(who[y == c])) for c in range(classes))
-    bounds = bounds_of(15, held)
-    found = within(np.random.default_rng(seed).normal(3, 10, (4, classes)), bounds, 15)
+    bounds = class_bounds(15, held)
+    found = project_within_bounds(np.random.default_rng(seed).normal(3, 10, (4, classes)), bounds, 15)
     assert found.sum(axis=-1) == pytest.approx(15)
     assert (found >= bounds.least - 1e-9).all() and (found <= bounds.most + 1e-9).all()
-    kept = within(np.full(classes, 15 / classes), Bounds(np.zeros(classes), np.full(classes, 15.0)), 15)
+    kept = project_within_bounds(np.full(classes, 15 / classes), Bounds(np.zeros(classes), np.full(classes, 15.0)), 15)
     assert kept == pytest.approx(15 / classes)
 
 
@@ -160,6 +160,6 @@ def test_a_class_that_nobody_has_stays_without_patients():
     y, p, who = hospital(5, 4, 200, 1)
     some = y != 3
     counts = read((y[some], p[some], np.unique(who[some], return_inverse=True)[1]), noise=1.0)
-    assert counts.class_patients[3] == 0 and not judged(counts)[3]
+    assert counts.class_patients[3] == 0 and not find_mean_classes(counts)[3]
     assert (counts.confusion[0, 3] == 0).all() and np.isfinite(AUC.of(counts)).all()
     assert counts.scores.shape[1] == 4 and TREE > BINS

@@ -17,18 +17,18 @@ from harmonize.complexity import (
     Outside,
     Score,
     centroid_distance,
-    chosen,
     deviation_of,
-    most,
+    frechet_score,
+    measure_outside,
     noise_of,
-    outside,
     paper_score,
-    replaces,
-    score,
-    scored,
+    replaces_target,
+    score_site,
+    select_largest_site,
+    select_target,
 )
 from harmonize.distances import frechet
-from harmonize.embedding import basis, project
+from harmonize.embedding import compute_basis, project_images
 from privacy.dp.access import Rows, open_access
 from privacy.dp.accounting import cost
 from privacy.dp.events import Declared, Gaussian, Part
@@ -44,7 +44,7 @@ def noise(n: int, seed: int, *shape: int) -> Tensor:
     return torch.randn(n, *(shape or (1, 4, 4)), generator=torch.Generator().manual_seed(seed))
 
 
-PUBLIC = basis(noise(40, 99), 5)
+PUBLIC = compute_basis(noise(40, 99), 5)
 
 
 @given(n=st.integers(2, 8), m=st.integers(1, 8), seed=seeds)
@@ -73,7 +73,7 @@ def test_points_that_are_all_one_give_no_unit() -> None:
         centroid_distance(torch.ones(4, 2), torch.zeros(4, 2))
 
 
-@pytest.mark.parametrize("scorer", [paper_score, lambda a, b, seed: score(a, b, PUBLIC, seed=seed)])
+@pytest.mark.parametrize("scorer", [paper_score, lambda a, b, seed: frechet_score(a, b, PUBLIC, seed=seed)])
 def test_images_like_the_real_ones_score_lower_and_scores_repeat_with_their_seed(scorer) -> None:
     real, alike, unlike = noise(40, 0), noise(55, 1), noise(55, 2) + 3.0
     assert scorer(real, alike, seed=5) < 0.5 * scorer(real, unlike, seed=5)
@@ -82,22 +82,24 @@ def test_images_like_the_real_ones_score_lower_and_scores_repeat_with_their_seed
 
 def test_the_score_is_the_frechet_distance_of_equally_many_images_in_the_public_basis() -> None:
     real, synthetic = noise(12, 0), noise(12, 1) + 1
-    assert score(real, synthetic, PUBLIC) == frechet(project(PUBLIC, real), project(PUBLIC, synthetic))
-    assert score(real, real, PUBLIC) == pytest.approx(0.0, abs=1e-5)
+    assert frechet_score(real, synthetic, PUBLIC) == frechet(
+        project_images(PUBLIC, real), project_images(PUBLIC, synthetic)
+    )
+    assert frechet_score(real, real, PUBLIC) == pytest.approx(0.0, abs=1e-5)
     five = real[torch.randperm(12, generator=torch.Generator().manual_seed(3))[:5]]
-    assert score(real, synthetic[:5], PUBLIC, seed=3) == score(five, synthetic[:5], PUBLIC)
+    assert frechet_score(real, synthetic[:5], PUBLIC, seed=3) == frechet_score(five, synthetic[:5], PUBLIC)
 
 
 @pytest.mark.parametrize("variant", ["consilium", "paper"])
 def test_a_site_is_scored_by_the_mean_over_seeds_with_its_deviation(variant: str) -> None:
     real, synthetic = noise(30, 0), [noise(30, k) for k in (1, 2, 3)]
-    found = scored(Score(variant=variant), real, synthetic, PUBLIC, seed=7)
+    found = score_site(Score(variant=variant), real, synthetic, PUBLIC, seed=7)
     assert len(found.values) == 3 and found.mean == pytest.approx(np.mean(found.values))
     assert found.deviation == pytest.approx(np.std(found.values, ddof=1))
-    one = scored(Score(variant=variant), real, synthetic[:1], PUBLIC, seed=7)
+    one = score_site(Score(variant=variant), real, synthetic[:1], PUBLIC, seed=7)
     assert one.values == found.values[:1] and math.isnan(one.deviation)
     if variant == "consilium":
-        assert found.values[1] == score(real, synthetic[1], PUBLIC)
+        assert found.values[1] == frechet_score(real, synthetic[1], PUBLIC)
 
 
 @budget(max_examples=10)
@@ -105,15 +107,15 @@ def test_a_site_is_scored_by_the_mean_over_seeds_with_its_deviation(variant: str
 def test_the_same_number_of_images_is_compared_at_large_and_small_sites(seed: int) -> None:
     real, synthetic = noise(60, seed), noise(50, seed + 1)
     order = [torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:9] for n in (60, 50)]
-    found = scored(Score(images=9), real, [synthetic], PUBLIC, seed=seed)
-    assert found.mean == score(real[order[0]], synthetic[order[1]], PUBLIC)
+    found = score_site(Score(images=9), real, [synthetic], PUBLIC, seed=seed)
+    assert found.mean == frechet_score(real[order[0]], synthetic[order[1]], PUBLIC)
 
 
 def test_too_few_images_are_named() -> None:
     with pytest.raises(ValueError, match="too few images to compare 20: real has 10, synthetic 1 has 9"):
-        scored(Score(images=20), noise(10, 0), [noise(20, 1), noise(9, 2)], PUBLIC, seed=0)
+        score_site(Score(images=20), noise(10, 0), [noise(20, 1), noise(9, 2)], PUBLIC, seed=0)
     with pytest.raises(ValueError, match="train at least one"):
-        scored(Score(), noise(10, 0), [], PUBLIC, seed=0)
+        score_site(Score(), noise(10, 0), [], PUBLIC, seed=0)
 
 
 @given(seed=seeds)
@@ -145,9 +147,9 @@ def test_private_access_measures_the_mean_over_patients_of_their_mean_shares() -
     private = open_private({"train": own}, Protection(validation_noise=0.0, loss_bound=BOUND))
     shares = module(own.x).detach()
     expected = np.mean([float(shares[own.patient == k].double().mean()) for k in range(9)])
-    assert private.measure(module, outside, "train") == pytest.approx(expected, rel=1e-6)
+    assert private.measure(module, measure_outside, "train") == pytest.approx(expected, rel=1e-6)
     plain = open_access({"train": own}, batch=4, seed=0)
-    assert plain.measure(module, outside, "train") == pytest.approx(float(shares.mean()), rel=1e-6)
+    assert plain.measure(module, measure_outside, "train") == pytest.approx(float(shares.mean()), rel=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
@@ -156,10 +158,10 @@ def test_the_noised_share_costs_what_the_settings_say_and_is_as_noisy_as_told(ep
     protection = Protection(validation_noise=noise_of(settings), loss_bound=BOUND)
     module, own, source = Outside(PUBLIC), rows(100), random.Random(0).randbytes
     access = open_private({"train": own}, protection, counts=Declared("n"), source=source)
-    access.measure(module, outside, "train")
+    access.measure(module, measure_outside, "train")
     assert Part("", "train", Gaussian(noise_of(settings))) in access.booked
     assert cost(access.events, 1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
-    found = [access.measure(module, outside, "train") for _ in range(200)]
+    found = [access.measure(module, measure_outside, "train") for _ in range(200)]
     assert np.std(found) == pytest.approx(deviation_of(settings, 100), rel=0.2)
 
 
@@ -170,41 +172,43 @@ def test_a_patients_share_depends_on_nobody_else() -> None:
 
 @given(scores=st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 3).map(float), min_size=1, max_size=6))
 def test_the_chosen_site_has_the_lowest_score_and_the_first_name(scores: dict[str, float]) -> None:
-    site = chosen(scores)
+    site = select_target(scores)
     assert all((scores[site], site) <= (value, name) for name, value in scores.items())
-    assert most({name: int(value) for name, value in scores.items()}) == min(scores, key=lambda s: (-scores[s], s))
+    assert select_largest_site({name: int(value) for name, value in scores.items()}) == min(
+        scores, key=lambda s: (-scores[s], s)
+    )
 
 
 def test_sites_without_a_score_are_all_named() -> None:
     with pytest.raises(ValueError, match="A has nan; C has inf"):
-        chosen({"A": math.nan, "B": 1.0, "C": math.inf})
+        select_target({"A": math.nan, "B": 1.0, "C": math.inf})
     with pytest.raises(ValueError, match="no site has a score"):
-        chosen({})
+        select_target({})
 
 
 @given(current=numbers, joining=numbers, margin=st.floats(0, 5), more=st.floats(0, 5))
 def test_who_replaces_the_target_has_a_lower_mean_and_still_would_at_a_smaller_margin(
     current: list[float], joining: list[float], margin: float, more: float
 ) -> None:
-    if replaces(current, joining, margin + more):
+    if replaces_target(current, joining, margin + more):
         assert np.mean(joining) < np.mean(current)
-        assert replaces(current, joining, margin)
-        assert not replaces(joining, current, margin)
-    assert not replaces(current, current, margin)
+        assert replaces_target(current, joining, margin)
+        assert not replaces_target(joining, current, margin)
+    assert not replaces_target(current, current, margin)
 
 
 def test_notably_lower_is_by_more_than_so_many_pooled_deviations() -> None:
     current, joining = [9.0, 10.0, 11.0], [6.0, 8.0]  # variances 1 (two degrees of freedom) and 2 (one): pooled 4 / 3
     limit = 3 / math.sqrt(4 / 3)
-    assert replaces(current, joining, limit - 1e-6) and not replaces(current, joining, limit + 1e-6)
-    assert replaces([10.0], [9.0], 2.0, deviation=0.4) and not replaces([10.0], [9.0], 2.0, deviation=0.6)
+    assert replaces_target(current, joining, limit - 1e-6) and not replaces_target(current, joining, limit + 1e-6)
+    assert replaces_target([10.0], [9.0], 2.0, deviation=0.4) and not replaces_target([10.0], [9.0], 2.0, deviation=0.6)
 
 
 def test_scores_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(ValueError, match=r"score\.seeds of 2 or more"):
-        replaces([1.0], [0.5], 2.0)
+        replaces_target([1.0], [0.5], 2.0)
     with pytest.raises(ValueError, match="must be finite and at least one"):
-        replaces([1.0, math.nan], [0.5, 0.4], 2.0)
+        replaces_target([1.0, math.nan], [0.5, 0.4], 2.0)
 
 
 def test_settings_name_everything_that_is_wrong() -> None:

@@ -11,13 +11,13 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from consilium.testing.testbed import MemoryFolder
-from harmonize.cyclegan import PAPER, Batch, CycleGan, losses, networks
+from harmonize.cyclegan import PAPER, Batch, CycleGan, compute_losses, make_networks
 from harmonize.distances import sliced_wasserstein
-from harmonize.generators import Discriminator, Transformer, translated
-from harmonize.networks import initialised
-from harmonize.own import Own, patient_means, shifted
-from harmonize.structure import changed_structure
-from harmonize.views import pooled, step_seed, viewed
+from harmonize.generators import Discriminator, Transformer, translate_images
+from harmonize.networks import initialise_module
+from harmonize.own import SiteImages, patient_means, shift_means
+from harmonize.structure import structure_change
+from harmonize.views import augment_views, mix_with_pool, step_seed
 from privacy.message import Params
 
 SMALL = CycleGan(steps=3, width=4, critic=4, classifier=4, copies=0, batch=2, every=2)
@@ -30,9 +30,9 @@ def textured(seed: int, n: int, level: float, side: int = 32) -> Tensor:
     return (level + 0.2 * coarse + 0.05 * torch.randn(n, 1, side, side, generator=g)).clamp(-0.99, 0.99)
 
 
-def toy(side: int = 32, n: int = 16) -> tuple[Own, Tensor]:
+def toy(side: int = 32, n: int = 16) -> tuple[SiteImages, Tensor]:
     patient = torch.arange(n)
-    own = Own(textured(1, n, -0.5, side), patient % 2, patient)
+    own = SiteImages(textured(1, n, -0.5, side), patient % 2, patient)
     return own, textured(2, n, 0.3, side)
 
 
@@ -72,7 +72,7 @@ def written_out(s: CycleGan, nets: torch.nn.ModuleDict, batch: Batch) -> tuple[f
 
 def example(s: CycleGan) -> tuple[torch.nn.ModuleDict, Batch]:
     own, shared = toy(16, 3)
-    return initialised(lambda: networks(s, (1, 16, 16)), 0).double(), Batch(
+    return initialise_module(lambda: make_networks(s, (1, 16, 16)), 0).double(), Batch(
         own.images.double(), own.labels, shared.double()
     )
 
@@ -80,8 +80,8 @@ def example(s: CycleGan) -> tuple[torch.nn.ModuleDict, Batch]:
 def test_structure_is_added_to_the_loss_of_the_transformers_alone() -> None:
     s = replace(SMALL, norm="none")
     nets, batch = example(s)
-    plain, more = losses(s, nets, batch), losses(replace(s, structure=2.5), nets, batch)
-    changed = changed_structure(nets["translator"](batch.x), batch.x)
+    plain, more = compute_losses(s, nets, batch), compute_losses(replace(s, structure=2.5), nets, batch)
+    changed = structure_change(nets["translator"](batch.x), batch.x)
     assert float(more.transformers.detach()) == pytest.approx(float((plain.transformers + 2.5 * changed).detach()))
     assert float(more.critics.detach()) == pytest.approx(float(plain.critics.detach()))
 
@@ -90,13 +90,13 @@ def test_structure_is_added_to_the_loss_of_the_transformers_alone() -> None:
 def test_the_losses_are_the_papers_equations(norm: str) -> None:
     s = replace(SMALL, norm=norm, cycle=3.0, identity=0.7, classification=1.9)
     nets, batch = example(s)
-    found = losses(s, nets, batch)
+    found = compute_losses(s, nets, batch)
     assert (found.transformers.item(), found.critics.item()) == pytest.approx(written_out(s, nets, batch), rel=1e-9)
 
 
 def gradients(s: CycleGan, part: str, side: str) -> list[Tensor]:
     nets, batch = example(s)
-    found = losses(s, nets, batch)
+    found = compute_losses(s, nets, batch)
     return list(torch.autograd.grad(getattr(found, side), list(nets[part].parameters()), allow_unused=True))
 
 
@@ -118,7 +118,7 @@ def test_training_is_the_usual_alternation_of_t_and_f_with_their_critics(norm: s
     own, shared = toy(16)
     s = replace(SMALL, steps=4, norm=norm, ema=0.0, copies=0, augment="none", noise=0.0, batch=4)
     params = s.fit(own, shared, seed=5)
-    nets = initialised(lambda: networks(s, (1, 16, 16)), 5)
+    nets = initialise_module(lambda: make_networks(s, (1, 16, 16)), 5)
     T, F, C_T = nets["translator"], nets["back"], nets["classifier"]
     dis = [nets["dis_shared"], nets["dis_own"]]
     rules = [
@@ -133,7 +133,7 @@ def test_training_is_the_usual_alternation_of_t_and_f_with_their_critics(norm: s
             rule.param_groups[0]["lr"] = lr * decay
         made = [T(x).detach(), F(z).detach()]
         rules[0].zero_grad()
-        losses(s, nets, Batch(x, y, z)).transformers.backward()
+        compute_losses(s, nets, Batch(x, y, z)).transformers.backward()
         rules[0].step()
         for rule in rules[1:]:
             rule.zero_grad()
@@ -253,7 +253,7 @@ def test_keep_mean_gives_back_every_patients_own_mean_and_with_it_their_order() 
 def test_a_shift_reaches_its_goal_in_spite_of_clipping(seed: int, aim: float, level: float) -> None:
     x = textured(seed, 3, level, 16)
     x[:, :, :2] = -1.0
-    new = shifted(x, torch.tensor([[aim]]), torch.zeros(3))
+    new = shift_means(x, torch.tensor([[aim]]), torch.zeros(3))
     assert float(patient_means(new, torch.zeros(3))) == pytest.approx(aim, abs=1e-5)
     assert new.min() >= -1 and new.max() <= 1 and (new[:, :, :2] == -1).all()
     order = x[0].flatten().argsort()
@@ -268,7 +268,7 @@ def test_the_way_back_is_f_of_t() -> None:
     F.load_state_dict({k[5:]: v for k, v in params.items() if k.startswith("back/")})
     with torch.no_grad():
         expected = F(T(own.images))
-    assert torch.allclose(SMALL.returned(params, own.images), expected, atol=1e-6)
+    assert torch.allclose(SMALL.translate_back(params, own.images), expected, atol=1e-6)
 
 
 # Networks
@@ -290,7 +290,7 @@ def test_instance_norm_divides_an_images_contrast_out_and_no_norm_does_not() -> 
     inside = (..., slice(10, -10), slice(10, -10))  # beyond the reach of the border
     changes = {}
     for norm in ("instance", "none"):
-        first = initialised(lambda norm=norm: Transformer(1, width=4, blocks=1, norm=norm), 2).layers[:2]
+        first = initialise_module(lambda norm=norm: Transformer(1, width=4, blocks=1, norm=norm), 2).layers[:2]
         with torch.no_grad():
             once, thrice = first(x + 1.0)[inside], first(3 * (x + 1.0))[inside]
         changes[norm] = float((thrice - once).abs().mean() / once.abs().mean())
@@ -307,13 +307,13 @@ def test_a_residual_transformer_can_be_the_identity() -> None:
 
 def test_pieces_of_a_translation_are_the_whole() -> None:
     net, x = Transformer(1, width=4, norm="instance"), textured(0, 7, 0.0)
-    assert torch.allclose(translated(net, x, chunk=2), translated(net, x, chunk=7), atol=1e-6)
+    assert torch.allclose(translate_images(net, x, chunk=2), translate_images(net, x, chunk=7), atol=1e-6)
 
 
 def test_a_pool_gives_back_what_was_put_in() -> None:
     pool: dict[str, Tensor] = {}
     g = torch.Generator().manual_seed(0)
-    shown = [pooled(pool, "a", torch.arange(4.0 * i, 4.0 * i + 4).view(4, 1, 1, 1), 6, g) for i in range(50)]
+    shown = [mix_with_pool(pool, "a", torch.arange(4.0 * i, 4.0 * i + 4).view(4, 1, 1, 1), 6, g) for i in range(50)]
     numbers = torch.cat(shown).flatten().tolist()
     left = pool["a"].flatten().tolist()
     assert numbers[:4] == [0.0, 1.0, 2.0, 3.0] and len(left) == 6
@@ -324,12 +324,12 @@ def test_a_pool_gives_back_what_was_put_in() -> None:
 
 def test_views_keep_what_is_in_an_image() -> None:
     x = textured(0, 64, 0.0, 16)
-    flipped = viewed(x, "flip", torch.Generator().manual_seed(0))
+    flipped = augment_views(x, "flip", torch.Generator().manual_seed(0))
     turned = torch.tensor([torch.equal(a, b.flip(-1)) for a, b in zip(x, flipped, strict=True)])
     same = torch.tensor([torch.equal(a, b) for a, b in zip(x, flipped, strict=True)])
     assert (turned ^ same).all() and 16 < turned.sum() < 48
-    assert torch.equal(viewed(x, "none", torch.Generator()), x)
-    moved = viewed(x, "affine", torch.Generator().manual_seed(0))
+    assert torch.equal(augment_views(x, "none", torch.Generator()), x)
+    moved = augment_views(x, "affine", torch.Generator().manual_seed(0))
     assert moved.shape == x.shape and moved.abs().max() <= 1
     assert float((moved - flipped).abs().mean()) < float((moved.roll(1, 0) - flipped).abs().mean())
 
@@ -363,7 +363,7 @@ def test_all_that_is_wrong_with_settings_is_said_at_once() -> None:
 
 
 def test_all_that_is_wrong_with_images_is_said_at_once() -> None:
-    bad = Own(torch.full((3, 1, 18, 16), 2.0), torch.tensor([0, 1, 2]), torch.zeros(2))
+    bad = SiteImages(torch.full((3, 1, 18, 16), 2.0), torch.tensor([0, 1, 2]), torch.zeros(2))
     with pytest.raises(
         ValueError, match=r"multiples of 4 .* outside.* own images are .* patient must be .* labels must"
     ):

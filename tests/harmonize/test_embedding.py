@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harmonize.embedding import basis, perplexity_of, project, tsne
+from harmonize.embedding import compute_basis, perplexity_of, project_images, tsne
 
 
 def noise(n: int, d: int, seed: int) -> torch.Tensor:
@@ -15,7 +15,7 @@ def noise(n: int, d: int, seed: int) -> torch.Tensor:
 @given(n=st.integers(2, 12), d=st.integers(1, 12), components=st.integers(1, 15), seed=st.integers(0, 10**6))
 def test_components_are_eigenvectors_of_the_covariance(n: int, d: int, components: int, seed: int) -> None:
     images = noise(n, d, seed)
-    found = basis(images, components)
+    found = compute_basis(images, components)
     k = min(components, n - 1, d)
     away = (images - images.mean(dim=0)).double()
     covariance = away.T @ away / (n - 1)
@@ -32,7 +32,7 @@ def test_components_are_eigenvectors_of_the_covariance(n: int, d: int, component
 @given(seed=st.integers(0, 10**6))
 def test_all_components_keep_all_distances(seed: int) -> None:
     images = noise(8, 6, seed)
-    shown = project(basis(images.reshape(8, 1, 2, 3), 6), images.reshape(8, 1, 2, 3))
+    shown = project_images(compute_basis(images.reshape(8, 1, 2, 3), 6), images.reshape(8, 1, 2, 3))
     torch.testing.assert_close(torch.cdist(shown, shown), torch.cdist(images, images), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(shown.mean(dim=0), torch.zeros(6), atol=1e-5, rtol=0)
 
@@ -40,29 +40,29 @@ def test_all_components_keep_all_distances(seed: int) -> None:
 def test_of_many_large_images_the_components_found_are_the_planted_ones() -> None:
     planted = torch.linalg.qr(noise(1100, 3, 0))[0].T
     images = noise(1100, 3, 1) * torch.tensor([9.0, 6.0, 3.0]) @ planted + 0.01 * noise(1100, 1100, 2)
-    first, again = basis(images, 3), basis(images, 3)
+    first, again = compute_basis(images, 3), compute_basis(images, 3)
     assert torch.linalg.svdvals(first.components @ planted.T).min() > 0.999
     assert torch.equal(first.components, again.components)
 
 
 def test_images_that_do_not_vary_have_a_basis_without_spread() -> None:
-    found = basis(torch.ones(5, 3, 2, 2), 4)
+    found = compute_basis(torch.ones(5, 3, 2, 2), 4)
     assert torch.equal(found.mean, torch.ones(12)) and torch.equal(found.deviation, torch.zeros(4))
-    assert torch.equal(project(found, torch.ones(2, 3, 2, 2)), torch.zeros(2, 4))
+    assert torch.equal(project_images(found, torch.ones(2, 3, 2, 2)), torch.zeros(2, 4))
 
 
 def test_projecting_no_image_gives_no_row_and_another_size_is_refused() -> None:
-    found = basis(noise(5, 4, 0), 2)
-    assert project(found, torch.zeros(0, 4)).shape == (0, 2)
+    found = compute_basis(noise(5, 4, 0), 2)
+    assert project_images(found, torch.zeros(0, 4)).shape == (0, 2)
     with pytest.raises(ValueError, match="images of 9 numbers do not fit a basis of 4"):
-        project(found, torch.zeros(3, 9))
+        project_images(found, torch.zeros(3, 9))
 
 
 def test_everything_wrong_with_a_basis_is_told_at_once() -> None:
     with pytest.raises(ValueError, match=r"components is 0.*shape \(1, 3\)"):
-        basis(torch.zeros(1, 3), 0)
+        compute_basis(torch.zeros(1, 3), 0)
     with pytest.raises(ValueError, match="not finite"):
-        basis(torch.tensor([[0.0], [float("nan")]]))
+        compute_basis(torch.tensor([[0.0], [float("nan")]]))
 
 
 def test_a_map_keeps_groups_apart_and_repeats_with_its_seed() -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from harmonize import evolution
 from harmonize.distances import frechet
-from harmonize.embedding import basis, project
-from harmonize.evolution import PrivateEvolution, evolve, noises, reflected, sampled
-from harmonize.prior import PRIORS, drawn
+from harmonize.embedding import compute_basis, project_images
+from harmonize.evolution import PrivateEvolution, draw_images, evolve_population, noise_per_round, reflect_into_unit
+from harmonize.prior import PRIORS, draw_pictures
 from privacy.dp.access import Rows, open_access
 from privacy.dp.accounting import cost
 from privacy.dp.events import Gaussian
@@ -42,8 +42,8 @@ def _private(rows, noise, seed=0, dry=False):
 
 
 def _distance(images, rows):
-    public = basis(drawn(PRIOR, torch.arange(200) % 2, INPUTS, 99), 20)
-    return frechet(project(public, images), project(public, rows.x))
+    public = compute_basis(draw_pictures(PRIOR, torch.arange(200) % 2, INPUTS, 99), 20)
+    return frechet(project_images(public, images), project_images(public, rows.x))
 
 
 Y = torch.arange(120) % 2
@@ -52,17 +52,17 @@ Y = torch.arange(120) % 2
 @pytest.mark.parametrize("epsilon", [None, 100.0])
 def test_the_population_moves_towards_the_patients(epsilon):
     rows, settings = _patients(), replace(SMALL, epsilon=epsilon)
-    noise = 0.0 if epsilon is None else noises(epsilon, settings.delta, settings.rounds)
-    params = evolve(settings, _private(rows, noise), INPUTS, seed=0)
-    before = _distance(drawn(PRIOR, Y, INPUTS, 5), rows)
-    after = _distance(sampled(settings, INPUTS, params, Y, seed=5), rows)
+    noise = 0.0 if epsilon is None else noise_per_round(epsilon, settings.delta, settings.rounds)
+    params = evolve_population(settings, _private(rows, noise), INPUTS, seed=0)
+    before = _distance(draw_pictures(PRIOR, Y, INPUTS, 5), rows)
+    after = _distance(draw_images(settings, INPUTS, params, Y, seed=5), rows)
     assert after < 0.7 * before
 
 
 def test_both_accesses_give_the_same_where_there_is_no_noise():
     rows, settings = _patients(), replace(SMALL, rounds=2, epsilon=None)
-    plain = evolve(settings, open_access({"train": rows}, batch=8, seed=0), INPUTS, seed=3)
-    private = evolve(settings, _private(rows, 0.0), INPUTS, seed=3)
+    plain = evolve_population(settings, open_access({"train": rows}, batch=8, seed=0), INPUTS, seed=3)
+    private = evolve_population(settings, _private(rows, 0.0), INPUTS, seed=3)
     assert sorted(plain) == ["noise_seed", "theta", "weight", "y"]
     assert all(torch.equal(plain[name], private[name]) for name in ("theta", "y", "noise_seed"))
     assert torch.allclose(plain["weight"], private["weight"])
@@ -70,25 +70,25 @@ def test_both_accesses_give_the_same_where_there_is_no_noise():
 
 def test_with_next_to_no_budget_there_are_still_pictures_of_both_classes():
     settings = replace(SMALL, epsilon=1e-3, rounds=2)
-    access = _private(_patients(6), noises(1e-3, settings.delta, 2))
-    params = evolve(settings, access, INPUTS, seed=0)
-    x = sampled(settings, INPUTS, params, Y, seed=0)
+    access = _private(_patients(6), noise_per_round(1e-3, settings.delta, 2))
+    params = evolve_population(settings, access, INPUTS, seed=0)
+    x = draw_images(settings, INPUTS, params, Y, seed=0)
     assert x.shape == (120, *INPUTS) and bool(x.isfinite().all())
     assert all(float(params["weight"][params["y"] == label].sum()) == pytest.approx(1) for label in (0, 1))
 
 
 @given(st.floats(0.05, 30), st.sampled_from([1e-6, 1e-5, 1e-3]), st.integers(1, 20))
 def test_rounds_cost_together_what_was_asked(epsilon, delta, rounds):
-    spent = cost([Gaussian(noises(epsilon, delta, rounds))] * rounds, delta).epsilon
+    spent = cost([Gaussian(noise_per_round(epsilon, delta, rounds))] * rounds, delta).epsilon
     assert 0.99 * epsilon < spent <= epsilon * (1 + 1e-3)
 
 
 def test_what_is_booked_costs_what_was_asked_and_a_dry_run_books_the_same():
     settings = replace(SMALL, epsilon=3.0, rounds=3)
-    noise = noises(3.0, settings.delta, 3)
+    noise = noise_per_round(3.0, settings.delta, 3)
     wet, dry = (_private(_patients(6), noise, dry=dry) for dry in (False, True))
     for access in (wet, dry):
-        evolve(settings, access, INPUTS, seed=0)
+        evolve_population(settings, access, INPUTS, seed=0)
     assert cost(wet.events, settings.delta).epsilon == pytest.approx(3.0, rel=0.01)
     assert wet.events == dry.events
 
@@ -110,7 +110,7 @@ def test_a_patient_with_many_images_has_no_more_votes_than_one_with_few():
             said.append(asked(assign, bins))
             return said[-1]
 
-    evolve(replace(SMALL, epsilon=None, rounds=2), Listening(), INPUTS, seed=0)
+    evolve_population(replace(SMALL, epsilon=None, rounds=2), Listening(), INPUTS, seed=0)
     for votes in said:
         assert float(votes.sum()) == pytest.approx(2) and float(votes.max()) == pytest.approx(1)
 
@@ -124,7 +124,7 @@ def test_an_image_votes_for_the_nearest_candidate_of_its_own_class():
             heard["assign"] = assign
             return torch.ones(bins, dtype=torch.float64)
 
-    params = evolve(settings, Asking(), INPUTS, seed=0)
+    params = evolve_population(settings, Asking(), INPUTS, seed=0)
     images = PRIOR.render(params["theta"], params["y"], params["noise_seed"], INPUTS)
     assert torch.equal(heard["assign"](images, params["y"]), torch.arange(12))  # each finds itself
     crossed = heard["assign"](images, 1 - params["y"])
@@ -139,7 +139,7 @@ def test_only_noised_votes_reach_the_model():
         def votes(self, assign, bins):
             return torch.linspace(-2, 2, bins, dtype=torch.float64)
 
-    first, second = (evolve(settings, Saying(), INPUTS, seed=1) for _ in range(2))
+    first, second = (evolve_population(settings, Saying(), INPUTS, seed=1) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -150,7 +150,7 @@ def test_candidates_without_votes_have_no_weight_and_parents_that_stay_are_kept(
         def votes(self, assign, bins):
             return torch.tensor([3.0, 1.0, -5.0, 1.0] + [0.0] * 6, dtype=torch.float64)
 
-    first = evolve(settings, Saying(), INPUTS, seed=1)
+    first = evolve_population(settings, Saying(), INPUTS, seed=1)
     assert torch.allclose(first["weight"], torch.tensor([1.0, 0.5, 0.0, 0.5] + [0.0] * 6, dtype=torch.float64))
     now = evolution._Candidates(first["theta"], first["y"], first["noise_seed"])
     following = evolution._next_generation(settings, now, first["weight"], 0.1, torch.Generator().manual_seed(0))
@@ -161,34 +161,38 @@ def test_candidates_without_votes_have_no_weight_and_parents_that_stay_are_kept(
 
 
 def test_samples_are_pure_distinct_and_of_the_asked_class():
-    params = evolve(replace(SMALL, rounds=1, epsilon=None), _private(_patients(6), 0.0), INPUTS, seed=0)
+    params = evolve_population(replace(SMALL, rounds=1, epsilon=None), _private(_patients(6), 0.0), INPUTS, seed=0)
     y = torch.tensor([1] * 150 + [0])
-    once, again, other = (sampled(SMALL, INPUTS, params, y, seed=seed) for seed in (0, 0, 1))
+    once, again, other = (draw_images(SMALL, INPUTS, params, y, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(once, again) and not torch.equal(once, other)
     assert len(once.flatten(1).unique(dim=0)) == 151
-    assert sampled(SMALL, INPUTS, params, y[:0], seed=0).shape == (0, *INPUTS)
+    assert draw_images(SMALL, INPUTS, params, y[:0], seed=0).shape == (0, *INPUTS)
 
 
 def test_colour_pictures_larger_than_the_view_evolve_too():
     settings = replace(SMALL, prior="skin_lesion", rounds=2, candidates=8, public=40, epsilon=None)
-    x = drawn(PRIORS["skin_lesion"], torch.tensor([0, 1]), (3, 56, 64), 0)
-    params = evolve(settings, _private(Rows(x, torch.tensor([0, 1]), torch.tensor([0, 1])), 0.0), (3, 56, 64), seed=0)
-    assert sampled(settings, (3, 56, 64), params, torch.tensor([1]), seed=0).shape == (1, 3, 56, 64)
+    x = draw_pictures(PRIORS["skin_lesion"], torch.tensor([0, 1]), (3, 56, 64), 0)
+    params = evolve_population(
+        settings, _private(Rows(x, torch.tensor([0, 1]), torch.tensor([0, 1])), 0.0), (3, 56, 64), seed=0
+    )
+    assert draw_images(settings, (3, 56, 64), params, torch.tensor([1]), seed=0).shape == (1, 3, 56, 64)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=5))
 def test_reflection_stays_inside_and_leaves_what_is_inside(values):
     theta = torch.tensor(values)
-    seen = reflected(theta)
+    seen = reflect_into_unit(theta)
     assert bool(((seen >= 0) & (seen <= 1)).all())
     inside = (theta >= 0) & (theta <= 1)
     assert torch.allclose(seen[inside], theta[inside], atol=1e-6)
-    assert torch.allclose(reflected(-theta), seen, atol=1e-5) and torch.allclose(reflected(2 - theta), seen, atol=1e-5)
+    assert torch.allclose(reflect_into_unit(-theta), seen, atol=1e-5) and torch.allclose(
+        reflect_into_unit(2 - theta), seen, atol=1e-5
+    )
 
 
 def test_progress_is_told_and_settings_name_all_problems():
     told = []
-    evolve(
+    evolve_population(
         replace(SMALL, rounds=2, epsilon=None),
         _private(_patients(6), 0.0),
         INPUTS,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harmonize.intensity import LANDMARKS, HistogramMatch, Identity, Nyul, Percentile, ZScore
-from harmonize.own import Own, central, region_mask
+from harmonize.own import SiteImages, central_region, region_mask
 from harmonize.reinhard import Reinhard
 from harmonize.translation import Translator
 
@@ -44,7 +44,7 @@ def shared() -> Tensor:
 def fitted(translator: Translator, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     patient = torch.tensor([4, 9, 4, 2, 9, 2, 2])
     x = drawn(seed, 7, mean=-0.3, deviation=0.25)
-    params = translator.fit(Own(x, patient % 2, patient), shared(), seed=0)
+    params = translator.fit(SiteImages(x, patient % 2, patient), shared(), seed=0)
     return x, patient, translator.translate(params, x, patient)
 
 
@@ -54,7 +54,7 @@ def fitted(translator: Translator, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_other_patients_change_nothing_about_a_patient(translator: Translator, seed: int) -> None:
     x, patient, all_together = fitted(translator, seed)
     other = drawn(seed + 1, 7, mean=0.5, deviation=0.1)
-    params = translator.fit(Own(other, patient % 2, patient), shared(), seed=1)
+    params = translator.fit(SiteImages(other, patient % 2, patient), shared(), seed=1)
     for one in (2, 4, 9):
         rows = patient == one
         assert torch.equal(translator.translate(params, x[rows], patient[rows]), all_together[rows])
@@ -81,7 +81,7 @@ def test_background_stays_background_and_values_stay_inside(translator: Translat
 def test_what_a_scanner_scales_and_shifts_comes_out_the_same(translator: Translator) -> None:
     x, patient, new = fitted(translator, 7)
     changed = torch.where(x == -1.0, x, 0.4 * x + 0.3)
-    params = translator.fit(Own(x, patient % 2, patient), shared(), seed=0)
+    params = translator.fit(SiteImages(x, patient % 2, patient), shared(), seed=0)
     assert torch.allclose(translator.translate(params, changed, patient), new, atol=2e-3)
 
 
@@ -98,7 +98,7 @@ def test_z_score_gives_each_patient_the_shared_images_mean_and_deviation() -> No
 
 def test_z_score_over_images_is_the_one_over_patients_of_one_image_each() -> None:
     x, patient, new = fitted(ZScore(over="image"), 1)
-    params = ZScore().fit(Own(x, patient % 2, patient), shared())
+    params = ZScore().fit(SiteImages(x, patient % 2, patient), shared())
     assert torch.equal(ZScore().translate(params, x, torch.arange(7)), new)
 
 
@@ -112,7 +112,7 @@ def test_percentiles_become_those_of_the_shared_images() -> None:
 
 def test_nyul_maps_the_shared_images_onto_themselves_and_a_patients_landmarks_onto_theirs() -> None:
     goal, nyul = shared(), Nyul()
-    params = nyul.fit(Own(goal, torch.zeros(8), torch.zeros(8)), goal)
+    params = nyul.fit(SiteImages(goal, torch.zeros(8), torch.zeros(8)), goal)
     assert torch.allclose(nyul.translate(params, goal, torch.zeros(8)), goal, atol=1e-5)
     x, patient, new = fitted(nyul, 1)
     values = new[patient == 9][:, 1][x[patient == 9][:, 1] > -1].numpy()
@@ -147,7 +147,7 @@ def test_histogram_matching_takes_the_value_of_the_same_rank() -> None:
 @pytest.mark.parametrize("translator", CURVES, ids=str)
 def test_a_blank_patient_gives_finite_numbers(translator: Translator) -> None:
     patient = torch.zeros(2, dtype=torch.int64)
-    params = translator.fit(Own(shared(), torch.zeros(8), torch.zeros(8)), shared(), seed=0)
+    params = translator.fit(SiteImages(shared(), torch.zeros(8), torch.zeros(8)), shared(), seed=0)
     for value in (-1.0, 0.3):
         assert translator.translate(params, torch.full((2, 2, 16, 16), value), patient).isfinite().all()
 
@@ -155,7 +155,7 @@ def test_a_blank_patient_gives_finite_numbers(translator: Translator) -> None:
 def test_blank_shared_images_are_refused() -> None:
     blank = torch.full((2, 1, 16, 16), -1.0)
     with pytest.raises(ValueError, match="no pixel in region 'foreground' of channel 0"):
-        Nyul().fit(Own(blank, torch.zeros(2), torch.zeros(2)), blank)
+        Nyul().fit(SiteImages(blank, torch.zeros(2), torch.zeros(2)), blank)
 
 
 def test_percentiles_out_of_order_are_refused() -> None:
@@ -166,7 +166,7 @@ def test_percentiles_out_of_order_are_refused() -> None:
 def test_the_centre_is_the_middle_half_of_each_side() -> None:
     x = torch.zeros(1, 1, 16, 24)
     x[..., 4:12, 6:18] = 1
-    assert central(x).min() == 1 and central(x).numel() == x.sum()
+    assert central_region(x).min() == 1 and central_region(x).numel() == x.sum()
     x[0, 0, 8, 8] = -1
     assert region_mask(x, "centre").sum() == 8 * 12 - 1
     assert region_mask(x, "foreground").sum() == 16 * 24 - 1 and region_mask(x, "all").all()

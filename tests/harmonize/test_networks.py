@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harmonize.networks import Classifier, Critic, Generator, halved, initialised, one_hot
+from harmonize.networks import Classifier, Critic, Generator, halve_sizes, initialise_module, one_hot
 from privacy.dp.modules import unfit
 
 SIDES = st.sampled_from([16, 32, 40, 48, 72, 104])
@@ -28,7 +28,7 @@ def test_every_allowed_size_goes_in_and_comes_out(height, width, channels, wide)
 
 @given(st.integers(2, 32), st.integers(2, 32))
 def test_images_are_halved_until_the_shorter_side_is_small(a, b):
-    sizes = halved((1, 8 * a, 8 * b))
+    sizes = halve_sizes((1, 8 * a, 8 * b))
     assert len(sizes) >= 4 and min(sizes[-1]) < 8
     assert all(((h + 1) // 2, (w + 1) // 2) == after for (h, w), after in itertools.pairwise(sizes))
     assert len(sizes) == 4 or min(sizes[-2]) >= 8
@@ -75,7 +75,7 @@ def test_a_seed_decides_the_start_and_leaves_the_callers_random_numbers_alone():
     torch.manual_seed(3)
     wanted = torch.rand(2)
     torch.manual_seed(3)
-    one, two, other = (initialised(lambda: Critic((1, 16, 16)), seed) for seed in (5, 5, 6))
+    one, two, other = (initialise_module(lambda: Critic((1, 16, 16)), seed) for seed in (5, 5, 6))
     assert torch.equal(torch.rand(2), wanted)
     assert torch.equal(one.score.weight, two.score.weight) and not torch.equal(one.score.weight, other.score.weight)
 

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harmonize.drawing import blob, field, fresh, grid, paint, smoothed
-from harmonize.prior import PRIORS, drawn
+from harmonize.drawing import draw_normal, ellipse_opacity, paint_planes, pixel_grid, smooth_field, smooth_images
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.prior_prostate import FIELD_OF_VIEW_MM, LARGEST_ADC
-from harmonize.prior_prostate_t2w import standardized
+from harmonize.prior_prostate_t2w import standardize_pictures
 
 NAMES = sorted(PRIORS)
 
@@ -95,9 +95,9 @@ def test_every_number_of_theta_and_the_seed_show(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_drawn_is_pure_and_the_seed_decides(name):
     prior, y = PRIORS[name], torch.tensor([0, 1, 1])
-    once, again, other = (drawn(prior, y, _inputs(prior), seed) for seed in (4, 4, 5))
+    once, again, other = (draw_pictures(prior, y, _inputs(prior), seed) for seed in (4, 4, 5))
     assert torch.equal(once, again) and not torch.equal(once, other)
-    assert len(drawn(prior, y[:0], _inputs(prior), 0)) == 0
+    assert len(draw_pictures(prior, y[:0], _inputs(prior), 0)) == 0
 
 
 def test_cancer_is_a_darker_spot_inside_the_gland():
@@ -106,7 +106,7 @@ def test_cancer_is_a_darker_spot_inside_the_gland():
     theta = _with(prior, theta, zoom=1.0, gland_x=0.0, gland_y=-4.0, gland_a=22.0, gland_b=16.0)
     ones = torch.ones(200, dtype=torch.long)
     lesion, none = (prior.render(theta, y, seeds, (1, 48, 48)) for y in (ones, 0 * ones))
-    x, v = (part * FIELD_OF_VIEW_MM / 2 for part in grid(48, 48))
+    x, v = (part * FIELD_OF_VIEW_MM / 2 for part in pixel_grid(48, 48))
     gland = ((x / 22) ** 2 + ((v + 4) / 16) ** 2 < 0.8)[0]
     outside = ((x / 32) ** 2 + ((v + 4) / 26) ** 2 > 1)[0]
     change = (none - lesion)[:, 0]
@@ -152,7 +152,7 @@ def test_t2_weighted_pictures_are_standardized_so_that_no_gain_shows():
     assert torch.allclose(x[whole].mean(dim=(1, 2, 3)), torch.zeros(int(whole.sum())), atol=1e-4)
     assert torch.allclose(x[whole].std(dim=(1, 2, 3), correction=0), torch.ones(int(whole.sum())), atol=1e-3)
     signal = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(standardized(7 * signal), standardized(signal), atol=1e-5)
+    assert torch.allclose(standardize_pictures(7 * signal), standardize_pictures(signal), atol=1e-5)
 
 
 def test_malignant_skin_lesions_are_darker_and_have_more_colours():
@@ -185,10 +185,10 @@ def test_what_does_not_fit_is_told_at_once():
 
 
 def test_fresh_numbers_are_standard_normal_and_their_rows_independent():
-    one, two = fresh(torch.arange(400), (5, 3), (40,))
+    one, two = draw_normal(torch.arange(400), (5, 3), (40,))
     assert one.shape == (400, 5, 3) and two.shape == (400, 40)
     assert abs(float(two.mean())) < 0.03 and abs(float(two.std()) - 1) < 0.03
-    assert torch.equal(fresh(torch.tensor([7]), (5, 3), (40,))[1][0], two[7])
+    assert torch.equal(draw_normal(torch.tensor([7]), (5, 3), (40,))[1][0], two[7])
     assert abs(float(torch.corrcoef(two[:2])[0, 1])) < 0.5
 
 
@@ -196,20 +196,20 @@ def test_fresh_numbers_are_standard_normal_and_their_rows_independent():
 @given(st.floats(0.02, 0.4), st.floats(0.02, 0.4), st.integers(0, 100))
 def test_smoothing_equals_a_sum_over_pixels_and_keeps_constants(sigma_x, sigma_y, seed):
     x = torch.rand(1, 2, 9, 12, generator=torch.Generator().manual_seed(seed))
-    asked = smoothed(x, torch.full((1, 1, 1), sigma_x), torch.full((1, 1, 1), sigma_y))
+    asked = smooth_images(x, torch.full((1, 1, 1), sigma_x), torch.full((1, 1, 1), sigma_y))
     across, down = (torch.arange(12) * 2 / 12, torch.arange(9) * 2 / 9)
     for i, j in ((0, 0), (4, 7), (8, 11)):
         w = torch.exp(-0.5 * ((down - down[i]) / sigma_y) ** 2)[:, None] * torch.exp(
             -0.5 * ((across - across[j]) / sigma_x) ** 2
         )
         assert torch.allclose(asked[0, :, i, j], (x[0] * w).sum(dim=(1, 2)) / w.sum(), atol=1e-5)
-    assert torch.allclose(smoothed(torch.ones_like(x), *[torch.full((1, 1, 1), 0.1)] * 2), torch.ones_like(x))
+    assert torch.allclose(smooth_images(torch.ones_like(x), *[torch.full((1, 1, 1), 0.1)] * 2), torch.ones_like(x))
 
 
 def test_a_blob_has_the_area_of_its_ellipse_and_paint_covers():
-    x, y = grid(64, 96)
-    inside = blob(x, y, 0.1, -0.2, 0.5, 0.3, soft=0.02)
+    x, y = pixel_grid(64, 96)
+    inside = ellipse_opacity(x, y, 0.1, -0.2, 0.5, 0.3, soft=0.02)
     assert float(inside.mean()) * 4 == pytest.approx(torch.pi * 0.5 * 0.3, rel=0.01)
-    (plane,) = paint((torch.full((1, 64, 96), 2.0),), inside, (5.0,))
+    (plane,) = paint_planes((torch.full((1, 64, 96), 2.0),), inside, (5.0,))
     assert torch.allclose(plane, 2.0 + 3.0 * inside)
-    assert field(torch.ones(1, 2, 4, 4), 9, 7).sub(1).abs().max() < 1e-5
+    assert smooth_field(torch.ones(1, 2, 4, 4), 9, 7).sub(1).abs().max() < 1e-5

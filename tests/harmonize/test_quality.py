@@ -12,8 +12,8 @@ from scipy import ndimage
 from scipy.stats import rankdata
 from torch import Tensor
 
-from harmonize.drift import drift
-from harmonize.quality import coarse, gland_correlation, gradient_correlation, hallucinated, measured
+from harmonize.drift import measure_drift
+from harmonize.quality import coarsen_images, gland_correlation, gradient_correlation, measure_quality, new_spot_share
 
 PATIENTS, SLICES, SIDE = 8, 2, 48
 N = PATIENTS * SLICES
@@ -48,7 +48,7 @@ def drawn() -> dict[str, Tensor]:
 
 DRAWN = drawn()
 GLAND = DRAWN["gland"].bool().numpy()
-VALUES = coarse(DRAWN["raw"])
+VALUES = coarsen_images(DRAWN["raw"])
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def once(request, monkeypatch):
 
 def judged(translated: Tensor, **other: Tensor | None) -> dict[str, float]:
     given_ = {**DRAWN, **other}
-    return asdict(measured(given_.pop("raw"), translated, **given_, seed=0))
+    return asdict(measure_quality(given_.pop("raw"), translated, **given_, seed=0))
 
 
 def same(a: dict[str, float], b: dict[str, float], but: tuple[str, ...] = ()) -> bool:
@@ -125,7 +125,7 @@ def test_gradients_see_inverted_moved_and_foreign_edges(change, low, high):
 @given(power=st.floats(0.6, 1.6))
 def test_an_increasing_tone_map_invents_nothing_and_keeps_the_order_of_patients(power):
     after = VALUES**power
-    assert hallucinated(VALUES, after, GLAND, DRAWN["labels"].numpy()) == 0
+    assert new_spot_share(VALUES, after, GLAND, DRAWN["labels"].numpy()) == 0
     assert gland_correlation(VALUES, after, GLAND, DRAWN["patient"].numpy()) > 0.99
 
 
@@ -135,14 +135,14 @@ def test_the_share_of_images_with_an_added_spot_is_the_share_that_is_found(share
     labels = DRAWN["labels"].numpy()
     after = VALUES.copy()
     after[np.flatnonzero(labels == 0)[:share]] *= 1 - 0.45 * disc(place, 48 - place, 4)
-    assert hallucinated(VALUES, after, GLAND, labels) == pytest.approx(share / (N // 2))
+    assert new_spot_share(VALUES, after, GLAND, labels) == pytest.approx(share / (N // 2))
 
 
 def test_spots_in_images_that_have_lesions_are_not_counted():
     labels = DRAWN["labels"].numpy()
     after = VALUES.copy()
     after[labels == 1] *= 1 - 0.45 * disc(28, 28, 4)
-    assert hallucinated(VALUES, after, GLAND, labels) == 0
+    assert new_spot_share(VALUES, after, GLAND, labels) == 0
 
 
 def test_what_a_flat_translation_lost_is_zero_and_not_unknown():
@@ -171,7 +171,7 @@ def test_a_classifier_that_knew_nothing_has_no_drift():
 
 def test_drift_is_the_same_for_the_same_seed_and_small_for_a_small_change():
     args = (DRAWN["labels"].numpy(), DRAWN["patient"].numpy(), GLAND)
-    once, again = (drift(VALUES, VALUES + 5e-4, *args, seed=3) for _ in range(2))
+    once, again = (measure_drift(VALUES, VALUES + 5e-4, *args, seed=3) for _ in range(2))
     assert once == again
     assert abs(once.drift) < 0.01
 
@@ -260,5 +260,5 @@ def test_all_that_is_wrong_with_the_arguments_is_said_at_once():
 
 def test_quality_is_a_value():
     # Without NaN: from Python 3.13 on, dataclasses with the same NaN are not equal.
-    quality = replace(measured(**{**DRAWN, "translated": DRAWN["raw"]}, seed=0), cycle_mae=0.0)
+    quality = replace(measure_quality(**{**DRAWN, "translated": DRAWN["raw"]}, seed=0), cycle_mae=0.0)
     assert replace(quality) == quality and hash(quality) == hash(replace(quality))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from federation.randomization import disturbed
-from harmonize.own import Own
-from harmonize.prior import PRIORS, drawn
+from harmonize.own import SiteImages
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.randomized import Randomized
 
 SMALL = Randomized(steps=150, width=8)
@@ -19,11 +19,11 @@ INPUTS = (1, 32, 32)
 
 @pytest.fixture(scope="module")
 def params():
-    return SMALL.learnt(INPUTS)
+    return SMALL.learn_parameters(INPUTS)
 
 
 def pictures(n: int, seed: int = 9) -> Tensor:
-    return drawn(PRIORS["prostate_adc"], torch.arange(n) % 2, INPUTS, seed)
+    return draw_pictures(PRIORS["prostate_adc"], torch.arange(n) % 2, INPUTS, seed)
 
 
 def into(params, x: Tensor) -> Tensor:
@@ -32,17 +32,17 @@ def into(params, x: Tensor) -> Tensor:
 
 def test_no_patient_is_asked_and_none_changes_a_bit():
     """What learns has no argument for patients; with any, or other shared images, the parameters are the same bytes."""
-    assert list(inspect.signature(Randomized.learnt).parameters) == ["self", "inputs", "progress", "device"]
+    assert list(inspect.signature(Randomized.learn_parameters).parameters) == ["self", "inputs", "progress", "device"]
     quick, nobody = (
         Randomized(steps=3, width=4),
-        Own(torch.zeros(0, *INPUTS), torch.zeros(0).long(), torch.zeros(0).long()),
+        SiteImages(torch.zeros(0, *INPUTS), torch.zeros(0).long(), torch.zeros(0).long()),
     )
-    somebody = Own(pictures(4), torch.arange(4) % 2, torch.arange(4))
-    alone = quick.learnt(INPUTS)
+    somebody = SiteImages(pictures(4), torch.arange(4) % 2, torch.arange(4))
+    alone = quick.learn_parameters(INPUTS)
     for own, shared, seed in ((nobody, pictures(2), 1), (somebody, -pictures(3), 2)):
         found = quick.fit(own, shared, seed=seed)
         assert found.keys() == alone.keys() and all(torch.equal(found[name], alone[name]) for name in alone)
-    other = Randomized(steps=3, width=4, seed=1).learnt(INPUTS)
+    other = Randomized(steps=3, width=4, seed=1).learn_parameters(INPUTS)
     assert not all(torch.equal(other[name], alone[name]) for name in alone)
 
 
@@ -69,7 +69,7 @@ def test_the_caller_draws_the_numbers_that_it_would_have_drawn(params):
     expected = torch.rand(3)
     torch.manual_seed(5)
     into(params, pictures(1))
-    Randomized(steps=1, width=4).learnt(INPUTS)
+    Randomized(steps=1, width=4).learn_parameters(INPUTS)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -77,6 +77,6 @@ def test_wrong_settings_are_told_at_once():
     with pytest.raises(ValueError, match=r"(?s)steps.*batch.*lr.*strength.*width"):
         Randomized(steps=0, batch=0, lr=0.0, strength=-1.0, width=1)
     with pytest.raises(ValueError, match="prior skin_lesion draws no images of 1 channels; those that do are prostate"):
-        Randomized(prior="skin_lesion").learnt(INPUTS)
+        Randomized(prior="skin_lesion").learn_parameters(INPUTS)
     with pytest.raises(ValueError, match="prior of any kind draws no images of 2 channels; those that do are none"):
         Randomized().prior_of(2)

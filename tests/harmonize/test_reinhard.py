@@ -8,19 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from harmonize.own import Own
-from harmonize.prior import PRIORS, drawn
+from harmonize.own import SiteImages
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.reinhard import Reinhard
 
 
 def pictures(channels: int, n: int = 6, seed: int = 0) -> Tensor:
     prior = next(one for one in PRIORS.values() if one.channels == channels)
-    return drawn(prior, torch.arange(n) % 2, (channels, 32, 32), seed).clamp(-0.98, 0.98)
+    return draw_pictures(prior, torch.arange(n) % 2, (channels, 32, 32), seed).clamp(-0.98, 0.98)
 
 
 def moved(images: Tensor, shared: Tensor, region: Literal["foreground", "all"] = "foreground") -> Tensor:
     how = Reinhard(region=region)
-    nobody = Own(images[:0], torch.zeros(0).long(), torch.zeros(0).long())
+    nobody = SiteImages(images[:0], torch.zeros(0).long(), torch.zeros(0).long())
     return how.translate(how.fit(nobody, shared), images, torch.arange(len(images)))
 
 

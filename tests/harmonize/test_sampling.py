@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from harmonize.embedding import basis, project
-from harmonize.neighbours import limits, make_reference, meets_requirements
-from harmonize.sampling import Sampling, TooFew, sampled
+from harmonize.embedding import compute_basis, project_images
+from harmonize.neighbours import make_reference, meets_requirements, neighbour_distances
+from harmonize.sampling import Sampling, TooFew, sample_images
 
 SHAPE = (1, 3, 3)
 PAPER = Sampling(name="raw", neighbours_of="any", features="pca", components=4)
@@ -51,7 +51,7 @@ def algorithm_1(draw: Callable[[int], Tensor], d_k: Tensor, delta: float, number
     while len(d_shared) < number:
         d_syn = draw(turn)
         both = torch.cat([d_syn, d_k])
-        f = project(basis(both, 4), both)
+        f = project_images(compute_basis(both, 4), both)
         kept = lines_9_to_23(d_syn, f[: len(d_syn)], d_k, f[len(d_syn) :], delta)
         d_shared += [d_syn[i] for i in kept][: number - len(d_shared)]
         turn += 1
@@ -106,7 +106,7 @@ def test_what_is_sampled_is_what_the_printed_algorithm_samples(number: int, seed
         return 1.3 * noise(12, seed + 1 + turn)
 
     settings = Sampling(name="raw", neighbours_of="any", features="pca", components=4, closeness=0.9, max_passes=200)
-    found = sampled(settings, lambda y, turn: draw(turn), reference, torch.zeros(12), count={0: number}, seed=0)
+    found = sample_images(settings, lambda y, turn: draw(turn), reference, torch.zeros(12), count={0: number}, seed=0)
     assert torch.equal(found.images, torch.stack(algorithm_1(draw, reference, 0.9, number)))
     assert found.tried == number + found.far + found.near and found.same == 0
 
@@ -125,7 +125,7 @@ def by_class(seed: int) -> Callable[[Tensor, int], Tensor]:
 def test_classes_are_sampled_apart_to_the_asked_size(seed: int) -> None:
     reference, labels = two_classes(seed)
     settings = Sampling(closeness=0.9, components=4, max_passes=100)
-    found = sampled(settings, by_class(seed), reference, labels, count={1: 3, 0: 7}, seed=0)
+    found = sample_images(settings, by_class(seed), reference, labels, count={1: 3, 0: 7}, seed=0)
     assert found.labels.tolist() == [0] * 7 + [1] * 3 and found.images.shape == (10, *SHAPE)
     assert found.tried == 10 + found.far + found.near + found.same
     for label in (0, 1):
@@ -143,8 +143,8 @@ def test_the_order_of_references_does_not_matter(features: str) -> None:
     settings = Sampling(name="raw", features=features, closeness=0.9, max_passes=100)
     order = torch.randperm(20, generator=torch.Generator().manual_seed(1))
     shuffled = reference[order], labels[order], patient[order]
-    one = sampled(settings, by_class(0), reference, labels, patient, count=count, seed=4)
-    other = sampled(settings, by_class(0), *shuffled, count=count, seed=4)
+    one = sample_images(settings, by_class(0), reference, labels, patient, count=count, seed=4)
+    other = sample_images(settings, by_class(0), *shuffled, count=count, seed=4)
     assert torch.equal(one.images, other.images) and one[2:] == other[2:]
 
 
@@ -165,7 +165,7 @@ def test_a_copy_of_a_reference_is_never_kept(seed: int, name: str, whose: str, t
         return reference[torch.randperm(len(y), generator=torch.Generator().manual_seed(turn))]
 
     with pytest.raises(TooFew, match="class 0: 0 of 1 images were kept in 3 passes"):
-        sampled(settings, draw, reference, labels, count={0: 1}, seed=0)
+        sample_images(settings, draw, reference, labels, count={0: 1}, seed=0)
     assert calls == [0, 1, 2]
 
 
@@ -176,10 +176,10 @@ def test_a_copy_does_not_pass_under_another_label() -> None:
     def draw(y: Tensor, turn: int) -> Tensor:
         return reference[labels == 1]
 
-    kept = sampled(settings, draw, reference[labels == 0], labels[labels == 0], count={0: 1}, seed=0)
+    kept = sample_images(settings, draw, reference[labels == 0], labels[labels == 0], count={0: 1}, seed=0)
     assert kept.near < kept.tried
     with pytest.raises(TooFew, match=r"0 of 1 images were kept .* 0 were not close .* 45 too near to it"):
-        sampled(settings, draw, reference, labels, count={0: 1}, seed=0)
+        sample_images(settings, draw, reference, labels, count={0: 1}, seed=0)
 
 
 @given(n=st.integers(4, 9), others=st.booleans(), seed=seeds)
@@ -187,7 +187,7 @@ def test_nobody_may_be_nearer_to_an_image_of_another_class_than_the_nearest_refe
     n: int, others: bool, seed: int
 ) -> None:
     images, patient, own = noise(n, seed), torch.arange(n) // 2, torch.arange(n) < 2
-    found = limits(images, patient, others=others)
+    found = neighbour_distances(images, patient, others=others)
     for i in range(n):
         rest = [j for j in range(n) if (patient[j] != patient[i] if others else j != i)]
         assert float(found[i]) == pytest.approx(min(distance(images[i], images[j]) for j in rest), rel=1e-6)
@@ -207,13 +207,13 @@ def test_an_error_tells_how_many_each_condition_rejected_and_what_to_change() ->
     with pytest.raises(
         TooFew, match=r"2 passes of 10 candidates; 20 were not close .* 0 too near .* raise sampling.clo"
     ):
-        sampled(far, lambda y, turn: 50 + noise(10, turn), reference, torch.zeros(10), count={0: 4}, seed=0)
+        sample_images(far, lambda y, turn: 50 + noise(10, turn), reference, torch.zeros(10), count={0: 4}, seed=0)
     with pytest.raises(TooFew, match=r"0 were not close .* 20 too near to it .* lower sampling.neighbours from 1"):
-        sampled(far, lambda y, turn: reference, reference, torch.zeros(10), count={0: 4}, seed=0)
+        sample_images(far, lambda y, turn: reference, reference, torch.zeros(10), count={0: 4}, seed=0)
     one = 1.3 * noise(10, 7)
     wide = Sampling(max_passes=2, closeness=1.0, neighbours=1, spacing=100.0)
     with pytest.raises(TooFew, match=r"class 0: 1 of 4 .* [1-9]\d* too near to a kept one.*"):
-        sampled(wide, lambda y, turn: one, reference, torch.zeros(10), count={0: 4}, seed=0)
+        sample_images(wide, lambda y, turn: one, reference, torch.zeros(10), count={0: 4}, seed=0)
 
 
 def test_a_stop_that_was_asked_for_is_raised_between_passes() -> None:
@@ -226,25 +226,29 @@ def test_a_stop_that_was_asked_for_is_raised_between_passes() -> None:
 
     reference = noise(10, 0)
     with pytest.raises(InterruptedError):
-        sampled(Sampling(), lambda y, turn: reference, reference, torch.zeros(10), count={0: 4}, seed=0, progress=told)
+        sample_images(
+            Sampling(), lambda y, turn: reference, reference, torch.zeros(10), count={0: 4}, seed=0, progress=told
+        )
     assert seen == [(0, 4), (0, 4)]
 
 
 def test_no_image_asked_for_is_none_returned() -> None:
-    found = sampled(PAPER, lambda y, turn: noise(len(y), 0), noise(9, 0), torch.zeros(9), count={0: 0, 1: 0}, seed=0)
+    found = sample_images(
+        PAPER, lambda y, turn: noise(len(y), 0), noise(9, 0), torch.zeros(9), count={0: 0, 1: 0}, seed=0
+    )
     assert found.images.shape == (0, *SHAPE) and found.labels.shape == (0,) and found[2:] == (0, 0, 0, 0)
 
 
 def test_everything_wrong_with_what_is_asked_is_told_at_once() -> None:
     images, labels, patient = noise(9, 0), torch.tensor([0] * 6 + [1] * 3), torch.zeros(9, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"class 0 has references of one patient.*class 1 has 3 reference images"):
-        sampled(Sampling(), lambda y, turn: images, images, labels, patient, count={0: 2, 1: 2}, seed=0)
+        sample_images(Sampling(), lambda y, turn: images, images, labels, patient, count={0: 2, 1: 2}, seed=0)
     with pytest.raises(ValueError, match=r"shapes \(9,\) and \(8,\)"):
-        sampled(Sampling(), lambda y, turn: images, images, labels, patient[:8], count={0: 2}, seed=0)
+        sample_images(Sampling(), lambda y, turn: images, images, labels, patient[:8], count={0: 2}, seed=0)
     with pytest.raises(ValueError, match=r"candidates have shape \(2, 1, 3, 3\), needed is \(6, 1, 3, 3\)"):
-        sampled(Sampling(), lambda y, turn: images[:2], images, labels, count={0: 2}, seed=0)
+        sample_images(Sampling(), lambda y, turn: images[:2], images, labels, count={0: 2}, seed=0)
     with pytest.raises(ValueError, match="the synthesis diverged"):
-        sampled(Sampling(), lambda y, turn: images[:6] * math.nan, images, labels, count={0: 2}, seed=0)
+        sample_images(Sampling(), lambda y, turn: images[:6] * math.nan, images, labels, count={0: 2}, seed=0)
 
 
 def test_settings_name_everything_that_is_wrong() -> None:

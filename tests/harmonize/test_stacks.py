@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harmonize.prior import PRIORS, drawn
-from harmonize.stacks import drawn_in_form, form_complaints
+from harmonize.prior import PRIORS, draw_pictures
+from harmonize.stacks import draw_in_form, find_form_problems
 
 PROSTATE, SKIN = PRIORS["prostate_adc"], PRIORS["skin_lesion"]
 Y = torch.arange(6) % 2
 
 
 def whole(y: torch.Tensor, inputs: tuple[int, ...], seed: int = 0) -> torch.Tensor:
-    return torch.cat(list(drawn_in_form(PROSTATE, y, inputs, seed)))
+    return torch.cat(list(draw_in_form(PROSTATE, y, inputs, seed)))
 
 
 def test_planes_are_the_prior_s_own():
-    assert torch.equal(whole(Y, (1, 24, 24)), drawn(PROSTATE, Y, (1, 24, 24), 0))
+    assert torch.equal(whole(Y, (1, 24, 24)), draw_pictures(PROSTATE, Y, (1, 24, 24), 0))
 
 
 @pytest.mark.parametrize("inputs", [(3, 24, 24), (1, 8, 24, 24)])
@@ -39,8 +39,10 @@ def test_a_lesion_is_in_some_slices_of_a_volume_and_in_none_of_class_0():
 
 
 def test_forms_that_a_prior_has_not_are_told():
-    assert not form_complaints(PROSTATE, (3, 24, 24), "slices") and not form_complaints(SKIN, (3, 24, 24), "pictures")
+    assert not find_form_problems(PROSTATE, (3, 24, 24), "slices") and not find_form_problems(
+        SKIN, (3, 24, 24), "pictures"
+    )
     for prior, inputs, kind in (
         (SKIN, (3, 24, 24), "slices"), (PROSTATE, (3, 24, 24), "pictures"), (SKIN, (1, 8, 24, 24), "volumes")
     ):  # fmt: skip
-        assert f"images are {list(inputs)}" in form_complaints(prior, inputs, kind)[0]
+        assert f"images are {list(inputs)}" in find_form_problems(prior, inputs, kind)[0]

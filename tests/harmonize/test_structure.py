@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harmonize.structure import FLOOR, WINDOW, changed_structure
+from harmonize.structure import FLOOR, WINDOW, structure_change
 
 
 def picture(seed: int = 0, n: int = 2, side: int = 24) -> Tensor:
@@ -21,9 +21,9 @@ def test_a_rising_line_changes_no_structure_and_a_falling_one_turns_it_round(
     gain: float, level: float, seed: int
 ) -> None:
     x = picture(seed)
-    assert float(changed_structure(x, x)) == pytest.approx(0.0, abs=1e-9)
-    assert float(changed_structure(gain * x + level, x)) == pytest.approx(0.0, abs=0.02)
-    assert float(changed_structure(-gain * x + level, x)) == pytest.approx(2.0, abs=0.05)
+    assert float(structure_change(x, x)) == pytest.approx(0.0, abs=1e-9)
+    assert float(structure_change(gain * x + level, x)) == pytest.approx(0.0, abs=0.02)
+    assert float(structure_change(-gain * x + level, x)) == pytest.approx(2.0, abs=0.05)
 
 
 def test_it_is_the_weighted_correlation_of_each_window_written_out() -> None:
@@ -36,7 +36,7 @@ def test_it_is_the_weighted_correlation_of_each_window_written_out() -> None:
             both = float(((a - a.mean()) * (b - b.mean())).mean())
             here = own / (own + FLOOR) - both / ((own + FLOOR) * (theirs + FLOOR)) ** 0.5
             top, bottom = top + own**0.5 * here, bottom + own**0.5
-    assert float(changed_structure(y, x)) == pytest.approx(top / bottom, rel=1e-6)
+    assert float(structure_change(y, x)) == pytest.approx(top / bottom, rel=1e-6)
 
 
 def test_a_lesion_that_is_wiped_out_or_turned_bright_costs_more_than_one_that_is_kept() -> None:
@@ -45,18 +45,18 @@ def test_a_lesion_that_is_wiped_out_or_turned_bright_costs_more_than_one_that_is
     lesion[..., 12:18, 12:18] -= 0.4
     bright = gland.clone()
     bright[..., 12:18, 12:18] += 0.4
-    kept, gone, turned = (float(changed_structure(one, lesion)) for one in (0.7 * lesion + 0.1, gland, bright))
+    kept, gone, turned = (float(structure_change(one, lesion)) for one in (0.7 * lesion + 0.1, gland, bright))
     assert kept < 0.02 < 0.2 < gone < turned
 
 
 def test_flat_images_have_a_value_and_a_slope() -> None:
     flat, x = torch.zeros(1, 1, 16, 16, requires_grad=True), torch.zeros(1, 1, 16, 16)
-    found = changed_structure(flat, x)
+    found = structure_change(flat, x)
     found.backward()
     assert float(found.detach()) == 0.0
     assert flat.grad is not None
     assert bool(torch.isfinite(flat.grad).all())
     moved = torch.full((1, 1, 16, 16), 0.3, requires_grad=True)
-    changed_structure(moved, picture(4, n=1, side=16).float()).backward()
+    structure_change(moved, picture(4, n=1, side=16).float()).backward()
     assert moved.grad is not None
     assert bool(torch.isfinite(moved.grad).all())

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from consilium.testing import translators as laws
 from consilium.testing.translators import own
-from harmonize.translation import AnyTranslator, CycleGan, Translator, Translators, back
+from harmonize.translation import AnyTranslator, CycleGan, Translator, Translators, translate_back
 
 ADAPTER: TypeAdapter[AnyTranslator] = TypeAdapter(AnyTranslator)
 NAMES = [get_args(get_type_hints(kind)["name"])[0] for kind in get_args(Translators)]
@@ -65,7 +65,7 @@ def test_nobody_is_nobody(name: str) -> None:
 def test_only_a_cyclegan_has_a_way_back(name: str) -> None:
     settings, site = asked(name), own()
     params = settings.fit(site, own(1).images, seed=3)
-    returned = back(settings, params, site.images)
+    returned = translate_back(settings, params, site.images)
     assert settings.name == name and (name == "cyclegan") == (returned is not None)
     assert returned is None or returned.shape == site.images.shape
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from torch import Tensor
 
-from harmonize.quality import Quality, measured
-from harmonize.veto import HARMLESS, WORDS, Limits, checks, sentences, unknown, vetoes
+from harmonize.quality import Quality, measure_quality
+from harmonize.veto import HARMLESS, WORDS, Limits, describe_vetoes, list_checks, list_unknown_figures, list_vetoes
 from pipelines.phantom.patients import anatomy
 from pipelines.phantom.scanner import SCANNERS, acquire
 
@@ -137,7 +137,7 @@ def tensor(x: np.ndarray) -> Tensor:
 @cache
 def judged(name: str, masks: bool = True) -> Quality:
     gland = torch.from_numpy(own().gland)
-    return measured(
+    return measure_quality(
         tensor(own().images),
         tensor(TRANSLATIONS[name]()),
         torch.from_numpy(labels()),
@@ -153,12 +153,12 @@ def judged(name: str, masks: bool = True) -> Quality:
 @pytest.mark.parametrize("masks", [True, False])
 def test_a_good_translation_is_not_vetoed(name, masks):
     quality = judged(name, masks)
-    assert vetoes(quality, Limits()) == ()
-    assert unknown(quality, Limits()) == (("cycle",) if masks else ("cycle", "class_drift"))
+    assert list_vetoes(quality, Limits()) == ()
+    assert list_unknown_figures(quality, Limits()) == (("cycle",) if masks else ("cycle", "class_drift"))
 
 
 def test_a_generator_that_is_stuck_at_the_identity_has_no_effect_and_does_no_harm():
-    assert set(vetoes(judged("stuck at the identity"), Limits())) == {"no_effect"} == HARMLESS
+    assert set(list_vetoes(judged("stuck at the identity"), Limits())) == {"no_effect"} == HARMLESS
 
 
 @pytest.mark.parametrize(
@@ -182,23 +182,23 @@ def test_a_generator_that_is_stuck_at_the_identity_has_no_effect_and_does_no_har
 )
 def test_a_known_failure_is_caught_by_the_veto_that_names_it(failure, veto):
     quality = judged(failure)
-    assert veto in vetoes(quality, Limits())
-    assert veto not in vetoes(judged("oracle"), Limits())
+    assert veto in list_vetoes(quality, Limits())
+    assert veto not in list_vetoes(judged("oracle"), Limits())
 
 
 @pytest.mark.parametrize("failure", ["invented lesions", "another patient"])
 def test_without_gland_masks_gross_failures_are_caught_as_well(failure):
-    assert "prevalence" in vetoes(judged(failure, masks=False), Limits())
+    assert "prevalence" in list_vetoes(judged(failure, masks=False), Limits())
 
 
 def test_distance_alone_would_take_a_picture_of_somebody_else_for_a_perfect_translation():
     right, wrong = judged("oracle"), judged("another patient")
     assert wrong.sw_after == pytest.approx(right.sw_after)
-    assert "no_effect" not in vetoes(wrong, Limits())
+    assert "no_effect" not in list_vetoes(wrong, Limits())
 
 
 def test_a_way_back_that_does_not_lead_back_is_vetoed():
-    assert vetoes(replace(judged("oracle"), cycle_mae=0.2), Limits()) == ("cycle",)
+    assert list_vetoes(replace(judged("oracle"), cycle_mae=0.2), Limits()) == ("cycle",)
 
 
 WORSE = {
@@ -225,35 +225,35 @@ anything = st.builds(Limits, **{name: st.none() | st.floats(0, 1) for name in va
 @given(quality=qualities, limits=anything, name=st.sampled_from(sorted(WORSE)), by=st.floats(0, 3))
 def test_a_worse_figure_never_removes_a_veto(quality, limits, name, by):
     worse = replace(quality, **{name: getattr(quality, name) + WORSE[name] * by})
-    assert set(vetoes(quality, limits)) <= set(vetoes(worse, limits))
+    assert set(list_vetoes(quality, limits)) <= set(list_vetoes(worse, limits))
 
 
 @given(quality=qualities, limits=anything, by=st.floats(1, 3))
 def test_a_contrast_farther_from_1_on_its_side_never_removes_a_veto(quality, limits, by):
     farther = replace(quality, contrast_ratio=1 + (quality.contrast_ratio - 1) * by)
-    assert set(vetoes(quality, limits)) <= set(vetoes(farther, limits))
+    assert set(list_vetoes(quality, limits)) <= set(list_vetoes(farther, limits))
 
 
 @given(quality=qualities, limits=anything, name=st.sampled_from(["contrast_ratio", *sorted(WORSE)]))
 def test_a_figure_that_is_not_known_vetoes_nothing_and_is_told(quality, limits, name):
     assume(not math.isnan(getattr(quality, name)))
     without = replace(quality, **{name: math.nan})
-    gone = {c.name for c in checks(quality, limits)} - {c.name for c in checks(without, limits) if c.known}
-    assert not gone & set(vetoes(without, limits))
-    asked = {check.name for check in checks(without, limits) if check.limited}
-    assert gone & asked <= set(unknown(without, limits))
-    assert set(unknown(without, limits)).isdisjoint(vetoes(without, limits))
+    gone = {c.name for c in list_checks(quality, limits)} - {c.name for c in list_checks(without, limits) if c.known}
+    assert not gone & set(list_vetoes(without, limits))
+    asked = {check.name for check in list_checks(without, limits) if check.limited}
+    assert gone & asked <= set(list_unknown_figures(without, limits))
+    assert set(list_unknown_figures(without, limits)).isdisjoint(list_vetoes(without, limits))
 
 
 @given(quality=qualities)
 def test_without_limits_nothing_is_vetoed_and_nothing_is_unknown(quality):
-    assert vetoes(quality, NO_LIMITS) == unknown(quality, NO_LIMITS) == ()
+    assert list_vetoes(quality, NO_LIMITS) == list_unknown_figures(quality, NO_LIMITS) == ()
 
 
 @given(quality=qualities, limits=anything)
 def test_every_veto_has_a_sentence_with_the_value_and_what_is_allowed(quality, limits):
-    names, told = vetoes(quality, limits), sentences(quality, limits)
-    by_name = {check.name: check for check in checks(quality, limits)}
+    names, told = list_vetoes(quality, limits), describe_vetoes(quality, limits)
+    by_name = {check.name: check for check in list_checks(quality, limits)}
     assert len(names) == len(told)
     for name, sentence in zip(names, told, strict=True):
         assert f"{by_name[name].value:.3g}" in sentence and "allowed is" in sentence
@@ -261,13 +261,13 @@ def test_every_veto_has_a_sentence_with_the_value_and_what_is_allowed(quality, l
 
 
 def test_every_check_has_words_and_all_words_have_a_check():
-    assert tuple(check.name for check in checks(judged("oracle"), Limits())) == tuple(WORDS)
+    assert tuple(check.name for check in list_checks(judged("oracle"), Limits())) == tuple(WORDS)
 
 
 def test_a_figure_on_its_limit_is_allowed():
     on = Quality(sw_before=1, sw_after=0.5, contrast_ratio=0.8, drift=-0.05, hallucinated=0.1, masked=1)
-    assert vetoes(on, Limits(gain=0.5)) == ()
-    assert vetoes(
+    assert list_vetoes(on, Limits(gain=0.5)) == ()
+    assert list_vetoes(
         replace(on, contrast_ratio=0.79, drift=-0.06, hallucinated=0.11, sw_after=0.51), Limits(gain=0.5)
     ) == (
         "no_effect",
@@ -278,7 +278,7 @@ def test_a_figure_on_its_limit_is_allowed():
 
 
 def test_images_that_are_the_shared_ones_already_gain_nothing():
-    assert vetoes(Quality(sw_before=0, sw_after=0), Limits()) == ("no_effect",)
+    assert list_vetoes(Quality(sw_before=0, sw_after=0), Limits()) == ("no_effect",)
 
 
 def test_all_problems_of_limits_are_told_at_once():

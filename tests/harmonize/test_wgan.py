@@ -12,10 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from harmonize import ppwgan
-from harmonize.game import critic_losses, fakes, kept, loaded, noised, players
+from harmonize.game import add_noise, copy_players, load_module, make_critic_losses, make_fakes, make_players
 from harmonize.networks import Critic, Generator
 from harmonize.prior import PRIORS
-from harmonize.wgan import WganGp, bought, events, pretrained, sampled, train
+from harmonize.wgan import WganGp, compute_true_cost, draw_images, list_events, pretrain_networks, train
 from privacy.dp.access import Batch, Rows, open_access
 from privacy.dp.accounting import cost
 from privacy.dp.events import NON_PRIVATE, Declared, composed
@@ -71,8 +71,8 @@ def test_a_start_needs_two_public_images():
 
 def game() -> tuple[Critic, torch.Tensor]:
     """A critic and aux (3 sets, 2 views) in float64."""
-    own = players(4, INPUTS, 2, ema=0.9, start=None, seed=1, device=CPU)
-    aux = fakes(own.generator, torch.Generator().manual_seed(2), batch=6, views=2, device=CPU)
+    own = make_players(4, INPUTS, 2, ema=0.9, start=None, seed=1, device=CPU)
+    aux = make_fakes(own.generator, torch.Generator().manual_seed(2), batch=6, views=2, device=CPU)
     return own.critic.double(), aux.double()
 
 
@@ -84,7 +84,7 @@ def test_each_patients_gradient_of_the_objective_is_that_of_a_loop_in_float64():
     critic, aux = game()
     x, y = torch.rand(3, 2, *INPUTS, dtype=torch.float64) * 2 - 1, torch.tensor([[0, 1], [1, 1], [0, 0]])
     views = [Batch(x[u], y[u], aux[u]) for u in range(3)]
-    for patient, batch in zip(patient_gradients(critic, critic_losses(INPUTS, 10.0), views), views, strict=True):
+    for patient, batch in zip(patient_gradients(critic, make_critic_losses(INPUTS, 10.0), views), views, strict=True):
         loss = by_hand(critic, batch).mean()
         slow = torch.autograd.grad(loss, list(critic.parameters()))
         for gradient, wanted in zip(patient.values(), slow, strict=True):
@@ -96,7 +96,7 @@ def test_a_private_gradient_without_noise_and_clip_is_the_mean_of_the_patients_a
     aux = aux[:1].expand(3, -1, -1)  # sets are drawn in secret; equal ones leave nothing to chance
     x, y = bars(6, 3)
     rows = Rows(x.double(), y, torch.arange(6) // 2)
-    objective = critic_losses(INPUTS, 10.0)
+    objective = make_critic_losses(INPUTS, 10.0)
     quiet = open_private({"train": rows}, Protection(clip=1e2, noise=0.0, sampling=1.0))
     plain = open_access({"train": rows}, batch=6, seed=0)
     private = quiet.gradient(critic, objective, quiet.draw(full=True), aux).gradient
@@ -110,7 +110,7 @@ def test_a_private_gradient_without_noise_and_clip_is_the_mean_of_the_patients_a
 
 def test_aux_has_a_fake_of_either_class_from_the_same_z_and_covers_a_batch():
     generator = Generator(4, INPUTS, 2)
-    aux = fakes(generator, torch.Generator().manual_seed(7), batch=7, views=3, device=CPU)
+    aux = make_fakes(generator, torch.Generator().manual_seed(7), batch=7, views=3, device=CPU)
     assert aux.shape == (3, 3, 2 * 256 + 1)
     rng = torch.Generator().manual_seed(7)
     z, alpha = torch.randn(9, 4, generator=rng), torch.rand(9, 1, generator=rng)
@@ -124,7 +124,7 @@ def test_a_critic_with_a_buffer_is_refused_by_private_access():
     critic.register_buffer("memory", torch.zeros(1))
     access = open_private(table(), Protection(views=2))
     with pytest.raises(ValueError, match="keeps memory"):
-        access.gradient(critic, critic_losses(INPUTS, 10.0), access.draw(), aux.float())
+        access.gradient(critic, make_critic_losses(INPUTS, 10.0), access.draw(), aux.float())
 
 
 def test_the_generator_keeps_a_running_mean_of_itself():
@@ -160,16 +160,16 @@ def test_at_plain_access_a_seed_decides_all_and_the_generator_starts_where_it_wa
 
 
 def test_what_is_sampled_follows_from_the_arguments_alone_and_one_image_does_not_know_the_others():
-    params = pretrained(SMALL, INPUTS, seed=0)
+    params = pretrain_networks(SMALL, INPUTS, seed=0)
     y = torch.arange(40) % 2
     torch.manual_seed(0)
-    one = sampled(SMALL, INPUTS, params, y, seed=5)
+    one = draw_images(SMALL, INPUTS, params, y, seed=5)
     torch.manual_seed(1)
-    assert torch.equal(one, sampled(SMALL, INPUTS, params, y, seed=5))
-    assert not torch.equal(one, sampled(SMALL, INPUTS, params, y, seed=6))
+    assert torch.equal(one, draw_images(SMALL, INPUTS, params, y, seed=5))
+    assert not torch.equal(one, draw_images(SMALL, INPUTS, params, y, seed=6))
     other = y.clone()
     other[:20] = 1 - other[:20]
-    assert torch.allclose(one[20:], sampled(SMALL, INPUTS, params, other, seed=5)[20:], atol=1e-6)
+    assert torch.allclose(one[20:], draw_images(SMALL, INPUTS, params, other, seed=5)[20:], atol=1e-6)
     assert one.shape == (40, *INPUTS) and float(one.abs().max()) <= 1
 
 
@@ -177,9 +177,9 @@ def test_a_public_start_follows_from_its_arguments_and_saw_the_prior():
     settings = replace(SMALL, prior="prostate_adc")
     inputs = (1, 32, 32)
     told = []
-    one = pretrained(settings, inputs, seed=4, progress=lambda *what: told.append(what))
-    two = pretrained(settings, inputs, seed=4)
-    raw = pretrained(replace(settings, prior=None), inputs, seed=4)
+    one = pretrain_networks(settings, inputs, seed=4, progress=lambda *what: told.append(what))
+    two = pretrain_networks(settings, inputs, seed=4)
+    raw = pretrain_networks(replace(settings, prior=None), inputs, seed=4)
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert {name for name in one if not name.startswith("moments/")} == raw.keys()
     assert not any(
@@ -194,10 +194,10 @@ def test_the_generator_of_a_public_start_draws_the_picture_that_belongs_to_z():
         SMALL, prior="prostate_adc", latent=48, width=4, prior_steps=200, prior_images=400, prior_lr=4e-3
     )
     prior, y = PRIORS["prostate_adc"], torch.arange(40) % 2
-    params = pretrained(settings, INPUTS, seed=0)
+    params = pretrain_networks(settings, INPUTS, seed=0)
     theta = torch.rand(40, prior.latent, generator=torch.Generator().manual_seed(9))
     z = torch.cat([torch.special.ndtri(theta), torch.zeros(40, 48 - prior.latent)], dim=1)
-    made = loaded(Generator(48, INPUTS, 4), params, "generator")(z, y).detach().flatten(1)
+    made = load_module(Generator(48, INPUTS, 4), params, "generator")(z, y).detach().flatten(1)
     far = torch.cdist(made, prior.render(theta, y, torch.arange(40), INPUTS).flatten(1))
     rank = (far < far.diagonal()[:, None]).sum(dim=1)
     assert float(rank.float().median()) <= 5
@@ -231,15 +231,15 @@ def test_what_private_access_books_is_what_was_planned_whatever_it_computes():
     for dry in (False, True):
         access = open_private(table(), protection, counts=Declared("counts"), dry=dry)
         params = train(settings, access, INPUTS, seed=0)
-        assert composed(access.events) == composed([Declared("counts"), *events(settings, noise, cut="c")])
-        assert cost(access.events, 1e-5).epsilon == pytest.approx(bought(settings, noise).epsilon)
+        assert composed(access.events) == composed([Declared("counts"), *list_events(settings, noise, cut="c")])
+        assert cost(access.events, 1e-5).epsilon == pytest.approx(compute_true_cost(settings, noise).epsilon)
         assert all(bool(value.isfinite().all()) for value in params.values())
 
 
 def test_a_sample_without_any_patient_is_a_step_like_any_other():
     settings = replace(SMALL, steps=2)
     access = open_private(table(2), Protection(sampling=1e-6, views=2), source=random.Random(0).randbytes)
-    before = kept(players(4, INPUTS, 2, ema=0.9, start=None, seed=0, device=CPU))
+    before = copy_players(make_players(4, INPUTS, 2, ema=0.9, start=None, seed=0, device=CPU))
     after = train(settings, access, INPUTS, seed=0)
     assert not torch.equal(before["critic/score.weight"], after["critic/score.weight"])
 
@@ -264,12 +264,12 @@ def test_the_papers_networks_know_no_classes():
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     assert not any("of_class" in name for name in one) and one["generator/read.weight"].shape[1] == settings.latent
     y = torch.arange(6) % 2
-    assert torch.equal(*(sampled(settings, INPUTS, one, labels, seed=1) for labels in (y, 1 - y)))
+    assert torch.equal(*(draw_images(settings, INPUTS, one, labels, seed=1) for labels in (y, 1 - y)))
 
 
 def test_the_papers_steps_are_algorithm_1_of_gulrajani_by_hand():
     """Two steps of the critic and one of the generator, Adam with betas 0 and 0.9, in a loop of its own."""
-    own = players(4, INPUTS, 2, ema=0.0, start=None, seed=3, device=CPU, classes=0)
+    own = make_players(4, INPUTS, 2, ema=0.0, start=None, seed=3, device=CPU, classes=0)
     x, _ = bars(24, 0)
     rng = torch.Generator().manual_seed(3)
     rule = torch.optim.Adam(own.critic.parameters(), lr=1e-4, betas=(0.0, 0.9))
@@ -315,7 +315,7 @@ def test_noise_as_printed_is_added_to_every_coordinate_of_the_mean_gradient_and_
     assert settings.noise_on(access) == pytest.approx(2 * math.sqrt(5 * math.log(1e5)) / 10), "q = 1: 12 images"
     assert PAPER.noise_on(access) == WganGp(variant="paper").noise_on(access) == 0.0
     zero = {"a": torch.zeros(20000), "b": torch.zeros(3, 5)}
-    made = noised(zero, 0.5, torch.Generator().manual_seed(0))
+    made = add_noise(zero, 0.5, torch.Generator().manual_seed(0))
     assert made["b"].shape == (3, 5) and float(made["a"].std()) == pytest.approx(0.5, rel=0.02)
     assert not settings.private and composed(access.events) == NON_PRIVATE
     plain, loud = (
@@ -329,19 +329,21 @@ def test_the_papers_noise_is_equation_2_and_what_it_buys_is_another_number():
     """The figures of one record = one image, 24 of 1008 a step, 100 epochs: claimed is epsilon 10."""
     settings = replace(WganGp(variant="paper"), sampling=24 / 1008, steps=4200)
     claimed = {"epsilon": 10.0, "delta": 1e-5}
-    assert ppwgan.sigma(24 / 1008, **claimed) == pytest.approx(2 * (24 / 1008) * math.sqrt(5 * math.log(1e5)) / 10)
-    assert ppwgan.sigma(24 / 1008, **claimed) == pytest.approx(0.0361, abs=1e-4)
-    noise = ppwgan.multiplier(24 / 1008, 24, **claimed)
+    assert ppwgan.noise_sigma(24 / 1008, **claimed) == pytest.approx(
+        2 * (24 / 1008) * math.sqrt(5 * math.log(1e5)) / 10
+    )
+    assert ppwgan.noise_sigma(24 / 1008, **claimed) == pytest.approx(0.0361, abs=1e-4)
+    noise = ppwgan.noise_multiplier(24 / 1008, 24, **claimed)
     assert noise == pytest.approx(0.867, abs=1e-3)
-    assert bought(settings, noise).epsilon == pytest.approx(14.1, abs=0.15)
-    assert bought(replace(settings, steps=5), noise).epsilon == pytest.approx(1.22, abs=0.02)
+    assert compute_true_cost(settings, noise).epsilon == pytest.approx(14.1, abs=0.15)
+    assert compute_true_cost(replace(settings, steps=5), noise).epsilon == pytest.approx(1.22, abs=0.02)
     with pytest.raises(ValueError, match=r"q must be in \(0, 1\] and batch above 0, found 1.5"):
-        ppwgan.multiplier(1.5, 9, **claimed)
+        ppwgan.noise_multiplier(1.5, 9, **claimed)
 
 
 @pytest.mark.parametrize(("patients", "images"), [(1, 24), (10, 20), (24, 24), (48, 24), (500, 24)])
 def test_a_step_of_the_papers_takes_about_24_images_however_many_patients_there_are(patients, images):
-    sampling, views = ppwgan.drawn_of(patients)
+    sampling, views = ppwgan.plan_draws(patients)
     assert sampling * patients * views == pytest.approx(images) and 0 < sampling <= 1
 
 
@@ -363,7 +365,7 @@ def test_settings_that_promise_what_they_do_not_keep_are_refused_together():
 
 def test_parameters_of_other_networks_are_refused_by_name():
     params = {
-        **pretrained(SMALL, INPUTS, seed=0),
+        **pretrain_networks(SMALL, INPUTS, seed=0),
         "critic/score.weight": torch.zeros(1, 3),
         "critic/spare": torch.ones(1),
     }
@@ -373,8 +375,10 @@ def test_parameters_of_other_networks_are_refused_by_name():
     ):
         train(replace(SMALL), open_access(table(), batch=4, seed=0), INPUTS, start=params, seed=0)
     with pytest.raises(ValueError, match="needs classes and fakes"):
-        critic_losses(INPUTS, 10.0)(nn.Identity(), Batch(torch.zeros(1, *INPUTS), torch.zeros(1, dtype=torch.long)))
-    assert isinstance(loaded(Generator(4, INPUTS, 2), params, "generator"), Generator)
+        make_critic_losses(INPUTS, 10.0)(
+            nn.Identity(), Batch(torch.zeros(1, *INPUTS), torch.zeros(1, dtype=torch.long))
+        )
+    assert isinstance(load_module(Generator(4, INPUTS, 2), params, "generator"), Generator)
 
 
 def sliced(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -388,12 +392,12 @@ def test_it_learns_what_each_class_looks_like():
     settings = replace(OPEN, steps=160, critic_steps=2, batch=16, latent=8, width=8, lr=2e-3, ema=0.8)
     x, y = bars(128, 1)
     access = open_access({"train": Rows(x, y, torch.arange(128))}, batch=16, seed=0)
-    start = pretrained(settings, INPUTS, seed=0)
+    start = pretrain_networks(settings, INPUTS, seed=0)
     params = train(settings, access, INPUTS, start=start, seed=0)
     real, labels = bars(256, 2)
-    far, near = (sliced(sampled(settings, INPUTS, each, labels, seed=1), real) for each in (start, params))
+    far, near = (sliced(draw_images(settings, INPUTS, each, labels, seed=1), real) for each in (start, params))
     assert near < 0.45 * far
-    made = sampled(settings, INPUTS, params, labels, seed=1)
+    made = draw_images(settings, INPUTS, params, labels, seed=1)
     for label in (0, 1):
         own, other = (sliced(made[labels == label], real[labels == which]) for which in (label, 1 - label))
         assert own < 0.7 * other

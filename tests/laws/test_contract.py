@@ -21,7 +21,7 @@ from federation.fedprox import FedProx
 from federation.models.cnn import Cnn
 from federation.task import Output
 from harmonize.intensity import ZScore
-from harmonize.own import Own
+from harmonize.own import SiteImages
 from personalize.fedrep import FedRep
 from pipelines.data.images import Pictures
 from privacy.message import Message
@@ -260,8 +260,8 @@ class Lies(ZScore):
 
     name: Literal["lies"] = "lies"  # type: ignore[assignment]
 
-    def fit(self, own: Own, shared: torch.Tensor, **unused: object) -> Any:
-        return {"mean": own.images.mean()}
+    def fit(self, site_images: SiteImages, shared: torch.Tensor, **unused: object) -> Any:
+        return {"mean": site_images.images.mean()}
 
     def translate(self, params: Any, images: torch.Tensor, patient: torch.Tensor) -> torch.Tensor:
         return (images - params["mean"]).clamp(-1, 1)

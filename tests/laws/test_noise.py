@@ -24,7 +24,7 @@ from harmonize import evolution, fitted_prior, moments, wgan
 from harmonize.evolution import PrivateEvolution
 from harmonize.fitted_prior import FittedPrior
 from harmonize.networks import CLASSES
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.wgan import WganGp
 from personalize.pfedmoap import PFedMoAP
 from privacy.dp.access import Rows
@@ -126,8 +126,8 @@ def test_a_critic_that_patients_train_has_it_at_each_step():
 
 def test_a_critic_on_public_features_has_it_at_each_look():
     p = Protection(clip=1e-3, sampling=1.0, noise=50.0)
-    public = drawn(PRIORS["prostate_adc"], torch.arange(60) % CLASSES, INPUTS, 0)
-    critic = moments.moments(public, INPUTS, 20)
+    public = draw_pictures(PRIORS["prostate_adc"], torch.arange(60) % CLASSES, INPUTS, 0)
+    critic = moments.make_moments(public, INPUTS, 20)
     accesses = [recorded(images(), p, seed) for seed in (0, 1)]
     for access in accesses:
         moments.mean_features(access, critic, 6)
@@ -138,7 +138,7 @@ def test_votes_of_an_evolution_have_it_in_each_round():
     settings = PrivateEvolution(candidates=16, rounds=4, public=50, components=5)
     accesses = [recorded(images(), Protection(votes_noise=50.0), seed) for seed in (0, 1)]
     for access in accesses:
-        evolution.evolve(settings, access, INPUTS, seed=3)
+        evolution.evolve_population(settings, access, INPUTS, seed=3)
     assert complaints(*together(accesses)) == []
 
 

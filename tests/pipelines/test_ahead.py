@@ -93,7 +93,7 @@ def test_whoever_learns_it_is_the_same_bit_for_bit_and_stages_find_it_there(alon
 
 @pytest.mark.slow  # a smaller case: work beside that dies, in test_processes
 def test_a_learner_that_is_killed_changes_nothing(alone, here, monkeypatch):
-    monkeypatch.setattr(learning, "_learn", killed)
+    monkeypatch.setattr(learning, "_learn_networks", killed)
     assert main([*UNTIL]) == Exit.OK
     assert made(here) == made(alone)
     assert networks(here) == networks(alone)
@@ -109,10 +109,10 @@ def test_what_cannot_be_learnt_is_left_to_its_stage_and_what_another_process_lea
         if detector.width == 8 and tried.count(8) < 2:
             waits()
 
-    monkeypatch.setattr(learning, "taught", taught)
+    monkeypatch.setattr(learning, "train_detector", taught)
     monkeypatch.setattr(learning, "sent", lambda send: None)
     config = configured(parsed((here / "tiny.yaml").read_text(), environment={}))
-    learning._learn(config, here, [Detector(**{**DETECTOR, "width": width}) for width in (4, 8, 12)], [])
+    learning._learn_networks(config, here, [Detector(**{**DETECTOR, "width": width}) for width in (4, 8, 12)], [])
     assert tried == [4, 8, 12, 8]
 
 
@@ -149,19 +149,19 @@ def test_what_is_needed_first_comes_first_and_starts_from_the_end(tmp_path):
     first, second = (
         name for name, begin in starts_in(config).items() if begin.model.name == "cnn" and begin.how.on != "atlas"
     )
-    detectors, starts = learning.wanted(config, {"features", "pretrain"})
+    detectors, starts = learning.list_needed_networks(config, {"features", "pretrain"})
     assert detectors == [one, other]
     assert starts == [second, first], "a head on features takes seconds, and declared pictures are read by the stage"
-    assert learning.wanted(config, {"pretrain"}) == ([other], starts)
-    assert learning.wanted(config, {"features"}) == ([one, other], [])
-    assert learning.wanted(config, {"ingest", "train"}) == ([], [])
+    assert learning.list_needed_networks(config, {"pretrain"}) == ([other], starts)
+    assert learning.list_needed_networks(config, {"features"}) == ([one, other], [])
+    assert learning.list_needed_networks(config, {"ingest", "train"}) == ([], [])
 
 
 def test_hospitals_in_this_process_have_no_other_beside_them(tmp_path):
     """As those of the Python API, whatever a setting says: a new process would run the caller's script again."""
     config = configured(parsed(yaml.safe_dump(settings(processes=2)), environment={}))
     world = World(config, InProcess({}), tmp_path / "runs" / "tiny", Stop(), str)
-    assert isinstance(learning.ahead([], world), learning.nullcontext)
+    assert isinstance(learning.learn_ahead([], world), learning.nullcontext)
 
 
 @pytest.mark.parametrize(

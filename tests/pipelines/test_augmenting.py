@@ -18,7 +18,7 @@ from federation.features.encoder import digest
 from federation.features.inception import Network
 from harmonize import balancing, synthesis
 from harmonize.fitted_prior import FittedPrior
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from pipelines import clean
 from pipelines.coordinator.spending import total_cost
 from pipelines.data.cohort import Cohort
@@ -64,7 +64,7 @@ class Place:
         y = (torch.arange(count) % every == 0).long()
         none = torch.zeros(count, 0, dtype=torch.uint8)
         self.raw = Cohort(
-            images=(drawn(PRIORS["prostate_adc"], y, INPUTS, 5) + 1) * 1.75,
+            images=(draw_pictures(PRIORS["prostate_adc"], y, INPUTS, 5) + 1) * 1.75,
             labels=y,
             patient=torch.arange(count),
             position=torch.zeros(count),
@@ -211,7 +211,7 @@ def test_where_privacy_is_promised_the_synthesis_is_what_is_booked_and_no_distan
     told = own.augment(NOISED, private=True)
     assert told["state"] == "augmented" and not {"distance", "near_copies", "compared"} & {*told}
     settings = FittedPrior(epsilon=EPSILON, pictures=60)
-    planned = synthesis.events(settings, synthesis.protection(settings, patients=1, cut="real"))
+    planned = synthesis.list_events(settings, synthesis.make_protection(settings, patients=1, cut="real"))
     spent = cost(own.events, 1e-5).epsilon
     assert spent == pytest.approx(cost(planned, 1e-5).epsilon) and 0.9 * EPSILON < spent <= EPSILON
     assert cohort_of(own.hospital, str(told["cohort"])).recipe["independent"] is True

@@ -20,7 +20,7 @@ import yaml
 import pipelines.benchmark.run
 import pipelines.hospital.benchmark
 from consilium.testing import testbed
-from evaluation.histograms import count, from_tensors, to_tensors
+from evaluation.histograms import count_scores, from_tensors, to_tensors
 from evaluation.metrics import AUC
 from federation.engine import Answers, InProcess
 from federation.models.cnn import Cnn
@@ -117,7 +117,7 @@ def test_a_hospitals_score_is_that_of_predict_and_our_measures_on_the_same_studi
         told = sorted(row["score"] for row in csv.DictReader(file))
     assert told == sorted(f"{score:.6f}" for score in highest) and len(told) == 5
     reply = from_tensors(from_bytes(replies(place)["cnn.east.safetensors"]).tensors)
-    same = count(cohort.labels, found, cohort.patient, copies=0, seed=0)
+    same = count_scores(cohort.labels, found, cohort.patient, copies=0, seed=0)
     assert (reply.scores[0] == same.scores[0]).all() and (reply.confusion[0] == same.confusion[0]).all()
     assert facts(place)["hospitals"][0]["by"]["value"] == pytest.approx(AUC.of(same)[0])
 
@@ -457,7 +457,7 @@ class Liar(InProcess):
 def test_a_reply_that_is_no_score_of_the_model_is_none(place, monkeypatch, tensors) -> None:
     sent = hashlib.sha256(finished(params=GOOD)).hexdigest()
     y, p = np.array([0, 1]), np.array([[0.9, 0.1], [0.1, 0.9]])
-    counts = to_tensors(count(y, p, y, copies=3 if tensors == "fewer copies" else 50, seed=0))
+    counts = to_tensors(count_scores(y, p, y, copies=3 if tensors == "fewer copies" else 50, seed=0))
     digest = "0" * 64 if tensors == "another model" else sent
     Liar.told = Message({} if tensors == "none" else counts, {"model": digest})
     monkeypatch.setattr(pipelines.benchmark.run, "InProcess", Liar)

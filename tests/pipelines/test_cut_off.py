@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from small_run import smallest
 
-from evaluation.choice import choices, decisions
+from evaluation.choice import describe_decisions, make_decisions
 from evaluation.records import Model
 from evaluation.wording import Words
 from pipelines.coordinator import run as coordinator
-from pipelines.coordinator.report.methods import ended
+from pipelines.coordinator.report.methods import describe_early_end
 from pipelines.coordinator.stages import train
 from pipelines.hospital.finished_models import history
 from pipelines.models.file import ended_in, read_ready
@@ -121,15 +121,15 @@ def test_rounds_that_were_refused_or_are_of_other_requests_do_not_count_as_train
 
 def test_what_was_cut_off_is_never_named_whatever_its_scores():
     models = (Model("a", "whole", 0.9, "w"), Model("a", "cut", 0.1, "c", "cut off after 1 of 3 rounds"))
-    (one,) = decisions(models, ())
+    (one,) = make_decisions(models, ())
     assert one.method == "whole"
-    (none,) = decisions(models[1:], ())
-    (words,) = choices([none], models[1:], (), "", Words())
+    (none,) = make_decisions(models[1:], ())
+    (words,) = describe_decisions([none], models[1:], (), "", Words())
     assert none.method == "" and "of none was the training whole" in " ".join(words.said)
 
 
 def test_why_a_training_ended_is_said_of_the_site_that_left_only():
     missing = [(1, "b", "lost"), (2, "a", "budget")]
-    assert ended(missing, 3, "a") == "cut off by the hospital's privacy budget after 1 of 3 rounds"
-    assert ended(missing, 3, "b") == "" and ended([], 3, "a") == ""
+    assert describe_early_end(missing, 3, "a") == "cut off by the hospital's privacy budget after 1 of 3 rounds"
+    assert describe_early_end(missing, 3, "b") == "" and describe_early_end([], 3, "a") == ""
     assert ended_in({}) == "", "older models say nothing"

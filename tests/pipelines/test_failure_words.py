@@ -14,7 +14,7 @@ from small_run import smallest
 
 from federation.rounds import QuorumLost
 from pipelines.coordinator import run as coordinator
-from pipelines.coordinator.arguments import parse
+from pipelines.coordinator.arguments import parse_arguments
 from pipelines.coordinator.failures import code_of, report_failure
 from pipelines.coordinator.stages import train
 from pipelines.coordinator.world import SitesMissing
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def options(*more: str) -> argparse.Namespace:
-    return parse(["tiny.yaml", *more])
+    return parse_arguments(["tiny.yaml", *more])
 
 
 def said(error: Exception, capsys: pytest.CaptureFixture[str], **more: object) -> str:

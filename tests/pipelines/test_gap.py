@@ -9,7 +9,7 @@ import pytest
 from harmonized_run import settings
 
 from evaluation.gap_rows import Compared
-from pipelines.coordinator.report.gap import compared, untreated
+from pipelines.coordinator.report.gap import find_untreated_line, list_oracle_comparisons
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate
 from pipelines.settings.config import Config
@@ -39,11 +39,11 @@ def run(**train: Any) -> Config:
 
 
 def test_lines_of_one_method_are_compared_and_the_oracle_without_a_start_comes_first():
-    assert compared(run()) == (Compared("fedavg", "oracle", ("vafl", "begun", "best", "adabn")),)
+    assert list_oracle_comparisons(run()) == (Compared("fedavg", "oracle", ("vafl", "begun", "best", "adabn")),)
 
 
 def test_with_a_start_everywhere_the_oracle_has_it_too():
-    found = compared(run(start=START, method_start={}))
+    found = list_oracle_comparisons(run(start=START, method_start={}))
     assert [(one.untranslated, one.oracle) for one in found] == [("fedavg", "oracle")]
 
 
@@ -65,14 +65,14 @@ def test_there_is_no_comparison_without_an_oracle_that_differs_in_its_images_alo
         changes.setdefault("method_start", {})
         said = copy.deepcopy(settings())
         said["train"] |= changes
-        assert compared(config(said)) == ()
+        assert list_oracle_comparisons(config(said)) == ()
     else:
-        assert compared(run(**changes)) == ()
+        assert list_oracle_comparisons(run(**changes)) == ()
 
 
 def test_two_networks_are_two_comparisons():
     other = {"name": "cam", "widths": [16, 16, 16, 16]}
-    found = compared(run(method_model={"begun": other, "best": other}))
+    found = list_oracle_comparisons(run(method_model={"begun": other, "best": other}))
     assert found == (
         Compared("fedavg", "oracle", ("vafl", "adabn")),
         Compared("begun", "best", ()),
@@ -80,8 +80,8 @@ def test_two_networks_are_two_comparisons():
 
 
 def test_gains_outside_are_over_a_model_as_it_was_trained_on_images_as_they_were_read():
-    assert untreated(run()) is None
-    assert untreated(config(routed())) == "as_trained"
+    assert find_untreated_line(run()) is None
+    assert find_untreated_line(config(routed())) == "as_trained"
     said = routed()
     said["route"] = {"shared": "fedavg", "personal": "iopfl", "lines": {"routing": {"how": {"name": "routing"}}}}
-    assert untreated(config(said)) is None
+    assert find_untreated_line(config(said)) is None

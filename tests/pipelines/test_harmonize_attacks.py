@@ -13,11 +13,11 @@ from torch import Tensor
 
 from harmonize import synthesis
 from harmonize.evolution import PrivateEvolution
-from harmonize.game import critic_losses
+from harmonize.game import make_critic_losses
 from harmonize.intensity import ZScore
-from harmonize.networks import Critic, initialised
+from harmonize.networks import Critic, initialise_module
 from harmonize.scale import Scale
-from harmonize.wgan import WganGp, bought
+from harmonize.wgan import WganGp, compute_true_cost
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Slices
 from pipelines.hospital import kept, public_networks
@@ -156,13 +156,16 @@ def test_no_patient_moves_the_critic_by_more_than_the_clip(monkeypatch):
     monkeypatch.setattr(PrivateAccess, "_given", lambda self, patients, sets: theirs[-patients:])
     g = torch.Generator().manual_seed(0)
     x, y, patient = torch.rand(12, 1, 32, 32, generator=g) * 2 - 1, torch.arange(12) % 2, torch.arange(12)
-    critic, fakes = initialised(lambda: Critic((1, 32, 32), 4), 0), torch.rand(8, 2, 2 * 1024 + 1, generator=g) * 2 - 1
+    critic, fakes = (
+        initialise_module(lambda: Critic((1, 32, 32), 4), 0),
+        torch.rand(8, 2, 2 * 1024 + 1, generator=g) * 2 - 1,
+    )
 
     def added(rows: slice) -> Tensor:
         access = open_private(
             {"train": Rows(x[rows], y[rows], patient[rows])}, Protection(sampling=1.0, views=2, noise=0.0)
         )
-        found = access.gradient(critic, critic_losses((1, 32, 32), 10.0), access.draw(), fakes).gradient
+        found = access.gradient(critic, make_critic_losses((1, 32, 32), 10.0), access.draw(), fakes).gradient
         return torch.cat([part.flatten() for part in found.values()]) * len(x[rows])
 
     assert float((added(slice(0, 12)) - added(slice(1, 12))).norm()) <= 1.0 + 1e-4
@@ -364,7 +367,7 @@ def test_an_exact_score_compares_as_many_images_as_were_asked_for(tmp_path, monk
         seen.append(settings.images)
         raise RuntimeError("seen")
 
-    monkeypatch.setattr(imitate, "scored", looked)
+    monkeypatch.setattr(imitate, "score_site", looked)
     asked: dict[str, Json] = {"score": {"release": "exact", "steps": 1, "seeds": 1, "components": 5}, "images": 9}
     site.code("score", site.facts(prior="prostate_adc", **asked))
     assert seen == [9]
@@ -478,7 +481,7 @@ def test_a_noised_score_and_a_synthesis_cost_what_was_planned(site):
     wgan = WganGp(steps=2, prior=None, width=4, epsilon=1.0, views=2, batch=4)
     for settings in (wgan, PrivateEvolution(**{k: v for k, v in EVOLUTION.items() if k != "name"})):
         site.ask("synthesize", site.facts(synthesis=to_plain(settings)))
-        events = synthesis.events(settings, synthesis.protection(settings, patients=1))
+        events = synthesis.list_events(settings, synthesis.make_protection(settings, patients=1))
         booked = cost([read(site.last["event"])], 1e-5).epsilon
         assert booked == pytest.approx(cost(events, 1e-5).epsilon) and booked <= 1.0
 
@@ -527,8 +530,8 @@ def test_the_papers_two_kinds_of_noise_are_booked_as_what_they_are(tmp_path):
     said = WganGp(name="dp_wgan_gp", variant="paper", steps=2, width=2, latent=3)
     cohort = cohort_of(site.hospital, site.cohort)
     patients = len(cohort.patient[cohort.split == SPLITS.index("train")].unique())
-    noise = synthesis.protection(said, patients=patients).noise
-    assert cost([read(clipped)], 1e-5).epsilon == pytest.approx(bought(said.at(patients), noise).epsilon)
+    noise = synthesis.make_protection(said, patients=patients).noise
+    assert cost([read(clipped)], 1e-5).epsilon == pytest.approx(compute_true_cost(said.at(patients), noise).epsilon)
 
 
 def test_the_papers_score_is_told_through_the_hospital(tmp_path):

@@ -17,8 +17,8 @@ from harmonized_run import HARMONIZE, settings, write
 
 from evaluation.rows import MAJORITY
 from harmonize.scale import Scale
-from pipelines.coordinator.permissions import permissions_in, refused_requests, unanswered
-from pipelines.coordinator.run import HARMONIZING, STAGES, stages_of
+from pipelines.coordinator.permissions import find_refused_requests, find_unanswered_requests, permissions_in
+from pipelines.coordinator.run import HARMONIZING, STAGES, select_stages
 from pipelines.hospital.statement import AS_THEY_ARE
 from pipelines.loader.document import ConfigError
 from pipelines.loader.validation import validate
@@ -321,11 +321,11 @@ def _document(said: dict[str, Any]):
 
 def test_without_harmonize_there_are_no_such_stages():
     config = validate(_document(BASE), Config)
-    stages = stages_of(config)
+    stages = select_stages(config)
     without = {stage.name for stage in HARMONIZING} | {"augment", "features", "pretrain", "route", "track"}
     assert [stage.name for stage in stages] == [stage.name for stage in STAGES if stage.name not in without]
     assert all(set(stage.needs) <= {one.name for one in stages} for stage in stages)
-    harmonized = stages_of(validate(_document(settings()), Config))
+    harmonized = select_stages(validate(_document(settings()), Config))
     assert [stage.name for stage in harmonized] == [
         stage.name for stage in STAGES if stage.name not in ("augment", "features", "pretrain", "route", "track")
     ]
@@ -352,12 +352,12 @@ def test_a_prior_of_other_channels_and_an_epsilon_that_no_noise_is_enough_for_ar
 
 def test_the_present_target_stays_unless_another_is_notably_lower():
     from harmonize.complexity import Score
-    from pipelines.coordinator.stages.score import _lowest
+    from pipelines.coordinator.stages.score import _choose_target
     from pipelines.requests.score import Scored
 
     def lowest(a: list[float], b: list[float], **more: Any) -> str:
         replies = {site: Scored(score=sum(v) / len(v), values=v, deviation=None) for site, v in (("a", a), ("b", b))}
-        return _lowest(Score(release="exact", seeds=2, **more), replies, {"a": 5, "b": 5})
+        return _choose_target(Score(release="exact", seeds=2, **more), replies, {"a": 5, "b": 5})
 
     assert lowest([10.0, 12.0], [9.5, 11.0]) == "b"
     assert lowest([10.0, 12.0], [9.5, 11.0], current="a") == "a"
@@ -384,7 +384,9 @@ def test_a_policy_that_does_not_answer_is_told_before_anything_runs():
     said = settings()
     said["sites"]["a"]["policy"] = {"pooling": True, "requests": ["survey", "ingest", "holds", "report"]}
     config = validate(_document(said), Config)
-    told = refused_requests(config, permissions_in(config)) + unanswered(config, permissions_in(config), optional=True)
+    told = find_refused_requests(config, permissions_in(config)) + find_unanswered_requests(
+        config, permissions_in(config), optional=True
+    )
     for request in ("score", "synthesize", "sample", "translate"):
         assert f"a: its policy does not answer {request}, which the stage {request} asks" in " ".join(told)
 
@@ -439,7 +441,7 @@ def test_a_hospital_that_joins_with_a_notably_lower_score_becomes_the_target_and
         seen.append(tuple(joining))
         return len(seen) == 2  # the target is asked for first, then the others by name: c comes last
 
-    monkeypatch.setattr(score, "replaces", lower)
+    monkeypatch.setattr(score, "replaces_target", lower)
     _, asked, _ = joined()
     assert asked["c"] == ["score", "synthesize", "sample", "translate", "train"]
     assert asked["a"] == asked["b"] == ["translate", "train"]

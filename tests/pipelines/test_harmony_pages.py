@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from evaluation.harmony import COLUMNS, REASONS, Harmony, SpaceRow
 from evaluation.leaving import Left
 from evaluation.records import RunPage
-from evaluation.rendering import _environment
-from evaluation.report import coordinator_page
+from evaluation.rendering import _make_environment
+from evaluation.report import render_coordinator_page
 from harmonize.veto import WORDS
 from harmonize.wgan import WganGp
-from pipelines.coordinator.report.harmonization import described, selected
+from pipelines.coordinator.report.harmonization import describe_selection, describe_synthesis
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.page.harmonization import PAIRS, _shown
 from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, OUTSIDE, records_in
@@ -29,7 +29,7 @@ JUDGED = SpaceRow("north", "vafl", "cyclegan", ("cycle", "prevalence"), {"sw_bef
 
 
 def drawn(rows, sites=True):
-    macros = _environment().get_template("parts.html").module
+    macros = _make_environment().get_template("parts.html").module
     return str(macros.spaces(Harmony("south", "public", "", "", rows=rows), sites))
 
 
@@ -43,7 +43,7 @@ def cohort(labels, patient):
 def page(*left: Left) -> str:
     """The coordinator's page of a run without a method, in one line of words."""
     none: dict[str, tuple] = dict.fromkeys(("sites", "scores", "gains", "methods", "missing", "stages", "commands"), ())
-    text = coordinator_page(RunPage("t", "r", "d", "w", True, "", left=left, settings="", **none))
+    text = render_coordinator_page(RunPage("t", "r", "d", "w", True, "", left=left, settings="", **none))
     return " ".join(re.sub(r"<[^>]+>", "", text).split())
 
 
@@ -90,18 +90,20 @@ def test_what_the_papers_noise_buys_is_told_beside_what_is_claimed_for_it():
     settings = WganGp(variant="paper", steps=40)
     noise = 24 * (2 * 0.5 * math.sqrt(5 * math.log(1e5)) / 10)  # equation 2, on a mean over 24 of 48
     truly = cost([SelfComposed(PoissonSampled(0.5, Gaussian(noise)), 40)], 1e-5).epsilon
-    assert f"claimed ε = 10; with 48 training patients it truly buys ε = {truly:.3g}" in described(
+    assert f"claimed ε = 10; with 48 training patients it truly buys ε = {truly:.3g}" in describe_synthesis(
         settings, patients=48
     )
-    assert "the ledger says" in described(settings)
+    assert "the ledger says" in describe_synthesis(settings)
     printed = WganGp(name="wgan_gp", variant="paper", steps=40)
-    assert "claimed ε = 10, as printed; unclipped, it buys no finite ε" in described(printed, patients=48)
-    assert "without noise: no guarantee" in described(replace(printed, epsilon=None))
+    assert "claimed ε = 10, as printed; unclipped, it buys no finite ε" in describe_synthesis(printed, patients=48)
+    assert "without noise: no guarantee" in describe_synthesis(replace(printed, epsilon=None))
 
 
 def test_no_rule_is_named_for_images_that_none_chose():
     told = {"images": 24, "tried": 24}
-    assert "rule" not in selected("", told) and "by the rule surrogate" in selected("surrogate", told)
+    assert "rule" not in describe_selection("", told) and "by the rule surrogate" in describe_selection(
+        "surrogate", told
+    )
 
 
 def test_every_veto_has_a_word_for_the_table():

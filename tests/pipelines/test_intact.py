@@ -16,11 +16,12 @@ from small_run import smallest
 import route_settings
 from federation.engine import Answers, InProcess
 from federation.outcome import STATE
-from pipelines.coordinator.run import make_world, stages_of
+from pipelines.coordinator.run import make_world, select_stages
 from pipelines.coordinator.stages.train import MEMBERS
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate
+from pipelines.requests.holds import Holds
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.plan import Step, plan
@@ -60,7 +61,7 @@ def opened(folder: Path) -> tuple[World, Sequence[Step[World]]]:
     """The run in a folder, and its steps."""
     config = validate(read_yaml((folder / "tiny.yaml").read_text(), environment={}), Config)
     world = make_world(config, folder / "runs" / "tiny", Stop())
-    return world, plan(stages_of(config), world, world.root)
+    return world, plan(select_stages(config), world, world.root)
 
 
 def asked(step: Step[World], world: World) -> tuple[str | None, frozenset[str]]:
@@ -132,7 +133,7 @@ def test_the_settings_are_those_of_runs(tmp_path, monkeypatch):
     names = set[str]()
     for said in SETTINGS.values():
         config = validate(read_yaml(yaml.safe_dump(dict(said)), environment={}), Config)
-        names |= {stage.name for stage in stages_of(config)}
+        names |= {stage.name for stage in select_stages(config)}
     assert names >= {
         "ingest",
         "score",
@@ -157,14 +158,17 @@ def test_all_hospitals_are_asked_at_once_what_they_hold_and_one_that_left_is_not
 
     def worker(call: Call, message: Message) -> Message:
         assert call.request == "holds"
-        return Message({}, {"complaint": message.facts["about"]})
+        if message.facts["page"] == "broken":
+            raise RuntimeError
+        return Message({}, {"complaint": "gone" if message.facts["page"] == "gone" else None, "known": []})
 
     inside, outside = Heard(dict.fromkeys("abc", worker)), Heard({"z": worker})
     config = validate(read_yaml(yaml.safe_dump(smallest()), environment={}), Config)
     world = World(config, inside, tmp_path, Stop(), str, outside=outside)
-    assert world.complaint({site: {"about": None} for site in ("a", "b", "left", "z")}) is None
+    assert world.find_complaint({site: Holds(page="here") for site in ("a", "b", "left", "z")}) is None
     assert asked == [["a", "b"], ["z"]], "one question inside, one outside, and none that nobody answers"
-    assert world.complaint({"a": {"about": None}, "b": {"about": "gone"}, "z": {"about": "gone"}}) == "b: gone"
-    assert world.complaint({"left": {"about": "gone"}}) is None
+    here, gone = Holds(page="here"), Holds(page="gone")
+    assert world.find_complaint({"a": here, "b": gone, "z": gone}) == "b: gone"
+    assert world.find_complaint({"left": gone}) is None
     with pytest.raises(SitesMissing, match="b: failed"):
-        world.complaint({"b": {}})
+        world.find_complaint({"b": Holds(page="broken")})

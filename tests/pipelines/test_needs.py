@@ -15,7 +15,12 @@ from harmonized_run import HARMONIZE
 from harmonized_run import settings as harmonized
 from small_run import smallest
 
-from pipelines.coordinator.permissions import needs_of, permissions_in, refused_requests, unanswered
+from pipelines.coordinator.permissions import (
+    find_refused_requests,
+    find_unanswered_requests,
+    list_needs,
+    permissions_in,
+)
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate
 from pipelines.run import main
@@ -84,35 +89,37 @@ def without(config: Config, site: str, request: str) -> Config:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_request_that_a_policy_refuses_is_told_with_its_hospital_and_its_stage(kind: str) -> None:
     config = configured(kind)
-    assert refused_requests(config, permissions_in(config)) == []
-    assert unanswered(config, permissions_in(config), optional=True) == []
-    for need in needs_of(config):
+    assert find_refused_requests(config, permissions_in(config)) == []
+    assert find_unanswered_requests(config, permissions_in(config), optional=True) == []
+    for need in list_needs(config):
         for request in {*need.requests} - {"pool"}:  # a policy without `pooling` is refused with the settings
             for site in need.sites:
                 changed = without(config, site, request)
-                told = [unanswered(changed, permissions_in(changed), optional=one) for one in (False, True)]
+                told = [
+                    find_unanswered_requests(changed, permissions_in(changed), optional=one) for one in (False, True)
+                ]
                 words = f"{site}: its policy does not answer {request}, which the stage {need.stage} asks"
                 (kept,) = [text for text in told[need.optional] if text.startswith(words)]
                 assert all(text.startswith(f"{site}: ") for text in (*told[0], *told[1])) and kept
 
 
 def test_together_these_runs_ask_every_request() -> None:
-    asked = {request for kind in KINDS for need in needs_of(configured(kind)) for request in need.requests}
+    asked = {request for kind in KINDS for need in list_needs(configured(kind)) for request in need.requests}
     assert asked == {*REQUESTS} - ELSEWHERE
 
 
 @pytest.mark.parametrize("stage", sorted(path.stem for path in STAGES.glob("*.py") if path.stem != "__init__"))
 def test_what_the_code_of_a_stage_asks_is_among_its_needs(stage: str) -> None:
     asked = requests_in(STAGES / f"{stage}.py")
-    needs = [need for kind in KINDS for need in needs_of(configured(kind)) if need.stage == stage]
+    needs = [need for kind in KINDS for need in list_needs(configured(kind)) if need.stage == stage]
     assert asked <= {request for need in needs for request in need.requests}
 
 
 def test_what_a_run_asks_is_what_it_was_said_to_need(finished_run) -> None:
     said = smallest()
     config = validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
-    needed = {one for need in needs_of(config) for one in need.requests}
-    optional = {one for need in needs_of(config) if need.optional for one in need.requests}
+    needed = {one for need in list_needs(config) for one in need.requests}
+    optional = {one for need in list_needs(config) if need.optional for one in need.requests}
     for site in config.sites:
         lines = ledgers.lines(finished_run(said) / "runs" / "tiny" / "sites" / site / "ledger.jsonl")
         asked = {str(line["request"]) for line in lines}

@@ -14,7 +14,7 @@ import torch
 import yaml
 from harmonized_run import HARMONIZE, settings
 
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from harmonize.randomized import Randomized
 from harmonize.scale import Scale
 from pipelines.hospital.public_networks import PUBLIC, learnt_once
@@ -60,7 +60,7 @@ def test_nobody_is_asked_for_images_and_the_prior_is_shared(done):
     (shared,) = root.glob("sample/*/shared.safetensors")
     y = torch.arange(2).repeat_interleave(12)
     images = from_bytes(shared.read_bytes()).tensors["images"]
-    assert torch.equal(images, drawn(PRIORS["prostate_adc"], y, tuple(images.shape[1:]), 0))
+    assert torch.equal(images, draw_pictures(PRIORS["prostate_adc"], y, tuple(images.shape[1:]), 0))
 
 
 def test_hospitals_have_the_same_translator_learnt_once_and_it_makes_their_cohorts(done):

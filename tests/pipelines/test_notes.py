@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from federation.conversation import newest, once
 from pipelines.coordinator.report.methods import first_round_at, lowest_loss
-from pipelines.coordinator.stages.train import matrices
+from pipelines.coordinator.stages.train import read_matrices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.page.notes import WARNINGS, by_site, noted, series, spoken
 from pipelines.runs.store import DiskFolder
@@ -128,12 +128,12 @@ def test_rounds_to_reach_by_hand():
 def test_a_matrix_is_told_only_where_it_is_finite_and_has_a_row_for_every_site():
     good = torch.tensor([[0.5, 0.25], [1.0, 0.0]])
     facts = {"sites": ["a", "b"]}
-    assert matrices(Message({"between/alpha": good, "model/w": good}, facts)) == {
+    assert read_matrices(Message({"between/alpha": good, "model/w": good}, facts)) == {
         "alpha": {"sites": ["a", "b"], "values": [[0.5, 0.25], [1.0, 0.0]]}
     }
-    assert matrices(Message({"between/alpha": good * math.nan}, facts)) == {}
-    assert matrices(Message({"between/alpha": good[:1]}, facts)) == {}
-    assert matrices(Message({"between/alpha": good}, {})) == {}
+    assert read_matrices(Message({"between/alpha": good * math.nan}, facts)) == {}
+    assert read_matrices(Message({"between/alpha": good[:1]}, facts)) == {}
+    assert read_matrices(Message({"between/alpha": good}, {})) == {}
 
 
 @given(st.sets(st.integers(1, 60), min_size=1))

@@ -206,7 +206,7 @@ def test_a_policy_names_packages_as_they_are_and_digests_whole() -> None:
 
 
 def test_a_hospitals_survey_says_what_it_permits(offer: Offer, tmp_path: Path) -> None:
-    from pipelines.coordinator.permissions import permissions_from, refused_requests
+    from pipelines.coordinator.permissions import find_refused_requests, permissions_from
     from pipelines.requests.survey import Surveyed
     from pipelines.settings.load import load
     from privacy.release.form import read
@@ -214,8 +214,8 @@ def test_a_hospitals_survey_says_what_it_permits(offer: Offer, tmp_path: Path) -
     own, _ = small_site.hospital(tmp_path / "a", Policy(**permitted(offer)))
     said = permissions_from(read(Surveyed, small_site.ask(own, "survey")))
     config = load(written(permitted(offer)))
-    assert refused_requests(config, {"a": said}) == []
-    (told,) = refused_requests(config, {"a": said._replace(plugins={})})
+    assert find_refused_requests(config, {"a": said}) == []
+    (told,) = find_refused_requests(config, {"a": said._replace(plugins={})})
     assert told.startswith("a: consilium-example 0.1.0 (trimmed_mean) is not permitted")
 
 
@@ -270,7 +270,7 @@ def test_features_are_asked_for_anew_when_their_package_changed(monkeypatch: pyt
         return {"a": Message()}
 
     world: Any = SimpleNamespace(run=lambda name: name, ask_each=ask_each, version=lambda stage, today: today)
-    world.named = lambda *about: World.named(world, *about)
+    world.name_question = lambda *about: World.name_question(world, *about)
     model = Features(of=Scattering(), public="prostate_adc")
     for packages in ({}, {}, {"packages": {"theirs 1.0": "a" * 64}}, {"packages": {"theirs 1.0": "b" * 64}}):
         monkeypatch.setattr(features, "identity", lambda *_, said=packages: said)

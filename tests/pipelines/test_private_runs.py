@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.coordinator.conversations import opening
-from pipelines.coordinator.permissions import permissions_in, refused_requests
+from pipelines.coordinator.conversations import build_opening
+from pipelines.coordinator.permissions import find_refused_requests, permissions_in
 from pipelines.coordinator.run import make_world
-from pipelines.coordinator.spending import planned, total_cost
-from pipelines.coordinator.stages.audit import tried
+from pipelines.coordinator.spending import plan_method, total_cost
+from pipelines.coordinator.stages.audit import audit_mechanism
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
 from pipelines.loader.document import ConfigError, read_yaml
@@ -88,7 +88,7 @@ def test_every_method_runs_private_with_only_privacy_changed_and_pays_what_was_p
         splits = {split for _, split in by_split(events, 1e-5)}
         assert splits == {"train", "validation", "test"}
         for label in made.train.methods:
-            assert planned(made, label, site).cost.epsilon <= PRIVATE["epsilon"]
+            assert plan_method(made, label, site).cost.epsilon <= PRIVATE["epsilon"]
 
 
 def test_the_statement_says_what_the_ledger_sums_up_to(run):
@@ -144,7 +144,7 @@ def test_check_says_noise_steps_and_cost_before_anything_runs(tmp_path, monkeypa
     made["sites"]["a"]["policy"] = {"budget": {"epsilon": 0.5}, "public": ["counts"]}
     assert main([write(tmp_path, made), "--check", "--headers", "--json"]) == Exit.OK
     said = json.loads(capsys.readouterr().out)["privacy"]
-    plan = planned(config(), "fedavg", "a")
+    plan = plan_method(config(), "fedavg", "a")
     first = next(one for one in said["a"]["methods"] if one["method"] == "fedavg")
     assert (first["noise"], first["epsilon"], first["steps"]) == (plan.protection.noise, plan.cost.epsilon, 4)
     assert said["a"]["epsilon"] == pytest.approx(total_cost(config(), "a").epsilon)
@@ -217,7 +217,7 @@ def test_a_site_whose_budget_runs_out_stops_and_the_federation_goes_on(tmp_path,
     made = smaller()
     made["train"] |= {"methods": {"fedavg": {"name": "fedavg"}}, "schedule": {"rounds": 4}}
     made["evaluate"]["reference"] = None
-    plan = planned(config(train=made["train"], evaluate=made["evaluate"]), "fedavg", "a")
+    plan = plan_method(config(train=made["train"], evaluate=made["evaluate"]), "fedavg", "a")
     assert main([write(tmp_path, budgeted(made, "a", 0.75 * plan.cost.epsilon))]) == Exit.OK
     root = tmp_path / "runs" / "tiny"
     (result,) = root.glob("train/*/fedavg.json")
@@ -237,7 +237,7 @@ def test_a_model_whose_evaluation_is_too_dear_is_left_out_of_the_scores(tmp_path
     made["evaluate"] |= {"checkpoint": "latest"}
     made["split"] = {"train": 0.6, "validation": 0.0, "test": 0.4}
     free = config(train=made["train"], evaluate=made["evaluate"], split=made["split"])
-    test = [with_split(event) for label in made["train"]["methods"] for event in planned(free, label, "a").events]
+    test = [with_split(event) for label in made["train"]["methods"] for event in plan_method(free, label, "a").events]
     whole, train = (cost([e for e, split in test if (split == "test") == tested], 1e-5) for tested in (True, False))
     assert whole.epsilon > train.epsilon
     assert main([write(tmp_path, budgeted(made, "a", (whole.epsilon + train.epsilon) / 2))]) == Exit.OK
@@ -253,7 +253,7 @@ def test_a_budget_that_ends_between_two_methods_leaves_a_report_of_both(tmp_path
     made = smaller()
     made["train"] |= {"methods": {"fedavg": {"name": "fedavg"}, "local": {"name": "local"}}}
     made["evaluate"] |= {"checkpoint": "latest", "public": False}
-    plan = planned(config(train=made["train"], evaluate=made["evaluate"]), "fedavg", "a")
+    plan = plan_method(config(train=made["train"], evaluate=made["evaluate"]), "fedavg", "a")
     assert main([write(tmp_path, budgeted(made, "a", 1.02 * plan.cost.epsilon))]) == Exit.OK
     assert "! a did not answer" in capsys.readouterr().out
     assert "budget" in (tmp_path / "runs/tiny/report.html").read_text()
@@ -267,12 +267,12 @@ def test_the_policy_of_the_documentation_is_one_that_a_run_can_live_with():
     plain = validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
     sites = {name: replace(site, policy=policy) for name, site in plain.sites.items()}
     free = replace(plain, sites=sites)
-    assert refused_requests(free, permissions_in(free)) == []
+    assert find_refused_requests(free, permissions_in(free)) == []
     strict = {name: replace(site, policy=Policy(requests=("survey",))) for name, site in plain.sites.items()}
     narrow = replace(plain, sites=strict)
-    told = refused_requests(narrow, permissions_in(narrow))
+    told = find_refused_requests(narrow, permissions_in(narrow))
     assert told[0] == "a: its policy does not answer ingest, holds, which the stage ingest asks"
-    assert refused_requests(narrow, permissions_in(free)) == [], "what hospitals say counts"
+    assert find_refused_requests(narrow, permissions_in(free)) == [], "what hospitals say counts"
 
 
 def with_split(event):
@@ -335,7 +335,7 @@ def asked(tmp_path: Path, policy: Policy, privacy: object):
     }
     cohort = ask(Call("tiny/ingest", 0, "ingest", {}), Message({}, facts)).facts["cohort"]
     world = make_world(free, tmp_path, Stop())
-    start = Message({}, opening(world, "fedavg", "a", str(cohort)))
+    start = Message({}, build_opening(world, "fedavg", "a", str(cohort)))
     return own, ask, start
 
 
@@ -385,7 +385,7 @@ def test_a_cohort_that_looked_across_patients_is_not_trained_on_privately(tmp_pa
     stratified = next(path.name for path in (own.root / "cohorts").iterdir() if path.is_dir())
     world = make_world(config(), tmp_path, Stop())
     with pytest.raises(Refused, match="dependent_patients"):
-        ask(Call("tiny/y", 0, "introduce", {}), Message({}, opening(world, "fedavg", "a", stratified)))
+        ask(Call("tiny/y", 0, "introduce", {}), Message({}, build_opening(world, "fedavg", "a", stratified)))
 
 
 def test_that_something_failed_is_told_and_is_no_secret_cost(tmp_path):
@@ -408,7 +408,7 @@ def test_a_damaged_ledger_lets_nothing_leave(tmp_path):
 
 
 def test_the_protection_of_a_run_is_audited_and_holds():
-    audit = tried(config().privacy, 1000, random.Random(0).randbytes)
+    audit = audit_mechanism(config().privacy, 1000, random.Random(0).randbytes)
     assert audit is not None and audit["claimed"] == 1.0
     assert audit["bound"] <= 1.0
 

@@ -19,7 +19,7 @@ import pipelines.coordinator.public_starts as starts
 import pipelines.hospital.public_networks as networks
 from federation.engine import InProcess
 from federation.features.detector import Detector
-from pipelines.coordinator.public_features import taught
+from pipelines.coordinator.public_features import train_detector
 from pipelines.coordinator.stages import pretrain
 from pipelines.coordinator.world import World
 from pipelines.hospital.public_networks import PUBLIC, WAITING, learnt_once
@@ -54,16 +54,16 @@ def kept(world) -> set[str]:
 
 
 def learnt_starts(world, waits=lambda: None):
-    return [pretrain.learnt(world, begin, begin.how, waits).data for begin in starts_in(world.config).values()]
+    return [pretrain.learn_start(world, begin, begin.how, waits).data for begin in starts_in(world.config).values()]
 
 
 def test_what_was_kept_is_what_was_learnt_and_nobody_learns_it_again(world, monkeypatch):
     detector = Detector(**DETECTOR)
-    first = [taught(world, detector), *learnt_starts(world)]
+    first = [train_detector(world, detector), *learnt_starts(world)]
     assert len(kept(world)) == 4, "a detector, two starts, and the translator that one goes through"
     for module, name in ((detectors, "learnt"), (starts, "pretrained")):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("learnt again"))
-    assert [taught(world, detector), *learnt_starts(world)] == first
+    assert [train_detector(world, detector), *learnt_starts(world)] == first
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_what_was_kept_is_what_was_learnt_and_nobody_learns_it_again(world, monk
     ],
 )
 def test_what_other_code_or_another_machine_learnt_is_not_taken(world, monkeypatch, other):
-    taught(world, Detector(**DETECTOR))
+    train_detector(world, Detector(**DETECTOR))
     (before,) = kept(world)
     other(monkeypatch)
-    taught(world, Detector(**DETECTOR))
+    train_detector(world, Detector(**DETECTOR))
     assert len(kept(world)) == 2 and before in kept(world)
 
 
@@ -88,7 +88,7 @@ def test_each_setting_of_a_detector_and_a_start_makes_another(world, monkeypatch
     for module in (detectors, starts):
         monkeypatch.setattr(module, "kept", lambda root, about, learn, waits: asked.append(about) or learn())
     for change in ({}, {"steps": 4}, {"pictures": 18}, {"window": (0.0, 3.0)}):
-        taught(world, Detector(**{**DETECTOR, **change}))
+        train_detector(world, Detector(**{**DETECTOR, **change}))
     translated = settings()
     translated["harmonize"]["translate"]["nobody"]["seed"] = 5
     for change in (
@@ -130,14 +130,14 @@ def test_all_code_that_runs_while_something_is_learnt_is_in_the_key(world):
 
     sys.setprofile(note)
     try:
-        taught(world, Detector(**DETECTOR))
+        train_detector(world, Detector(**DETECTOR))
         learnt_starts(world)
     finally:
         sys.setprofile(None)
     paths = {Path(name) for name in ran}
     own = {str(path.relative_to(ROOT)) for path in paths if path.is_relative_to(ROOT) and ".venv" not in path.parts}
     own = {name for name in own if name.split("/")[0] in OURS}
-    known = {str(path.relative_to(ROOT)) for path in keeping.decisive()}
+    known = {str(path.relative_to(ROOT)) for path in keeping.list_decisive_files()}
     assert {"federation/features/detector.py", "harmonize/prior.py", "federation/descent.py"} <= own & known
     assert not [name for name in own - known if not name.startswith(tuple(NOT_DECISIVE))]
 
@@ -153,13 +153,13 @@ def test_each_byte_of_that_code_is_in_the_key(tmp_path):
         path.write_text("other")
         digests.add(keeping.code_of(files))
     assert len(digests) == 3
-    assert keeping.code_of(keeping.decisive()) == keeping.CODE
+    assert keeping.code_of(keeping.list_decisive_files()) == keeping.CODE
 
 
 def test_who_waits_says_so_and_can_be_stopped(world, monkeypatch):
     """A stage that waits for another process is not dead, and no Ctrl-C has to wait for that process."""
     monkeypatch.setattr(networks, "TELL_S", 0.05)
-    taught(world, Detector(**DETECTOR))
+    train_detector(world, Detector(**DETECTOR))
     (name,) = kept(world)
     lock = FileLock(world.root.parent / PUBLIC / f"{HIDDEN}{name}.lock", thread_local=False)
     told: list[object] = []
@@ -173,7 +173,7 @@ def test_who_waits_says_so_and_can_be_stopped(world, monkeypatch):
         sent(hear)
         monkeypatch.setattr("pipelines.runs.progress.SENT_S", 0.0)
         with pytest.raises(Stopped):
-            taught(world, Detector(**DETECTOR))
+            train_detector(world, Detector(**DETECTOR))
         told.append("stopped")
 
     with lock:

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from evaluation.scale import cell_of, tree_levels
-from evaluation.votes import bins_from, class_votes, parts, tree_votes
+from evaluation.votes import bins_from, class_votes, split_noise, tree_votes
 from federation.conversation import newest
 from federation.models.cnn import Cnn
 from federation.task import Task
-from harmonize.complexity import Outside, Score, outside
+from harmonize.complexity import Outside, Score, measure_outside
 from harmonize.evolution import PrivateEvolution
 from harmonize.fitted_prior import FittedPrior
 from harmonize.scale import Scale
@@ -148,7 +148,7 @@ def test_histograms_of_scores_that_leave_have_the_noise_that_is_booked(places, r
                 away = noised - shares(tree_votes(cell_of(p[:, 1]), who, level))
                 levels.append(Piece((name, turn, level), ("test", 1.0), {f"level {level}": away}))
     paid = Counter(booked([event for name in ("one", "two") for event in spent(places[name][0], "evaluate")]))
-    how = parts(1.0, 2)
+    how = split_noise(1.0, 2)
     by_noise = {noise: [Part("real", what, Gaussian(noise))] * times for (what, _, noise), times in paid.items()}
     finest, coarsest = min(by_noise), max(by_noise)
     assert len(paid) == len(by_noise) == 2 and coarsest / finest == pytest.approx(how.scale / how.own)
@@ -170,7 +170,7 @@ def test_scores_of_images_that_leave_have_the_noise_that_is_booked(places, monke
         own, cohort = places[name]
         rows = shaping.split_rows(cohort_of(own, cohort), Scale(**SCALE), "train")
         public = Outside(imitate._public_basis("prostate_adc", (1, SIDE, SIDE), 5))
-        exact = open_access({"train": rows}, batch=1, seed=0).measure(public, outside, "train")
+        exact = open_access({"train": rows}, batch=1, seed=0).measure(public, measure_outside, "train")
         for turn in range(12):
             told = ask(own, "score", run=f"r/score-{turn}", cohort=cohort, **said).facts["score"]
             assert isinstance(told, float) and 0 < told < 1

@@ -20,7 +20,7 @@ from rich.console import Console
 from certificates import Authority
 from federation.flare_hooks import OnlyOurs
 from flare_processes import PLAIN_RUN
-from pipelines.coordinator.arguments import parse
+from pipelines.coordinator.arguments import parse_arguments
 from pipelines.coordinator.run import run_command, simulated_engines
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import validate
@@ -451,7 +451,7 @@ def test_what_a_far_hospital_will_not_answer_is_told_before_anything_is_learnt(
     engines = simulated_engines(at_home, tmp_path / "homes", Stop())._replace(far="python -m pipelines.run far.yaml")
     shown = io.StringIO()
     console = Console(file=shown, width=300)
-    assert run_command(parse(["far.yaml"]), console, engines=engines) == Exit.CONFIG
+    assert run_command(parse_arguments(["far.yaml"]), console, engines=engines) == Exit.CONFIG
     assert "a: its policy does not answer export" in shown.getvalue() and "b: its" not in shown.getvalue()
     lines = list(ledgers.lines(tmp_path / "homes" / "sites" / "a" / "ledger.jsonl"))
     assert {line["request"] for line in lines} == {"survey"}

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from federation.models.mlp import Mlp
 from federation.task import Task
-from pipelines.coordinator.permissions import Permissions, permissions_from, refused_requests
-from pipelines.coordinator.spending import refusals_ahead
+from pipelines.coordinator.permissions import Permissions, find_refused_requests, permissions_from
+from pipelines.coordinator.spending import foresee_refusals
 from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import worker
@@ -229,9 +229,9 @@ def test_check_and_the_survey_say_it_before_anything_is_learnt(site):
     reply = read(Surveyed, site.ask("survey", "r/survey", facts={}))
     said = permissions_from(reply)
     assert said.private and not permissions_from(replace(reply, private=False)).private
-    (found,) = [text for text in refused_requests(config, {"a": said}) if "epsilon" in text]
+    (found,) = [text for text in find_refused_requests(config, {"a": said}) if "epsilon" in text]
     assert "privacy: {epsilon: ...}" in found
-    assert refused_requests(config, {"a": Permissions(said.requests, None)}) == []
+    assert find_refused_requests(config, {"a": Permissions(said.requests, None)}) == []
     assert any("requires privacy" in text for text in promises(REQUIRES))
 
 
@@ -243,7 +243,7 @@ def test_a_cap_that_a_run_will_meet_is_told_before_it_with_all_that_it_would_cos
 
     def ahead(run: str, events: list[Event], **releases: Event) -> list[str]:
         each = {name: [one] for name, one in releases.items()}
-        found = refusals_ahead(policy, ledger, run=run, releases=each, events=events)
+        found = foresee_refusals(policy, ledger, run=run, releases=each, events=events)
         return [text.partition(" would")[0] for text in found]
 
     assert cost([event], 1e-5).epsilon < 1.5 < cost([event] * 2, 1e-5).epsilon

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from evaluation.adaptation import AdaptedLine, adaptation_curves
 from evaluation.records import RunPage, SitePage, SplitCount
-from evaluation.report import Beyond, best, coordinator_page, outside_page
+from evaluation.report import OutsideDetails, render_coordinator_page, render_outside_page, select_best_rows
 from evaluation.rows import ScoreRow
-from pipelines.coordinator.report.external_sites import field
-from pipelines.coordinator.report.methods import inversion
+from pipelines.coordinator.report.external_sites import find_field_setting
+from pipelines.coordinator.report.methods import build_inversion_rows
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, mixed
 from pipelines.hospital.segmentation import most_of, ranked, read_patient_scores
 from pipelines.loader.document import read_yaml
@@ -239,7 +239,7 @@ def config(**changes: object) -> Config:
 )
 def test_masks_that_say_where_images_are_cut_are_named(images, target, said):
     made = config(images={"size": 16, **images}, task={"kind": "segmentation", "target": target}, route=None)
-    assert field(made) == said
+    assert find_field_setting(made) == said
 
 
 def test_pictures_cut_about_masks_are_named():
@@ -249,7 +249,7 @@ def test_pictures_cut_about_masks_are_named():
     for fit, said in (({"fit": "around", "margin": 2.0}, "images.fit: around"), ({"fit": "squash"}, "")):
         task = {"kind": "segmentation", "target": "masks", "classes": ["disc"]}
         images = {"kind": "pictures", "size": 16, **fit}
-        assert field(config(sites=sites, images=images, task=task)) == said
+        assert find_field_setting(config(sites=sites, images=images, task=task)) == said
 
 
 def test_where_nobody_drew_a_gland_images_are_cut_about_their_middle():
@@ -257,11 +257,11 @@ def test_where_nobody_drew_a_gland_images_are_cut_about_their_middle():
     sites = {name: {"source": {"kind": "nifti", "folder": name}, "labels": labels} for name in HOSPITALS}
     cut = {"sites": sites, "route": None, "images": {"kind": "slices", "size": 16}}
     labelled = {**cut, "model": BASE["model"], "task": {"kind": "classification"}, "audit": {}}
-    assert field(config(**labelled)) == ""
+    assert find_field_setting(config(**labelled)) == ""
     sites["north"]["gland"] = {"folder": "glands"}
-    assert field(config(**labelled)) == "", "north is inside"
+    assert find_field_setting(config(**labelled)) == "", "north is inside"
     sites["west"]["gland"] = {"folder": "glands"}
-    assert field(config(**labelled)) == "images.centre: gland"
+    assert find_field_setting(config(**labelled)) == "images.centre: gland"
 
 
 def row(method: str, value: float, measure: str = "Dice", protocol: str = "private") -> ScoreRow:
@@ -280,9 +280,9 @@ def test_both_pages_say_whether_masks_found_the_field_of_view(cut):
     there = row("routing", 0.5, protocol="outside")
     whole = RunPage("t", "r", "d", "w", True, "", left=(), settings="", outside=(there,), field=cut, **none)
     pages = (
-        coordinator_page(RunPage(**{**vars(whole), "structures": ("disc",)})),
-        outside_page(
-            site_of(row("routing", 0.5)), Beyond((AdaptedLine("routing", "routing", ("a", "(shared)")),), cut)
+        render_coordinator_page(RunPage(**{**vars(whole), "structures": ("disc",)})),
+        render_outside_page(
+            site_of(row("routing", 0.5)), OutsideDetails((AdaptedLine("routing", "routing", ("a", "(shared)")),), cut)
         ),
     )
     for said in map(words, pages):
@@ -298,12 +298,12 @@ def test_the_best_lines_are_all_that_no_other_beats(values):
     known = [value for value in values if not math.isnan(value)]
     expected = [f"l{i}" for i, value in enumerate(values) if known and value == max(known)]
     others = [row("far", 9.0, "HD95")] if rows else []
-    assert [one.method for one in best([*rows, *others])] == expected
+    assert [one.method for one in select_best_rows([*rows, *others])] == expected
 
 
 def test_a_measure_that_is_better_where_it_is_lower_chooses_no_best():
     with pytest.raises(ValueError, match="HD95"):
-        best([row("a", 9.0, "HD95"), row("b", 1.0, "HD95")])
+        select_best_rows([row("a", 9.0, "HD95"), row("b", 1.0, "HD95")])
 
 
 def test_inversion_stands_on_the_coordinators_page_with_the_mean_image_beside_it(done):
@@ -331,9 +331,9 @@ def test_inversion_stands_on_the_coordinators_page_with_the_mean_image_beside_it
     ],
 )
 def test_where_no_figure_left_the_page_says_where_it_is_or_why_there_is_none(entry, said):
-    rows = tuple(inversion({"site": "north", "method": "fedavg", **entry}))
+    rows = tuple(build_inversion_rows({"site": "north", "method": "fedavg", **entry}))
     none: dict[str, tuple] = dict.fromkeys(("sites", "scores", "gains", "methods", "missing", "stages", "commands"), ())
-    page = coordinator_page(RunPage("t", "r", "d", "w", True, "", left=(), settings="", inversion=rows, **none))
+    page = render_coordinator_page(RunPage("t", "r", "d", "w", True, "", left=(), settings="", inversion=rows, **none))
     assert f"{said}: fedavg at north." in words(page).replace(" :", ":") or said in words(page)
     assert "fedavg at north" in words(page) and "PSNR, dB" not in page
 

@@ -21,7 +21,7 @@ from embedded import texts_of
 from evaluation.rows import MAJORITY
 from pipelines import study
 from pipelines.coordinator.arguments import parser
-from pipelines.coordinator.run import stages_of
+from pipelines.coordinator.run import select_stages
 from pipelines.hospital import training
 from pipelines.loader.document import ConfigError
 from pipelines.loader.files import CONFIGS
@@ -394,7 +394,7 @@ def test_a_file_that_is_not_there_and_a_flag_that_is_not_known(tmp_path, monkeyp
     assert "prostate_adc.yaml" in capsys.readouterr().err
     changed(tmp_path / "tiny.yaml")
     assert main(["tiny.yaml", "--only", "teleport"]) == Exit.CONFIG
-    told = ", ".join(stage.name for stage in stages_of(load("tiny.yaml")))
+    told = ", ".join(stage.name for stage in select_stages(load("tiny.yaml")))
     assert f"the stages are {told}" in capsys.readouterr().err
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
     assert main(["bad.yaml"]) == Exit.CONFIG

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.coordinator.arguments import command_of, parse, selection
+from pipelines.coordinator.arguments import command_of, parse_arguments, transport_free_arguments
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.set_values import with_values
 from pipelines.run import main
@@ -115,7 +115,7 @@ def test_errors_of_a_value_name_it_and_others_their_line(
 
 
 def test_the_command_that_goes_on_and_the_order_to_flare_say_the_values():
-    options = parse(["my run.yaml", "--set", "title=a b", "--set", "seed=2", "--engine", "flare", "--fresh"])
+    options = parse_arguments(["my run.yaml", "--set", "title=a b", "--set", "seed=2", "--engine", "flare", "--fresh"])
     assert command_of(options) == "python -m pipelines.run 'my run.yaml' --set 'title=a b' --set seed=2"
-    ordered = parse(list(selection(options)))
+    ordered = parse_arguments(list(transport_free_arguments(options)))
     assert (ordered.values, ordered.fresh, ordered.config) == (options.values, True, "my run.yaml")

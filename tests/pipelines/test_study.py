@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pipelines import study as command
 from pipelines.coordinator import study as body
 from pipelines.coordinator.run import run_config
-from pipelines.coordinator.study_settings import OTHERS, load, merged, only_methods
+from pipelines.coordinator.study_settings import LATER_PATIENTS, keep_methods, load_study, merge_settings
 from pipelines.loader.document import ConfigError
 from pipelines.loader.files import document
 from pipelines.run import main as run_alone
@@ -76,7 +76,7 @@ def leaves(value, path=()):
 @example({"a": None}, {"a": {"a": {}}})
 def test_what_is_changed_is_there_and_what_is_not_named_stays(base, changes):
     before = copy.deepcopy((base, changes))
-    found = merged(base, changes)
+    found = merge_settings(base, changes)
     assert (base, changes) == before
     told, old = leaves(changes), leaves(base)
     for path, value in told.items():
@@ -92,11 +92,11 @@ def test_what_is_changed_is_there_and_what_is_not_named_stays(base, changes):
 
 @given(groups, groups, groups)
 def test_merging_is_associative_idempotent_and_has_a_neutral_element(base, one, other):
-    assert merged(base, {}) == base == merged({}, base)
-    assert merged(merged(base, one), one) == merged(base, one)
+    assert merge_settings(base, {}) == base == merge_settings({}, base)
+    assert merge_settings(merge_settings(base, one), one) == merge_settings(base, one)
     as_groups = lambda value: {k: v for k, v in value.items() if isinstance(v, dict)}  # noqa: E731
     a, b, c = ({key: as_groups(inner) for key, inner in as_groups(each).items()} for each in (base, one, other))
-    assert merged(merged(a, b), c) == merged(a, merged(b, c))
+    assert merge_settings(merge_settings(a, b), c) == merge_settings(a, merge_settings(b, c))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_merging_is_associative_idempotent_and_has_a_neutral_element(base, one, 
     ],
 )
 def test_groups_are_merged_and_all_else_is_replaced(base, changes, result):
-    assert merged(base, changes) == result
+    assert merge_settings(base, changes) == result
 
 
 def test_methods_that_are_not_kept_take_with_them_what_was_said_of_them():
@@ -126,7 +126,7 @@ def test_methods_that_are_not_kept_take_with_them_what_was_said_of_them():
         "evaluate": {"variants": {"mu_adabn": {"of": "mu"}, "fedavg_adabn": {"of": "fedavg"}}},
     }
     before = copy.deepcopy(data)
-    found = only_methods(data, ("local", "fedavg", "vafl"))
+    found = keep_methods(data, ("local", "fedavg", "vafl"))
     assert data == before
     assert found["train"] == {
         "methods": {"local": 1, "fedavg": 2, "vafl": 3},
@@ -136,14 +136,14 @@ def test_methods_that_are_not_kept_take_with_them_what_was_said_of_them():
     assert found["sites"] == {"a": {"methods": {"vafl": {}}}, "b": {}}
     assert found["harmonize"] == {"translate": {"gan": 1, "measured": 3}, "shared": 9}
     assert found["evaluate"]["variants"] == {"fedavg_adabn": {"of": "fedavg"}}
-    assert only_methods(found, ("local", "fedavg", "vafl")) == found
+    assert keep_methods(found, ("local", "fedavg", "vafl")) == found
 
 
 def test_a_case_goes_over_the_study_and_seeds_go_to_runs_and_patients(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cases = {**STUDY["cases"], "own": {"seeds": [7], "methods": ["fedavg"], "set": {"evaluate": {"reference": None}}}}
     cases["half"] = {"set": {"train": {"work": {"epochs": 3}}}}
-    _, planned, _ = load(str(written(tmp_path, cases=cases)))
+    _, planned, _ = load_study(str(written(tmp_path, cases=cases)))
     runs = {(one.case, one.seed): one.config for one in planned}
     assert [one.config.name for one in planned] == [*RUNS, "both_own_s7"]
     assert {config.train.work.epochs for key, config in runs.items() if key[0] == "half"} == {3}
@@ -152,19 +152,19 @@ def test_a_case_goes_over_the_study_and_seeds_go_to_runs_and_patients(tmp_path, 
     assert all(config.seed == seed for (_, seed), config in runs.items())
     for (_, seed), config in runs.items():
         assert {name: site.source.seed for name, site in config.sites.items()} == {
-            name: site["source"]["seed"] + OTHERS * seed for name, site in BASE["sites"].items()
+            name: site["source"]["seed"] + LATER_PATIENTS * seed for name, site in BASE["sites"].items()
         }
     assert list(runs["own", 7].train.methods) == ["fedavg"] and list(runs["few", 0].train.methods) == [
         "local",
         "fedavg",
     ]
-    _, same, _ = load(str(written(tmp_path, resample_patients=False)))
+    _, same, _ = load_study(str(written(tmp_path, resample_patients=False)))
     assert {one.config.sites["a"].source.seed for one in same} == {1}
 
 
 def complaints(path: Path) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        load(str(path))
+        load_study(str(path))
     return [f"{p.path}@{p.line}: {p.message}" for p in caught.value.problems]
 
 
@@ -318,7 +318,7 @@ def test_one_run_can_be_explained_alone_by_the_settings_that_the_study_wrote(fin
     monkeypatch.chdir(finished)
     for case, seed in (("half", 1), ("few", 0)):
         path = f"runs/both/{case}_s{seed}.yaml"
-        planned = next(p for p in load("both.yaml")[1] if (p.case, p.seed) == (case, seed))
+        planned = next(p for p in load_study("both.yaml")[1] if (p.case, p.seed) == (case, seed))
         assert document(path).data == planned.data
         capsys.readouterr()
         assert run_alone([path, "--explain", "--json"]) == Exit.OK
@@ -340,7 +340,7 @@ def test_only_the_cases_asked_for_are_looked_at_and_unknown_ones_are_refused(tmp
 
 def test_the_study_that_comes_with_the_package_is_in_order(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    study, planned, _ = load("prostate_adc_study.yaml")
+    study, planned, _ = load_study("prostate_adc_study.yaml")
     patients = {
         case: sum(site.source.patients for site in one.config.sites.values()) for one in planned for case in (one.case,)
     }

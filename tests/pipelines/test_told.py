@@ -28,7 +28,7 @@ from harmonize.complexity import Score
 from harmonize.evolution import PrivateEvolution
 from harmonize.fitted_prior import FittedPrior
 from harmonize.wgan import WganGp
-from pipelines.coordinator.stages.ingest import _loose
+from pipelines.coordinator.stages.ingest import _find_delta_problems
 from pipelines.data.images import Slices
 from pipelines.data.sources import NiftiSource, TableLabels
 from pipelines.hospital.hospital import Hospital
@@ -564,8 +564,8 @@ def private_settings(**changes) -> dict[str, Json]:
 def test_a_run_stops_where_a_hospital_has_too_few_patients_for_its_delta(tmp_path):
     made = private_settings(privacy={"epsilon": 3.0, "delta": 1e-3})
     config = validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
-    assert not _loose(config, "a", 100)
-    (said,) = _loose(config, "a", 101)
+    assert not _find_delta_problems(config, "a", 100)
+    (said,) = _find_delta_problems(config, "a", 101)
     assert "a: privacy.delta is 0.001, and its 101 patients allow 0.00099 at most" in said
 
 

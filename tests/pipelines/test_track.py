@@ -18,8 +18,8 @@ from embedded import texts_of
 
 from pipelines.coordinator.tracking import mlflow as to_mlflow
 from pipelines.coordinator.tracking import sending
-from pipelines.coordinator.tracking.figures import FILES, Figures, allowed, figures
-from pipelines.coordinator.tracking.tensorboard import events, scalars
+from pipelines.coordinator.tracking.figures import FILES, Figures, collect_figures, select_allowed
+from pipelines.coordinator.tracking.tensorboard import build_event_files, read_scalars
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import validate
 from pipelines.run import main
@@ -66,7 +66,7 @@ def artifacts(root: Path) -> dict[str, Path]:
 
 
 def told(root: Path) -> Figures:
-    return figures(artifacts(root), SITES, pages=True)
+    return collect_figures(artifacts(root), SITES, pages=True)
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -100,10 +100,10 @@ def board(root: Path) -> dict[str, bytes]:
 
 def mlflow_runs(root: Path) -> list[tuple[Any, dict[str, list[tuple[int, float]]]]]:
     """Every run in the file store, with the history of each number."""
-    with to_mlflow._quiet(5):
+    with to_mlflow._silence_mlflow(5):
         from mlflow.tracking import MlflowClient
 
-        client = MlflowClient(tracking_uri=to_mlflow.address(MLflow(), root / "tracking/mlflow"))
+        client = MlflowClient(tracking_uri=to_mlflow.tracking_uri(MLflow(), root / "tracking/mlflow"))
         (experiment,) = [one for one in client.search_experiments() if one.name == "consilium"]
         found = client.search_runs([experiment.experiment_id])
         return [
@@ -128,7 +128,7 @@ def test_every_number_that_goes_out_stands_in_an_artifact_of_the_coordinator(don
     ((sent, histories),) = mlflow_runs(root)
     assert {value for series in histories.values() for _, value in series} <= numbers
     single = {float(np.float32(one)) for one in numbers if math.isfinite(one)}
-    drawn = [(place, *one) for place, data in board(root).items() for one in scalars(data)]
+    drawn = [(place, *one) for place, data in board(root).items() for one in read_scalars(data)]
     assert {value for *_, value in drawn} <= single and len(drawn) == len(found.points)
     chosen = json.loads(json.loads((artifacts(root)["report"] / "report.json").read_text())["settings"])
     texts = {json.dumps(one, sort_keys=True) for one in (*chosen.values(), *chosen["train"].values())}
@@ -142,10 +142,10 @@ def test_every_number_that_goes_out_stands_in_an_artifact_of_the_coordinator(don
 
 def test_what_goes_out_is_the_same_with_the_hospitals_folders_taken_away(run):
     """So nothing of it comes from a hospital's disk, on which alone single patients are."""
-    before = events(told(run))
+    before = build_event_files(told(run))
     for place in ("sites", "pooled", "federation"):
         shutil.rmtree(run / place, ignore_errors=True)
-    assert events(told(run)) == before
+    assert build_event_files(told(run)) == before
     assert before == board(run)
 
 
@@ -237,7 +237,7 @@ def test_a_hospital_that_leaves_track_out_is_left_out_and_so_is_all_that_rests_o
     Path("tiny.yaml").write_text(yaml.safe_dump(made))
     assert main(["tiny.yaml", "--from", "track", "--fresh"]) == Exit.OK
     assert "! Not tracked: figures of b, and all that rest on them" in " ".join(capsys.readouterr().err.split())
-    assert {place.rpartition("/")[2] for place, data in board(run).items() if scalars(data)} == {"a"}
+    assert {place.rpartition("/")[2] for place, data in board(run).items() if read_scalars(data)} == {"a"}
     newest = min(mlflow_runs(run), key=lambda one: len(one[1]))[0]
     store = next((run / "tracking/mlflow").rglob(newest.info.run_id))
     assert not [*(store / "artifacts").rglob("*")], "pages rest on all hospitals"
@@ -269,10 +269,10 @@ def test_a_server_is_a_recipient_that_the_policy_must_name_and_the_ledger_has_it
 
 def test_what_is_allowed_rests_on_hospitals_that_agreed_alone(done):
     found = told(done / "runs/tiny")
-    assert allowed(found, SITES) == found
-    one = allowed(found, ["a"])
+    assert select_allowed(found, SITES) == found
+    one = select_allowed(found, ["a"])
     assert one.points and not one.files and all(point.sites == {"a"} for point in one.points)
-    assert not allowed(found, []).points
+    assert not select_allowed(found, []).points
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_real_series_through_a_translator_that_no_patient_taught(data, tmp_path,
     labels, source = data / "prostatex" / "labels", data / "prostatex" / "dicom" / "ProstateX-0000"
     how = Randomized(prior=prior, steps=40)
     made = {"scale": scale, "images": Slices(values=values), "source": DicomSource(folder=".", select=select)}
-    file = translator(tmp_path, how, how.learnt((1, 48, 48)), **made)
+    file = translator(tmp_path, how, how.learn_parameters((1, 48, 48)), **made)
     assert run(file, source, tmp_path / "out", "--json") == Exit.OK
     before, after = (read_dicom(DicomSource(folder=str(at), select=select))[0][0] for at in (source, tmp_path / "out"))
     old, new = np.asarray(before.image.values, float), np.asarray(after.image.values, float)

@@ -286,7 +286,7 @@ def test_a_patients_curve_is_measured_as_in_training_and_followed_by_every_nativ
 def test_a_translator_that_no_patient_shaped_sees_slices_through_windows_alone():
     """On a study of the training grid the change is T(x) - x, whatever other slices the study has."""
     settings = Randomized(steps=3, width=4)
-    params, affine = settings.learnt((1, 48, 48)), oblique((1.5, 1.5, 3.0))
+    params, affine = settings.learn_parameters((1, 48, 48)), oblique((1.5, 1.5, 3.0))
     file, image = made(settings, params), Volume(smooth(affine, (48, 48, 3)).values / 1000, affine)
     found = applied(image, image.values == 0, file, None)
     assert not looks_at_study(file) and np.abs(found.change).max() > 0

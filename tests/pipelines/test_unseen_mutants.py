@@ -11,7 +11,7 @@ import pytest
 import requests
 import torch
 
-from pipelines.coordinator.spending import refusals_ahead
+from pipelines.coordinator.spending import foresee_refusals
 from pipelines.hospital.recommending import read_gains
 from pipelines.hospital.released_counts import Counted, _event
 from pipelines.loader.validation import to_plain
@@ -93,7 +93,7 @@ def test_a_cap_that_a_run_will_meet_is_told_ahead(tmp_path: Path) -> None:
     ledger.touch()
     for noise in (0.5, 3.0, 100.0):
         events = [Gaussian(noise)] * 2
-        told[noise] = refusals_ahead(policy, ledger, run="r", releases={"train x": events}, events=events)
+        told[noise] = foresee_refusals(policy, ledger, run="r", releases={"train x": events}, events=events)
     assert told[100.0] == [] and [text.split(" would")[0] for text in told[0.5]] == [
         "one reply of train x",
         "runs named r",
@@ -101,4 +101,4 @@ def test_a_cap_that_a_run_will_meet_is_told_ahead(tmp_path: Path) -> None:
     ]
     assert "the policy allows 1 (" in told[0.5][0] and "will refuse with budget" in told[0.5][0]
     assert {text.split(" would")[0] for text in told[3.0]} < {text.split(" would")[0] for text in told[0.5]}
-    assert refusals_ahead(Policy(), ledger, run="r", releases={}, events=[Gaussian(0.5)]) == []
+    assert foresee_refusals(Policy(), ledger, run="r", releases={}, events=[Gaussian(0.5)]) == []

@@ -186,13 +186,13 @@ def test_no_stage_names_anything_by_its_version_but_through_the_world(stage):
     through = [
         node.args
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("world.named", "world.version", "Stage")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("world.name_question", "world.version", "Stage")
     ]
     good = {id(arg) for args in through for arg in args}
     used = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in ("VERSION", "LEARNING")]
     read = [node for node in used if isinstance(node.ctx, ast.Load)]
     assert read and all(id(node) in good for node in read)
-    names = [args[1] for args in through if len(args) == 4]  # world.named(prefix, stage, today, about)
+    names = [args[1] for args in through if len(args) == 4]  # world.name_question(prefix, stage, today, about)
     assert all(isinstance(name, ast.Constant) and name.value == stage for name in names)
 
 

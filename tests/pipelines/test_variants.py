@@ -16,7 +16,7 @@ import yaml
 from pydantic import TypeAdapter
 from sklearn.metrics import roc_auc_score
 
-from evaluation.histograms import count, from_tensors
+from evaluation.histograms import count_scores, from_tensors
 from evaluation.rows import MAJORITY
 from federation.calibration import QUANTILE, adapted, log_odds
 from federation.randomness import derived
@@ -223,7 +223,7 @@ def test_the_hospital_counts_what_a_slow_second_way_counts(tmp_path):
             known, tested = (log_odds(network, part).numpy() for part in (train.x, test.x))
             at = {"prevalence": 1 - train.y.double().mean().item(), None: 0.62}.get(quantile, quantile)
             p = 1 / (1 + np.exp(-(tested - np.quantile(known, at)) / known.std()))
-            slow = count(test.y, np.stack([1 - p, p], axis=1), test.patient, copies=0, seed=0)
+            slow = count_scores(test.y, np.stack([1 - p, p], axis=1), test.patient, copies=0, seed=0)
             assert np.array_equal(from_tensors(reply.tensors).scores[0], slow.scores[0])
     events = [read(line["event"]) for line in ledgers.lines(own.ledger)]
     assert events == [NON_PRIVATE] * 6
@@ -269,7 +269,7 @@ def test_a_tuned_model_is_the_model_trained_on_at_home_by_a_plain_loop(tmp_path)
         torch.nn.functional.cross_entropy(network(x[index]).logits, y[index]).backward()
         rule.step()
     p = network.eval()(rows["test"].x).logits.softmax(dim=1).detach().numpy()
-    slow = count(rows["test"].y, p, rows["test"].patient, copies=0, seed=0)
+    slow = count_scores(rows["test"].y, p, rows["test"].patient, copies=0, seed=0)
     assert np.array_equal(from_tensors(reply.tensors).scores[0], slow.scores[0])
     plain = asked(own, facts, run="r/plain")
     assert not np.array_equal(from_tensors(reply.tensors).scores[0], from_tensors(plain.tensors).scores[0])
@@ -320,7 +320,7 @@ def test_centring_changes_the_scale_of_a_hospitals_scores_and_not_their_order(ru
             assert roc_auc_score(y, made) == roc_auc_score(y, raw)
         for label in ("fedavg", "fedavg_centred", "fedavg_adabn"):
             reply = from_bytes((index.parent / names[label, site, site]).read_bytes())
-            own = count(y, kept[label]["probabilities"], kept[label]["patient"], copies=0, seed=0)
+            own = count_scores(y, kept[label]["probabilities"], kept[label]["patient"], copies=0, seed=0)
             assert np.array_equal(from_tensors(reply.tensors).scores[0], own.scores[0]), "what left is what was kept"
 
 

@@ -24,7 +24,7 @@ ALWAYS = Limits(**{**vars(NEVER), "edges": 2.0, "edges_centre": 2.0})  # no corr
 def answered(own: Hospital, cohort: str, limits: Limits) -> Message:
     shared = {"images": torch.rand(8, 1, SIDE, SIDE) * 2 - 1, "labels": torch.arange(8) % 2}
     said = {"space": "s", "translator": {"name": "percentile"}, "veto": to_plain(limits), "is_target": False}
-    facts = {"cohort": cohort, "scale": SCALE, "copies": 0, "seed": 0, "scanner": "P"}
+    facts = {"cohort": cohort, "scale": SCALE, "copies": 1, "seed": 0, "scanner": "P"}
     return ask(own, "translate", 0, shared, **{**facts, "private": False, **said})
 
 

@@ -33,9 +33,9 @@ from federation.models.own import Own, register_network
 from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
 from federation.task import Task
-from harmonize.complexity import Basis, Outside, outside
-from harmonize.game import critic_losses, fakes, players
-from harmonize.translation import own_curves
+from harmonize.complexity import Basis, Outside, measure_outside
+from harmonize.game import make_critic_losses, make_fakes, make_players
+from harmonize.translation import list_curve_translators
 from harmonize.veto import Limits
 from pipelines.hospital import scoring
 from pipelines.hospital.benchmark import predictions
@@ -305,11 +305,11 @@ def test_an_examples_probabilities_do_not_hang_on_others(name, device):
 
 def test_the_critic_of_a_gan_and_the_score_of_a_hospital_do_not_hang_on_others(device, monkeypatch):
     place = torch.device(device)
-    own = players(4, (1, 8, 8), 2, ema=0.9, start=None, seed=1, device=place)
-    aux = fakes(own.generator, torch.Generator().manual_seed(2), batch=1, views=2, device=place)
+    own = make_players(4, (1, 8, 8), 2, ema=0.9, start=None, seed=1, device=place)
+    aux = make_fakes(own.generator, torch.Generator().manual_seed(2), batch=1, views=2, device=place)
     task = Task(Mlp(hidden=()), (1, 8, 8), 2)
     rows = rows_of(task, device)
-    losses = critic_losses((1, 8, 8), 10.0)
+    losses = make_critic_losses((1, 8, 8), 10.0)
 
     def seen(here: Rows) -> Seen:
         found, keys = Seen(), list[bytes]()
@@ -331,7 +331,7 @@ def test_the_critic_of_a_gan_and_the_score_of_a_hospital_do_not_hang_on_others(d
         module = Outside(Basis(torch.zeros(64), torch.eye(64)[:5] * 1e3, torch.ones(5))).to(place)
 
         def scored(forward, batch: Batch) -> Tensor:
-            value = outside(forward, batch)
+            value = measure_outside(forward, batch)
             found[b"score" + key(batch.x)] = (value.cpu().numpy().tobytes(),)
             return value
 
@@ -394,14 +394,14 @@ def test_a_row_of_features_is_whitened_in_the_same_way_wherever_it_lies_in_memor
     assert np.array_equal(row_by_row(shifted[None], axes), row_by_row(row[None].copy(), axes))
 
 
-@pytest.mark.parametrize("name", own_curves())
+@pytest.mark.parametrize("name", list_curve_translators())
 def test_translated_images_do_not_hang_on_others(name, tmp_path):
     made = []
     for gone in GONE:
         own, cohort = hospital(tmp_path / str(len(made)), without=gone)
         pictures = torch.rand(8, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(4)) * 2 - 1
         shared = {"images": pictures, "labels": torch.arange(8) % 2}
-        facts = {"cohort": cohort, "scale": SCALE, "copies": 0, "seed": 0, "scanner": "P", "private": False}
+        facts = {"cohort": cohort, "scale": SCALE, "copies": 1, "seed": 0, "scanner": "P", "private": False}
         translator = {"name": name, **({"steps": 2} if name == "randomized" else {})}
         asked = {"space": "s", "translator": translator, "veto": NEVER, "is_target": False}
         made.append(by_patient(own, str(ask(own, "translate", 0, shared, **facts, **asked).facts["cohort"])))
@@ -417,7 +417,7 @@ OPENING = {
     **{"classes": 2, "work": {"optimizer": "sgd", "lr": 0.1, "epochs": None, "steps": 1}, "seed": 0},
     **{"privacy": to_plain(QUIET), "evaluation_noise": 50.0},
 }
-SCORED = {"label": "x", "train_run": "r/none", "checkpoint": "latest", "best": None, "copies": 0, "central": True}
+SCORED = {"label": "x", "train_run": "r/none", "checkpoint": "latest", "best": None, "copies": 1, "central": True}
 
 
 def test_scores_that_are_released_privately_do_not_hang_on_others(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from torch import nn
 
 from consilium.testing import testbed
 from evaluation.scale import LEVELS, tree_levels
-from evaluation.votes import BINS, bins_from, class_votes, parts
+from evaluation.votes import BINS, bins_from, class_votes, split_noise
 from federation.descent import Work
 from federation.engine import Answers
 from federation.fedavg import FedAvg
@@ -29,8 +29,15 @@ from federation.rounds import QuorumLost, Schedule
 from pipelines.coordinator import check
 from pipelines.coordinator.run import make_world
 from pipelines.coordinator.spaces import SiteCohort
-from pipelines.coordinator.spending import at_cut, epsilon_after, planned, renoised, steps_of, total_cost
-from pipelines.coordinator.stages.audit import SAMPLING, STEPS, _attacked, tried
+from pipelines.coordinator.spending import (
+    at_cut,
+    count_steps,
+    epsilon_after,
+    plan_method,
+    replace_mechanisms,
+    total_cost,
+)
+from pipelines.coordinator.stages.audit import SAMPLING, STEPS, _ask_attacks, audit_mechanism
 from pipelines.data.cohort import Cohort
 from pipelines.data.sources import TableSource
 from pipelines.hospital import attacks as attack
@@ -647,7 +654,7 @@ def test_a_private_score_is_a_noised_histogram_of_test_patients_at_the_noise_of_
     finished(own, 2)
     facts = {"train_run": "r/x", "label": "mine", "checkpoint": "latest", "best": None, "copies": 2, "cohort": cohort}
     reply, line = asked(own, "evaluate", run="r/s", **facts)
-    how = parts(7.0, 2)
+    how = split_noise(7.0, 2)
     told = Composed((SelfComposed(Gaussian(how.scale), LEVELS), Gaussian(how.own)))
     assert composed([read(line["event"])]) == composed([COUNTS, Part("real", "test", told)])
     assert cost([told], 1e-5).epsilon == pytest.approx(cost([Gaussian(7.0)], 1e-5).epsilon, rel=1e-6)
@@ -664,7 +671,7 @@ def test_noise_of_a_score_is_what_is_booked_and_each_patient_adds_one(tmp_path):
     own, _ = hospital(tmp_path)
     p = torch.rand(30, 1, generator=torch.Generator().manual_seed(0))
     tested = Rows(torch.cat([1 - p, p], dim=1), torch.arange(30) % 2, torch.arange(30) // 5)
-    quiet, how = score.noised(own, tested, 0.0, "c")[0], parts(3.0, 2)
+    quiet, how = score.noised(own, tested, 0.0, "c")[0], split_noise(3.0, 2)
     assert float(quiet["noised"].sum()) == pytest.approx(6.0)
     assert [float(level.sum()) for level in tree_levels(quiet["scale"][0].numpy())] == pytest.approx([6.0] * LEVELS)
     told = [score.noised(own, tested, 3.0, "c")[0] for _ in range(60)]
@@ -716,7 +723,7 @@ class Attacked:
 def test_what_an_attack_found_is_written_down_as_it_came(tmp_path):
     world = replace(make_world(config(), tmp_path, Stop()), engine=Attacked())
     cohort = SiteCohort("c", "0" * 64)
-    one, two = _attacked(world, trained_method(label="mine"), {"a": cohort, "b": cohort})
+    one, two = _ask_attacks(world, trained_method(label="mine"), {"a": cohort, "b": cohort})
     assert one.site == "a" and one.reply is not None and one.reply.found == {"auc": 0.5}
     assert (two.site, two.refused, two.reply) == ("b", "policy_request", None)
 
@@ -848,7 +855,7 @@ def gaussians(events, split: str) -> dict[float, int]:
 @pytest.mark.parametrize("public", [False, True])
 def test_each_split_may_cost_the_whole_epsilon_and_wastes_none_of_it(public):
     made = config(evaluate={"copies": 20, "public": public})
-    plan = planned(made, "one", "a")
+    plan = plan_method(made, "one", "a")
     costs = {split: each.epsilon for (_, split), each in by_split(plan.events, 1e-6).items()}
     assert set(costs) == {"train", "validation", "test"}
     assert all(0.95 * 3.0 < epsilon <= 3.0 for epsilon in costs.values()), costs
@@ -858,12 +865,12 @@ def test_each_split_may_cost_the_whole_epsilon_and_wastes_none_of_it(public):
     assert gaussians(plan.events, "validation") == {p.validation_noise: 3}
     assert gaussians(plan.events, "test") == {plan.evaluation_noise: 2 if public else 1}
     assert (p.clip, p.sampling, p.views, p.loss_bound) == (0.7, 0.5, 3, 2.0)
-    assert steps_of(plan.events) == 6
+    assert count_steps(plan.events) == 6
 
 
 def test_a_given_noise_is_used_and_the_other_splits_cost_what_training_does():
     privacy = {"noise": 1.3, "delta": 1e-6, "sampling": 0.5, "loss_bound": 5.0, "chunk": 7}
-    plan = planned(config(privacy=privacy), "one", "a")
+    plan = plan_method(config(privacy=privacy), "one", "a")
     assert (plan.protection.noise, plan.protection.loss_bound, plan.protection.chunk) == (1.3, 5.0, 7)
     costs = [each.epsilon for each in by_split(plan.events, 1e-6).values()]
     assert max(costs) <= 1.01 * min(costs)
@@ -872,9 +879,9 @@ def test_a_given_noise_is_used_and_the_other_splits_cost_what_training_does():
 def test_a_sites_own_work_is_planned_for_and_all_methods_add_up():
     made = settings()
     made["sites"]["a"]["work"] = {"epochs": 3}
-    a, b = (planned(checked(made), "one", site) for site in ("a", "b"))
-    assert (steps_of(a.events), steps_of(b.events)) == (18, 6) and a.protection.noise > b.protection.noise
-    plans = [planned(config(), label, "b") for label in ("one", "two")]
+    a, b = (plan_method(checked(made), "one", site) for site in ("a", "b"))
+    assert (count_steps(a.events), count_steps(b.events)) == (18, 6) and a.protection.noise > b.protection.noise
+    plans = [plan_method(config(), label, "b") for label in ("one", "two")]
     both = total_cost(config(), "b")
     assert both == cost([event for plan in plans for event in plan.events], 1e-6)
     assert both.epsilon > 1.2 * plans[0].cost.epsilon
@@ -887,7 +894,7 @@ def test_a_method_that_asks_for_counts_pays_for_them_and_they_have_the_planned_n
 
     monkeypatch.setattr("federation.fedavg.FedAvg.introduce", told)
     privacy = {"epsilon": 3.0, "delta": 1e-6, "sampling": 0.25}  # not planned for in another test
-    plan = planned(config(privacy=privacy), "one", "a")
+    plan = plan_method(config(privacy=privacy), "one", "a")
     train = gaussians(plan.events, "train")
     assert train == {plan.protection.counts_noise: 1, plan.protection.noise: 12}
     costs = by_split(plan.events, 1e-6)
@@ -899,8 +906,8 @@ def test_events_keep_their_form_when_cut_or_noise_is_put_in():
     event = Composed((inner, Part("", "test", Gaussian(3.0)), SelfComposed(SelfComposed(inner, 2), 5)))
     moved = SelfComposed(Part("c", "train", PoissonSampled(0.5, Gaussian(2.0))), 3)
     wanted = Composed((moved, Part("c", "test", Gaussian(3.0)), SelfComposed(SelfComposed(moved, 2), 5)))
-    assert at_cut(event, "c") == wanted and steps_of([event]) == 3 + 30
-    found = renoised(event, {Gaussian(2.0): Gaussian(9.0)})
+    assert at_cut(event, "c") == wanted and count_steps([event]) == 3 + 30
+    found = replace_mechanisms(event, {Gaussian(2.0): Gaussian(9.0)})
     assert gaussians([found], "train") == {9.0: 33} and gaussians([found], "test") == {3.0: 1}
 
 
@@ -922,8 +929,8 @@ def test_a_check_counts_on_top_of_the_ledger_at_the_cut_that_the_hospital_will_m
     used = Part(cut, "train", Gaussian(1.5))
     own = Hospital("a", tmp_path / "sites" / "a", world.config.sites["a"], world.now)
     ledgers.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})
-    said = check._costs(world)["a"]
-    plans = [planned(world.config, label, "a") for label in ("one", "two")]
+    said = check._compute_costs(world)["a"]
+    plans = [plan_method(world.config, label, "a") for label in ("one", "two")]
     events = [at_cut(event, cut) for plan in plans for event in plan.events]
     assert said["spent"] == pytest.approx(cost([used], 1e-9).epsilon)
     assert said["after"] == pytest.approx(cost([used, *events], 1e-9).epsilon)
@@ -940,12 +947,12 @@ def test_the_audit_tries_the_runs_own_clipping_and_views_at_the_noise_of_its_cla
 
     monkeypatch.setattr(auditing, "through_private_access", noted)
     privacy = config().privacy
-    found = tried(privacy, 100)
+    found = audit_mechanism(privacy, 100)
     (p,) = seen
     assert (p.clip, p.views, p.sampling) == (0.7, 3, SAMPLING)
     spent = cost([SelfComposed(PoissonSampled(SAMPLING, Gaussian(p.noise)), STEPS)], privacy.delta).epsilon
     assert spent == pytest.approx(1.0, abs=0.01) and (found["claimed"], found["steps"]) == (1.0, STEPS)
-    assert tried("none", 100) is None and tried(privacy, 0) is None
+    assert audit_mechanism("none", 100) is None and audit_mechanism(privacy, 0) is None
 
 
 def features(**changes) -> dict:

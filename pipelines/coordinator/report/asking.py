@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipelines.coordinator.artifacts import read_counts, target_of
-from pipelines.coordinator.report.comparing import others
-from pipelines.coordinator.report.external_sites import CommonPart, questions
-from pipelines.coordinator.report.gap import compared
-from pipelines.coordinator.spaces import Cohorts, cohorts_for, window_of
+from pipelines.coordinator.report.comparing import ask_gains_of_others
+from pipelines.coordinator.report.external_sites import CommonPart, build_outside_questions
+from pipelines.coordinator.report.gap import list_oracle_comparisons
+from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method, window_of
 from pipelines.coordinator.trained import TrainedMethod
 from pipelines.coordinator.world import World
 from pipelines.requests.compare import Compare
@@ -38,25 +38,25 @@ def ask_sites(
     figures.
     """
     config, counts = world.config, read_counts(inputs["ingest"])
-    spaces = {method.label: cohorts_for(config, inputs, method.label) for method in trained}
+    spaces = {method.label: read_cohorts_of_method(config, inputs, method.label) for method in trained}
     lines = {site: _build_lines(config, trained, spaces, site) for site in world.engine.sites}
     with_pictures = not world.simulation or len(lines) <= PICTURED or config.pages == "all"
-    heard = others(world, lines, version)
-    oracles = _oracles(config)
+    gains_of_others = ask_gains_of_others(world, lines, version)
+    oracles = _list_oracles(config)
     questions = {
         site: Report(
             reference=config.evaluate.reference,
             spaces=list(config.harmonize.translate) if config.harmonize else [],
-            imitated=_target(inputs),
+            imitated=_read_target(inputs),
             compared=oracles or ABSENT,
             methods=lines[site].methods,
             variants=lines[site].variants,
-            others=heard.get(site, ABSENT),
+            others=gains_of_others.get(site, ABSENT),
             cohort=each.cohort,
             excluded=each.excluded if isinstance(each, Counted) else ABSENT,
             unmatched_exclusions=each.unmatched_exclusions if isinstance(each, Counted) else ABSENT,
             pictures=ABSENT if with_pictures else site in pictured,
-            **_common(world),
+            **_build_common_part(world),
         )
         for site, each in ((site, counts[site]) for site in world.engine.sites)
     }
@@ -65,17 +65,17 @@ def ask_sites(
         site: to_facts(replace(q, others=ABSENT, excluded=ABSENT, unmatched_exclusions=ABSENT))
         for site, q in sorted(questions.items())
     }
-    known: Json = {"sites": renamed, "version": version}
-    return {**world.ask_all(REPORT, world.run(f"report-{short(digest(known))}"), questions)}
+    named_by: Json = {"sites": renamed, "version": version}
+    return {**world.ask_all(REPORT, world.run(f"report-{short(digest(named_by))}"), questions)}
 
 
 def ask_outside(world: World, inputs: Mapping[str, Path], version: int) -> dict[str, Reported]:
     """The same for external sites, with the routing lines of each."""
     if "route" not in inputs:
         return {}
-    by_site: dict[str, Report] = {**questions(world, inputs["route"], _common(world))}
-    known: Json = {"sites": {site: to_facts(question) for site, question in by_site.items()}, "version": version}
-    replies = world.beyond().ask_all(REPORT, world.run(f"report-{short(digest(known))}"), by_site)
+    by_site: dict[str, Report] = {**build_outside_questions(world, inputs["route"], _build_common_part(world))}
+    named_by: Json = {"sites": {site: to_facts(question) for site, question in by_site.items()}, "version": version}
+    replies = world.outside_world().ask_all(REPORT, world.run(f"report-{short(digest(named_by))}"), by_site)
     return dict(sorted(replies.items()))
 
 
@@ -105,7 +105,7 @@ def _build_lines(config: Config, trained: Sequence[TrainedMethod], spaces: Mappi
     return Compare(methods=[*methods.values()], variants=variants)
 
 
-def _common(world: World) -> CommonPart:
+def _build_common_part(world: World) -> CommonPart:
     """What every hospital's page needs. Of masks, the structures; of labels, whether the classes are ordered."""
     config, task = world.config, world.config.task
     of_masks, window = task.target is not None, window_of(world)
@@ -119,13 +119,14 @@ def _common(world: World) -> CommonPart:
     }
 
 
-def _oracles(config: Config) -> list[Oracle]:
+def _list_oracles(config: Config) -> list[Oracle]:
     """Which lines are compared with an oracle."""
     return [
-        {"untranslated": one.untranslated, "oracle": one.oracle, "others": list(one.others)} for one in compared(config)
+        {"untranslated": comparison.untranslated, "oracle": comparison.oracle, "others": list(comparison.others)}
+        for comparison in list_oracle_comparisons(config)
     ]
 
 
-def _target(inputs: Mapping[str, Path]) -> str | None:
+def _read_target(inputs: Mapping[str, Path]) -> str | None:
     """The target of harmonization; None if nothing is harmonized."""
     return target_of(inputs["score"]) if "score" in inputs else None

@@ -12,7 +12,7 @@ from pipelines.coordinator.world import World
 from pipelines.requests.augment import AUGMENT, Judged
 
 
-def augmented(world: World, inputs: Mapping[str, Path]) -> tuple[AugmentedRow, ...]:
+def list_augmentation_rows(world: World, inputs: Mapping[str, Path]) -> tuple[AugmentedRow, ...]:
     """A row a hospital; none if nothing was augmented."""
     plan, names = world.config.augment, world.config.task.names
     if plan is None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from evaluation.records import Knew, SiteCounts, SplitCount, Withdrawn
-from pipelines.coordinator.artifacts import HOMES, INDEX, Counts, read_counts
-from pipelines.coordinator.report.gap import untreated
+from pipelines.coordinator.artifacts import INDEX, OUTSIDE_FOLDER, Counts, read_counts
+from pipelines.coordinator.report.gap import find_untreated_line
 from pipelines.coordinator.world import World
 from pipelines.data.images import Pictures, Slices, Target, Volumes
 from pipelines.hospital.hospital import SPLITS
@@ -31,12 +31,12 @@ class CommonPart(TypedDict):
     window: list[int] | Absent | None
 
 
-def read_homes(route: Path) -> dict[str, Counts]:
+def read_outside_counts(route: Path) -> dict[str, Counts]:
     """The external sites' counts of their cohorts, in the artifact of the stage `route`."""
-    return read_counts(route / HOMES)
+    return read_counts(route / OUTSIDE_FOLDER)
 
 
-def questions(world: World, route: Path, common: CommonPart) -> dict[str, OutsideReport]:
+def build_outside_questions(world: World, route: Path, common: CommonPart) -> dict[str, OutsideReport]:
     """What each external site is asked; `lines` has the runs in which it was routed. common: what all sites are asked.
 
     Gains are over the line that nothing was done to (`untreated`), else over the first whose model was not adapted.
@@ -47,9 +47,9 @@ def questions(world: World, route: Path, common: CommonPart) -> dict[str, Outsid
     return {
         site: OutsideReport(
             lines=[{"label": e["label"], "run": e["run"]} for e in index if e["test_site"] == site],
-            reference=untreated(config) or next(iter(still), None),
+            reference=find_untreated_line(config) or next(iter(still), None),
             names=list(config.task.names),
-            field=field(config),
+            field=find_field_setting(config),
             methods=[],
             spaces=[],
             cohort=counts.cohort,
@@ -57,40 +57,40 @@ def questions(world: World, route: Path, common: CommonPart) -> dict[str, Outsid
             unmatched_exclusions=counts.unmatched_exclusions if isinstance(counts, Counted) else ABSENT,
             **common,
         )
-        for site, counts in sorted(read_homes(route).items())
+        for site, counts in sorted(read_outside_counts(route).items())
     }
 
 
-def field(config: Config) -> str:
+def find_field_setting(config: Config) -> str:
     """The setting by which external sites' masks place the crop of their images; empty if masks do not."""
     images = config.images
     if isinstance(images, Pictures):
         return "images.fit: around" if images.fit == "around" else ""
     if not isinstance(images, Slices | Volumes):
         return ""
-    own = [config.sites[name] for name in config.outside]
-    if not any(site.gland is not None or isinstance(site.source, PhantomSource) for site in own):
+    outside_settings = [config.sites[name] for name in config.outside]
+    if not any(site.gland is not None or isinstance(site.source, PhantomSource) for site in outside_settings):
         return ""  # cropped about the middle of the image
-    told = ["images.centre: gland"] if images.centre == "gland" else []
-    told += ["images.slices: gland"] if isinstance(images, Slices) and images.slices == "gland" else []
-    return ", ".join(told)
+    names = ["images.centre: gland"] if images.centre == "gland" else []
+    names += ["images.slices: gland"] if isinstance(images, Slices) and images.slices == "gland" else []
+    return ", ".join(names)
 
 
-def counts(homes: Mapping[str, Counts], replies: Mapping[str, Reported]) -> Iterator[SiteCounts]:
+def list_outside_counts(counts_by_site: Mapping[str, Counts], replies: Mapping[str, Reported]) -> Iterator[SiteCounts]:
     """Counts of the external sites, each in one split: all their patients are scored."""
-    for site, each in sorted(homes.items()):
+    for site, each in sorted(counts_by_site.items()):
         parts = [each.splits[split] for split in SPLITS]
         patients, images = sum(part["patients"] for part in parts), sum(part["images"] for part in parts)
         all_splits = SplitCount("all", patients, images, sum(part["positives"] for part in parts))
-        yield SiteCounts(site, (all_splits,), rejected(each), withdrawn(each, replies[site]))
+        yield SiteCounts(site, (all_splits,), rejections_by_reason(each), count_withdrawn(each, replies[site]))
 
 
-def rejected(counts: Counts) -> dict[str, int]:
+def rejections_by_reason(counts: Counts) -> dict[str, int]:
     """How many studies were rejected, by reason; empty where a hospital counts under a budget."""
     return dict(counts.rejected_by_reason) if isinstance(counts, Counted) else {}
 
 
-def withdrawn(counts: Counts, reply: Reported) -> Withdrawn:
+def count_withdrawn(counts: Counts, reply: Reported) -> Withdrawn:
     """Patients who are excluded. A hospital with a budget does not say, because it changes with a single patient."""
     knew = tuple(map(Knew, reply.knew))
     if isinstance(counts, CountedOnce):

@@ -15,16 +15,23 @@ from evaluation.classes import TWO, Classes
 from evaluation.confusion import confusion_matrices
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
-from evaluation.evidence import evidence_of
-from evaluation.figures import Curve, dots, gain_bars, learning_curves, roc_by_class, roc_curves
-from evaluation.heat import between_sites, cross_site
+from evaluation.evidence import parse_evidence
+from evaluation.figures import (
+    Curve,
+    draw_gain_bars,
+    draw_learning_curves,
+    draw_roc_by_class,
+    draw_roc_curves,
+    draw_score_dots,
+)
+from evaluation.heat import draw_cross_site, draw_site_matrix
 from evaluation.histograms import Counts, Ints
-from evaluation.many import beyond_figures, in_figures
+from evaluation.many import describe_figure_choice, select_figure_sites
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE, HD95, Overlaps
 from evaluation.overlap import from_tensors as from_overlaps
-from evaluation.panels import parts
-from evaluation.protocols import Evidence, home, matrix
+from evaluation.panels import split_names
+from evaluation.protocols import Evidence, own_model_table, score_matrix
 from evaluation.reliability import calibration_curves
 from evaluation.rows import PRIVATE, ScoreRow
 from evaluation.wording import Words
@@ -37,7 +44,7 @@ WORDS = Words()
 Tables: TypeAlias = Mapping[str, Mapping[tuple[str, str], Evidence]]
 
 
-def pictures(
+def draw_figures(
     tables: Tables,
     rows: Sequence[ScoreRow],
     trained: Sequence[TrainedMethod],
@@ -50,51 +57,55 @@ def pictures(
     Segmentation has no ROC curves; more than two classes have them by class, and confusion matrices. Where there are
     more hospitals than can be read, some of them, so that a page's figures cost the same however many there are.
     """
-    if note := beyond_figures(rows):
-        some = in_figures(rows)
-        few = _drawn(
-            *_of(some, tables, rows, trained), reference, [one for one in decided if one.site in some], words, classes
+    if note := describe_figure_choice(rows):
+        shown_sites = select_figure_sites(rows)
+        drawn_pictures = _draw_all(
+            *_select_sites(shown_sites, tables, rows, trained),
+            reference,
+            [one for one in decided if one.site in shown_sites],
+            words,
+            classes,
         )
-        return [replace(one, caption=one.caption + note) for one in few]
-    return _drawn(tables, rows, trained, reference, decided, words, classes)
+        return [replace(one, caption=one.caption + note) for one in drawn_pictures]
+    return _draw_all(tables, rows, trained, reference, decided, words, classes)
 
 
-def _of(
-    some: Sequence[str], tables: Tables, rows: Sequence[ScoreRow], trained: Sequence[TrainedMethod]
+def _select_sites(
+    names: Sequence[str], tables: Tables, rows: Sequence[ScoreRow], trained: Sequence[TrainedMethod]
 ) -> tuple[Tables, Sequence[ScoreRow], Sequence[TrainedMethod]]:
     """The evidence, rows and training results of some hospitals, in their order, and what is of none of them alone."""
     sites = {test for table in tables.values() for _, test in table}
-    kept = {
+    tables_of_sites = {
         label: {
-            (model, test): found
-            for (model, test), found in table.items()
-            if test in some and (model in some or model not in sites)
+            (model, test): evidence
+            for (model, test), evidence in table.items()
+            if test in names and (model in names or model not in sites)
         }
         for label, table in tables.items()
     }
     results = [
         replace(
             result,
-            losses={site: series for site, series in result.losses.items() if site in some or site not in sites},
-            between={name: _square(matrix, some) for name, matrix in result.between.items()},
+            losses={site: series for site, series in result.losses.items() if site in names or site not in sites},
+            between={name: _select_square(matrix, names) for name, matrix in result.between.items()},
         )
         for result in trained
     ]
-    own = [row for site in some for row in rows if row.protocol == PRIVATE and row.sites[0] == site]
-    own += [row for row in rows if row.protocol != PRIVATE]
-    return {label: table for label, table in kept.items() if table}, own, results
+    selected_rows = [row for site in names for row in rows if row.protocol == PRIVATE and row.sites[0] == site]
+    selected_rows += [row for row in rows if row.protocol != PRIVATE]
+    return {label: table for label, table in tables_of_sites.items() if table}, selected_rows, results
 
 
-def _square(found: Matrix, some: Collection[str]) -> Matrix:
+def _select_square(matrix: Matrix, names: Collection[str]) -> Matrix:
     """The rows and columns of some hospitals."""
-    places = [place for place, site in enumerate(found["sites"]) if site in some]
+    places = [place for place, site in enumerate(matrix["sites"]) if site in names]
     return {
-        "sites": [found["sites"][place] for place in places],
-        "values": [[found["values"][i][j] for j in places] for i in places],
+        "sites": [matrix["sites"][place] for place in places],
+        "values": [[matrix["values"][i][j] for j in places] for i in places],
     }
 
 
-def _drawn(
+def _draw_all(
     tables: Tables,
     rows: Sequence[ScoreRow],
     trained: Sequence[TrainedMethod],
@@ -107,67 +118,78 @@ def _drawn(
     masks = any(isinstance(found, Overlaps) for table in tables.values() for found in table.values())
     drawn: list[Picture] = []
     for measure in (DICE, HD95) if masks else (AUC,):
-        own = [row for row in rows if row.measure == measure.name]
-        if not drawn or any(math.isfinite(row.value) for row in own):
-            drawn.append(dots(rows, measure.name))
-        if reference and any(math.isfinite(row.gain) for row in own if row.method != reference):
-            gained = gain_bars(rows, measure.name, reference)
+        measure_rows = [row for row in rows if row.measure == measure.name]
+        if not drawn or any(math.isfinite(row.value) for row in measure_rows):
+            drawn.append(draw_score_dots(rows, measure.name))
+        if reference and any(math.isfinite(row.gain) for row in measure_rows if row.method != reference):
+            gained = draw_gain_bars(rows, measure.name, reference)
             drawn.append(replace(gained, title=f"{measure.name}: gain over {reference}") if masks else gained)
-    for part, names in [] if masks else parts(methods, reference):
-        drawn += _rocs(tables, names, classes, methods, part)
-    drawn += calibrations(tables, decided, reference or "", methods, words)
-    drawn += _confusions(tables, decided, reference or "", words, classes)
-    drawn += _curves(trained, methods, reference)
+    for part, names in [] if masks else split_names(methods, reference):
+        drawn += _draw_rocs(tables, names, classes, methods, part)
+    drawn += draw_calibrations(tables, decided, reference or "", methods, words)
+    drawn += _draw_confusions(tables, decided, reference or "", words, classes)
+    drawn += _draw_curves(trained, methods, reference)
     for method in methods:
         measure = DICE if masks else AUC
-        models, tests, values = matrix(tables[method], measure)
-        whole = len(tables[method]) == len(models) * len(tests)
-        if len(models) > 1 and whole and np.ptp(values, axis=0).any():
-            drawn.append(cross_site(models, tests, values, measure.name, method))
+        models, tests, values = score_matrix(tables[method], measure)
+        is_complete = len(tables[method]) == len(models) * len(tests)
+        if len(models) > 1 and is_complete and np.ptp(values, axis=0).any():
+            drawn.append(draw_cross_site(models, tests, values, measure.name, method))
     for result in trained:
         for name, found in result.between.items():
-            drawn.append(between_sites(found["sites"], np.array(found["values"]), name, result.label))
+            drawn.append(draw_site_matrix(found["sites"], np.array(found["values"]), name, result.label))
     return drawn
 
 
-def _rocs(tables: Tables, methods: Sequence[str], classes: Classes, order: Sequence[str], part: str) -> list[Picture]:
+def _draw_rocs(
+    tables: Tables, methods: Sequence[str], classes: Classes, order: Sequence[str], part: str
+) -> list[Picture]:
     """ROC curves of every site's own models: one picture, or of more than two classes one for each site."""
-    own = {
-        method: {pair: found for pair, found in home(tables[method]).items() if isinstance(found, Counts)}
+    home_counts = {
+        method: {pair: counts for pair, counts in own_model_table(tables[method]).items() if isinstance(counts, Counts)}
         for method in methods
     }
     sites = sorted({test for table in tables.values() for _, test in table})
-    held = {site: {m: own[m][site, site] for m in methods if (site, site) in own[m]} for site in sites}
+    counts_by_site = {
+        site: {m: home_counts[m][site, site] for m in methods if (site, site) in home_counts[m]} for site in sites
+    }
     if not classes.several:
-        shown = {site: {m: counts.scores[0, 0] for m, counts in lines.items()} for site, lines in held.items()}
-        return [roc_curves(shown, order=order, part=part)]
-    return [roc_by_class(lines, classes.names, order=order, part=f", {site}{part}") for site, lines in held.items()]
+        shown = {
+            site: {m: counts.scores[0, 0] for m, counts in lines.items()} for site, lines in counts_by_site.items()
+        }
+        return [draw_roc_curves(shown, order=order, part=part)]
+    return [
+        draw_roc_by_class(lines, classes.names, order=order, part=f", {site}{part}")
+        for site, lines in counts_by_site.items()
+    ]
 
 
-def _confusions(
+def _draw_confusions(
     tables: Tables, decided: Sequence[Decision], reference: str, words: Words, classes: Classes
 ) -> list[Picture]:
     """Confusion matrices of each hospital's recommended model and of the reference, of more than two classes."""
     shown: dict[str, dict[str, Ints]] = {}
     noised = False
-    for site, method, found in _chosen(tables, decided, reference):
+    for site, method, counts in _list_shown_counts(tables, decided, reference):
         if classes.several:
-            shown.setdefault(site, {})[method] = found.confusion[0]
-            noised = noised or found.noise > 0
+            shown.setdefault(site, {})[method] = counts.confusion[0]
+            noised = noised or counts.noise > 0
     return confusion_matrices(shown, classes.names, examples=words.examples, noised=noised)
 
 
-def _chosen(tables: Tables, decided: Sequence[Decision], reference: str) -> Iterator[tuple[str, str, Counts]]:
+def _list_shown_counts(
+    tables: Tables, decided: Sequence[Decision], reference: str
+) -> Iterator[tuple[str, str, Counts]]:
     """Site, method and counts of each hospital's recommended model and of the reference."""
-    homes = {method: home(table) for method, table in tables.items()}
-    for one in decided:
-        for method in dict.fromkeys(name for name in (reference, one.method) if name in homes):
-            found = homes[method].get((one.site, one.site))
-            if isinstance(found, Counts):
-                yield one.site, method, found
+    home_tables = {method: own_model_table(table) for method, table in tables.items()}
+    for decision in decided:
+        for method in dict.fromkeys(name for name in (reference, decision.method) if name in home_tables):
+            counts = home_tables[method].get((decision.site, decision.site))
+            if isinstance(counts, Counts):
+                yield decision.site, method, counts
 
 
-def calibrations(
+def draw_calibrations(
     tables: Tables,
     decided: Sequence[Decision],
     reference: str,
@@ -178,15 +200,15 @@ def calibrations(
     few bins; of more than two classes all their probabilities together.
     """
     shown: dict[str, dict[str, Ints]] = {}
-    for site, method, found in _chosen(tables, decided, reference):
-        if not found.noise and found.classes == 2:
-            shown.setdefault(site, {})[method] = found.scores[:, 0]
-        elif not found.noise:
-            shown.setdefault(site, {})[method] = found.scores.sum(axis=1)
+    for site, method, counts in _list_shown_counts(tables, decided, reference):
+        if not counts.noise and counts.classes == 2:
+            shown.setdefault(site, {})[method] = counts.scores[:, 0]
+        elif not counts.noise:
+            shown.setdefault(site, {})[method] = counts.scores.sum(axis=1)
     return [calibration_curves(shown, order=order, examples=words.examples)] if shown else []
 
 
-def _curves(trained: Sequence[TrainedMethod], methods: Sequence[str], reference: str | None) -> list[Picture]:
+def _draw_curves(trained: Sequence[TrainedMethod], methods: Sequence[str], reference: str | None) -> list[Picture]:
     curves: dict[str, dict[str, Curve]] = {}
     for result in trained:
         for site, series in result.losses.items():
@@ -195,12 +217,14 @@ def _curves(trained: Sequence[TrainedMethod], methods: Sequence[str], reference:
                 curves.setdefault(site, {})[result.label] = Curve(
                     tuple(r for r, _ in finite), tuple(v for _, v in finite)
                 )
-    names = [name for name in methods if any(name in own for own in curves.values())]
-    found = []
-    for part, group in parts(names, reference):
-        shown = {site: {m: own[m] for m in group if m in own} for site, own in sorted(curves.items())}
-        found.append(learning_curves(shown, order=methods, part=part))
-    return found
+    names = [name for name in methods if any(name in site_curves for site_curves in curves.values())]
+    pictures = []
+    for part, group in split_names(names, reference):
+        shown = {
+            site: {m: site_curves[m] for m in group if m in site_curves} for site, site_curves in sorted(curves.items())
+        }
+        pictures.append(draw_learning_curves(shown, order=methods, part=part))
+    return pictures
 
 
 def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
@@ -208,24 +232,24 @@ def read_tables(folder: Path, *, copies: int, seed: int) -> Tables:
     bootstrap of noised counts; the others bring their own.
     """
     tables: dict[str, dict[tuple[str, str], Evidence]] = {}
-    for entry, reply in _replies(folder):
+    for entry, reply in _read_evaluations(folder):
         tensors = {n: t for n, t in reply.tensors.items() if not n.startswith(FLOOR)}
-        found = evidence_of(tensors, reply.facts, copies=copies, seed=seed)
-        tables.setdefault(entry["label"], {})[entry["model_site"], entry["test_site"]] = found
+        evidence = parse_evidence(tensors, reply.facts, copies=copies, seed=seed)
+        tables.setdefault(entry["label"], {})[entry["model_site"], entry["test_site"]] = evidence
     return tables
 
 
 def read_floor(folder: Path) -> dict[str, Overlaps]:
     """The mean mask's overlaps by site, where methods segment."""
-    own = {
+    floor_tensors = {
         entry["test_site"]: {n.removeprefix(FLOOR): t for n, t in reply.tensors.items() if n.startswith(FLOOR)}
-        for entry, reply in _replies(folder)
+        for entry, reply in _read_evaluations(folder)
         if f"{FLOOR}totals" in reply.tensors
     }
-    return {site: from_overlaps(tensors) for site, tensors in own.items()}
+    return {site: from_overlaps(tensors) for site, tensors in floor_tensors.items()}
 
 
-def _replies(folder: Path) -> Iterator[tuple[dict[str, str], Message]]:
+def _read_evaluations(folder: Path) -> Iterator[tuple[dict[str, str], Message]]:
     """Of the evaluate stage, with what its index says of each."""
     for entry in json.loads((folder / "index.json").read_text()):
         yield entry, from_bytes((folder / entry["file"]).read_bytes())

@@ -12,7 +12,7 @@ from pipelines.settings.harmonization import RAW, Oracle
 from pipelines.settings.image_spaces import space_of
 
 
-def compared(config: Config) -> tuple[Compared, ...]:
+def list_oracle_comparisons(config: Config) -> tuple[Compared, ...]:
     """For each method and network the lines whose share of the oracle gap can be told: one of them learns from images
     as they were read, and one, with the same start and work, from the same patients on the target's scanner. Where
     several pairs do, the one without a start counts.
@@ -21,31 +21,33 @@ def compared(config: Config) -> tuple[Compared, ...]:
     kinds: dict[str, list[str]] = {}
     for label, method in methods.items():
         kinds.setdefault(digest([to_plain(method), to_plain(config.model_of(label))]), []).append(label)
-    found = []
+    comparisons = []
     for labels in kinds.values():
-        pairs = sorted(_pairs(config, labels), key=lambda pair: config.train.start_of(pair[0]) is not None)
+        pairs = sorted(_list_oracle_pairs(config, labels), key=lambda pair: config.train.start_of(pair[0]) is not None)
         if pairs:
-            others = [label for label in labels if label not in pairs[0]]
-            variants = [label for label, one in config.evaluate.variants.items() if one.of in labels]
-            found.append(Compared(*pairs[0], (*others, *variants)))
-    return tuple(found)
+            other_labels = [label for label in labels if label not in pairs[0]]
+            variants = [label for label, variant in config.evaluate.variants.items() if variant.of in labels]
+            comparisons.append(Compared(*pairs[0], (*other_labels, *variants)))
+    return tuple(comparisons)
 
 
-def _pairs(config: Config, labels: list[str]) -> Iterator[tuple[str, str]]:
+def _list_oracle_pairs(config: Config, labels: list[str]) -> Iterator[tuple[str, str]]:
     """Lines on images as they were read, each with its oracle."""
     spaces = {} if config.harmonize is None else config.harmonize.translate
     for raw in (label for label in labels if space_of(config, label) == RAW):
         for best in (label for label in labels if isinstance(spaces.get(space_of(config, label)), Oracle)):
-            if all(_learning(config, raw, site) == _learning(config, best, site) for site in config.sites):
+            if all(
+                _learning_settings(config, raw, site) == _learning_settings(config, best, site) for site in config.sites
+            ):
                 yield raw, best
 
 
-def _learning(config: Config, label: str, site: str) -> object:
+def _learning_settings(config: Config, label: str, site: str) -> object:
     """What else than images can differ between two lines of a method."""
     return config.train.start_of(label), config.work(label, site), config.method(label, site)
 
 
-def untreated(config: Config) -> str | None:
+def find_untreated_line(config: Config) -> str | None:
     """The line of `route` that outside hospitals' gains are over: a model as it was trained, on images as they were
     read, if possible without a start; None if there is none.
     """

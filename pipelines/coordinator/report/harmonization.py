@@ -16,10 +16,10 @@ from evaluation.maps import shared_map
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
 from harmonize.complexity import Score
-from harmonize.embedding import FEWEST, basis, project, tsne
-from harmonize.prior import PRIORS, drawn
-from harmonize.synthesis import protection
-from harmonize.wgan import WganGp, bought
+from harmonize.embedding import FEWEST, compute_basis, project_images, tsne
+from harmonize.prior import PRIORS, draw_pictures
+from harmonize.synthesis import make_protection
+from harmonize.wgan import WganGp, compute_true_cost
 from pipelines.coordinator.artifacts import SCORES, SHARED, read_counts, read_replies
 from pipelines.coordinator.world import World
 from pipelines.requests.translate import TRANSLATE, Translated
@@ -35,38 +35,40 @@ SEED = 0
 """Of the public images and of t-SNE."""
 
 
-def harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
+def build_harmony(world: World, inputs: Mapping[str, Path]) -> Harmony | None:
     """What was harmonized and how; None if nothing was."""
     plan = world.config.harmonize
     if plan is None:
         return None
-    found = json.loads((inputs["score"] / SCORES).read_text())
+    summary = json.loads((inputs["score"] / SCORES).read_text())
     scores = tuple(
-        ScoreLine(site, float(said["score"]), as_number(said.get("deviation")))
-        for site, said in found["scores"].items()
+        ScoreLine(site, float(site_score["score"]), as_number(site_score.get("deviation")))
+        for site, site_score in summary["scores"].items()
     )
     return Harmony(
-        target=found["target"],
-        release=found["release"],
-        synthesis=described(plan.synthesis, patients=_declared(inputs["ingest"], found["target"])),
-        selected=_chosen(plan, read_manifest(inputs["sample"])["summary"]),
+        target=summary["target"],
+        release=summary["release"],
+        synthesis=describe_synthesis(
+            plan.synthesis, patients=_count_training_patients(inputs["ingest"], summary["target"])
+        ),
+        selected=_describe_shared_images(plan, read_manifest(inputs["sample"])["summary"]),
         scores=scores,
         rows=tuple(
-            space_row(site, space, translator.name, reply, site == found["target"] and translator.learns)
+            build_space_row(site, space, translator.name, reply, site == summary["target"] and translator.learns)
             for space, translator in plan.translate.items()
             for site, reply in read_replies(TRANSLATE, inputs["translate"] / f"{space}.json").items()
         ),
-        shared=tuple(_shared(inputs["sample"], plan)),
-        maps=tuple(_points(inputs["sample"], plan, world)),
+        shared=tuple(_draw_shared_images(inputs["sample"], plan)),
+        maps=tuple(_draw_points(inputs["sample"], plan, world)),
     )
 
 
-def _declared(artifact: Path, site: str) -> int:
+def _count_training_patients(artifact: Path, site: str) -> int:
     """The declared number of a hospital's training patients."""
     return read_counts(artifact)[site].splits["train"]["patients"]
 
 
-def described(synthesis: AnyShared, *, patients: int | None = None) -> str:
+def describe_synthesis(synthesis: AnyShared, *, patients: int | None = None) -> str:
     """How images were synthesized, and with which guarantee. patients: number of the target's training patients, if
     known; the true epsilon of the paper's noise depends on it.
     """
@@ -82,31 +84,35 @@ def described(synthesis: AnyShared, *, patients: int | None = None) -> str:
     if synthesis.private:
         promise = f"patient-level ε = {synthesis.epsilon:g} at δ = {synthesis.delta:g}"
         if getattr(synthesis, "variant", "") == "paper":
-            truly = "the ledger says what it truly buys" if patients is None else _truly(synthesis, patients)
+            truly = (
+                "the ledger says what it truly buys" if patients is None else _describe_true_loss(synthesis, patients)
+            )
             promise = f"the paper's noise for a claimed ε = {synthesis.epsilon:g}; {truly}"
     return f"{synthesis.name}, {promise}"
 
 
-def _truly(settings: AnyShared, patients: int) -> str:
+def _describe_true_loss(settings: AnyShared, patients: int) -> str:
     """The true epsilon of variant `paper`'s noise, whatever is claimed for it."""
     if not isinstance(settings, WganGp):
         return ""
-    found = bought(settings.at(patients), protection(settings, patients=patients).noise)
-    return f"with {patients} training patients it truly buys ε = {found.epsilon:.3g} at δ = {settings.delta:g}"
+    cost = compute_true_cost(settings.at(patients), make_protection(settings, patients=patients).noise)
+    return f"with {patients} training patients it truly buys ε = {cost.epsilon:.3g} at δ = {settings.delta:g}"
 
 
-def _chosen(plan: Harmonize, told: Mapping[str, Any]) -> str:
+def _describe_shared_images(plan: Harmonize, summary: Mapping[str, Any]) -> str:
     if isinstance(plan.synthesis, Public):
-        return f"{told['images']} pictures of the prior {told['prior']}, drawn at random"
-    return selected("" if plan.synthesis.name == "real" else plan.sampling.name, told)
+        return f"{summary['images']} pictures of the prior {summary['prior']}, drawn at random"
+    return describe_selection("" if plan.synthesis.name == "real" else plan.sampling.name, summary)
 
 
-def selected(rule: str, told: Mapping[str, Any]) -> str:
+def describe_selection(rule: str, summary: Mapping[str, Any]) -> str:
     """How the shared images were chosen. rule: empty where the target's own images are shared."""
     if not rule:
-        return f"{told['images']} of its training images, drawn at random"
-    refused = ", ".join(f"{told[name]} {why}" for name, why in _WHY.items() if told.get(name))
-    tried = f"{told['images']} of {told['tried']} candidates" if "tried" in told else f"{told['images']} images"
+        return f"{summary['images']} of its training images, drawn at random"
+    refused = ", ".join(f"{summary[name]} {why}" for name, why in _WHY.items() if summary.get(name))
+    tried = (
+        f"{summary['images']} of {summary['tried']} candidates" if "tried" in summary else f"{summary['images']} images"
+    )
     return f"{tried}, by the rule {rule}{': refused ' + refused if refused else ''}"
 
 
@@ -117,7 +123,7 @@ _WHY = {
 }
 
 
-def space_row(site: str, space: str, translator: str, reply: Translated, is_target: bool) -> SpaceRow:
+def build_space_row(site: str, space: str, translator: str, reply: Translated, is_target: bool) -> SpaceRow:
     """A row of the table of spaces."""
     quality = {name: as_number(reply.quality.get(name)) for name in COLUMNS}
     note = ""
@@ -126,7 +132,7 @@ def space_row(site: str, space: str, translator: str, reply: Translated, is_targ
     return SpaceRow(site, space, translator, tuple(reply.vetoed), quality, note)
 
 
-def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:
+def _draw_shared_images(artifact: Path, plan: Harmonize) -> list[Picture]:
     """Some of the shared images, if they are synthetic."""
     if plan.synthesis.name == "real":
         return []  # patients' images belong on the hospital's own page only
@@ -136,18 +142,20 @@ def _shared(artifact: Path, plan: Harmonize) -> list[Picture]:
         for number, row in enumerate((tensors["labels"] == label).nonzero()[:TILES, 0].tolist()):
             image = (tensors["images"][row] + 1) / 2
             shown = image.permute(1, 2, 0).numpy() if len(image) == 3 else image[0].numpy()
-            said = f"synthetic {number + 1}{'' if plan.sampling.variant == 'paper' else f', {name}'}"
-            tiles.append(Tile(image=shown, caption=said))
+            caption = f"synthetic {number + 1}{'' if plan.sampling.variant == 'paper' else f', {name}'}"
+            tiles.append(Tile(image=shown, caption=caption))
     sheet = contact_sheet(tiles, title="Shared images", window=(0.0, 1.0))
     if isinstance(plan.synthesis, Public):
         return [Picture(sheet.title, "Drawn by a public prior, from no patient.", sheet.html)]
-    said = "Synthesized by the target hospital, with a guarantee for its patients."
+    caption = "Synthesized by the target hospital, with a guarantee for its patients."
     if not plan.synthesis.private or plan.sampling.name == "raw":
-        said = "Synthesized by the target hospital without a guarantee: such images can resemble those of its patients."
-    return [Picture(sheet.title, said, sheet.html)]
+        caption = (
+            "Synthesized by the target hospital without a guarantee: such images can resemble those of its patients."
+        )
+    return [Picture(sheet.title, caption, sheet.html)]
 
 
-def _points(artifact: Path, plan: Harmonize, world: World) -> list[Picture]:
+def _draw_points(artifact: Path, plan: Harmonize, world: World) -> list[Picture]:
     """The shared images and public ones as points, if the shared ones imitate a hospital's: as far as the paper's map
     of features can be drawn here, because the points of real images never leave a hospital.
     """
@@ -156,16 +164,22 @@ def _points(artifact: Path, plan: Harmonize, world: World) -> list[Picture]:
     tensors = from_bytes((artifact / SHARED).read_bytes()).tensors
     images, labels = tensors["images"], tensors["labels"] > 0
     prior = PRIORS[plan.public_prior(world.config.images)]
-    public = drawn(prior, torch.arange(min(POINTS, max(FEWEST, len(images)))) % 2, world.config.images.inputs, SEED)
-    return points_beside(images, labels, public, plan.score)
+    public = draw_pictures(
+        prior, torch.arange(min(POINTS, max(FEWEST, len(images)))) % 2, world.config.images.inputs, SEED
+    )
+    return draw_points(images, labels, public, plan.score)
 
 
-def points_beside(images: Tensor, labels: Tensor, public: Tensor, score: Score) -> list[Picture]:
+def draw_points(images: Tensor, labels: Tensor, public: Tensor, score: Score) -> list[Picture]:
     """Shared images (n, C, H, W), positive where labels (n,) say so, and public ones as points of one map."""
     groups = {"shared, positive": images[labels][:POINTS], "shared, negative": images[~labels][:POINTS]}
-    groups = {name: some for name, some in {**groups, "public": public}.items() if len(some)}
+    groups = {
+        name: images_of_group for name, images_of_group in {**groups, "public": public}.items() if len(images_of_group)
+    }
     both = torch.cat(list(groups.values()))
-    found = tsne(project(basis(both, score.components), both), perplexity=score.perplexity, seed=SEED)
-    parts = torch.split(found, [len(some) for some in groups.values()])
+    positions = tsne(
+        project_images(compute_basis(both, score.components), both), perplexity=score.perplexity, seed=SEED
+    )
+    parts = torch.split(positions, [len(images_of_group) for images_of_group in groups.values()])
     named = {name: part.numpy() for name, part in zip(groups, parts, strict=True)}
     return [shared_map(named, title="Shared images beside public ones")]

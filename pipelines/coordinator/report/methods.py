@@ -23,11 +23,15 @@ from pipelines.settings.config import Config
 from privacy.message import Json
 from privacy.release.gate import BUDGET
 
-KEPT = "computed, and kept on the hospital's own page: it has no noise"
-DRAWN = "tried; figures and pictures are kept on the hospital's own page, report.html in its folder: they have no noise"
+FIGURES_AT_HOSPITAL = "computed, and kept on the hospital's own page: it has no noise"
+PICTURES_AT_HOSPITAL = (
+    "tried; figures and pictures are kept on the hospital's own page, report.html in its folder: they have no noise"
+)
 
 
-def costs(world: World, trained: Sequence[TrainedMethod], replies: Mapping[str, Reported]) -> Iterator[MethodCost]:
+def compute_method_costs(
+    world: World, trained: Sequence[TrainedMethod], replies: Mapping[str, Reported]
+) -> Iterator[MethodCost]:
     """Cost of each method, by the sites' ledgers; bytes are those of the site that sent most."""
     reference = world.config.evaluate.reference
     lowest = next((lowest_loss(result.totals) for result in trained if result.label == reference), None)
@@ -43,7 +47,7 @@ def costs(world: World, trained: Sequence[TrainedMethod], replies: Mapping[str, 
             total=sum(sent) + received * len(sent),
             reached=None if lowest is None else first_round_at(result.totals, result.rounds, lowest),
             gradients=work_of(world.config, result.label),
-            lowest=math.nan if (own := lowest_loss(result.totals)) is None else own,
+            lowest=math.nan if (lowest_of_method := lowest_loss(result.totals)) is None else lowest_of_method,
         )
 
 
@@ -67,7 +71,7 @@ def first_round_at(totals: Mapping[str, float], rounds: int, lowest: float) -> i
     return rounds_to_reach([-loss for loss in losses], -lowest)
 
 
-def models(world: World, trained: Sequence[TrainedMethod], replies: Mapping[str, Reported]) -> tuple[Model, ...]:
+def list_models(world: World, trained: Sequence[TrainedMethod], replies: Mapping[str, Reported]) -> tuple[Model, ...]:
     """Every method and variant of every hospital. replies: of each hospital to `report`."""
     rows, method_of = [], {label: variant.of for label, variant in world.config.evaluate.variants.items()}
     by_label = {result.label: result for result in trained}
@@ -77,12 +81,12 @@ def models(world: World, trained: Sequence[TrainedMethod], replies: Mapping[str,
         for label in (*losses, *world.config.evaluate.variants):
             file = f"{folder}/{label}.safetensors" if label in replies[site].ready else ""
             result = by_label.get(method_of.get(label, label))
-            ending = "" if result is None else ended(result.missing, result.rounds, site)
+            ending = "" if result is None else describe_early_end(result.missing, result.rounds, site)
             rows.append(Model(site, label, losses.get(label, math.nan), file, ending))
     return tuple(rows)
 
 
-def ended(missing: Sequence[tuple[int, str, str]], rounds: int, site: str) -> str:
+def describe_early_end(missing: Sequence[tuple[int, str, str]], rounds: int, site: str) -> str:
     """Why a site's training of a method ended before its last round, in words; empty: it did not. missing: rounds that
     a site did not take part in, with its code.
     """
@@ -103,32 +107,40 @@ def loss_at(result: TrainedMethod, site: str, checkpoint: str) -> float:
     return math.nan if number is None else finite.get(number, math.nan)
 
 
-def spaces(world: World, trained: Sequence[TrainedMethod]) -> dict[str, str]:
+def spaces_by_label(world: World, trained: Sequence[TrainedMethod]) -> dict[str, str]:
     """The image space in which each method, and so each of its variants, trains."""
-    found = {result.label: result.space for result in trained}
-    return found | {label: found[one.of] for label, one in world.config.evaluate.variants.items()}
+    space_of_method = {result.label: result.space for result in trained}
+    return space_of_method | {
+        label: space_of_method[variant.of] for label, variant in world.config.evaluate.variants.items()
+    }
 
 
-def membership(said: Mapping[str, Any]) -> MembershipRow:
+def build_membership_row(entry: Mapping[str, Any]) -> MembershipRow:
     """The result of a membership attack, or a note that the hospital kept it on its own page."""
-    if said["found"] is None:
-        nan, note = float("nan"), f"not made: {said['refused']}" if said.get("refused") else KEPT
-        return MembershipRow(said["site"], said["method"], nan, nan, nan, nan, 0, 0, note)
-    found = from_plain(said["found"])
-    numbers = (found.auc, found.low, found.high, found.control_auc, found.members, found.others)
-    return MembershipRow(said["site"], said["method"], *numbers, found.reason or "")
+    if entry["found"] is None:
+        nan, note = float("nan"), f"not made: {entry['refused']}" if entry.get("refused") else FIGURES_AT_HOSPITAL
+        return MembershipRow(entry["site"], entry["method"], nan, nan, nan, nan, 0, 0, note)
+    figures = from_plain(entry["found"])
+    numbers = (figures.auc, figures.low, figures.high, figures.control_auc, figures.members, figures.others)
+    return MembershipRow(entry["site"], entry["method"], *numbers, figures.reason or "")
 
 
-def inversion(said: Mapping[str, Any]) -> Iterator[InversionRow]:
+def build_inversion_rows(entry: Mapping[str, Any]) -> Iterator[InversionRow]:
     """A row per inversion attack, beside the mean image as its baseline."""
-    site, method, found, nan = said["site"], said["method"], said["found"], math.nan
-    if found is None or "attacks" not in found:
-        note = f"not made: {said['refused']}" if said.get("refused") else DRAWN if found is None else found["reason"]
+    site, method, figures, nan = entry["site"], entry["method"], entry["found"], math.nan
+    if figures is None or "attacks" not in figures:
+        note = (
+            f"not made: {entry['refused']}"
+            if entry.get("refused")
+            else PICTURES_AT_HOSPITAL
+            if figures is None
+            else figures["reason"]
+        )
         yield InversionRow(site, method, "", nan, nan, nan, nan, 0, 0, str(note))
         return
-    means, images = found["attacks"], int(found["images"])
+    means, images = figures["attacks"], int(figures["images"])
     low = figure(means[MEAN]["psnr"]), figure(means[MEAN]["ssim"])
     for attack in (name for name in ATTACKS if name in means and name != MEAN):
-        one = means[attack]
-        psnr, ssim = figure(one["psnr"]), figure(one["ssim"])
-        yield InversionRow(site, method, attack, psnr, ssim, *low, int(one["better"]), images)
+        mean = means[attack]
+        psnr, ssim = figure(mean["psnr"]), figure(mean["ssim"])
+        yield InversionRow(site, method, attack, psnr, ssim, *low, int(mean["better"]), images)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.asking import is_refusal
-from pipelines.coordinator.spaces import Cohorts, cohorts_for
+from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
@@ -54,11 +54,11 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     plan, attacks = world.config.audit, list[Attack]()
     with shown("audit") as step:
         step(0, 1 + len(trained), "canaries")
-        mechanism = tried(world.config.privacy, plan.canaries)
+        mechanism = audit_mechanism(world.config.privacy, plan.canaries)
         for position, result in enumerate(trained):
             step(1 + position, 1 + len(trained), result.label)
             if (plan.membership or plan.inversion) and result.name != CENTRAL:
-                attacks += _attacked(world, result, cohorts_for(world.config, inputs, result.label))
+                attacks += _ask_attacks(world, result, read_cohorts_of_method(world.config, inputs, result.label))
     replies = [(attack, attack.reply) for attack in attacks]
     members = [_build_entry(a, None if r is None else r.found) for a, r in replies] if plan.membership else []
     inversions = [_build_entry(a, None if r is None else value_or_none(r.inversion)) for a, r in replies]
@@ -68,7 +68,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     return {"attacks": len(members), "inversions": len(drawn), "mechanism": mechanism}
 
 
-def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[str, Json] | None:
+def audit_mechanism(privacy: object, canaries: int, source: Source = os.urandom) -> dict[str, Json] | None:
     """An audit of private data access with a run's clipping and views, at an epsilon that canaries can refute."""
     if not isinstance(privacy, PatientLevel) or not canaries:
         return None
@@ -84,7 +84,7 @@ def tried(privacy: object, canaries: int, source: Source = os.urandom) -> dict[s
     return asdict(audit_gradients(make, claimed=CLAIM, delta=delta, canaries=canaries, steps=STEPS, source=source))
 
 
-def _attacked(world: World, trained: TrainedMethod, cohorts: Cohorts) -> list[Attack]:
+def _ask_attacks(world: World, trained: TrainedMethod, cohorts: Cohorts) -> list[Attack]:
     """What each site answers; attacks are voluntary, so that a policy may refuse them."""
     questions = {
         site: Audit(
@@ -99,12 +99,12 @@ def _attacked(world: World, trained: TrainedMethod, cohorts: Cohorts) -> list[At
         for site in world.engine.sites
     }
     runs = {
-        site: world.run(world.named("audit", "audit", VERSION, {**to_facts(question), "site": site}))
+        site: world.run(world.name_question("audit", "audit", VERSION, {**to_facts(question), "site": site}))
         for site, question in questions.items()
     }
     answers = world.ask(AUDIT, runs, questions)
     if failed := {site: code for site, code in answers.missing.items() if not is_refusal(code)}:
-        raise SitesMissing(AUDIT.name, failed, where=world.logs(*failed))
+        raise SitesMissing(AUDIT.name, failed, where=world.log_paths(*failed))
     return [
         Attack(site, trained.label, answers.missing.get(site), answers.replies.get(site)) for site in world.engine.sites
     ]

@@ -13,7 +13,7 @@ import torch
 from federation.features.encoder import digest as digest_of
 from federation.features.inception import opened
 from pipelines.coordinator.artifacts import write_replies
-from pipelines.coordinator.spaces import cohorts_in, complaint_about
+from pipelines.coordinator.spaces import find_cohort_complaint, read_cohorts
 from pipelines.coordinator.world import World
 from pipelines.models.fixed_features import WEIGHTS
 from pipelines.requests.augment import AUGMENT, Augment
@@ -29,16 +29,16 @@ VERSION = 4  # 1 could not tell the FID
 
 def settings(world: World) -> Json:
     """Settings that change the images."""
-    facts = to_facts(_build_question(world, "", _weights(world)))
+    facts = to_facts(_build_question(world, "", _read_weights(world)))
     return {name: value for name, value in facts.items() if name != "cohort"}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Request every site to augment its training split; write the replies under the name of the space."""
-    cohorts, weights = cohorts_in(inputs, RAW), _weights(world)
+    cohorts, weights = read_cohorts(inputs, RAW), _read_weights(world)
     questions = {site: _build_question(world, cohorts[site].cohort, weights) for site in world.engine.sites}
     runs = {
-        site: world.run(world.named("augment", "augment", VERSION, to_facts(question)))
+        site: world.run(world.name_question("augment", "augment", VERSION, to_facts(question)))
         for site, question in questions.items()
     }
     with shown("augment") as step:
@@ -46,8 +46,8 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         replies = world.ask_each(AUGMENT, runs, questions, report_site=counting(step, len(questions)))
     write_replies(out / f"{world.config.augmented.space}.json", replies)
     facts = {site: to_facts(replies[site]) for site in questions}
-    kept = ("state", "label", "made", "distance", "distance_real", "compared", "features", "near_copies")
-    sites: dict[str, Json] = {site: {name: each.get(name) for name in kept} for site, each in facts.items()}
+    summary_keys = ("state", "label", "made", "distance", "distance_real", "compared", "features", "near_copies")
+    sites: dict[str, Json] = {site: {name: each.get(name) for name in summary_keys} for site, each in facts.items()}
     return {"space": world.config.augmented.space, "sites": sites}
 
 
@@ -67,7 +67,7 @@ def _build_question(world: World, cohort: str, weights: bytes) -> Augment:
     )
 
 
-def _weights(world: World) -> bytes:
+def _read_weights(world: World) -> bytes:
     """The bytes of Inception's weights, where there are any and distances will be told."""
     plan = world.config.augmented
     return b"" if plan.fid is None or world.config.privacy != "none" else opened(plan.fid)
@@ -75,7 +75,7 @@ def _weights(world: World) -> bytes:
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its augmented cohort."""
-    return complaint_about(world, artifact / f"{world.config.augmented.space}.json")
+    return find_cohort_complaint(world, artifact / f"{world.config.augmented.space}.json")
 
 
 STAGE = Stage("augment", VERSION, ("ingest",), settings, run, intact=intact)

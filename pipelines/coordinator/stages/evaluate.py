@@ -13,8 +13,8 @@ from typing import TypeAlias
 from federation.participant import Checkpoint
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.asking import ask
-from pipelines.coordinator.conversations import opening, pooled_engine
-from pipelines.coordinator.spaces import Cohorts, cohorts_for, window_of
+from pipelines.coordinator.conversations import build_opening, pooled_engine
+from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method, window_of
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
@@ -48,12 +48,14 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     with shown("evaluate") as step:
         for method in world.config.train.methods:
             trained = read_trained(inputs["train"], method)
-            homes = cohorts_for(world.config, inputs, method)
-            models = cache(partial(_models, world, trained, homes))  # exported once per checkpoint
-            for line in _lines(world, method):
+            cohorts = read_cohorts_of_method(world.config, inputs, method)
+            models = cache(partial(_export_models, world, trained, cohorts))  # exported once per checkpoint
+            for line in _list_lines(world, method):
                 step(done, len(order), line[0])
                 done += 1
-                for model_site, test_site, reply in _scored(world, trained, homes, line, models, line[0] == floor):
+                for model_site, test_site, reply in _score_line(
+                    world, trained, cohorts, line, models, line[0] == floor
+                ):
                     if reply is None:
                         refused.append({"site": test_site, "request": f"evaluate {line[0]}", "code": BUDGET})
                         continue
@@ -62,7 +64,9 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
                     entry = {"label": line[0], "model_site": model_site, "test_site": test_site, "file": name}
                     index.append(entry)
     if not index:
-        raise SitesMissing("evaluate", dict.fromkeys(world.engine.sites, BUDGET), where=world.logs(*world.engine.sites))
+        raise SitesMissing(
+            "evaluate", dict.fromkeys(world.engine.sites, BUDGET), where=world.log_paths(*world.engine.sites)
+        )
     index.sort(key=lambda entry: order.index(entry["label"]))  # methods look the same with and without variants
     (out / "index.json").write_text(json.dumps(index, indent=1))
     (out / "refused.json").write_text(json.dumps(refused, indent=1))
@@ -77,10 +81,10 @@ def _floor_of(world: World) -> str | None:
     return next((label for label, method in methods.items() if method.name != CENTRAL), next(iter(methods)))
 
 
-def _lines(world: World, method: str) -> list[Line]:
+def _list_lines(world: World, method: str) -> list[Line]:
     """The method itself, and its variants."""
     variants = world.config.evaluate.variants
-    return [(method, None), *((label, one) for label, one in variants.items() if one.of == method)]
+    return [(method, None), *((label, variant) for label, variant in variants.items() if variant.of == method)]
 
 
 Models: TypeAlias = Callable[[Checkpoint], Mapping[str, Params]]
@@ -90,10 +94,10 @@ Scored: TypeAlias = tuple[str, str, Reply | None]
 """Model site, test site, counts; None where the budget of the test patients is spent."""
 
 
-def _scored(
+def _score_line(
     world: World,
     trained: TrainedMethod,
-    homes: Cohorts,
+    cohorts: Cohorts,
     line: Line,
     models: Models,
     floor: bool,
@@ -101,36 +105,40 @@ def _scored(
     """Scores of every site's model on its own test patients and, in the public protocol, at every site. Calibration
     uses the test site's patients; a model tuned at a site is scored only there. floor: also score the mean mask.
     """
-    held, sites = _checkpoint(world, line), world.engine.sites
+    checkpoint, sites = _checkpoint_of_line(world, line), world.engine.sites
     if trained.name == CENTRAL:
-        params = models(held)[CENTRAL]
-        said = _asked(world, trained, homes, line, dict.fromkeys(sites, CENTRAL), dict.fromkeys(sites, params), floor)
-        yield from ((CENTRAL, site, said[site]) for site in sites)
+        params = models(checkpoint)[CENTRAL]
+        replies = _ask_scores(
+            world, trained, cohorts, line, dict.fromkeys(sites, CENTRAL), dict.fromkeys(sites, params), floor
+        )
+        yield from ((CENTRAL, site, replies[site]) for site in sites)
         return
-    own = _asked(world, trained, homes, line, {site: site for site in sites}, {}, floor)
-    yield from ((site, site, own[site]) for site in sites)
+    home_replies = _ask_scores(world, trained, cohorts, line, {site: site for site in sites}, {}, floor)
+    yield from ((site, site, home_replies[site]) for site in sites)
     tuned = line[1] is not None and line[1].tuning is not None
-    if not world.config.evaluate.public or len(own) == 1 or tuned:
+    if not world.config.evaluate.public or len(home_replies) == 1 or tuned:
         return
-    same = {site: hashlib.sha256(to_bytes(Message(params))).hexdigest() for site, params in models(held).items()}
-    for model_site, params in models(held).items():
+    same = {site: hashlib.sha256(to_bytes(Message(params))).hexdigest() for site, params in models(checkpoint).items()}
+    for model_site, params in models(checkpoint).items():
         # One global model was scored at the other site already.
-        others = [site for site in own if site != model_site and same[site] != same[model_site]]
-        by = dict.fromkeys(others, model_site), dict.fromkeys(others, params)
-        said = _asked(world, trained, homes, line, *by) if others else {}
-        yield from ((model_site, site, said.get(site, own[site])) for site in own if site != model_site)
+        other_sites = [site for site in home_replies if site != model_site and same[site] != same[model_site]]
+        by = dict.fromkeys(other_sites, model_site), dict.fromkeys(other_sites, params)
+        replies = _ask_scores(world, trained, cohorts, line, *by) if other_sites else {}
+        yield from (
+            (model_site, site, replies.get(site, home_replies[site])) for site in home_replies if site != model_site
+        )
 
 
-def _checkpoint(world: World, line: Line) -> Checkpoint:
+def _checkpoint_of_line(world: World, line: Line) -> Checkpoint:
     """Which checkpoint a line scores."""
     _, variant = line
     return (variant and variant.checkpoint) or world.config.evaluate.checkpoint
 
 
-def _asked(
+def _ask_scores(
     world: World,
     trained: TrainedMethod,
-    homes: Cohorts,
+    cohorts: Cohorts,
     line: Line,
     scored: Mapping[str, str],
     params: Mapping[str, Params],
@@ -143,11 +151,11 @@ def _asked(
     runs, questions = dict[str, str](), dict[str, Evaluate]()
     window = window_of(world)
     for test_site, model_site in scored.items():
-        cohort = homes[test_site].cohort
+        cohort = cohorts[test_site].cohort
         question = Evaluate(
             label=trained.label,
             train_run=trained.train_run,
-            checkpoint=_checkpoint(world, line),
+            checkpoint=_checkpoint_of_line(world, line),
             best=trained.best,
             cohort=cohort,
             copies=world.config.evaluate.copies,
@@ -155,34 +163,36 @@ def _asked(
             window=ABSENT if window is None else [*window],
             calibration=ABSENT if variant is None else variant,
             variant=ABSENT if variant is None else label,
-            opening=opening(world, trained.label, test_site, cohort) if params else ABSENT,
+            opening=build_opening(world, trained.label, test_site, cohort) if params else ABSENT,
             central=model_site == CENTRAL if params else ABSENT,
             tensors=params.get(test_site, ABSENT),
         )
         about = {**to_facts(question), "model": model_site, "test": test_site}
-        runs[test_site] = world.run(world.named("score", "evaluate", VERSION, about))
+        runs[test_site] = world.run(world.name_question("score", "evaluate", VERSION, about))
         # The rounds are for the model's file: no part of the question's name.
         questions[test_site] = replace(question, rounds=trained.rounds)
     replies = world.ask_each(EVALUATE, runs, questions, spared=lambda code: code == BUDGET)
     return {site: replies.get(site) for site in scored}
 
 
-def _models(world: World, trained: TrainedMethod, homes: Cohorts, checkpoint: Checkpoint) -> Mapping[str, Params]:
+def _export_models(
+    world: World, trained: TrainedMethod, cohorts: Cohorts, checkpoint: Checkpoint
+) -> Mapping[str, Params]:
     """A method's models by site, exported so that other sites can score them: a release, for public testing only."""
     question = Export(label=trained.label, train_run=trained.train_run, checkpoint=checkpoint, best=trained.best)
     if trained.name == CENTRAL:
-        return {CENTRAL: _export_central(world, question, homes)}
+        return {CENTRAL: _export_central(world, question, cohorts)}
     runs = {site: _name_export(world, question, site) for site in world.engine.sites}
-    replies = world.ask_each(EXPORT, runs, world.everyone(question))
+    replies = world.ask_each(EXPORT, runs, world.same_for_all(question))
     return {site: replies[site].parameters for site in runs}
 
 
 def _name_export(world: World, question: Export, site: str) -> str:
-    return world.run(world.named("export", "evaluate", VERSION, {**to_facts(question), "site": site}))
+    return world.run(world.name_question("export", "evaluate", VERSION, {**to_facts(question), "site": site}))
 
 
-def _export_central(world: World, question: Export, homes: Cohorts) -> Params:
-    engine, _ = pooled_engine(world, homes)
+def _export_central(world: World, question: Export, cohorts: Cohorts) -> Params:
+    engine, _ = pooled_engine(world, cohorts)
     answers = ask(engine, EXPORT, {CENTRAL: _name_export(world, question, CENTRAL)}, {CENTRAL: question})
     if answers.missing:  # perhaps its models were removed; train --fresh makes them again
         raise SitesMissing(EXPORT.name, answers.missing, where=str(world.root / "pooled" / "log.txt"))

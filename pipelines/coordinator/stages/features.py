@@ -17,9 +17,9 @@ from federation.models import OnFeatures
 from federation.models.features import Features
 from federation.origins import identity
 from pipelines.coordinator.artifacts import write_replies
-from pipelines.coordinator.public import PublicSet, public_set, public_stamps
-from pipelines.coordinator.public_features import brought, fixed_by
-from pipelines.coordinator.spaces import cohorts_in, complaint_about
+from pipelines.coordinator.public import PublicSet, public_stamps, read_public_set
+from pipelines.coordinator.public_features import fit_scale, read_clip_vectors
+from pipelines.coordinator.spaces import find_cohort_complaint, read_cohorts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import to_tensors
@@ -39,9 +39,9 @@ VERSION = 11
 
 def settings(world: World) -> Json:
     """Which features are computed of which images."""
-    asked = features_in(world.config)
+    features = features_in(world.config)
     return {
-        "features": {f"{space}: {features_name(space, model)}": to_plain(portable(model)) for space, model in asked}
+        "features": {f"{space}: {features_name(space, model)}": to_plain(portable(model)) for space, model in features}
     }
 
 
@@ -54,38 +54,38 @@ def outside(world: World) -> Mapping[str, str]:
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Fit the scale of each kind of features, and ask every site to compute them; write one JSON file a kind."""
-    asked, told = features_in(world.config), dict[str, Json]()
+    features, public_facts = features_in(world.config), dict[str, Json]()
     with shown("features") as step:
-        for position, (space, model) in enumerate(asked):
-            cohorts = cohorts_in(inputs, space)
-            step(position * len(cohorts), len(asked) * len(cohorts), f"{extractor_name(model)}, public pictures")
-            public, tensors = _scaled(world, model)
+        for position, (space, model) in enumerate(features):
+            cohorts = read_cohorts(inputs, space)
+            step(position * len(cohorts), len(features) * len(cohorts), f"{extractor_name(model)}, public pictures")
+            public, tensors = _prepare_features(world, model)
             kind = features_name(space, model)
             (out / f"{kind}.safetensors").write_bytes(to_bytes(Message(tensors)))
-            told[kind] = {**public.told, "refused": list(public.refused)}
+            public_facts[kind] = {**public.told, "refused": list(public.refused)}
             names = {site: cohorts[site].cohort for site in world.engine.sites}
             name = f"{extractor_name(model)}, "
-            report_site = counting(step, len(asked) * len(cohorts), position * len(cohorts), name)
+            report_site = counting(step, len(features) * len(cohorts), position * len(cohorts), name)
             replies = _ask_features(world, names, model, tensors, public.told, report_site)
             write_replies(out / f"{kind}.json", replies)
-    return {"features": [features_name(space, model) for space, model in asked], "public": told}
+    return {"features": [features_name(space, model) for space, model in features], "public": public_facts}
 
 
-def _scaled(world: World, model: OnFeatures) -> tuple[PublicSet, Params]:
+def _prepare_features(world: World, model: OnFeatures) -> tuple[PublicSet, Params]:
     """The public pictures of a model's features, and what hospitals get; vectors of a CLIP need neither."""
     if not isinstance(model, Features):
-        return PublicSet((), torch.zeros(0), {"pictures": 0}), to_tensors(brought(model))
-    public = public_set(world.config, model.public, model.pictures)
-    return public, to_tensors(fixed_by(world, public, model))
+        return PublicSet((), torch.zeros(0), {"pictures": 0}), to_tensors(read_clip_vectors(model))
+    public = read_public_set(world.config, model.public, model.pictures)
+    return public, to_tensors(fit_scale(world, public, model))
 
 
-def features_outside(world: World, artifact: Path, site: str, cohort: str, model: OnFeatures) -> str:
+def ask_features_outside(world: World, artifact: Path, site: str, cohort: str, model: OnFeatures) -> str:
     """The cohort with the features of an external site's images, scaled as in this artifact of the stage."""
     kind = features_name(RAW, model)
     tensors = from_bytes((artifact / f"{kind}.safetensors").read_bytes()).tensors
     public = {**as_mapping(as_mapping(read_manifest(artifact)["summary"]["public"])[kind])}
     public.pop("refused")
-    return _ask_features(world.beyond(), {site: cohort}, headless(model), tensors, public)[site].cohort
+    return _ask_features(world.outside_world(), {site: cohort}, headless(model), tensors, public)[site].cohort
 
 
 def _ask_features(
@@ -105,14 +105,14 @@ def _ask_features(
         questions[site] = Extract(cohort=cohort, model=portable(model), public=pictures, tensors=tensors)
         code = hashlib.sha256(to_bytes(to_message(questions[site]))).hexdigest()
         about = {"asked": code, **identity(model)}  # a changed package is another question
-        runs[site] = world.run(world.named("features", "features", VERSION, about))
+        runs[site] = world.run(world.name_question("features", "features", VERSION, about))
     return world.ask_each(EXTRACT, runs, questions, report_site=report_site)
 
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its features."""
     files = (artifact / f"{features_name(space, model)}.json" for space, model in features_in(world.config))
-    return next((said for file in files if (said := complaint_about(world, file))), None)
+    return next((complaint for file in files if (complaint := find_cohort_complaint(world, file))), None)
 
 
 STAGE = Stage("features", VERSION, ("ingest", "translate", "augment"), settings, run, outside=outside, intact=intact)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from evaluation.classes import compare_classes, one_class, strange_counting
+from evaluation.classes import compare_classes, describe_single_class, describe_strange_counting
 from pipelines.coordinator.artifacts import SITES, Counts, write_replies
 from pipelines.coordinator.permissions import check_permitted, permissions_from
-from pipelines.coordinator.spaces import complaint_about
+from pipelines.coordinator.spaces import find_cohort_complaint
 from pipelines.coordinator.witness import build_surveys
 from pipelines.coordinator.world import World
 from pipelines.data.images import Features, Target
@@ -76,9 +76,13 @@ def ingest_sites(world: World, out: Path) -> dict[str, Counts]:
     """Have every site read its files; write what it counted. Raises: UnusableCohort."""
     counts = _count_patients(world)
     write_replies(out / SITES, counts)
-    problems = [text for site, each in sorted(counts.items()) for text in _unusable(world, site, each)]
-    problems += [text for site, each in sorted(counts.items()) for text in _loose(world.config, site, each.patients)]
-    problems += partition_differences(world.config.sites, dealings(counts))
+    problems = [text for site, each in sorted(counts.items()) for text in _find_cohort_problems(world, site, each)]
+    problems += [
+        text
+        for site, each in sorted(counts.items())
+        for text in _find_delta_problems(world.config, site, each.patients)
+    ]
+    problems += partition_differences(world.config.sites, partition_digests(counts))
     if problems:
         raise UnusableCohort("; ".join(problems))
     return counts
@@ -87,19 +91,21 @@ def ingest_sites(world: World, out: Path) -> dict[str, Counts]:
 def _count_patients(world: World) -> dict[str, Counts]:
     """Have every site read its files, and return what it counted; odd classes are said aloud."""
     about: dict[str, Json] = {"asked": settings(world), "outside": dict(outside(world))}
-    name, question = world.run(world.named("ingest", "ingest", VERSION, about)), _build_question(world.config)
+    name, question = world.run(world.name_question("ingest", "ingest", VERSION, about)), _build_question(world.config)
     sites = world.engine.sites
     with shown("ingest") as step:
         step(0, 2 * len(sites))
         question = _with_scale(world, name, question, counting(step, 2 * len(sites)))
         report_site = counting(step, 2 * len(sites), len(sites))
-        replies = world.ask_each(INGEST, dict.fromkeys(sites, name), world.everyone(question), report_site=report_site)
-        for sentence in _odd_classes(world.config, replies):
+        replies = world.ask_each(
+            INGEST, dict.fromkeys(sites, name), world.same_for_all(question), report_site=report_site
+        )
+        for sentence in _describe_odd_classes(world.config, replies):
             print_remark(sentence)
     return {site: replies[site] for site in sites}
 
 
-def dealings(counts: Mapping[str, Counts]) -> dict[str, str | None]:
+def partition_digests(counts: Mapping[str, Counts]) -> dict[str, str | None]:
     """Of partitioned sources, each hospital's digest of the partition."""
     return {site: None if isinstance(c, CountedOnce) else value_or_none(c.dealing) for site, c in counts.items()}
 
@@ -118,7 +124,7 @@ def _with_scale(world: World, name: str, question: Ingest, report_site: Callable
         target=question.target,
         classes=question.classes,
     )
-    replies = world.ask_each(MOMENTS, dict.fromkeys(sites, name), world.everyone(first), report_site=report_site)
+    replies = world.ask_each(MOMENTS, dict.fromkeys(sites, name), world.same_for_all(first), report_site=report_site)
     parts = [replies[site] for site in sites]
     return replace(
         question,
@@ -128,10 +134,10 @@ def _with_scale(world: World, name: str, question: Ingest, report_site: Callable
     )
 
 
-def _unusable(world: World, site: str, counts: Counts) -> list[str]:
+def _find_cohort_problems(world: World, site: str, counts: Counts) -> list[str]:
     where = world.root / "sites" / site / "cohorts" / counts.cohort / "rejected.json"
     if isinstance(counts, CountedOnce):
-        return _too_few(site, counts)
+        return _find_count_problems(site, counts)
     if counts.too_many_rejected:
         used = counts.studies if isinstance(counts.source_studies, Absent) else counts.source_studies
         reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(counts.rejected_by_reason.items()))
@@ -148,7 +154,7 @@ def _unusable(world: World, site: str, counts: Counts) -> list[str]:
     ]
 
 
-def _odd_classes(config: Config, counts: Mapping[str, Counts]) -> list[str]:
+def _describe_odd_classes(config: Config, counts: Mapping[str, Counts]) -> list[str]:
     """What is odd about the hospitals' classes, of those that count images exactly."""
     if config.task.target is not None:
         return []
@@ -158,14 +164,14 @@ def _odd_classes(config: Config, counts: Mapping[str, Counts]) -> list[str]:
     bad_labels = {site: each.rejected_by_reason.get("bad_label", 0) for site, each in exact.items()}
     sentences = [
         compare_classes(images, names) if len(images) == len(counts) else "",
-        strange_counting(images, names, bad_labels),
+        describe_strange_counting(images, names, bad_labels),
     ]
     for site, each in exact.items():
         by_split = {
             split: _images_by_class(part.get("classes"), part["images"], part["positives"])
             for split, part in each.splits.items()
         }
-        missing_class = one_class(by_split, names)
+        missing_class = describe_single_class(by_split, names)
         sentences.append(f"{site} {missing_class}" if missing_class else "")
     return [text for text in sentences if text]
 
@@ -175,7 +181,7 @@ def _images_by_class(classes: Sequence[int] | None, images: int, positives: int)
     return list(classes or (images - positives, positives))
 
 
-def _too_few(site: str, counts: CountedOnce) -> list[str]:
+def _find_count_problems(site: str, counts: CountedOnce) -> list[str]:
     """What a hospital with a budget will refuse because of its released counts, found before it is asked."""
     problems, patients = [], {split: counts.splits[split]["patients"] for split in ("train", "test")}
     if patients["train"] < max(1, counts.min_patients):
@@ -188,7 +194,7 @@ def _too_few(site: str, counts: CountedOnce) -> list[str]:
     return problems
 
 
-def _loose(config: Config, site: str, patients: int) -> list[str]:
+def _find_delta_problems(config: Config, site: str, patients: int) -> list[str]:
     """A problem for every delta that is too large for the number of patients: a hospital with a budget refuses it."""
     deltas = {"privacy.delta": config.privacy.delta} if isinstance(config.privacy, PatientLevel) else {}
     if config.harmonize is not None:
@@ -206,7 +212,7 @@ def _loose(config: Config, site: str, patients: int) -> list[str]:
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its cohort unchanged."""
-    return complaint_about(world, artifact / SITES)
+    return find_cohort_complaint(world, artifact / SITES)
 
 
 STAGE = Stage("ingest", VERSION, (), settings, run, outside=outside, intact=intact)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from federation.models.features import Features
 from federation.pretraining import Pretrained
 from federation.weights import Weights
-from pipelines.coordinator.public import public_set, public_stamps
-from pipelines.coordinator.public_kept import waiting
+from pipelines.coordinator.public import public_stamps, read_public_set
+from pipelines.coordinator.public_kept import make_waiter
 from pipelines.coordinator.public_starts import start_on
 from pipelines.coordinator.world import World
 from pipelines.data.weights_file import stamp_of, start_from
@@ -28,38 +28,40 @@ VERSION = 4  # 1 knew no heads on features; 2 no window among the disturbances; 
 def settings(world: World) -> Json:
     """Which networks are trained on what."""
     starts = starts_in(world.config)
-    said: dict[str, Json] = {
+    facts: dict[str, Json] = {
         name: [to_plain(part) for part in (begin.how, begin.model, begin.through)] for name, begin in starts.items()
     }
-    return {"starts": said, "images": to_plain(world.config.images), "classes": len(world.config.task.names)}
+    return {"starts": facts, "images": to_plain(world.config.images), "classes": len(world.config.task.names)}
 
 
 def outside(world: World) -> Mapping[str, str]:
     """Names, sizes and times of the files of declared public pictures; digests of files of weights."""
-    starts = [one for one in starts_in(world.config).values() if isinstance(one.how, Pretrained)]
+    starts = [start for start in starts_in(world.config).values() if isinstance(start.how, Pretrained)]
     files = {
-        one.how.file: stamp_of(one.how) for one in starts_in(world.config).values() if isinstance(one.how, Weights)
+        start.how.file: stamp_of(start.how)
+        for start in starts_in(world.config).values()
+        if isinstance(start.how, Weights)
     }
-    scales = (one.model.public for one in starts if isinstance(one.model, Features))
-    pictures = (one.how.on for one in starts if isinstance(one.how, Pretrained))
+    scales = (start.model.public for start in starts if isinstance(start.model, Features))
+    pictures = (start.how.on for start in starts if isinstance(start.how, Pretrained))
     return public_stamps(world.config, (*pictures, *scales)) | files
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Train each different start once; write its parameters, and what it was trained on."""
-    starts, told = starts_in(world.config), dict[str, Json]()
+    starts, summary = starts_in(world.config), dict[str, Json]()
     with shown("pretrain") as step:
         for position, (name, begin) in enumerate(starts.items()):
             how = begin.how
             where = f"on {how.on}" if isinstance(how, Pretrained) else f"from {Path(how.file).name}"
             step(position, len(starts), f"{begin.model.name} {where}")
-            waits = waiting(world.stop, step, position, len(starts))
-            made = _brought(begin, how) if isinstance(how, Weights) else learnt(world, begin, how, waits)
+            waits = make_waiter(world.stop, step, position, len(starts))
+            made = _read_start(begin, how) if isinstance(how, Weights) else learn_start(world, begin, how, waits)
             (out / f"{name}.safetensors").write_bytes(made.data)
             (out / f"{name}.json").write_text(json.dumps(made.facts, indent=1))
-            told[name] = {**made.facts, "refused": list(made.refused)}
+            summary[name] = {**made.facts, "refused": list(made.refused)}
             world.stop.check()
-    return {"starts": told}
+    return {"starts": summary}
 
 
 class Made(NamedTuple):
@@ -70,16 +72,16 @@ class Made(NamedTuple):
     refused: tuple[str, ...] = ()
 
 
-def _brought(begin: Begin, how: Weights) -> Made:
+def _read_start(begin: Begin, how: Weights) -> Made:
     """Weights of a file; the digest is of the file itself. Raises: ValueError: it changed since it was checked."""
-    found = start_from(how, begin.task)
-    facts: dict[str, Json] = {"weights": {"public": how.public, "head": how.head}, "sha256": found.sha256}
-    return Made(to_bytes(Message(found.tensors)), facts)
+    weights = start_from(how, begin.task)
+    facts: dict[str, Json] = {"weights": {"public": how.public, "head": how.head}, "sha256": weights.sha256}
+    return Made(to_bytes(Message(weights.tensors)), facts)
 
 
-def learnt(world: World, begin: Begin, how: Pretrained, waits: Callable[[], None]) -> Made:
+def learn_start(world: World, begin: Begin, how: Pretrained, waits: Callable[[], None]) -> Made:
     """Weights that are trained here, or were."""
-    public = public_set(world.config, how.on, how.pictures)
+    public = read_public_set(world.config, how.on, how.pictures)
     data = to_bytes(Message(start_on(world, begin, how, public, waits)))
     return Made(data, {"public": public.told, "sha256": hashlib.sha256(data).hexdigest()}, public.refused)
 

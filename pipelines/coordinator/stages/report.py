@@ -13,31 +13,42 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from evaluation.answers import run_answers
-from evaluation.choice import optimism
+from evaluation.choice import compute_optimism
 from evaluation.classes import Classes
-from evaluation.floors import unfloored, with_floor
+from evaluation.floors import add_floor, drop_floors
 from evaluation.gap_rows import gap_rows
 from evaluation.leaving import Left
-from evaluation.many import in_figures
+from evaluation.many import select_figure_sites
 from evaluation.metrics import AUC
-from evaluation.overlap import DICE, measures
+from evaluation.overlap import DICE, list_measures
 from evaluation.records import Command, Missing, OtherCode, RunPage, SiteCounts, SplitCount, StageState
-from evaluation.report import coordinator_page
+from evaluation.report import render_coordinator_page
 from evaluation.rows import scores_csv, to_json
 from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
-from evaluation.wording import moment
+from evaluation.wording import format_moment
 from federation.origins import origins
 from federation.rounds import schedule_of
 from pipelines.coordinator.artifacts import ANSWERS, PAGE, SITES, Counts, read_counts
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
-from pipelines.coordinator.report.augmented import augmented
-from pipelines.coordinator.report.comparing import decided
-from pipelines.coordinator.report.external_sites import counts as outside_counts
-from pipelines.coordinator.report.external_sites import field, read_homes, rejected, withdrawn
-from pipelines.coordinator.report.figures import pictures, read_floor, read_tables
-from pipelines.coordinator.report.gap import compared, untreated
-from pipelines.coordinator.report.harmonization import harmony
-from pipelines.coordinator.report.methods import costs, inversion, membership, models, spaces
+from pipelines.coordinator.report.augmented import list_augmentation_rows
+from pipelines.coordinator.report.comparing import read_decisions
+from pipelines.coordinator.report.external_sites import (
+    count_withdrawn,
+    find_field_setting,
+    read_outside_counts,
+    rejections_by_reason,
+)
+from pipelines.coordinator.report.external_sites import list_outside_counts as outside_counts
+from pipelines.coordinator.report.figures import draw_figures, read_floor, read_tables
+from pipelines.coordinator.report.gap import find_untreated_line, list_oracle_comparisons
+from pipelines.coordinator.report.harmonization import build_harmony
+from pipelines.coordinator.report.methods import (
+    build_inversion_rows,
+    build_membership_row,
+    compute_method_costs,
+    list_models,
+    spaces_by_label,
+)
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import SPLITS
@@ -76,61 +87,61 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     reference = config.evaluate.reference if config.evaluate.reference in tables else None
     structures = config.task.names[1:] if config.task.target else ()
     classes = Classes(config.task.names, config.task.ordered)
-    scored = measures(structures) if structures else label_measures(tables, classes)
-    rows = score_rows(with_floor(tables, read_floor(inputs["evaluate"])), reference=reference, measures=scored)
-    said = ask_sites(world, inputs, trained, VERSION, in_figures(rows))
-    external, everybody = ask_outside(world, inputs, VERSION), dict(sorted(said.items()))
+    scored = list_measures(structures) if structures else label_measures(tables, classes)
+    rows = score_rows(add_floor(tables, read_floor(inputs["evaluate"])), reference=reference, measures=scored)
+    replies = ask_sites(world, inputs, trained, VERSION, select_figure_sites(rows))
+    external, everybody = ask_outside(world, inputs, VERSION), dict(sorted(replies.items()))
     everybody |= external
     (out / SITES).write_text(json.dumps({site: reply.page for site, reply in everybody.items()}))
     routed = read_tables(inputs["route"], copies=config.evaluate.copies, seed=config.seed) if "route" in inputs else {}
-    untouched = untreated(config)
+    untouched = find_untreated_line(config)
     untouched = untouched if untouched in routed else None
     outside = outside_rows(routed, scored, untouched)
-    shares = gap_rows(tables, compared(config), DICE if structures else AUC)
+    shares = gap_rows(tables, list_oracle_comparisons(config), DICE if structures else AUC)
     (out / "scores.json").write_text(to_json((*rows, *outside)))
     (out / "scores.csv").write_text(scores_csv((*rows, *outside)))
-    usable, words = models(world, trained, said), measured(config.images.kind)
-    use = decided(said, usable, rows)
+    usable, words = list_models(world, trained, replies), measured(config.images.kind)
+    use = read_decisions({site: reply.decision for site, reply in replies.items()}, usable, rows)
     statements = tuple(from_json(reply.statement) for reply in everybody.values())
     page = RunPage(
         title=config.title or config.name,
         run=config.name,
         date=world.now(),
-        what=_what(world),
+        what=_describe_run(world),
         simulation=world.simulation,
         reference=reference or "",
-        sites=tuple(_counts(site, counts, said[site]) for site, counts in sorted(cohorts.items())),
+        sites=tuple(_build_site_counts(site, counts, replies[site]) for site, counts in sorted(cohorts.items())),
         scores=rows,
         gains=gain_rows(tables, reference=reference, measures=scored) if reference else (),
-        methods=tuple(costs(world, trained, said)),
-        left=tuple(_left(site, entry) for site, reply in everybody.items() for entry in reply.left),
-        missing=tuple(_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
-        stages=(*(_state(name, folder) for name, folder in inputs.items()), _itself(world, out)),
+        methods=tuple(compute_method_costs(world, trained, replies)),
+        left=tuple(_build_left(site, entry) for site, reply in everybody.items() for entry in reply.left),
+        missing=tuple(_count_missing(trained, json.loads((inputs["evaluate"] / "refused.json").read_text()))),
+        stages=(*(_build_stage_state(name, folder) for name, folder in inputs.items()), _build_own_state(world, out)),
         settings=json.dumps(without_patients(to_plain(config)), indent=1),
-        commands=_commands(world),
-        pictures=tuple(pictures(tables, unfloored(rows), trained, reference, use, words, classes)),
+        commands=_list_commands(world),
+        pictures=tuple(draw_figures(tables, drop_floors(rows), trained, reference, use, words, classes)),
         words=words,
         structures=structures,
         outside=outside,
-        external_sites=tuple(outside_counts(read_homes(inputs["route"]), external)) if external else (),
-        field=field(config) if external else "",
+        external_sites=tuple(outside_counts(read_outside_counts(inputs["route"]), external)) if external else (),
+        field=find_field_setting(config) if external else "",
         statements=statements,
         audits=(TypeAdapter(Audit).validate_python(audits["mechanism"]),) if audits["mechanism"] else (),
-        membership=tuple(membership(one) for one in audits["membership"]),
-        inversion=tuple(row for one in audits["inversion"] for row in inversion(one)),
-        harmony=harmony(world, inputs),
+        membership=tuple(build_membership_row(entry) for entry in audits["membership"]),
+        inversion=tuple(row for entry in audits["inversion"] for row in build_inversion_rows(entry)),
+        harmony=build_harmony(world, inputs),
         models=usable,
-        optimism=optimism(tables, sorted(cohorts), DICE if structures else AUC),
-        spaces=spaces(world, trained),
+        optimism=compute_optimism(tables, sorted(cohorts), DICE if structures else AUC),
+        spaces=spaces_by_label(world, trained),
         decisions=use,
         classes=() if structures else classes.several,
         shares=shares,
         untreated=untouched or "",
-        augmented=augmented(world, inputs),
+        augmented=list_augmentation_rows(world, inputs),
         others=tuple(OtherCode(*origin[:3]) for origin in origins(config)),
     )
     _write_statements(everybody, statements, out)
-    text = coordinator_page(page)
+    text = render_coordinator_page(page)
     (out / PAGE).write_text(text)
     (out / "report.json").write_text(to_json(replace(page, pictures=())))
     (out / ANSWERS).write_text(to_json(run_answers(page)))
@@ -150,48 +161,60 @@ def without_patients(settings: Json) -> Json:
     """Settings without private parts: of files only the kind, of named patients only the number."""
     if not isinstance(settings, dict):
         return settings
-    return {**settings, "sites": {site: _nameless(own) for site, own in as_mapping(settings.get("sites")).items()}}
-
-
-def _nameless(site: Json) -> Json:
-    own = as_mapping(site)
-    kinds: dict[str, Json] = {
-        name: {"kind": as_mapping(own[name]).get("kind")} for name in ("source", "labels") if own.get(name)
+    return {
+        **settings,
+        "sites": {
+            site: _remove_names(site_settings) for site, site_settings in as_mapping(settings.get("sites")).items()
+        },
     }
-    lists: dict[str, Json] = {name: f"{len(as_list(own[name]))} names" for name in ("exclude", "test") if own.get(name)}
-    return {name: value for name, value in {**own, **kinds, **lists}.items() if name != "gland"}
 
 
-def _what(world: World) -> str:
+def _remove_names(site: Json) -> Json:
+    settings = as_mapping(site)
+    kinds: dict[str, Json] = {
+        name: {"kind": as_mapping(settings[name]).get("kind")} for name in ("source", "labels") if settings.get(name)
+    }
+    lists: dict[str, Json] = {
+        name: f"{len(as_list(settings[name]))} names" for name in ("exclude", "test") if settings.get(name)
+    }
+    return {name: value for name, value in {**settings, **kinds, **lists}.items() if name != "gland"}
+
+
+def _describe_run(world: World) -> str:
     config = world.config
     names = ", ".join(config.train.methods)
-    beside = f" and {len(config.outside)} outside the federation" if config.outside else ""
+    outside_words = f" and {len(config.outside)} outside the federation" if config.outside else ""
     return (
-        f"{len(config.sites) - len(config.outside)} hospitals{beside}, {len(config.train.methods)} methods ({names}), "
-        f"{_rounds(config.train)}, checkpoint {config.evaluate.checkpoint}. {_promise(config.privacy)}"
+        f"{len(config.sites) - len(config.outside)} hospitals{outside_words}, {len(config.train.methods)} methods"
+        f" ({names}), {_describe_rounds(config.train)}, checkpoint {config.evaluate.checkpoint}."
+        f" {_describe_promise(config.privacy)}"
     )
 
 
-def _rounds(train: Training) -> str:
+def _describe_rounds(train: Training) -> str:
     """How many rounds, in words: a method may have a number of its own."""
     known = {label: schedule_of(method, train.schedule).rounds for label, method in train.methods.items()}
     usual = train.schedule.rounds
-    own = [f"{label} {rounds}" for label, rounds in known.items() if rounds != usual]
+    other_rounds = [f"{label} {rounds}" for label, rounds in known.items() if rounds != usual]
     if len(set(known.values())) == 1:
-        usual, own = next(iter(known.values())), []
-    return f"{usual} round{'s' * (usual != 1)}{' (' + ', '.join(own) + ')' if own else ''}"
+        usual, other_rounds = next(iter(known.values())), []
+    return f"{usual} round{'s' * (usual != 1)}{' (' + ', '.join(other_rounds) + ')' if other_rounds else ''}"
 
 
-def _promise(privacy: AnyPrivacy) -> str:
+def _describe_promise(privacy: AnyPrivacy) -> str:
     if not isinstance(privacy, PatientLevel):
         return "Privacy: none; no formal guarantee is given."
-    asked = f"noise {privacy.noise:g}" if privacy.epsilon is None else f"ε = {privacy.epsilon:g}"
-    return f"Patient-level differential privacy: {asked} at δ = {privacy.delta:g} for each method; see the statement."
+    strength = f"noise {privacy.noise:g}" if privacy.epsilon is None else f"ε = {privacy.epsilon:g}"
+    return (
+        f"Patient-level differential privacy: {strength} at δ = {privacy.delta:g} for each method; see the statement."
+    )
 
 
-def _counts(site: str, counts: Counts, reply: Reported) -> SiteCounts:
+def _build_site_counts(site: str, counts: Counts, reply: Reported) -> SiteCounts:
     splits = tuple(SplitCount(split, **counts.splits[split]) for split in SPLITS)
-    return SiteCounts(site, splits, rejected(counts), withdrawn(counts, reply), describe_release(counts))
+    return SiteCounts(
+        site, splits, rejections_by_reason(counts), count_withdrawn(counts, reply), describe_release(counts)
+    )
 
 
 def describe_release(counts: Counts) -> str:
@@ -203,29 +226,29 @@ def describe_release(counts: Counts) -> str:
     return f"patients counted once, {counts.released['date'][:10]}, {how}"
 
 
-def _left(site: str, entry: Entry) -> Left:
+def _build_left(site: str, entry: Entry) -> Left:
     left = left_in(site, entry["request"], entry["content"], entry["records"], entry["messages"], entry["bytes"])
     return replace(left, epsilon=entry["epsilon"])
 
 
-def _missing(trained: Sequence[TrainedMethod], refused: Sequence[Mapping[str, str]]) -> list[Missing]:
+def _count_missing(trained: Sequence[TrainedMethod], refused: Sequence[Mapping[str, str]]) -> list[Missing]:
     lost = Counter((site, f"train {result.label}", code) for result in trained for _, site, code in result.missing)
-    lost.update((one["site"], one["request"], one["code"]) for one in refused)
+    lost.update((refusal["site"], refusal["request"], refusal["code"]) for refusal in refused)
     return [Missing(site, request, code, times) for (site, request, code), times in sorted(lost.items())]
 
 
-def _state(name: str, folder: Path) -> StageState:
+def _build_stage_state(name: str, folder: Path) -> StageState:
     manifest = read_manifest(folder)
     when = datetime.fromtimestamp(float(manifest["finished"]), UTC).isoformat(timespec="seconds")
-    return StageState(name, moment(when), float(manifest["seconds"]), f"{name}/{folder.name}")
+    return StageState(name, format_moment(when), float(manifest["seconds"]), f"{name}/{folder.name}")
 
 
-def _itself(world: World, out: Path) -> StageState:
+def _build_own_state(world: World, out: Path) -> StageState:
     """The state of this stage, which cannot know its own duration yet."""
-    return StageState("report", moment(world.now()), math.nan, f"{out.parent.name}: this page")
+    return StageState("report", format_moment(world.now()), math.nan, f"{out.parent.name}: this page")
 
 
-def _commands(world: World) -> tuple[Command, ...]:
+def _list_commands(world: World) -> tuple[Command, ...]:
     model = world.root / "sites" / "SITE" / READY / "METHOD.safetensors"
     return (
         Command(
@@ -241,7 +264,7 @@ def _commands(world: World) -> tuple[Command, ...]:
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site's own page is the one of this report; another run may have replaced it."""
     pages = json.loads((artifact / SITES).read_text())
-    return world.complaint({site: Holds(page=page) for site, page in pages.items()})
+    return world.find_complaint({site: Holds(page=page) for site, page in pages.items()})
 
 
 STAGE = Stage(

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from federation.models import OnFeatures
-from pipelines.coordinator.artifacts import HOMES, Counts, read_counts
-from pipelines.coordinator.conversations import opening
+from pipelines.coordinator.artifacts import OUTSIDE_FOLDER, Counts, read_counts
+from pipelines.coordinator.conversations import build_opening
 from pipelines.coordinator.stages import ingest
-from pipelines.coordinator.stages.features import features_outside
+from pipelines.coordinator.stages.features import ask_features_outside
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import World
 from pipelines.external.offer import write_offers
@@ -47,9 +47,9 @@ def settings(world: World) -> Json:
     }
 
 
-def files(world: World) -> Mapping[str, str]:
+def digest_outside_files(world: World) -> Mapping[str, str]:
     """Digests of the external sites' files."""
-    return ingest.outside(world.beyond())
+    return ingest.outside(world.outside_world())
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
@@ -57,10 +57,10 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     plan = world.config.route
     if plan is None or not world.config.outside:
         raise ValueError("route: missing, or nobody is outside; say who and how")
-    homes_at = out / HOMES
+    homes_at = out / OUTSIDE_FOLDER
     homes_at.mkdir()
-    homes = ingest.ingest_sites(world.beyond(), homes_at)
-    _dealt_alike(world, inputs["ingest"], homes)
+    counts = ingest.ingest_sites(world.outside_world(), homes_at)
+    _check_partitions(world, inputs["ingest"], counts)
     models: dict[str, dict[str, Params]] = {}
     index: list[Json] = []
     with shown("route") as step:
@@ -68,9 +68,11 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             step(position, len(plan.lines), label)
             for method in plan.methods(line).values():
                 if method not in models:
-                    models[method] = _handed_out(world, read_trained(inputs["train"], method))
-            own = {site: _cohort(world, inputs, plan.methods(line), site, homes) for site in world.outside.sites}
-            for site, run_, reply in _routed(world, plan, label, line, models, own):
+                    models[method] = _export_to_outside(world, read_trained(inputs["train"], method))
+            cohorts = {
+                site: _cohort_of_line(world, inputs, plan.methods(line), site, counts) for site in world.outside.sites
+            }
+            for site, run_, reply in _ask_routes(world, plan, label, line, models, cohorts):
                 name = f"{label}.{site}.safetensors"
                 (out / name).write_bytes(to_bytes(to_message(reply)))
                 index.append({"label": label, "model_site": site, "test_site": site, "file": name, "run": run_})
@@ -78,14 +80,14 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     return {"scored": len(index), "models": write_offers(world.config, plan, models, out)}
 
 
-def _dealt_alike(world: World, ingested: Path, homes: Mapping[str, Counts]) -> None:
+def _check_partitions(world: World, ingested: Path, outside_counts: Mapping[str, Counts]) -> None:
     """Check that parts of one source on both sides were divided alike, so that no training patient is scored."""
-    dealings = ingest.dealings({**read_counts(ingested), **homes})
+    dealings = ingest.partition_digests({**read_counts(ingested), **outside_counts})
     if problems := partition_differences(world.config.sites, dealings):
         raise ingest.UnusableCohort("; ".join(problems))
 
 
-def _one_model(models: Mapping[str, Params], label: str) -> Params:
+def _shared_model(models: Mapping[str, Params], label: str) -> Params:
     """The one model that all sites share. Raises: ValueError: the sites have different models."""
     if len({hashlib.sha256(to_bytes(Message(params))).hexdigest() for params in models.values()}) > 1:
         raise ValueError(
@@ -95,7 +97,7 @@ def _one_model(models: Mapping[str, Params], label: str) -> Params:
     return next(iter(models.values()))
 
 
-def _handed_out(world: World, trained: TrainedMethod) -> dict[str, Params]:
+def _export_to_outside(world: World, trained: TrainedMethod) -> dict[str, Params]:
     """A method's models by site: a release to external sites."""
     question = Export(
         label=trained.label,
@@ -105,26 +107,26 @@ def _handed_out(world: World, trained: TrainedMethod) -> dict[str, Params]:
         recipient=OUTSIDE,
     )
     runs = {
-        site: world.run(world.named("handed", "route", VERSION, {**to_facts(question), "site": site}))
+        site: world.run(world.name_question("handed", "route", VERSION, {**to_facts(question), "site": site}))
         for site in world.engine.sites
     }
-    replies = world.ask_each(EXPORT, runs, world.everyone(question))
+    replies = world.ask_each(EXPORT, runs, world.same_for_all(question))
     return {site: replies[site].parameters for site in runs}
 
 
-def _cohort(
-    world: World, inputs: Mapping[str, Path], methods: Mapping[str, str], site: str, homes: Mapping[str, Counts]
+def _cohort_of_line(
+    world: World, inputs: Mapping[str, Path], methods: Mapping[str, str], site: str, counts: Mapping[str, Counts]
 ) -> str:
     """An external site's cohort for a line: its images, or the features of them on which the line's models are."""
-    cohort = homes[site].cohort
+    cohort = counts[site].cohort
     for label in methods.values():
         model = world.config.model_of(label)
         if isinstance(model, OnFeatures):  # such a line has one method only
-            return features_outside(world, inputs["features"], site, cohort, model)
+            return ask_features_outside(world, inputs["features"], site, cohort, model)
     return cohort
 
 
-def _routed(
+def _ask_routes(
     world: World,
     plan: Route,
     label: str,
@@ -137,10 +139,10 @@ def _routed(
     if PERSONAL in needed:
         experts |= models[needed[PERSONAL]]
     if SHARED in needed:
-        experts["*"] = _one_model(models[needed[SHARED]], needed[SHARED])
+        experts["*"] = _shared_model(models[needed[SHARED]], needed[SHARED])
     tensors = {f"{name}/{key}": value for name, params in experts.items() for key, value in params.items()}
     for site in world.outside.sites:
-        openings = {part: opening(world, method, site, cohorts[site]) for part, method in needed.items()}
+        openings = {part: build_opening(world, method, site, cohorts[site]) for part, method in needed.items()}
         question = requests.Route(
             shared=openings.get(SHARED, ABSENT),
             personal=openings.get(PERSONAL, ABSENT),
@@ -155,14 +157,14 @@ def _routed(
         )
         models_digest = hashlib.sha256(to_bytes(Message(tensors))).hexdigest()
         about = {**to_facts(question), "models": models_digest, "site": site}
-        run_ = world.run(world.named("route", "route", VERSION, about))
-        yield site, run_, world.beyond().ask_one(requests.ROUTE, run_, site, question)
+        run_ = world.run(world.name_question("route", "route", VERSION, about))
+        yield site, run_, world.outside_world().ask_one(requests.ROUTE, run_, site, question)
 
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless the external sites still hold their cohorts."""
-    return ingest.intact(world.beyond(), artifact / HOMES)
+    return ingest.intact(world.outside_world(), artifact / OUTSIDE_FOLDER)
 
 
 NEEDS = ("ingest", "translate", "augment", "features", "train")
-STAGE = Stage("route", VERSION, NEEDS, settings, run, outside=files, intact=intact)
+STAGE = Stage("route", VERSION, NEEDS, settings, run, outside=digest_outside_files, intact=intact)

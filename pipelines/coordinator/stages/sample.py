@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from harmonize.prior import PRIORS, drawn
+from harmonize.prior import PRIORS, draw_pictures
 from pipelines.coordinator.artifacts import SHARED, SYNTHESIS
-from pipelines.coordinator.spaces import cohorts_in, common_part, common_settings
+from pipelines.coordinator.spaces import build_common_part, common_settings, read_cohorts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.requests.sample import SAMPLE, Sample
@@ -45,19 +45,19 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     if isinstance(plan.synthesis, Public):
         y = torch.arange(2).repeat_interleave(plan.shared)
         prior = PRIORS[plan.public_prior(world.config.images)]
-        images = drawn(prior, y, world.config.images.inputs, SEED)
+        images = draw_pictures(prior, y, world.config.images.inputs, SEED)
         (out / SHARED).write_bytes(to_bytes(Message({"images": images, "labels": y})))
         return {"target": target, "images": len(y), "prior": prior.name}
     question = Sample(
         synthesis_run=synthesis["run"],
         sampling=plan.sampling,
         shared=plan.shared,
-        cohort=cohorts_in(inputs, RAW)[target].cohort,
-        **common_part(world),
+        cohort=read_cohorts(inputs, RAW)[target].cohort,
+        **build_common_part(world),
     )
     with shown("sample") as step:
         step(0, 1, target)
-        name = world.run(world.named("sample", "sample", VERSION, to_facts(question)))
+        name = world.run(world.name_question("sample", "sample", VERSION, to_facts(question)))
         reply = world.ask_one(SAMPLE, name, target, question)
     (out / SHARED).write_bytes(to_bytes(Message({"images": reply.images, "labels": reply.labels})))
     return {"target": target, "images": len(reply.labels), **to_facts(reply)}

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from harmonize.complexity import Score, chosen, deviation_of, most, replaces
+from harmonize.complexity import Score, deviation_of, replaces_target, select_largest_site, select_target
 from pipelines.coordinator.artifacts import SCORES, read_counts
-from pipelines.coordinator.spaces import common_part, common_settings
+from pipelines.coordinator.spaces import build_common_part, common_settings
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.requests import score as requests
@@ -39,20 +39,20 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             images=min(smallest, score.images or smallest),
             cohort=counts[site].cohort,
             prior=plan.public_prior(config.images),
-            **common_part(world),
+            **build_common_part(world),
         )
         for site in (world.engine.sites if score.release != "public" else ())
     }
     with shown("score") as step:
         runs = {
-            site: world.conversation(world.named("score", "score", VERSION, to_facts(question)), site)
+            site: world.choose_conversation(world.name_question("score", "score", VERSION, to_facts(question)), site)
             for site, question in questions.items()
         }
         report_site = counting(step, len(counts))
         replies = world.ask_each(requests.SCORE, runs, questions, report_site=report_site) if questions else {}
     scores = {site: replies[site] for site in questions}
     patients = {site: each.splits["train"]["patients"] for site, each in counts.items()}
-    target = score.target or (_lowest(score, scores, patients) if scores else most(patients))
+    target = score.target or (_choose_target(score, scores, patients) if scores else select_largest_site(patients))
     summary: dict[str, Json] = {
         "release": score.release,
         "target": target,
@@ -62,11 +62,11 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     return summary
 
 
-def _lowest(score: Score, replies: Mapping[str, requests.Scored], patients: Mapping[str, int]) -> str:
+def _choose_target(score: Score, replies: Mapping[str, requests.Scored], patients: Mapping[str, int]) -> str:
     """The site with the lowest score; `score.current` stays the target unless another is lower by the margin."""
     scores = {site: reply.score for site, reply in replies.items()}
     if score.current is None:
-        return chosen(scores)
+        return select_target(scores)
     deviations = {
         site: deviation_of(score, count) if score.release == "dp" else None for site, count in patients.items()
     }
@@ -75,15 +75,18 @@ def _lowest(score: Score, replies: Mapping[str, requests.Scored], patients: Mapp
         site: number
         for site, number in scores.items()
         if site != score.current
-        and replaces(
-            current, replies[site].values, score.margin, deviation=_both(deviations[score.current], deviations[site])
+        and replaces_target(
+            current,
+            replies[site].values,
+            score.margin,
+            deviation=_combine_deviations(deviations[score.current], deviations[site]),
         )
     }
-    return chosen(lower) if lower else score.current
+    return select_target(lower) if lower else score.current
 
 
-def _both(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else math.hypot(one, other)
+def _combine_deviations(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else math.hypot(first, second)
 
 
 STAGE = Stage("score", VERSION, ("ingest",), settings, run)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.coordinator.artifacts import SYNTHESIS, target_of
-from pipelines.coordinator.spaces import cohorts_in, common_part, common_settings
+from pipelines.coordinator.spaces import build_common_part, common_settings, read_cohorts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.requests.synthesize import SYNTHESIZE, Synthesize
@@ -33,11 +33,15 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     if isinstance(world.config.harmonized.synthesis, Public):
         return _write_summary(out, {"run": "", "target": target})
     question = Synthesize(
-        synthesis=world.config.harmonized.synthesis, cohort=cohorts_in(inputs, RAW)[target].cohort, **common_part(world)
+        synthesis=world.config.harmonized.synthesis,
+        cohort=read_cohorts(inputs, RAW)[target].cohort,
+        **build_common_part(world),
     )
     with shown("synthesize") as step:
         step(0, 1, target)
-        name = world.conversation(world.named("synthesis", "synthesize", VERSION, to_facts(question)), target)
+        name = world.choose_conversation(
+            world.name_question("synthesis", "synthesize", VERSION, to_facts(question)), target
+        )
         world.ask_one(SYNTHESIZE, name, target, question)
     return _write_summary(out, {"run": name, "target": target})
 

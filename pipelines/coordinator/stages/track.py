@@ -22,7 +22,7 @@ from privacy.message import Json
 VERSION = 1
 
 
-def asked(world: World) -> settings_of_tracking.Track:
+def tracking_settings(world: World) -> settings_of_tracking.Track:
     """The settings of tracking. Raises: ValueError: there are none."""
     if world.config.track is None:
         raise ValueError("track: missing; say track: {tensorboard: {}}")
@@ -31,19 +31,19 @@ def asked(world: World) -> settings_of_tracking.Track:
 
 def settings(world: World) -> Json:
     """Where figures go."""
-    track = asked(world)
+    track = tracking_settings(world)
     return {"places": list(track.places), "server": track.server, "pages": track.pages}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Ask every hospital, those outside the federation too; write who agreed, and with which code others did not."""
-    track = asked(world)
-    rests = digest({name: content(read_manifest(folder)) for name, folder in sorted(inputs.items())})
-    question = Track(places=[*track.places], server=track.server, rests_on=rests)
+    track = tracking_settings(world)
+    digest_of_inputs = digest({name: content(read_manifest(folder)) for name, folder in sorted(inputs.items())})
+    question = Track(places=[*track.places], server=track.server, rests_on=digest_of_inputs)
     name = world.run(f"track-{short(digest({**to_facts(question), 'version': VERSION}))}")
     codes = dict[str, Json]()
     with shown("track") as step:
-        for position, part in enumerate((world, world.beyond())):
+        for position, part in enumerate((world, world.outside_world())):
             step(position, 2, ", ".join(track.places))
             codes |= _ask_consent(part, name, question)
     (out / AGREED).write_text(json.dumps(codes, indent=1))
@@ -52,11 +52,11 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 def _ask_consent(world: World, name: str, question: Track) -> dict[str, Json]:
     """Site -> null if it agreed, else its code. Raises: SitesMissing: a hospital did not answer."""
-    questions = world.everyone(question)
+    questions = world.same_for_all(question)
     answers = world.ask(TRACK, dict.fromkeys(questions, name), questions)
     lost = {site: code for site, code in answers.missing.items() if not is_refusal(code)}
     if lost:
-        raise SitesMissing(TRACK.name, lost, where=world.logs(*lost))
+        raise SitesMissing(TRACK.name, lost, where=world.log_paths(*lost))
     return {site: answers.missing.get(site) for site in world.engine.sites}
 
 

@@ -17,9 +17,9 @@ from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import conduct, schedule_of
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.asking import ask
-from pipelines.coordinator.conversations import learnt, opening, pooled_engine
+from pipelines.coordinator.conversations import build_opening, pooled_engine, task_facts
 from pipelines.coordinator.paid_before import check_nothing_lost
-from pipelines.coordinator.spaces import Cohorts, cohorts_for
+from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
 from pipelines.coordinator.trained import Matrix, TrainedMethod, read_trained, write_trained
 from pipelines.coordinator.world import World
 from pipelines.loader.overrides import overridden
@@ -53,7 +53,7 @@ def settings(world: World) -> Json:
         "public": config.evaluate.public if config.privacy != "none" else None,
         "seed": config.seed,
         "sites": sites,
-        **learnt(config),
+        **task_facts(config),
     }
 
 
@@ -63,16 +63,21 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     rounds = {label: schedule_of(algorithm, train.schedule).rounds for label, algorithm in train.methods.items()}
     before = 0
     if world.config.privacy != "none":
-        check_nothing_lost(world, _lost(world, inputs, rounds))
+        check_nothing_lost(world, _find_lost_trainings(world, inputs, rounds))
     with shown("train") as step:
-        for label, own in rounds.items():
+        for label, rounds_of_method in rounds.items():
 
-            def told(done: int, label: str = label, own: int = own, before: int = before) -> None:
-                step(before + done, sum(rounds.values()), f"{label}, round {done} of {own}")
+            def report_progress(
+                done: int, label: str = label, rounds_of_method: int = rounds_of_method, before: int = before
+            ) -> None:
+                step(before + done, sum(rounds.values()), f"{label}, round {done} of {rounds_of_method}")
 
-            begin = start_in(world, inputs, label)
-            write_trained(out, train_one(world, label, cohorts_for(world.config, inputs, label), told, begin))
-            before += own
+            begin = read_start(world, inputs, label)
+            write_trained(
+                out,
+                train_method(world, label, read_cohorts_of_method(world.config, inputs, label), report_progress, begin),
+            )
+            before += rounds_of_method
     return {"methods": list(rounds)}
 
 
@@ -85,7 +90,7 @@ class Start(NamedTuple):
     told: dict[str, Json]
 
 
-def start_in(world: World, inputs: Mapping[str, Path], label: str) -> Start | None:
+def read_start(world: World, inputs: Mapping[str, Path], label: str) -> Start | None:
     """A method's start, from the artifact of `pretrain`; None: it begins with random numbers."""
     name = start_name(world.config, label)
     if name is None:
@@ -94,31 +99,36 @@ def start_in(world: World, inputs: Mapping[str, Path], label: str) -> Start | No
     return Start(params, json.loads((inputs["pretrain"] / f"{name}.json").read_text()))
 
 
-def train_one(
-    world: World, label: str, cohorts: Cohorts, told: Callable[[int], None], begin: Start | None
+def train_method(
+    world: World, label: str, cohorts: Cohorts, report_progress: Callable[[int], None], begin: Start | None
 ) -> TrainedMethod:
     """Train one method, continuing where an earlier run of the same settings stopped."""
     config, algorithm = world.config, world.config.train.methods[label]
     rounds = schedule_of(algorithm, config.train.schedule).rounds
-    engine, homes = world.engine, cohorts
+    engine, site_cohorts = world.engine, cohorts
     if algorithm.name == CENTRAL:
-        engine, homes = pooled_engine(world, cohorts)
+        engine, site_cohorts = pooled_engine(world, cohorts)
     work = overridden(config.train.work, config.train.method_work.get(label, {}))
-    members = _members(world, label, homes) if separable(algorithm) else {}
-    name = _conversation(world, engine, rounds, _base(world, label, homes, begin), members).name
-    folder = _folder(world, name)
+    members = _digest_members(world, label, site_cohorts) if separable(algorithm) else {}
+    name = _choose_conversation(
+        world, engine, rounds, _conversation_base(world, label, site_cohorts, begin), members
+    ).name
+    folder = _conversation_folder(world, name)
     folder.write(BEGUN, b"")  # marks the conversation as this coordinator's
     if members:
-        folder.write(MEMBERS, json.dumps({**_known(folder), **members}, indent=1).encode())
+        folder.write(MEMBERS, json.dumps({**_read_members(folder), **members}, indent=1).encode())
     task = config.task_of(label)
     initial = initial_parameters(algorithm, task if begin is None else begun(task, begin.params), seed=config.seed)
-    said: dict[str, Json] = {} if begin is None else {"start": begin.told}
+    start_facts: dict[str, Json] = {} if begin is None else {"start": begin.told}
 
-    def between(outcome: Outcome) -> None:
+    def check_and_report(outcome: Outcome) -> None:
         world.stop.check()
-        told(min(outcome.round, rounds))
+        report_progress(min(outcome.round, rounds))
 
-    openings = {site: Message({}, opening(world, label, site, homes[site].cohort) | said) for site in engine.sites}
+    openings = {
+        site: Message({}, build_opening(world, label, site, site_cohorts[site].cohort) | start_facts)
+        for site in engine.sites
+    }
     forms = rehearse_forms(algorithm, task, work, initial)
     if separable(algorithm):
         scored = config.privacy == "none"
@@ -133,7 +143,7 @@ def train_one(
         schedule=config.train.schedule,
         seed=config.seed,
         folder=folder,
-        between=between,
+        between=check_and_report,
     )
     return TrainedMethod(
         label=label,
@@ -147,13 +157,13 @@ def train_one(
         missing=[*outcome.missing],
         parameters=count(initial),
         received=max(outcome.received.values(), default=0),
-        between=matrices(outcome.state),
+        between=read_matrices(outcome.state),
         start=None if begin is None else begin.told,
         last=outcome.round if separable(algorithm) else None,
     )
 
 
-class Found(NamedTuple):
+class Conversation(NamedTuple):
     """The name of a conversation. lost: what a hospital says of the finished one before it, which it lost; empty: there
     is none, or somebody asked for a new one.
     """
@@ -162,35 +172,37 @@ class Found(NamedTuple):
     lost: str = ""
 
 
-def _lost(world: World, inputs: Mapping[str, Path], rounds: Mapping[str, int]) -> dict[str, str]:
+def _find_lost_trainings(world: World, inputs: Mapping[str, Path], rounds: Mapping[str, int]) -> dict[str, str]:
     """Method -> what a hospital says, of each whose finished training would be made again. rounds: by method."""
-    found = {}
-    for label, own in rounds.items():
-        homes, algorithm = cohorts_for(world.config, inputs, label), world.config.train.methods[label]
+    complaints = {}
+    for label, rounds_of_method in rounds.items():
+        cohorts, algorithm = read_cohorts_of_method(world.config, inputs, label), world.config.train.methods[label]
         if algorithm.name == CENTRAL:
             continue
-        members = _members(world, label, homes) if separable(algorithm) else {}
-        base = _base(world, label, homes, start_in(world, inputs, label))
-        found[label] = _conversation(world, world.engine, own, base, members).lost
-    return {label: complaint for label, complaint in found.items() if complaint}
+        members = _digest_members(world, label, cohorts) if separable(algorithm) else {}
+        base = _conversation_base(world, label, cohorts, read_start(world, inputs, label))
+        complaints[label] = _choose_conversation(world, world.engine, rounds_of_method, base, members).lost
+    return {label: complaint for label, complaint in complaints.items() if complaint}
 
 
-def _base(world: World, label: str, homes: Cohorts, begin: Start | None) -> str:
+def _conversation_base(world: World, label: str, cohorts: Cohorts, begin: Start | None) -> str:
     """How the names of a method's conversations begin."""
-    return f"{label}-{short(digest(_identity(world, label, homes, begin)))}"
+    return f"{label}-{short(digest(_training_identity(world, label, cohorts, begin)))}"
 
 
-def matrices(state: Message) -> dict[str, Matrix]:
+def read_matrices(state: Message) -> dict[str, Matrix]:
     """Matrices between sites in a method's state, by name; only finite ones."""
     sites = [str(site) for site in as_list(state.facts.get("sites", []))]
-    found = dict[str, Matrix]()
+    matrix_by_name = dict[str, Matrix]()
     for name, value in section(state.tensors, "between").items():
         if value.shape == (len(sites), len(sites)) and bool(value.isfinite().all()):
-            found[name] = {"sites": sites, "values": value.tolist()}
-    return found
+            matrix_by_name[name] = {"sites": sites, "values": value.tolist()}
+    return matrix_by_name
 
 
-def _conversation(world: World, engine: Engine, rounds: int, base: str, members: Mapping[str, str]) -> Found:
+def _choose_conversation(
+    world: World, engine: Engine, rounds: int, base: str, members: Mapping[str, str]
+) -> Conversation:
     """The name of the conversation to continue, or of a new one. rounds: of the method. members: of one that sites may
     leave and join; it does not continue if the reply of a site would now be another.
 
@@ -200,27 +212,29 @@ def _conversation(world: World, engine: Engine, rounds: int, base: str, members:
     lost = ""
     for attempt in count_up():
         name = world.run(f"{base}-{attempt}" if attempt else base)
-        folder = _folder(world, name)
-        mine, state = folder.has(BEGUN), _state(folder, name, rounds)
+        folder = _conversation_folder(world, name)
+        mine, state = folder.has(BEGUN), _read_state(folder, name, rounds)
         question = Holds(runs={name: state})
-        asked = dict.fromkeys(engine.sites, question)
-        replies = ask(engine, HOLDS, dict.fromkeys(asked, world.run(HOLDS.name)), asked).replies
+        questions = dict.fromkeys(engine.sites, question)
+        replies = ask(engine, HOLDS, dict.fromkeys(questions, world.run(HOLDS.name)), questions).replies
         if not mine and not any(reply.known for reply in replies.values()):
-            return Found(name, lost)
-        later = _folder(world, world.run(f"{base}-{attempt + 1}")).has(BEGUN)
-        known = _known(folder)
+            return Conversation(name, lost)
+        later = _conversation_folder(world, world.run(f"{base}-{attempt + 1}")).has(BEGUN)
+        known = _read_members(folder)
         same = all(known.get(site, code) == code for site, code in members.items())
         old = {site: reply for site, reply in replies.items() if not members or site in known}
         if mine and not later and not world.fresh and same:
-            if _usable(folder, name, old):
-                return Found(name)
+            if _is_usable(folder, name, old):
+                return Conversation(name)
             # A hospital whose folder was begun anew knows nothing of the training, nor does its ledger.
-            said = {site: reply.complaint for site, reply in sorted(old.items()) if reply.known}
-            lost = next((f"{site}: {told}" for site, told in said.items() if told and state != "begun"), "")
+            complaints = {site: reply.complaint for site, reply in sorted(old.items()) if reply.known}
+            lost = next(
+                (f"{site}: {complaint}" for site, complaint in complaints.items() if complaint and state != "begun"), ""
+            )
     raise RuntimeError("unreachable")
 
 
-def _members(world: World, label: str, homes: Cohorts) -> dict[str, str]:
+def _digest_members(world: World, label: str, cohorts: Cohorts) -> dict[str, str]:
     """Site -> digest of what its own reply depends on, besides the settings of all sites."""
     config = world.config
     return {
@@ -229,25 +243,25 @@ def _members(world: World, label: str, homes: Cohorts) -> dict[str, str]:
                 [
                     to_plain(config.method(label, site)),
                     to_plain(config.work(label, site)),
-                    home.cohort,
-                    home.sha256,
+                    cohort.cohort,
+                    cohort.sha256,
                 ]
             )
         )
-        for site, home in homes.items()
+        for site, cohort in cohorts.items()
     }
 
 
-def _known(folder: DiskFolder) -> dict[str, str]:
+def _read_members(folder: DiskFolder) -> dict[str, str]:
     """Who takes part; nobody where the list is damaged, so that a new conversation begins."""
     try:
-        said = json.loads(folder.read(MEMBERS)) if folder.has(MEMBERS) else {}
+        members = json.loads(folder.read(MEMBERS)) if folder.has(MEMBERS) else {}
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return members if isinstance(members, dict) else {}
 
 
-def _state(folder: DiskFolder, name: str, rounds: int) -> int | Literal["begun"] | None:
+def _read_state(folder: DiskFolder, name: str, rounds: int) -> int | Literal["begun"] | None:
     """The state sent to sites so that they check their files of a conversation: "begun", or the best round if done."""
     try:
         outcome = restored(folder, name)
@@ -256,7 +270,7 @@ def _state(folder: DiskFolder, name: str, rounds: int) -> int | Literal["begun"]
     return outcome.best if outcome is not None and outcome.round > rounds else "begun"
 
 
-def _usable(folder: DiskFolder, name: str, replies: Mapping[str, Held]) -> bool:
+def _is_usable(folder: DiskFolder, name: str, replies: Mapping[str, Held]) -> bool:
     """Whether a conversation can continue: the coordinator's state and every site's memory are intact."""
     try:
         outcome = restored(folder, name)
@@ -267,17 +281,17 @@ def _usable(folder: DiskFolder, name: str, replies: Mapping[str, Held]) -> bool:
     return not any(reply.complaint for reply in replies.values())
 
 
-def _folder(world: World, name: str) -> DiskFolder:
+def _conversation_folder(world: World, name: str) -> DiskFolder:
     return DiskFolder(world.root / "federation" / name.rpartition("/")[2])
 
 
-def _identity(world: World, label: str, homes: Cohorts, begin: Start | None) -> Json:
+def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start | None) -> Json:
     """Everything that this method's result depends on; an equal digest means the same conversation."""
     config = world.config
     public: Json = config.evaluate.public if config.privacy != "none" else None  # how many evaluations share epsilon
-    if separable(config.train.methods[label]):  # who takes part is no part of it: see `_members`
-        public, homes = len(homes) if public else public, {}
-    sites = [site for site in homes if site != CENTRAL]
+    if separable(config.train.methods[label]):  # who takes part is no part of it: see `_digest_members`
+        public, cohorts = len(cohorts) if public else public, {}
+    sites = [site for site in cohorts if site != CENTRAL]
     return {
         "version": world.version("learning", LEARNING),
         "method": to_plain(config.train.methods[label]),
@@ -288,9 +302,9 @@ def _identity(world: World, label: str, homes: Cohorts, begin: Start | None) -> 
         "seed": config.seed,
         "privacy": to_plain(config.privacy),
         "public": public,
-        **learnt(config),
+        **task_facts(config),
         **({} if begin is None else {"start": begin.told}),
-        "cohorts": {site: [home.cohort, home.sha256] for site, home in homes.items()},
+        "cohorts": {site: [cohort.cohort, cohort.sha256] for site, cohort in cohorts.items()},
     }
 
 
@@ -300,11 +314,11 @@ def intact(world: World, artifact: Path) -> str | None:
     methods = [read_trained(artifact, label) for label in labels]
     for method in methods:
         if method.last is not None:
-            outcome = restored(_folder(world, method.train_run), method.train_run)
+            outcome = restored(_conversation_folder(world, method.train_run), method.train_run)
             if outcome is None or outcome.round != method.last:
                 return f"hospitals left {method.label} since, or joined it"
     question = Holds(runs={method.train_run: method.best for method in methods if method.name != CENTRAL})
-    replies = world.ask_all(HOLDS, world.run(HOLDS.name), world.everyone(question))
+    replies = world.ask_all(HOLDS, world.run(HOLDS.name), world.same_for_all(question))
     complaints = {site: reply.complaint for site, reply in replies.items()}
     return next((f"{site}: {complaint}" for site, complaint in sorted(complaints.items()) if complaint), None)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.coordinator.artifacts import SHARED, target_of, write_replies
-from pipelines.coordinator.spaces import cohorts_in, common_part, common_settings, complaint_about
+from pipelines.coordinator.spaces import build_common_part, common_settings, find_cohort_complaint, read_cohorts
 from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.requests.translate import TRANSLATE, Translate
@@ -30,20 +30,20 @@ def settings(world: World) -> Json:
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Request every site to translate into every space; write one JSON file per space."""
-    cohorts, target = cohorts_in(inputs, RAW), target_of(inputs["score"])
+    cohorts, target = read_cohorts(inputs, RAW), target_of(inputs["score"])
     shared = from_bytes((inputs["sample"] / SHARED).read_bytes()).tensors
     spaces = world.config.harmonized.translate
     vetoed: dict[str, Json] = {}
     with shown("translate") as step:
         for position, (space, translator) in enumerate(spaces.items()):
-            begun, total = position * len(cohorts), len(spaces) * len(cohorts)
-            step(begun, total, space)
+            done_before, total = position * len(cohorts), len(spaces) * len(cohorts)
+            step(done_before, total, space)
             questions = {
                 site: build_question(world, space, translator, site, target, cohorts[site].cohort, shared)
                 for site in world.engine.sites
             }
             runs = {site: _name_run(world, question) for site, question in questions.items()}
-            report_site = counting(step, total, begun, f"{space}, ")
+            report_site = counting(step, total, done_before, f"{space}, ")
             replies = world.ask_each(TRANSLATE, runs, questions, report_site=report_site)
             write_replies(out / f"{space}.json", replies)
             vetoed[space] = {site: [*reply.vetoed] for site, reply in sorted(replies.items())}
@@ -63,20 +63,20 @@ def build_question(
         scanner=getattr(source, "scanner", None),
         cohort=cohort,
         tensors=shared,
-        **common_part(world),
+        **build_common_part(world),
     )
 
 
 def _name_run(world: World, question: Translate) -> str:
     """The run to which a site's translation belongs: the same for the same shared images."""
     asked_for = hashlib.sha256(to_bytes(to_message(question))).hexdigest()
-    return world.run(world.named("translate", "translate", VERSION, {"asked": asked_for}))
+    return world.run(world.name_question("translate", "translate", VERSION, {"asked": asked_for}))
 
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its translated cohorts."""
     files = (artifact / f"{space}.json" for space in world.config.harmonized.translate)
-    return next((said for file in files if (said := complaint_about(world, file))), None)
+    return next((complaint for file in files if (complaint := find_cohort_complaint(world, file))), None)
 
 
 STAGE = Stage("translate", VERSION, ("ingest", "score", "sample"), settings, run, intact=intact)

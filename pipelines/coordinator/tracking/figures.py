@@ -61,7 +61,7 @@ class Figures:
         return digest([rows, {**self.settings}])
 
 
-def figures(artifacts: Mapping[str, Path], sites: Iterable[str], *, pages: bool) -> Figures:
+def collect_figures(artifacts: Mapping[str, Path], sites: Iterable[str], *, pages: bool) -> Figures:
     """The figures of a finished run. artifacts: stage -> folder, with `train` and `report`. sites: all of the run.
 
     Raises:
@@ -70,44 +70,44 @@ def figures(artifacts: Mapping[str, Path], sites: Iterable[str], *, pages: bool)
     """
     everybody, report = frozenset(sites), artifacts["report"]
     points = (
-        *_curves(artifacts["train"], everybody),
-        *_scores(json.loads((report / "scores.json").read_text())),
+        *_read_curves(artifacts["train"], everybody),
+        *_list_score_points(json.loads((report / "scores.json").read_text())),
         *_losses_of_privacy(json.loads((report / "statement.json").read_text())),
     )
     return Figures(
         points=tuple(replace(point, name=ODD.sub("_", point.name)) for point in points),
-        settings=_settings(artifacts),
+        settings=_select_settings(artifacts),
         files={name: report / name for name in FILES} if pages else {},
         made=float(read_manifest(report)["finished"]),
         sites=everybody,
     )
 
 
-def allowed(found: Figures, agreed: Collection[str]) -> Figures:
+def select_allowed(figures: Figures, agreed: Collection[str]) -> Figures:
     """What the hospitals that agreed let go: figures that rest on theirs alone; files only if all agreed."""
-    points = tuple(point for point in found.points if point.sites <= set(agreed))
-    return replace(found, points=points, files=found.files if found.sites <= set(agreed) else {})
+    points = tuple(point for point in figures.points if point.sites <= set(agreed))
+    return replace(figures, points=points, files=figures.files if figures.sites <= set(agreed) else {})
 
 
-def _curves(train: Path, everybody: frozenset[str]) -> Iterator[Point]:
+def _read_curves(train: Path, everybody: frozenset[str]) -> Iterator[Point]:
     """Validation losses by round: of each site, and the mean over all. `loss/METHOD/SITE`."""
     for path in listed(train, "*.json"):
         if path.name == MANIFEST:
             continue
-        said = json.loads(path.read_text())
-        for site, series in said["losses"].items():
+        method = json.loads(path.read_text())
+        for site, series in method["losses"].items():
             whose = everybody if site == CENTRAL else frozenset({site})
-            yield from _curve(f"loss/{said['label']}/{site}", series, whose)
-        yield from _curve(f"loss/{said['label']}/{ALL}", said["totals"], everybody)
+            yield from _list_points(f"loss/{method['label']}/{site}", series, whose)
+        yield from _list_points(f"loss/{method['label']}/{ALL}", method["totals"], everybody)
 
 
-def _curve(name: str, series: Mapping[str, Any], sites: frozenset[str]) -> Iterator[Point]:
+def _list_points(name: str, series: Mapping[str, Any], sites: frozenset[str]) -> Iterator[Point]:
     for round_, value in sorted(series.items(), key=lambda one: int(one[0])):
-        if _finite(value):
+        if _is_finite(value):
             yield Point(name, int(round_), float(value), sites)
 
 
-def _scores(rows: Iterable[Mapping[str, Any]]) -> Iterator[Point]:
+def _list_score_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[Point]:
     """Each score with its interval: `MEASURE/METHOD/SITE`, `.../SITE.low` and `.../SITE.high`; over several sites the
     protocol stands in the place of the site.
     """
@@ -115,32 +115,32 @@ def _scores(rows: Iterable[Mapping[str, Any]]) -> Iterator[Point]:
         at = row["sites"][0] if row["protocol"] in AT_ONE else row["protocol"]
         name, sites = f"{row['measure']}/{row['method']}/{at}", frozenset(map(str, row["sites"]))
         for suffix, key in (("", "value"), (".low", "low"), (".high", "high")):
-            if _finite(row[key]):
+            if _is_finite(row[key]):
                 yield Point(f"{name}{suffix}", 0, float(row[key]), sites)
 
 
 def _losses_of_privacy(statements: Mapping[str, Mapping[str, Any]]) -> Iterator[Point]:
     """ε and δ of each hospital, where ε is finite: `epsilon/SITE`, `delta/SITE`."""
-    for site, said in statements.items():
-        for key in ("epsilon", "delta") if _finite(said["epsilon"]) else ():
-            yield Point(f"{key}/{site}", 0, float(said[key]), frozenset({site}))
+    for site, statement in statements.items():
+        for key in ("epsilon", "delta") if _is_finite(statement["epsilon"]) else ():
+            yield Point(f"{key}/{site}", 0, float(statement[key]), frozenset({site}))
 
 
-def _settings(artifacts: Mapping[str, Path]) -> dict[str, str]:
+def _select_settings(artifacts: Mapping[str, Path]) -> dict[str, str]:
     """Settings and digests, as texts: nothing of them depends on patients, and nothing names a hospital's files."""
-    said = json.loads((artifacts["report"] / "report.json").read_text())
-    chosen = json.loads(said["settings"])
+    page = json.loads((artifacts["report"] / "report.json").read_text())
+    chosen = json.loads(page["settings"])
     train = chosen["train"]
-    found = {key: chosen[key] for key in SETTLED if key in chosen}
-    found |= {f"train.{key}": train[key] for key in ("schedule", "work")}
-    found |= {f"method.{label}": method for label, method in train["methods"].items()}
+    values = {key: chosen[key] for key in SETTLED if key in chosen}
+    values |= {f"train.{key}": train[key] for key in ("schedule", "work")}
+    values |= {f"method.{label}": method for label, method in train["methods"].items()}
     texts = {
-        key: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for key, value in found.items()
+        key: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for key, value in values.items()
     }
     texts |= {f"digest.{stage}": folder.name for stage, folder in artifacts.items()}
-    texts |= {"run": str(said["run"]), "consilium": str(read_manifest(artifacts["report"])["versions"]["consilium"])}
+    texts |= {"run": str(page["run"]), "consilium": str(read_manifest(artifacts["report"])["versions"]["consilium"])}
     return {key: text[:LONGEST] for key, text in texts.items()}
 
 
-def _finite(value: object) -> bool:
+def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from pipelines.coordinator.artifacts import AGREED, PAGE
-from pipelines.coordinator.tracking.figures import Figures, allowed, figures
+from pipelines.coordinator.tracking.figures import Figures, collect_figures, select_allowed
 from pipelines.coordinator.world import World
 from pipelines.runs.stopping import Stopped
 from pipelines.runs.store import DiskFolder
@@ -53,8 +53,8 @@ class Tracked:
     @property
     def words(self) -> str:
         """One line on what was sent."""
-        told = [f"{tool}: {'sent' if now else 'has it already'}" for tool, now in self.sent.items()]
-        return f"tracking: {self.points} numbers; {', '.join(told) or 'nothing was sent'}"
+        words_by_tool = [f"{tool}: {'sent' if now else 'has it already'}" for tool, now in self.sent.items()]
+        return f"tracking: {self.points} numbers; {', '.join(words_by_tool) or 'nothing was sent'}"
 
 
 def track_run(world: World, artifacts: Mapping[str, Path]) -> Tracked | None:
@@ -63,57 +63,59 @@ def track_run(world: World, artifacts: Mapping[str, Path]) -> Tracked | None:
     needed = [artifacts.get(stage) for stage in ("train", "track", "report")]
     if how is None or any(folder is None or not folder.is_dir() for folder in needed):
         return None
-    said: dict[str, str | None] = json.loads((artifacts["track"] / AGREED).read_text())
-    silent = {site: code for site, code in said.items() if code is not None}
-    found = allowed(figures(artifacts, said, pages=how.pages), [site for site in said if site not in silent])
+    codes: dict[str, str | None] = json.loads((artifacts["track"] / AGREED).read_text())
+    silent = {site: code for site, code in codes.items() if code is not None}
+    allowed_figures = select_allowed(
+        collect_figures(artifacts, codes, pages=how.pages), [site for site in codes if site not in silent]
+    )
     folder = world.root / FOLDER
     sent: dict[str, bool] = {}
     unsent: dict[str, str] = {}
     for tool in ("tensorboard", "mlflow"):
         if (part := getattr(how, tool)) is not None:
             try:
-                sent[tool] = _send(found, world, part, folder)
+                sent[tool] = _send_figures(allowed_figures, world, part, folder)
             except (KeyboardInterrupt, Stopped):
                 raise
             except Exception as error:  # whatever a tool raises must not end a run that has succeeded
-                unsent[tool] = reason(error)
-    return Tracked(sent, unsent, silent, len(found.points))
+                unsent[tool] = describe_error(error)
+    return Tracked(sent, unsent, silent, len(allowed_figures.points))
 
 
-def _send(found: Figures, world: World, how: TensorBoard | MLflow, folder: Path) -> bool:
+def _send_figures(figures: Figures, world: World, how: TensorBoard | MLflow, folder: Path) -> bool:
     name = world.config.name
     if isinstance(how, TensorBoard):
         from pipelines.coordinator.tracking.tensorboard import write_tensorboard
 
         place = folder / "tensorboard" if how.folder is None else Path(how.folder)
-        return write_tensorboard(found, place / name)
+        return write_tensorboard(figures, place / name)
     from pipelines.coordinator.tracking.mlflow import send_to_mlflow
 
-    key, mark = f"mlflow {how.uri} {how.experiment}", _sent(folder)
-    if how.server and mark.get(key) == found.digest:
+    key, mark = f"mlflow {how.uri} {how.experiment}", _read_sent(folder)
+    if how.server and mark.get(key) == figures.digest:
         return False  # it need not be up for that
-    now = send_to_mlflow(found, name, how, folder / "mlflow")
+    now = send_to_mlflow(figures, name, how, folder / "mlflow")
     folder.mkdir(parents=True, exist_ok=True)
-    DiskFolder(folder).write(SENT, json.dumps({**mark, key: found.digest}, indent=1).encode())
+    DiskFolder(folder).write(SENT, json.dumps({**mark, key: figures.digest}, indent=1).encode())
     return now
 
 
-def _sent(folder: Path) -> dict[str, Any]:
+def _read_sent(folder: Path) -> dict[str, Any]:
     """Tool -> digest of the figures that it has."""
     try:
-        said = json.loads((folder / SENT).read_text())
+        sent = json.loads((folder / SENT).read_text())
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return sent if isinstance(sent, dict) else {}
 
 
-def reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """An error of a tool, on one line of limited length."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:LONGEST]
 
 
-def follow(world: World, artifacts: Mapping[str, Path], console: Console) -> None:
+def track_and_report(world: World, artifacts: Mapping[str, Path], console: Console) -> None:
     """Copy a finished run's figures, print what was sent, and warn of what was not, here and on the page.
 
     Raises:
@@ -122,16 +124,16 @@ def follow(world: World, artifacts: Mapping[str, Path], console: Console) -> Non
     tracked = track_run(world, artifacts)
     if tracked is None:
         return
-    for text in (tracked.words, *(f"! {one}" for one in tracked.warnings)):
+    for text in (tracked.words, *(f"! {warning}" for warning in tracked.warnings)):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     warn_on_page(world.root, tracked)
     (world.root / FOLDER).mkdir(exist_ok=True)
     DiskFolder(world.root / FOLDER).write(LAST, json.dumps(asdict(tracked), indent=1).encode())
 
 
-def warned(page: bytes, tracked: Tracked) -> bytes:
+def add_warnings(page: bytes, tracked: Tracked) -> bytes:
     """The coordinator's page with a warning for each thing that was not tracked."""
-    lines = "".join(f'<p class="banner"><strong>{html.escape(one)}</strong></p>' for one in tracked.warnings)
+    lines = "".join(f'<p class="banner"><strong>{html.escape(warning)}</strong></p>' for warning in tracked.warnings)
     return page.replace(MARK.encode(), lines.encode(), 1)
 
 
@@ -139,4 +141,4 @@ def warn_on_page(root: Path, tracked: Tracked) -> None:
     """Put the warnings onto the page at the top of the run's folder. Raises: OSError: the disk."""
     page = DiskFolder(root)
     if page.has(PAGE) and any(tracked.warnings):
-        page.write(PAGE, warned(page.read(PAGE), tracked))
+        page.write(PAGE, add_warnings(page.read(PAGE), tracked))

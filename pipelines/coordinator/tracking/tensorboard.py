@@ -16,25 +16,25 @@ FILE = "events.out.tfevents.0.consilium"
 VERSION = "brain.Event:2"  # the first record of every such file
 
 
-def write_tensorboard(found: Figures, folder: Path) -> bool:
+def write_tensorboard(figures: Figures, folder: Path) -> bool:
     """Write the figures into a run's folder, and remove files of earlier ones; False if exactly these are there.
 
     Raises:
         ModuleNotFoundError: `pip install consilium[tensorboard]`.
         OSError: the disk.
     """
-    files = {folder / place / FILE: data for place, data in events(found).items()}
-    there = {path: path.read_bytes() for path in folder.rglob(FILE)}
-    for path in there.keys() - files.keys():
+    files = {folder / place / FILE: data for place, data in build_event_files(figures).items()}
+    existing_files = {path: path.read_bytes() for path in folder.rglob(FILE)}
+    for path in existing_files.keys() - files.keys():
         path.unlink()
     for path, data in files.items():
-        if there.get(path) != data:
+        if existing_files.get(path) != data:
             path.parent.mkdir(parents=True, exist_ok=True)
             DiskFolder(path.parent).write(FILE, data)
-    return files != there
+    return files != existing_files
 
 
-def events(found: Figures) -> dict[str, bytes]:
+def build_event_files(figures: Figures) -> dict[str, bytes]:
     """Place below the run's folder -> the bytes of its file, which follow from the figures alone, times included.
 
     A place is `METHOD/SITE`, so that TensorBoard draws the same figure of all methods and sites into one card. Settings
@@ -46,22 +46,22 @@ def events(found: Figures) -> dict[str, bytes]:
 
     made: dict[str, list[Any]] = {}
 
-    def add(place: str, step: int, summary: Any) -> None:
-        begun = [Event(wall_time=found.made, file_version=VERSION)]
-        made.setdefault(place, begun).append(Event(wall_time=found.made, step=step, summary=summary))
+    def add_event(place: str, step: int, summary: Any) -> None:
+        first_event = [Event(wall_time=figures.made, file_version=VERSION)]
+        made.setdefault(place, first_event).append(Event(wall_time=figures.made, step=step, summary=summary))
 
-    for point in found.points:
-        place, tag = placed(point.name)
-        add(place, point.step, scalar_pb(tag, point.value))
-    table = "\n".join(f"| {name} | `{text}` |" for name, text in sorted(found.settings.items()))
-    add("", 0, text_pb("settings", f"| | |\n|---|---|\n{table}"))
-    for name, path in found.files.items():
+    for point in figures.points:
+        place, tag = split_name(point.name)
+        add_event(place, point.step, scalar_pb(tag, point.value))
+    table = "\n".join(f"| {name} | `{text}` |" for name, text in sorted(figures.settings.items()))
+    add_event("", 0, text_pb("settings", f"| | |\n|---|---|\n{table}"))
+    for name, path in figures.files.items():
         if name.endswith(".md"):
-            add("", 0, text_pb(name, path.read_text()))
-    return {place: _written(one) for place, one in made.items()}
+            add_event("", 0, text_pb(name, path.read_text()))
+    return {place: _encode_events(file_events) for place, file_events in made.items()}
 
 
-def placed(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """Place and tag of a number: `AUC/fedavg/north.low` is `AUC.low` in `fedavg/north`, `epsilon/north` stays."""
     what, _, where = name.partition("/")
     if "/" not in where:
@@ -70,30 +70,30 @@ def placed(name: str) -> tuple[str, str]:
     return place, f"{what}{dot}{end}"
 
 
-def _written(made: Sequence[Any]) -> bytes:
+def _encode_events(made: Sequence[Any]) -> bytes:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    whole = _Whole()
-    writer = RecordWriter(whole)
+    memory_file = _Whole()
+    writer = RecordWriter(memory_file)
     for event in made:
         writer.write(event.SerializeToString())
-    return whole.getvalue()
+    return memory_file.getvalue()
 
 
 class _Whole(BytesIO):
     """What TensorBoard's writer of records takes for a file."""
 
 
-def scalars(data: bytes) -> list[tuple[str, int, float]]:
+def read_scalars(data: bytes) -> list[tuple[str, int, float]]:
     """Name, step and value of every number in such a file, in single precision."""
     from tensorboard.compat.proto.event_pb2 import Event
 
-    found, at = list[tuple[str, int, float]](), 0
+    numbers, at = list[tuple[str, int, float]](), 0
     while at < len(data):
         (size,) = struct.unpack_from("<Q", data, at)
         event = Event.FromString(data[at + 12 : at + 12 + size])
         at += 12 + size + 4
         for value in event.summary.value:
             if value.metadata.plugin_data.plugin_name == "scalars":
-                found.append((value.tag, int(event.step), float(value.tensor.float_val[0])))
-    return found
+                numbers.append((value.tag, int(event.step), float(value.tensor.float_val[0])))
+    return numbers

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from evaluation.adaptation import AdaptedLine, adaptation_curves
 from evaluation.drawing import Picture
-from evaluation.heat import mixture
+from evaluation.heat import draw_mixture
 from evaluation.masks import Values
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
@@ -45,7 +45,7 @@ def _line(label: str, kept: Message, names: Sequence[str], given: Sequence[float
         pictures.append(adaptation_curves(label, losses, shares, epoch, names[1:], given[1:]))
     if COEFFICIENTS in kept.tensors:
         values, spread = (kept.tensors[name].double().numpy() for name in (COEFFICIENTS, SPREAD))
-        drawn = mixture([str(one) for one in as_list(facts["layers"])], experts, values, spread, label)
+        drawn = draw_mixture([str(one) for one in as_list(facts["layers"])], experts, values, spread, label)
         pictures.append(replace(drawn, caption=f"{drawn.caption} {AFTER_ALL}") if facts.get("online") else drawn)
     why, way = str(facts.get("why", "")), str(facts["way"])
     return AdaptedLine(label, way, experts, losses, shares, epoch, why, tuple(pictures))

@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.choice import primary
+from evaluation.choice import primary_measure
 from evaluation.classes import TWO, Classes
 from evaluation.confusion import confusion_matrices
 from evaluation.decision import Decision
 from evaluation.drawing import Picture
-from evaluation.figures import Curve, dots, learning_curves, roc_by_class, roc_curves
-from evaluation.floors import unfloored
+from evaluation.figures import Curve, draw_learning_curves, draw_roc_by_class, draw_roc_curves, draw_score_dots
+from evaluation.floors import drop_floors
 from evaluation.histograms import Counts, Ints
-from evaluation.panels import parts
-from evaluation.patients import intensities
+from evaluation.panels import split_names
+from evaluation.patients import draw_intensities
 from evaluation.protocols import Table
 from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow
@@ -41,10 +41,10 @@ def drawn(
     hospital: Hospital, cohort: Cohort, splits: Sequence[str], found: Found, facts: Mapping[str, Json], words: Words
 ) -> tuple[Picture, ...]:
     """All curves. splits: names of the cohort's splits. facts: of `report`."""
-    measure, site = primary(found.rows), hospital.name
-    rows = unfloored(found.rows)
+    measure, site = primary_measure(found.rows), hospital.name
+    rows = drop_floors(found.rows)
     return (
-        *([dots(rows, measure)] if measure else []),
+        *([draw_score_dots(rows, measure)] if measure else []),
         *_rocs(site, found, facts),
         *_calibrations(site, found, facts, words),
         *_curves(hospital, facts),
@@ -90,12 +90,12 @@ def _rocs(site: str, found: Found, facts: Mapping[str, Json]) -> list[Picture]:
     own = {method: table[site, site] for method, table in found.tables.items()}
     order, names = _order(facts), found.classes.several
     lines = {method: counts for method, counts in own.items() if isinstance(counts, Counts)}
-    groups = parts([name for name in order if name in lines], str(facts["reference"]))
+    groups = split_names([name for name in order if name in lines], str(facts["reference"]))
     if names:
         shown = ((part, {name: lines[name] for name in group}) for part, group in groups)
-        return [roc_by_class(one, names, order=order, part=part) for part, one in shown]
+        return [draw_roc_by_class(one, names, order=order, part=part) for part, one in shown]
     return [
-        roc_curves({site: {name: lines[name].scores[0, 0] for name in group}}, order=order, part=part)
+        draw_roc_curves({site: {name: lines[name].scores[0, 0] for name in group}}, order=order, part=part)
         for part, group in groups
     ]
 
@@ -114,8 +114,8 @@ def _curves(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
         if finite:
             curves[str(method["label"])] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
     return [
-        learning_curves({hospital.name: {name: curves[name] for name in names}}, order=_order(facts), part=part)
-        for part, names in parts(list(curves), str(facts["reference"]))
+        draw_learning_curves({hospital.name: {name: curves[name] for name in names}}, order=_order(facts), part=part)
+        for part, names in split_names(list(curves), str(facts["reference"]))
     ]
 
 
@@ -125,4 +125,4 @@ def _intensities(cohort: Cohort, splits: Sequence[str]) -> list[Picture]:
         images = cohort.images[cohort.split == number]
         if len(images) and cohort.images.dim() > 2:
             values[split] = images[images != 0].numpy()
-    return [intensities(values, unit=cohort.unit)] if values else []
+    return [draw_intensities(values, unit=cohort.unit)] if values else []

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from evaluation.pointing import blank, hit
+from evaluation.pointing import hit_share, is_blank
 from federation.models.maps import laid, normalized_maps, stride_of
 from federation.models.sensitivity import SMOOTH, sensitivity
 from federation.parameters import loaded
@@ -88,7 +88,7 @@ def pointed(module: nn.Module, cohort: Cohort, images: Tensor) -> str:
     if not len(rows):
         return ""
     own = _class_maps(module, images[rows])
-    empty = 0 if own is None else sum(blank(one.double().numpy()) for one in own)
+    empty = 0 if own is None else sum(is_blank(one.double().numpy()) for one in own)
     said = []
     if outlined:
         lesions = cohort.lesion[rows] > 0
@@ -110,7 +110,7 @@ def pointed(module: nn.Module, cohort: Cohort, images: Tensor) -> str:
 
 def _points(cams: Tensor, lesions: Tensor) -> float:
     pairs = zip(cams.double().numpy(), lesions.numpy(), strict=True)
-    return sum(hit(cam, mask) for cam, mask in pairs)
+    return sum(hit_share(cam, mask) for cam, mask in pairs)
 
 
 def _maps(module: nn.Module, images: Tensor) -> Tensor:

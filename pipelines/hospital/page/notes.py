@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from evaluation.drawing import Picture
-from evaluation.figures import Curve, note_curves
-from evaluation.heat import over_rounds
+from evaluation.figures import Curve, draw_note_curves
+from evaluation.heat import draw_round_matrix
 from evaluation.histograms import Floats
 from federation.conversation import newest_whole
 from federation.participant import NOTES
@@ -70,9 +70,9 @@ def noted(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Noted:
                 warnings += [f"{label}: {WARNINGS[name].format(rounds=spoken(rounds))}"] if rounds else []
             elif "/" not in name:
                 curves[label, WORDS.get(name, name)] = Curve(tuple(values), tuple(values.values()))
-        maps += [over_rounds(*heat, name, label) for name, heat in by_site(found).items()]
+        maps += [draw_round_matrix(*heat, name, label) for name, heat in by_site(found).items()]
     order = [str(method["label"]) for method in methods]
-    return Noted((*([note_curves(curves, order=order)] if curves else ()), *maps), tuple(warnings))
+    return Noted((*([draw_note_curves(curves, order=order)] if curves else ()), *maps), tuple(warnings))
 
 
 def series(hospital: Hospital, run: str) -> dict[str, dict[int, float]]:

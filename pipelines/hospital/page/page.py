@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 import torch
 
-from evaluation.answers import chosen
-from evaluation.choice import decisions, optimism
+from evaluation.answers import list_choices
+from evaluation.choice import compute_optimism, make_decisions
 from evaluation.classes import Classes
 from evaluation.drawing import Picture
 from evaluation.histograms import Counts
 from evaluation.leaving import Left
 from evaluation.metrics import AUC
-from evaluation.overlap import DICE, measures
-from evaluation.patients import by_class, characteristics
+from evaluation.overlap import DICE, list_measures
+from evaluation.patients import compute_characteristics, draw_features_by_class
 from evaluation.protocols import Evidence
 from evaluation.records import Command, Model, Quarantined, SitePage, SplitCount, Withdrawn
-from evaluation.report import Beyond, outside_page, site_page
+from evaluation.report import OutsideDetails, render_outside_page, render_site_page
 from evaluation.rows import MEAN_MASK
 from evaluation.scoring import label_measures, score_rows
 from pipelines.data.cohort import Cohort
@@ -84,9 +84,9 @@ def report(hospital: Hospital, asked: Asked[Report]) -> Done[Reported]:
         statement=statement,
     )
     DiskFolder(hospital.root).write(STATEMENT, markdown(statement).encode())
-    text = (_beyond(page, here, facts) if here.outside else site_page(page)).encode()
+    text = (_beyond(page, here, facts) if here.outside else render_site_page(page)).encode()
     DiskFolder(hospital.root).write(PAGE, text)
-    for one, in_words in zip(page.decisions, chosen(page), strict=True):
+    for one, in_words in zip(page.decisions, list_choices(page), strict=True):
         keep_decision(hospital, facts, one, in_words)
     head, heard = ledgers.head(hospital.ledger), told(hospital, facts, next(iter(page.decisions), None))
     reply = Reported(
@@ -145,17 +145,21 @@ def _page(
     if any(isinstance(one, Counts) == bool(learnt.structures) for table in tables.values() for one in table.values()):
         raise Refused("malformed_request") from ValueError("structures are of models that outline, and of those only")
     classes = Classes(label_names(cohort), facts.get("ordered") is True)
-    scored = measures(learnt.structures) if learnt.structures else label_measures(tables, classes)
+    scored = list_measures(learnt.structures) if learnt.structures else label_measures(tables, classes)
     reference = str(facts["reference"]) if facts["reference"] in tables else None
     rows = score_rows(tables, reference=reference, measures=scored)
     models = (*usable(hospital, facts), *(floor.model for floor in floors))
     recommended = () if here.outside else recommendation(hospital, facts, models, floors, losses)
-    decided = () if here.outside else decisions(models, rows, recommended)
+    decided = () if here.outside else make_decisions(models, rows, recommended)
     words, features = measured(kind_of(cohort)), features_of(cohort)
     positive = (cohort.labels > 0).numpy()
     notes, pictured = noted(hospital, methods), not hospital.simulation or facts.get("pictures") is not False
     sides = _two_sides(classes)
-    by_label = [by_class(features, positive, examples=words.examples, classes=sides)] if features and pictured else []
+    by_label = (
+        [draw_features_by_class(features, positive, examples=words.examples, classes=sides)]
+        if features and pictured
+        else []
+    )
     seen = None if learnt.target is None else targets(cohort, learnt.target)
     return SitePage(
         title=_titled(hospital, facts),
@@ -175,7 +179,7 @@ def _page(
         if pictured
         else (),
         words=words,
-        characteristics=characteristics(features, positive),
+        characteristics=compute_characteristics(features, positive),
         commands=_commands(hospital, models),
         harmony=own_harmony(hospital, cohort, name, facts),
         membership=tuple(own_attacks(hospital, methods)),
@@ -184,7 +188,7 @@ def _page(
         structures=learnt.structures,
         noised=noised_at(hospital, methods),
         models=models,
-        optimism=optimism(tables, [hospital.name], DICE if learnt.structures else AUC),
+        optimism=compute_optimism(tables, [hospital.name], DICE if learnt.structures else AUC),
         decisions=decided,
         spaces={str(one["label"]): str(one["space"]) for one in (*methods, *variants) if "space" in one},
         classes=() if learnt.structures else classes.several,
@@ -202,7 +206,7 @@ def _beyond(page: SitePage, here: Here, facts: Mapping[str, Json]) -> str:
     target, structures = learnt_of(facts)
     went = adapted_lines(here.lines, here.cohort, target, [str(name) for name in as_list(facts["names"])])
     outlines = tuple(adapted_sheets(here.lines, here.cohort, target, structures))
-    return outside_page(page, Beyond(went, str(facts["field"]), outlines))
+    return render_outside_page(page, OutsideDetails(went, str(facts["field"]), outlines))
 
 
 def _titled(hospital: Hospital, facts: Mapping[str, Json]) -> str:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from evaluation.tiles import Tile
-from evaluation.wording import number
+from evaluation.wording import format_number
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.segmentation import kind_of
 
@@ -52,5 +52,5 @@ def in_words(scores: NDArray[np.float64], structures: Sequence[str], unit: str) 
     for c, name in enumerate(names):
         dice, far = (float(value) for value in scores[c])
         of = f" {name}" if name else ""
-        parts.append(f"Dice{of} {number(dice)}, HD95{of} {number(far)}{f' {unit}' if far == far else ''}")
+        parts.append(f"Dice{of} {format_number(dice)}, HD95{of} {format_number(far)}{f' {unit}' if far == far else ''}")
     return ", ".join(parts)

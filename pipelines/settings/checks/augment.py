@@ -70,7 +70,7 @@ def _synthesis_problems(plan: Augment) -> Iterator[Problem]:
         yield Problem(("synthesis", "variant"), "the paper's generator knows no classes; say consilium")
     elif how.private and not isinstance(how, Public):
         try:
-            synthesis.protection(how, patients=1)
+            synthesis.make_protection(how, patients=1)
         except ValueError as error:
             yield from (Problem(("synthesis",), str(problem)) for problem in problems_of(error))
 

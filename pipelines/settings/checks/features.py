@@ -118,6 +118,6 @@ def _priors() -> Mapping[str, Prior]:
 
 
 def _form_problems(run: RunSettings, prior: Prior) -> list[str]:
-    from harmonize.stacks import form_complaints
+    from harmonize.stacks import find_form_problems
 
-    return form_complaints(prior, run.images.inputs, run.images.kind) or unit_complaints(prior.name, run.images)
+    return find_form_problems(prior, run.images.inputs, run.images.kind) or unit_complaints(prior.name, run.images)

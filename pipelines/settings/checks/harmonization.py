@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from harmonize import synthesis
 from harmonize.prior import PRIORS
-from harmonize.translation import Randomized, own_curves
+from harmonize.translation import Randomized, list_curve_translators
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.checks.public_pictures import unit_complaints
@@ -64,7 +64,7 @@ def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
     if isinstance(how, Public) or not how.private or getattr(how, "variant", "") == "paper":
         return
     try:
-        synthesis.protection(how, patients=1)
+        synthesis.make_protection(how, patients=1)
     except ValueError as error:
         yield from (Problem(("synthesis",), str(problem)) for problem in problems_of(error))
 
@@ -100,7 +100,7 @@ def _promise_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
             yield Problem(
                 ("translate", space),
                 f"{translator.name} learns from several patients, which no epsilon covers, and {who}; use one that "
-                f"looks at one patient at a time ({', '.join(own_curves())})",
+                f"looks at one patient at a time ({', '.join(list_curve_translators())})",
             )
     if plan.sampling.name == "raw":
         text = f"raw selects by looking at patients, which no epsilon covers, and {who}; say surrogate"

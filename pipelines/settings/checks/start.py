@@ -54,12 +54,12 @@ def _of_file(run: RunSettings, label: str, how: Weights) -> Iterator[str]:
 
 def _of_one(run: RunSettings, how: Pretrained) -> Iterator[tuple[str, str]]:
     from harmonize.prior import PRIORS  # not needed by other runs
-    from harmonize.stacks import form_complaints
+    from harmonize.stacks import find_form_problems
 
     if run.task.kind != "classification":
         yield "on", "public pictures have labels and no masks, so a network that segments cannot begin on them"
     elif how.on in PRIORS:
-        wrong = form_complaints(PRIORS[how.on], run.images.inputs, run.images.kind)
+        wrong = find_form_problems(PRIORS[how.on], run.images.inputs, run.images.kind)
         yield from (("on", text) for text in wrong or unit_complaints(how.on, run.images))
         if len(run.task.names) != 2 and how.head == "kept":
             yield "head", f"a prior has two classes and the task has {len(run.task.names)}; say head: fresh"

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from harmonize.own import Own
+from harmonize.own import SiteImages
 from privacy.message import Params
 
 
@@ -21,7 +21,7 @@ class Middle:
 
     name: Literal["middle"] = "middle"
 
-    def fit(self, own: Own, shared: Tensor, **unused: object) -> Params:
+    def fit(self, site_images: SiteImages, shared: Tensor, **unused: object) -> Params:
         return {"mean": shared.mean()}
 
     def translate(self, params: Params, images: Tensor, patient: Tensor) -> Tensor:
