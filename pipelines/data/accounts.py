@@ -33,28 +33,29 @@ class Account(NamedTuple):
 
 
 def accounted(
-    items: Iterable[Item], refused: Iterable[Rejected], apart: Mapping[str, tuple[str, str]] | None = None
+    items: Iterable[Item], refused: Iterable[Rejected], left_out_studies: Mapping[str, tuple[str, str]] | None = None
 ) -> tuple[Account, ...]:
     """The outcome of each file: used if one of its studies was used, else quarantined if one of them was refused.
 
-    apart: study -> reason and sentence, for valid studies that the settings leave out.
+    left_out_studies: study -> reason and sentence, for valid studies that the settings leave out.
     """
-    troubles, left = {one.study: one for one in refused}, apart or {}
-    return tuple(_account(item, troubles, left) for item in items)
+    rejections, left_out = {rejection.study: rejection for rejection in refused}, left_out_studies or {}
+    return tuple(_build_account(item, rejections, left_out) for item in items)
 
 
-def _account(item: Item, troubles: Mapping[str, Rejected], apart: Mapping[str, tuple[str, str]]) -> Account:
+def _build_account(item: Item, rejections: Mapping[str, Rejected], left_out: Mapping[str, tuple[str, str]]) -> Account:
+    """The outcome of one file: used, quarantined or not selected, by the outcome of its studies."""
     if item.state != "part":
         return Account(item.name, item.state, item.patient, "", item.series, item.reason, item.detail)
-    used = next((study for study in item.studies if study not in troubles and study not in apart), None)
+    used = next((study for study in item.studies if study not in rejections and study not in left_out), None)
     if used is not None:
         return Account(item.name, "used", item.patient, used, item.series, "", "")
-    trouble = next((troubles[study] for study in item.studies if study in troubles), None)
-    if trouble is not None:
-        known = (item.patient, trouble.study, item.series)
-        return Account(item.name, "quarantined", *known, trouble.reason, trouble.detail)
+    rejection = next((rejections[study] for study in item.studies if study in rejections), None)
+    if rejection is not None:
+        known = (item.patient, rejection.study, item.series)
+        return Account(item.name, "quarantined", *known, rejection.reason, rejection.detail)
     study = item.studies[0]
-    return Account(item.name, "not_selected", item.patient, study, item.series, *apart[study])
+    return Account(item.name, "not_selected", item.patient, study, item.series, *left_out[study])
 
 
 def sums(accounts: Sequence[Account]) -> dict[Class, int]:
@@ -71,51 +72,55 @@ def without_use(accounts: Sequence[Account]) -> list[str]:
 
 def unserved(accounts: Sequence[Account]) -> list[Rejected]:
     """A quarantine entry for each patient with no selected file, so that a missing patient is noticed."""
-    silent = set(without_use(accounts)) - {one.patient for one in accounts if one.what == "quarantined"}
-    silent -= {one.patient for one in accounts if one.reason in ("excluded", "elsewhere")}
+    silent = set(without_use(accounts)) - {account.patient for account in accounts if account.what == "quarantined"}
+    silent -= {account.patient for account in accounts if account.reason in ("excluded", "elsewhere")}
     files: dict[str, list[Account]] = {patient: [] for patient in sorted(silent)}
     for account in accounts:
         if account.patient in files:
             files[account.patient].append(account)
-    told = []
-    for patient, own in files.items():
-        kinds = list(dict.fromkeys(one.series or "(no description)" for one in own))
+    rejections = []
+    for patient, patient_accounts in files.items():
+        kinds = list(dict.fromkeys(account.series or "(no description)" for account in patient_accounts))
         more = f" and {len(kinds) - NAMED} more" if len(kinds) > NAMED else ""
-        told.append(
+        rejections.append(
             Rejected(
                 f"patient {patient}",
                 UNSERVED,
-                f"none of {len(own)} files is selected: {', '.join(kinds[:NAMED])}{more}. {own[0].detail}",
+                f"none of {len(patient_accounts)} files is selected: {', '.join(kinds[:NAMED])}{more}. "
+                f"{patient_accounts[0].detail}",
             )
         )
-    return told
+    return rejections
 
 
 def as_facts(accounts: Sequence[Account]) -> dict[str, Json]:
     """The counts as facts of a reply or part of a JSON output: `files` is the sum of the next four."""
-    found = sums(accounts)
+    counts = sums(accounts)
     return {
         "files": len(accounts),
-        "used_files": found["used"],
-        "quarantined_files": found["quarantined"],
-        "unselected_files": found["not_selected"],
-        "ignored_files": found["not_imaging"],
+        "used_files": counts["used"],
+        "quarantined_files": counts["quarantined"],
+        "unselected_files": counts["not_selected"],
+        "ignored_files": counts["not_imaging"],
         "patients_without_use": len(without_use(accounts)),
     }
 
 
 def describe_sums(accounts: Sequence[Account], of: str = "files") -> str:
     """The counts in one line, and a second line if no file of some patients was used."""
-    found, missing = sums(accounts), len(without_use(accounts))
-    told = (
-        f"{len(accounts)} {of}: {found['used']} used, {found['quarantined']} quarantined, {found['not_selected']} not "
-        f"selected, {found['not_imaging']} not imaging."
+    counts, missing = sums(accounts), len(without_use(accounts))
+    text = (
+        f"{len(accounts)} {of}: {counts['used']} used, {counts['quarantined']} quarantined, {counts['not_selected']} "
+        "not "
+        f"selected, {counts['not_imaging']} not imaging."
     )
-    return f"{told}\n! Patients of whom nothing was used: {missing}." if missing else told
+    return f"{text}\n! Patients of whom nothing was used: {missing}." if missing else text
 
 
 def accounts_csv(accounts: Sequence[Account]) -> bytes:
     """A table with a line for each file, unused files first. It names patients and stays in the hospital."""
-    ordered = sorted(accounts, key=lambda one: (one.what == "used", one.what, one))
+    ordered = sorted(accounts, key=lambda account: (account.what == "used", account.what, account))
     names = ("class", "file", *Account._fields[2:])
-    return csv_text(names, [(one.what, one.file, *one[2:]) for one in ordered]).encode("utf-8", "surrogateescape")
+    return csv_text(names, [(account.what, account.file, *account[2:]) for account in ordered]).encode(
+        "utf-8", "surrogateescape"
+    )

@@ -42,11 +42,11 @@ def factor(text: str) -> float | None:
 
     Understands UCUM ("um2/s", "10*-3.mm2/s") and common prose ("ADC 1e-3 mm2/s", "x10^-6 mm²/s", "mm2.s-1").
     """
-    found = PATTERN.search(text.lower())
-    if found is None:
+    match = PATTERN.search(text.lower())
+    if match is None:
         return None
-    power = int((found["power"] or "0").replace(" ", ""))
-    return float(f"{AREA[found['length']] / TIME[found['time']] * 10.0**power:.6g}")
+    power = int((match["power"] or "0").replace(" ", ""))
+    return float(f"{AREA[match['length']] / TIME[match['time']] * 10.0**power:.6g}")
 
 
 class Converted(NamedTuple):
@@ -74,23 +74,24 @@ def to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> C
     """
     if declared not in (None, "auto", *FACTORS):
         raise ValueError(f"unit must be one of auto, {', '.join(FACTORS)}, found {declared!r}")
-    found = percentiles(values)
-    stated = _stated(declared, header_unit)
+    measured = percentiles(values)
+    stated = _find_stated_scale(declared, header_unit)
     if stated is None:
-        scale, said = _inferred(found)
+        scale, evidence = _infer_scale(measured)
     else:
         scale = stated
-        said = f"unit {declared} by the settings" if declared not in (None, "auto") else f"unit {header_unit!r}"
-        if not _plausible(found, scale):
+        evidence = f"unit {declared} by the settings" if declared not in (None, "auto") else f"unit {header_unit!r}"
+        if not _is_plausible(measured, scale):
             raise Unusable(
                 "unit_implausible",
-                f"with the {said}, 1, 50 and 99 % of the values that are not 0 lie below "
-                f"{_percentiles_text(found, scale)} x 1e-6 mm2/s; tissue has {_allowed()}. Check `unit`, and that this "
+                f"with the {evidence}, 1, 50 and 99 % of the values that are not 0 lie below "
+                f"{_format_percentiles(measured, scale)} x 1e-6 mm2/s; tissue has {_format_bounds()}. Check `unit`, "
+                "and that this "
                 "is an ADC map.",
             )
-    low, middle, high = (scale * value for value in found)
-    said += f": values at 1, 50, 99 % are {_percentiles_text(found, scale)} x 1e-6 mm2/s"
-    return Converted((values * np.float32(scale)).astype(np.float32, copy=False), scale, (low, middle, high), said)
+    low, middle, high = (scale * value for value in measured)
+    evidence += f": values at 1, 50, 99 % are {_format_percentiles(measured, scale)} x 1e-6 mm2/s"
+    return Converted((values * np.float32(scale)).astype(np.float32, copy=False), scale, (low, middle, high), evidence)
 
 
 def percentiles(values: Array) -> Percentiles:
@@ -105,44 +106,50 @@ def percentiles(values: Array) -> Percentiles:
     return low, middle, high
 
 
-def _plausible(found: Percentiles, scale: float) -> bool:
-    return all(low <= scale * value <= high for value, (low, high) in zip(found, BOUNDS, strict=True))
+def _is_plausible(quantiles: Percentiles, scale: float) -> bool:
+    """Whether all three percentiles, times `scale`, lie within `BOUNDS`."""
+    return all(low <= scale * value <= high for value, (low, high) in zip(quantiles, BOUNDS, strict=True))
 
 
-def _percentiles_text(found: Percentiles, scale: float) -> str:
-    return ", ".join(f"{scale * value:.4g}" for value in found)
+def _format_percentiles(quantiles: Percentiles, scale: float) -> str:
+    """The three percentiles in 1e-6 mm²/s, for a message."""
+    return ", ".join(f"{scale * value:.4g}" for value in quantiles)
 
 
-def _allowed() -> str:
+def _format_bounds() -> str:
+    """The allowed ranges of the three percentiles, for a message."""
     return ", ".join(f"{low:g} to {high:g}" for low, high in BOUNDS)
 
 
-def _stated(declared: str | None, header_unit: str | None) -> float | None:
-    said = None if header_unit is None or header_unit.strip().lower() in UNSAID else factor(header_unit)
-    if said is None and header_unit is not None and header_unit.strip().lower() not in UNSAID:
+def _find_stated_scale(declared: str | None, header_unit: str | None) -> float | None:
+    """The factor to 1e-6 mm²/s by settings or header; None if neither states a unit. Raises: Unusable."""
+    header_scale = None if header_unit is None or header_unit.strip().lower() in UNSAID else factor(header_unit)
+    if header_scale is None and header_unit is not None and header_unit.strip().lower() not in UNSAID:
         raise Unusable(
             "unit_unknown",
             f"the header says that values are in {header_unit!r}; a diffusivity such as um2/s is needed. "
             "Narrow `select` down to ADC maps.",
         )
     if declared in (None, "auto"):
-        return said
-    wanted = FACTORS[str(declared)]
-    if said is not None and said != wanted:
+        return header_scale
+    declared_scale = FACTORS[str(declared)]
+    if header_scale is not None and header_scale != declared_scale:
         raise Unusable(
             "unit_contradiction",
             f"the settings say {declared!r}, the header says {header_unit!r}. With unit: auto the header is followed.",
         )
-    return wanted
+    return declared_scale
 
 
-def _inferred(found: Percentiles) -> tuple[float, str]:
-    fitting = [unit for unit in INFERRED if _plausible(found, FACTORS[unit])]
+def _infer_scale(quantiles: Percentiles) -> tuple[float, str]:
+    """The factor of the one unit in which the percentiles are plausible, and the evidence. Raises: Unusable."""
+    fitting = [unit for unit in INFERRED if _is_plausible(quantiles, FACTORS[unit])]
     if len(fitting) != 1:  # never more than one, because the bounds are less than a factor of 1000 apart
         raise Unusable(
             "unit_unknown",
             "the file names no unit, and 1, 50 and 99 % of its values that are not 0 lie below "
-            f"{_percentiles_text(found, 1)}, which is no tissue ({_allowed()} x 1e-6 mm2/s) in any of the units "
+            f"{_format_percentiles(quantiles, 1)}, which is no tissue ({_format_bounds()} x 1e-6 mm2/s) in any of the "
+            "units "
             f"{', '.join(INFERRED)}. Set the unit with `unit`, if this is an ADC map.",
         )
     return FACTORS[fitting[0]], f"unit inferred, {fitting[0]}"

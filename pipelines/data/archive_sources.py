@@ -1,6 +1,6 @@
-"""A hospital's images where they are: settings of an archive (PACS) whose series are learnt from. No client here.
+"""Settings of an archive (PACS) whose series are a hospital's training images. This module has no client.
 
-The series that match are copied into a cache first (`pipelines.data.archive_cache`), and then read as a folder is.
+Matching series are first copied into a cache (`pipelines.data.archive_cache`), which is then read like a folder.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Asked:
 
     @property
     def query(self) -> Query:
-        """The same, as an archive is asked. Raises: SettingsError."""
-        since, until = (_day(name, getattr(self, name)) for name in ("since", "until"))
+        """These settings as a query to an archive. Raises: SettingsError."""
+        since, until = (_parse_day(name, getattr(self, name)) for name in ("since", "until"))
         return Query(
             modality=self.modality, description=self.description, since=since, until=until, more=dict(self.more)
         )
@@ -86,7 +86,7 @@ ArchiveSource: TypeAlias = DicomWebSource | DicomNodeSource
 
 
 def as_folder(source: ArchiveSource, folder: str) -> DicomSource:
-    """The source of what was copied into a folder. Raises: SettingsError: of `select`, `unit` or `blank`."""
+    """The source of the series copied into a folder. Raises: SettingsError: of `select`, `unit` or `blank`."""
     return DicomSource(
         folder=folder,
         select=source.select,
@@ -98,20 +98,21 @@ def as_folder(source: ArchiveSource, folder: str) -> DicomSource:
 
 
 def place_of(source: ArchiveSource) -> Json:
-    """Archive and query, without what only says how it is reached: credentials, limits, paths."""
-    where = source.url if isinstance(source, DicomWebSource) else f"{source.called}@{source.host}:{source.port}"
-    asked = source.query
+    """The archive and the query, without settings that only concern the connection: credentials, limits, paths."""
+    address = source.url if isinstance(source, DicomWebSource) else f"{source.called}@{source.host}:{source.port}"
+    query = source.query
     return {
-        "archive": where,
-        "modality": asked.modality,
-        "description": asked.description,
-        "since": asked.since,
-        "until": asked.until,
-        "more": dict(sorted(asked.more.items())),
+        "archive": address,
+        "modality": query.modality,
+        "description": query.description,
+        "since": query.since,
+        "until": query.until,
+        "more": dict(sorted(query.more.items())),
     }
 
 
-def _day(name: str, text: str | None) -> date | None:
+def _parse_day(name: str, text: str | None) -> date | None:
+    """The day of an ISO date; None for None. Raises: SettingsError."""
     try:
         return None if text is None else date.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The files of a CLIP: weights as safetensors, with config.json, vocab.json and merges.txt beside them."""
+"""The files of a CLIP: weights as safetensors, with config.json, vocab.json and merges.txt in the same folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
 
 def portable(model: Clip) -> Clip:
-    """The model as other machines know it: digest, architecture and tokens in place of the file's folder.
+    """The model's settings for other machines: with digest, architecture and tokens in place of the file's folder.
 
-    One that is portable, or whose files are missing or wrong, stays as it is; checks of the settings tell of the
-    latter.
+    Settings that are portable already, or whose files are missing or wrong, are returned unchanged; checks of the
+    settings report such files.
     """
     if model.tokens:
         return model
@@ -31,7 +31,7 @@ def portable(model: Clip) -> Clip:
 
 
 def read(model: Clip) -> Clip:
-    """The model with all that its files say.
+    """The model's settings with the content of its files: digest, architecture, tokens and sentences.
 
     Raises:
         ValueError: a file is missing or wrong, or a sentence is too long.
@@ -39,7 +39,9 @@ def read(model: Clip) -> Clip:
     path = Path(model.weights)
     try:
         stamps = [(path.parent / name).stat() for name in (path.name, CONFIG, VOCABULARY, MERGES)]
-        return _read(model, tuple(model.classes), tuple((one.st_size, one.st_mtime_ns) for one in stamps))
+        return _read_clip_files(
+            model, tuple(model.classes), tuple((stamp.st_size, stamp.st_mtime_ns) for stamp in stamps)
+        )
     except OSError as error:
         where = Path(str(error.filename)).name
         text = f"{where} cannot be read ({error.strerror}); clip needs a safetensors file, and beside it "
@@ -49,8 +51,8 @@ def read(model: Clip) -> Clip:
 
 
 @lru_cache(maxsize=8)
-def _read(model: Clip, order: tuple[str, ...], stamps: tuple[tuple[int, int], ...]) -> Clip:
-    """Read again when a file changed: a vocabulary takes a second. order: of the classes, which equal mappings hide."""
+def _read_clip_files(model: Clip, order: tuple[str, ...], stamps: tuple[tuple[int, int], ...]) -> Clip:
+    """As `read`, cached until a file changes. order: of the classes; equal mappings may differ in it."""
     path = Path(model.weights)
     config, vocabulary, merges = ((path.parent / name).read_text("utf-8") for name in (CONFIG, VOCABULARY, MERGES))
     code = model.sha256 or digest_at(path, *stamps[0])
@@ -60,7 +62,7 @@ def _read(model: Clip, order: tuple[str, ...], stamps: tuple[tuple[int, int], ..
 
 
 def weights_of(model: Clip) -> bytes:
-    """The bytes of its file. Raises: ValueError: it cannot be read."""
+    """The bytes of the model's file. Raises: ValueError: it cannot be read."""
     try:
         return Path(model.weights).read_bytes()
     except OSError as error:
@@ -68,15 +70,16 @@ def weights_of(model: Clip) -> bytes:
 
 
 def held(model: Clip) -> Mapping[str, Tensor] | None:
-    """What its networks hold, from its file at the coordinator; None if there is none, of which checks tell."""
+    """The tensors of the model's networks, from its file at the coordinator; None if the files are missing or wrong."""
     path = Path(model.weights)
     try:
         stamp = path.stat()
-        return _held(read(model), path, stamp.st_size, stamp.st_mtime_ns)
+        return _load_clip_tensors(read(model), path, stamp.st_size, stamp.st_mtime_ns)
     except (OSError, ValueError):
         return None
 
 
 @lru_cache(maxsize=2)
-def _held(told: Clip, path: Path, size: int, changed: int) -> Mapping[str, Tensor]:
-    return held_by(told, path.read_bytes())
+def _load_clip_tensors(model: Clip, path: Path, size: int, changed: int) -> Mapping[str, Tensor]:
+    """The tensors of the model's file; size and time in the cache's key detect a changed file."""
+    return held_by(model, path.read_bytes())

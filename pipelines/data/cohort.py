@@ -92,91 +92,119 @@ def read_cohort(
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
     """
     opened = open_source(source, labels, images, gland, target, classes)
-    names = {found.patient: pseudonym(key, found.patient) for found in opened.waiting if found.patient}
-    out = _named_by(exclude, called := names_of(opened.waiting, key))
+    names = {study.patient: pseudonym(key, study.patient) for study in opened.waiting if study.patient}
+    excluded = _find_named_patients(exclude, patient_names := names_of(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
-    held = {*map(normalized, test), *_named_by(test, called)}
-    ordered = sorted(opened.waiting, key=lambda found: (names.get(found.patient, ""), natural(found.study)))
-    waiting = [found for found in ordered if found.patient not in out]
-    taken, refused, parts = take(waiting, _shape(images), readers, scratch, masks=bool(opened.classes))
+    test_names = {*map(normalized, test), *_find_named_patients(test, patient_names)}
+    ordered = sorted(opened.waiting, key=lambda study: (names.get(study.patient, ""), natural(study.study)))
+    waiting = [study for study in ordered if study.patient not in excluded]
+    taken, refused, parts = take(waiting, _example_shape(images), readers, scratch, masks=bool(opened.classes))
     rejected = (*opened.rejected, *refused)
-    how: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
-    kinds = 2 if target else max(2, len(classes))
-    own = _by_the_source(opened.splits, highest := _labels(taken), part, fold, test)
-    done = own or divided(highest, part, classes=kinds, fractions=fractions, test=held, **how)
-    cut = division_code(fractions, test=[*map(normalized, test)], part=_said(part), **how, given=opened.splits)
-    of_source = _of_source(part, done, len(taken), independent)
-    taken, parts = (taken, parts) if part is None else kept(taken, parts, done.splits)
-    recipe = {"independent": independent, "cut": cut, **_asked(part, target, opened.classes, classes)}
-    cohort = replace(_assembled(taken, parts, names, done.splits, opened.unit), recipe=recipe)
-    accounts = accounted(opened.items, rejected, _apart(ordered, out, done.splits if part else None))
+    division_settings: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
+    class_count = 2 if target else max(2, len(classes))
+    source_division = _find_source_division(opened.splits, highest := _highest_classes(taken), part, fold, test)
+    division = source_division or divided(
+        highest, part, classes=class_count, fractions=fractions, test=test_names, **division_settings
+    )
+    code = division_code(
+        fractions,
+        test=[*map(normalized, test)],
+        part=_part_settings(part),
+        **division_settings,
+        source_splits=opened.splits,
+    )
+    partition_facts = _partition_facts(part, division, len(taken), independent)
+    taken, parts = (taken, parts) if part is None else kept(taken, parts, division.splits)
+    recipe = {"independent": independent, "cut": code, **_recipe_settings(part, target, opened.classes, classes)}
+    cohort = replace(_assembled(taken, parts, names, division.splits, opened.unit), recipe=recipe)
+    accounts = accounted(
+        opened.items, rejected, _explain_left_out_studies(ordered, excluded, division.splits if part else None)
+    )
     facts: dict[str, Json] = {
-        **_found(opened, taken, rejected, accounts),
+        **_reading_facts(opened, taken, rejected, accounts),
         "excluded": len(opened.waiting) - len(waiting),
-        "unmatched_exclusions": len(exclude) - matched(exclude, called),
-        "unmatched_tests": len(test) - matched(test, called),
-        **of_source,
-        **_counts(cohort),
+        "unmatched_exclusions": len(exclude) - matched(exclude, patient_names),
+        "unmatched_tests": len(test) - matched(test, patient_names),
+        **partition_facts,
+        **_count_cohort(cohort),
     }
-    partition = None if part is None else written(part, done, highest, names, classes=kinds)
-    told = tuple(study.told for study in taken)
-    return Reading(_scaled(cohort, images, scale), rejected, facts, _named(taken, names), partition, accounts, told)
+    partition = None if part is None else written(part, division, highest, names, classes=class_count)
+    evidence = tuple(study.told for study in taken)
+    return Reading(
+        _normalize_features(cohort, images, scale),
+        rejected,
+        facts,
+        _map_pseudonyms(taken, names),
+        partition,
+        accounts,
+        evidence,
+    )
 
 
-def _by_the_source(
+def _find_source_division(
     splits: Mapping[str, str] | None,
     labels: Mapping[str, int],
     part: Part | None,
     fold: Fold | None,
     test: tuple[str, ...],
 ) -> Divided | None:
-    """The source's own division, if it has one. labels: of the patients that can be used.
+    """The division that the source itself gives; None if it gives none. labels: of the patients that can be used.
 
     Raises:
-        ValueError: the settings divide them, too.
+        ValueError: the settings divide the patients, too.
     """
     if splits is None:
         return None
-    asked = {"part": part, "split.folds": fold, "test": test}
-    if both := [name for name, said in asked.items() if said]:
-        raise ValueError(f"source.file: it divides its patients itself, and so does {', '.join(both)}; remove one")
+    settings = {"part": part, "split.folds": fold, "test": test}
+    if named_settings := [name for name, value in settings.items() if value]:
+        raise ValueError(
+            f"source.file: it divides its patients itself, and so does {', '.join(named_settings)}; remove one"
+        )
     return Divided({patient: splits[patient] for patient in sorted(labels)}, {})
 
 
-def _named(taken: Sequence[Taken], names: Mapping[str, str]) -> dict[str, str]:
+def _map_pseudonyms(taken: Sequence[Taken], names: Mapping[str, str]) -> dict[str, str]:
+    """Pseudonym -> identifier, of the patients whose studies are used."""
     return {names[study.patient]: study.patient for study in taken}
 
 
-def _apart(
-    ordered: Sequence[WaitingStudy], out: frozenset[str], here: Mapping[str, str] | None
+def _explain_left_out_studies(
+    ordered: Sequence[WaitingStudy], excluded_patients: frozenset[str], part_patients: Mapping[str, str] | None
 ) -> dict[str, tuple[str, str]]:
     """Studies that the settings leave out, with the reason: an excluded patient, or another site's part."""
-    excluded, elsewhere = "The settings exclude this patient.", "It was dealt out to another site."
-    told = {one.study: ("excluded", excluded) for one in ordered if one.patient in out}
-    if here is not None:
-        away = [one for one in ordered if one.patient not in here and one.patient not in out]
-        told |= {one.study: ("elsewhere", elsewhere) for one in away}
-    return told
+    exclusion, other_site = "The settings exclude this patient.", "It was dealt out to another site."
+    reasons = {study.study: ("excluded", exclusion) for study in ordered if study.patient in excluded_patients}
+    if part_patients is not None:
+        other_studies = [
+            study for study in ordered if study.patient not in part_patients and study.patient not in excluded_patients
+        ]
+        reasons |= {study.study: ("elsewhere", other_site) for study in other_studies}
+    return reasons
 
 
-def _shape(images: AnyImages) -> tuple[int, ...]:
+def _example_shape(images: AnyImages) -> tuple[int, ...]:
     """Shape of an example before any projection."""
     return images.columns if isinstance(images, Features) else images.inputs
 
 
-def _said(part: Part | None) -> dict[str, Json] | None:
+def _part_settings(part: Part | None) -> dict[str, Json] | None:
+    """The settings of the part as JSON; None without a part."""
     return None if part is None else asdict(part)
 
 
-def _asked(part: Part | None, target: Target | None, masks: Sequence[str], classes: Sequence[str]) -> dict[str, Json]:
-    said: dict[str, Json] = {"part": _said(part), "target": target, "classes": [*masks]}
-    said |= {"labels": [] if target else [*classes]}
-    return {name: value for name, value in said.items() if value}
+def _recipe_settings(
+    part: Part | None, target: Target | None, masks: Sequence[str], classes: Sequence[str]
+) -> dict[str, Json]:
+    """The entries of `Cohort.recipe` that come from the settings; empty values are left out."""
+    settings: dict[str, Json] = {"part": _part_settings(part), "target": target, "classes": [*masks]}
+    settings |= {"labels": [] if target else [*classes]}
+    return {name: value for name, value in settings.items() if value}
 
 
-def _found(
+def _reading_facts(
     opened: Intake, taken: Sequence[Taken], rejected: Sequence[Rejected], accounts: Sequence[Account]
 ) -> dict[str, Json]:
+    """The counts of files, series, studies, rejections and scanners."""
     return {
         **as_facts(accounts),
         "unselected_series": opened.unselected,
@@ -186,17 +214,17 @@ def _found(
     }
 
 
-def _labels(taken: Sequence[Taken]) -> dict[str, int]:
+def _highest_classes(taken: Sequence[Taken]) -> dict[str, int]:
     """Patient -> the highest class of the patient's examples: 1 if any is positive, or the worst grade."""
     highest_last = sorted(taken, key=lambda study: max(study.labels, default=0))
     return {study.patient: max(study.labels, default=0) for study in highest_last}
 
 
-def _of_source(part: Part | None, done: Divided, studies: int, independent: bool) -> dict[str, Json]:
+def _partition_facts(part: Part | None, division: Divided, studies: int, independent: bool) -> dict[str, Json]:
     """Counts of a partitioned source; `dealing` depends on all patients, so a private run has none."""
     if part is None:
         return {}
-    return {"source_studies": studies} | ({} if independent else {"dealing": dealing_code(part, done)})
+    return {"source_studies": studies} | ({} if independent else {"dealing": dealing_code(part, division)})
 
 
 def names_of(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]:
@@ -205,37 +233,40 @@ def names_of(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]
     A list of withdrawn patients may still use the whole file name, which was the identifier before BIDS names were
     supported; such patients must stay excluded.
     """
-    called: dict[str, set[str]] = {}
-    for found in waiting:
-        if found.patient:
-            file = found.study.rpartition("/")[2]
-            names = {found.patient, *([normalized(stem(file))] if file.lower().endswith(ENDINGS) else [])} - {""}
-            called.setdefault(found.patient, set()).update(names, (pseudonym(key, name) for name in names))
-    return called
+    patient_names: dict[str, set[str]] = {}
+    for study in waiting:
+        if study.patient:
+            file = study.study.rpartition("/")[2]
+            names = {study.patient, *([normalized(stem(file))] if file.lower().endswith(ENDINGS) else [])} - {""}
+            patient_names.setdefault(study.patient, set()).update(names, (pseudonym(key, name) for name in names))
+    return patient_names
 
 
-def _named_by(wanted: tuple[str, ...], called: Mapping[str, set[str]]) -> frozenset[str]:
-    """Identifiers of the patients of whom `wanted` has any name."""
-    asked = {normalized(name) for name in wanted}
-    return frozenset(patient for patient, names in called.items() if names & asked)
+def _find_named_patients(wanted_names: tuple[str, ...], patient_names: Mapping[str, set[str]]) -> frozenset[str]:
+    """Identifiers of the patients that have any of these names."""
+    normalized_names = {normalized(name) for name in wanted_names}
+    return frozenset(patient for patient, names in patient_names.items() if names & normalized_names)
 
 
-def matched(wanted: tuple[str, ...], called: Mapping[str, set[str]]) -> int:
-    """How many of the wanted names are names of patients."""
-    known = set().union(*called.values())
-    return sum(normalized(name) in known for name in wanted)
+def matched(wanted_names: tuple[str, ...], patient_names: Mapping[str, set[str]]) -> int:
+    """The number of these names that are names of patients."""
+    known_names = set().union(*patient_names.values())
+    return sum(normalized(name) in known_names for name in wanted_names)
 
 
-def _scaled(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
-    said = IMAGES.dump_python(images, mode="json", exclude_none=True)
-    cohort = replace(cohort, recipe={**cohort.recipe, "images": said, "scale": None})
+def _normalize_features(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:
+    """The cohort with `images` and `scale` in its recipe, and features scaled and projected if asked."""
+    image_settings = IMAGES.dump_python(images, mode="json", exclude_none=True)
+    cohort = replace(cohort, recipe={**cohort.recipe, "images": image_settings, "scale": None})
     if not isinstance(images, Features):
         return cohort
-    known = training_moments(cohort) if images.normalize == "site" else scale if images.normalize == "pooled" else None
-    if known is not None:
-        scaled = normalized_by(cohort.images, known)
-        cohort = replace(cohort, images=scaled, recipe={**cohort.recipe, "scale": to_json(known)})
-    if images.components is None or (images.normalize == "pooled" and known is None):
+    feature_moments = (
+        training_moments(cohort) if images.normalize == "site" else scale if images.normalize == "pooled" else None
+    )
+    if feature_moments is not None:
+        scaled = normalized_by(cohort.images, feature_moments)
+        cohort = replace(cohort, images=scaled, recipe={**cohort.recipe, "scale": to_json(feature_moments)})
+    if images.components is None or (images.normalize == "pooled" and feature_moments is None):
         return cohort  # pooled without moments: this pass only computes them
     axes = fitted_axes(cohort.images[cohort.split == SPLITS.index("train")], images.components)
     # The axes are fitted to all training patients, so each example depends on all of them.
@@ -255,48 +286,51 @@ def _assembled(
     splits: Mapping[str, str],
     unit: str,
 ) -> Cohort:
+    """The cohort of the studies that were read, from their tensors and splits."""
     patients = tuple(sorted({names[study.patient] for study in taken}))
     numbers = {name: number for number, name in enumerate(patients)}
     lengths = [len(study.labels) for study in taken]
     return Cohort(
         images=parts["images"],
         labels=torch.tensor([label for study in taken for label in study.labels], dtype=torch.int64),
-        patient=_repeated([numbers[names[study.patient]] for study in taken], lengths, torch.int64),
+        patient=_repeat_values([numbers[names[study.patient]] for study in taken], lengths, torch.int64),
         position=torch.tensor([place for study in taken for place in study.position], dtype=torch.float32),
         lesion=parts["lesion"],
         gland=parts["gland"],
-        split=_repeated([SPLITS.index(splits[study.patient]) for study in taken], lengths, torch.int8),
+        split=_repeat_values([SPLITS.index(splits[study.patient]) for study in taken], lengths, torch.int8),
         patients=patients,
         unit=unit,
         mask=parts["mask"],
     )
 
 
-def _repeated(values: Sequence[int], lengths: Sequence[int], dtype: torch.dtype) -> Tensor:
+def _repeat_values(values: Sequence[int], lengths: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Each study's value, once for each of its examples."""
     return torch.repeat_interleave(torch.tensor(values, dtype=dtype), torch.tensor(lengths, dtype=torch.int64))
 
 
-def _counts(cohort: Cohort) -> dict[str, Json]:
-    named = cohort.recipe.get("labels")
-    classes = len(named) if isinstance(named, list) else 0
+def _count_cohort(cohort: Cohort) -> dict[str, Json]:
+    """Patients, images and classes of the cohort, in total and for each split."""
+    class_names = cohort.recipe.get("labels")
+    classes = len(class_names) if isinstance(class_names, list) else 0
     parts: dict[str, Json] = {
         name: {
-            "patients": len(set(cohort.patient[here].tolist())),
-            "images": int(here.sum()),
-            **_of_classes(cohort.labels[here], classes),
+            "patients": len(set(cohort.patient[in_split].tolist())),
+            "images": int(in_split.sum()),
+            **_count_classes(cohort.labels[in_split], classes),
         }
         for number, name in enumerate(SPLITS)
-        for here in [cohort.split == number]
+        for in_split in [cohort.split == number]
     }
     total: dict[str, Json] = {
         "patients": len(cohort.patients),
         "images": len(cohort.labels),
-        **_of_classes(cohort.labels, classes),
+        **_count_classes(cohort.labels, classes),
     }
     return {**total, "splits": parts}
 
 
-def _of_classes(labels: Tensor, classes: int) -> dict[str, Json]:
+def _count_classes(labels: Tensor, classes: int) -> dict[str, Json]:
     """`positives`, the images of any class but the first, and with named classes the images of each."""
     each: list[Json] = torch.bincount(labels, minlength=classes).tolist()
     return {"positives": int((labels > 0).sum())} | ({"classes": each} if classes else {})

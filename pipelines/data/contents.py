@@ -64,7 +64,7 @@ def read_dataset(path: Path, **how: object) -> FileDataset:
 
 
 def parsed(file: BinaryIO, **how: object) -> FileDataset:
-    """As `read_dataset`, of an open file at its beginning; leaves it behind the last element that was read."""
+    """As `read_dataset`, for an open file at its beginning; afterwards the file stands after the last element read."""
     head = file.read(HEAD)
     file.seek(0)
     marked = head[MARK_AT : MARK_AT + 4] == MARK
@@ -85,7 +85,7 @@ def kind_of(path: Path) -> Kind:
     try:
         with path.open("rb") as file:
             head = file.read(HEAD)
-        inside = _inside(path) if head.startswith(GZIP) else b""
+        inside = _unpack_head(path) if head.startswith(GZIP) else b""
     except (OSError, EOFError, zlib.error):
         return "packed" if path.suffix.lower() == ".gz" else "other"
     if inside:
@@ -115,12 +115,14 @@ def left_out(name: str, path: Path, reads: Literal["dicom", "nifti", "picture"])
     return Item(name, "not_selected", reason="other_format", detail=detail)
 
 
-def _inside(path: Path) -> bytes:
+def _unpack_head(path: Path) -> bytes:
+    """The first `HEAD` bytes of a gzip file's content."""
     with gzip.open(path) as file:
         return file.read(HEAD)
 
 
 def _is_nifti(head: bytes) -> bool:
+    """Whether these are the first bytes of a NIfTI-1 or NIfTI-2 header, of either byte order."""
     return any(
         size in (int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")) and head[at : at + 3] in marks
         for size, (at, marks) in NIFTI.items()

@@ -1,4 +1,4 @@
-"""The file of an encoder: weights as safetensors, with config.json beside it."""
+"""The file of an encoder: weights as safetensors, with config.json in the same folder."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from federation.features.encoder import Encoder, digest, frozen
 CONFIG = "config.json"
 
 
-def opened(of: Encoder | Ready) -> tuple[Extractor, bytes]:
-    """What computes features, and of an encoder the bytes of its file.
+def opened(extractor: Encoder | Ready) -> tuple[Extractor, bytes]:
+    """The feature extractor; and the bytes of an encoder's file, empty for other extractors.
 
     Raises:
         ValueError: an encoder's file is missing, or cannot be used: see `federation.features.encoder.frozen`.
     """
-    if not isinstance(of, Encoder):
-        return of, b""
+    if not isinstance(extractor, Encoder):
+        return extractor, b""
     try:
-        data = Path(of.file).read_bytes()
+        data = Path(extractor.file).read_bytes()
     except OSError as error:
-        raise ValueError(f"{of.file} cannot be read ({error.strerror}); give a safetensors file") from error
-    told = portable(of)
-    if not told.architecture:
-        raise ValueError(f"there is no {CONFIG} beside {of.file}; put it there, as it came with the weights")
+        raise ValueError(f"{extractor.file} cannot be read ({error.strerror}); give a safetensors file") from error
+    encoder = portable(extractor)
+    if not encoder.architecture:
+        raise ValueError(f"there is no {CONFIG} beside {extractor.file}; put it there, as it came with the weights")
     try:
-        return frozen(told, data), data
+        return frozen(encoder, data), data
     except ValueError as error:
-        raise ValueError(f"{of.file} cannot be used: {error}") from error
+        raise ValueError(f"{extractor.file} cannot be used: {error}") from error
 
 
 def portable(encoder: Encoder) -> Encoder:
-    """The encoder as other machines know it: digest and architecture in place of the file's folder.
+    """The encoder's settings for other machines: with digest and architecture in place of the file's folder.
 
-    One that is portable, or whose file is missing, stays as it is; checks of the settings tell of the latter.
+    Settings that are portable already, or whose file is missing, are returned unchanged; checks report the latter.
     """
     path = Path(encoder.file)
     try:

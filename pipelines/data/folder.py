@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Walk:
-    """files: regular files, sorted by name. left: other entries, and links to files elsewhere. rejected: folders that
+    """files: regular files, sorted by name. left: other entries, and links to files outside. rejected: folders that
     cannot be read or have vanished.
     """
 
@@ -54,27 +54,27 @@ def walked(folder: Path) -> Walk:
     that is not followed and for each pipe, socket or device.
     """
     root = resolved(folder)
-    found: dict[Path, Path] = {}
+    files: dict[Path, Path] = {}
     left: list[Item] = []
     errors: list[OSError] = []
     for parent, folders, names in os.walk(root, followlinks=False, onerror=errors.append):
         for name in sorted(folders):
-            left += _folder_left(root, Path(parent, name))
+            left += _skipped_folder_items(root, Path(parent, name))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(parent, name)
             real = resolved(path) if path.is_symlink() else path
-            if (item := _left(root, path, real)) is not None:
+            if (item := _skipped_entry_item(root, path, real)) is not None:
                 left.append(item)
-            elif real not in found or real == path:
-                found[real] = path
-    closed = [_closed(root, error) for error in errors]
-    items = [Item(one.study, "part", studies=(one.study,)) for one in closed]
-    return Walk(tuple(sorted(found.values())), (*left, *items), tuple(closed))
+            elif real not in files or real == path:
+                files[real] = path
+    closed = [_reject_unreadable_folder(root, error) for error in errors]
+    items = [Item(rejection.study, "part", studies=(rejection.study,)) for rejection in closed]
+    return Walk(tuple(sorted(files.values())), (*left, *items), tuple(closed))
 
 
 def resolved(path: Path) -> Path:
-    """Where a path leads; a link that leads to itself leads nowhere, and is its own end. (`Path.resolve` raises.)"""
+    """The path behind all links. A link to itself is returned as it is, where `Path.resolve` raises."""
     return Path(os.path.realpath(path))
 
 
@@ -90,12 +90,12 @@ def stamped(path: Path) -> Stamp:
         Unusable: `vanished` (it is gone, or no longer a regular file), `no_permission` or `disk_error`.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise failed(path.name, error) from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise Unusable("vanished", f"{path.name} was a file and is none any more. {WAIT}.")
-    return Stamp(found.st_size, found.st_mtime_ns, found.st_ino)
+    return Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def check_unchanged(stamps: Mapping[Path, Stamp]) -> None:
@@ -131,7 +131,7 @@ def failed(name: str, error: OSError) -> Unusable:
     """The reason for a failed system call on a file: `vanished`, `no_permission` or `disk_error`, one of `OF_SYSTEM`.
 
     Raises:
-        OSError: it is the machine's, and says nothing of the file: too many are open, the network is down.
+        OSError: the error is the machine's and not the file's: too many files are open, the network is down.
     """
     if of_machine(error):
         raise error
@@ -143,7 +143,8 @@ def failed(name: str, error: OSError) -> Unusable:
     return Unusable("disk_error", f"{name} cannot be read ({why}). Check the disk or the network, copy it again.")
 
 
-def _folder_left(root: Path, path: Path) -> list[Item]:
+def _skipped_folder_items(root: Path, path: Path) -> list[Item]:
+    """The item of a folder that is not searched: a link to another place, or a hidden folder; else none."""
     name = f"{below(root, path)}/"
     if path.is_symlink() and not resolved(path).is_relative_to(root):
         detail = "A link to a folder elsewhere; it is not followed. Copy the files, or give that folder."
@@ -153,7 +154,7 @@ def _folder_left(root: Path, path: Path) -> list[Item]:
     return []
 
 
-def _left(root: Path, path: Path, real: Path) -> Item | None:
+def _skipped_entry_item(root: Path, path: Path, real: Path) -> Item | None:
     """The reason why an entry of a folder is not used; None if it is a regular file inside the folder."""
     name = below(root, path)
     if path.name.startswith("."):
@@ -168,7 +169,8 @@ def _left(root: Path, path: Path, real: Path) -> Item | None:
     return None if regular else Item(name, "not_imaging", reason="no_file", detail="A pipe, a socket or a device.")
 
 
-def _closed(root: Path, error: OSError) -> Rejected:
+def _reject_unreadable_folder(root: Path, error: OSError) -> Rejected:
+    """The rejection of a folder that the system could not list."""
     path = Path(os.fsdecode(error.filename)) if error.filename else root
     name = f"{below(root, path) if path.is_relative_to(root) else path.name}/"
     why = failed(name, error)

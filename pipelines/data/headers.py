@@ -63,7 +63,7 @@ def text_of(value: object) -> str:
 
 @dataclass(frozen=True)
 class Reading:
-    """How stored values become values. vendor: by the vendor's scale, too. turned: what is dark becomes bright."""
+    """How stored values become real values. vendor: the vendor's scale is used, too. turned: signals are inverted."""
 
     vendor: bool = False
     turned: bool = False

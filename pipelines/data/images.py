@@ -159,6 +159,7 @@ class Features:
         refuse(problems)
 
     def _range_problems(self) -> list[Problem]:
+        """Problems with `ranges`: missing, unknown or invalid ones, or ranges without `declared`."""
         if self.normalize != "declared":
             text = f"they go with normalize: declared, found normalize: {self.normalize}; remove one of the two"
             return [Problem(("ranges",), text)] if self.ranges else []

@@ -59,19 +59,19 @@ def folder_problems(name: str, folder: str) -> list[str]:
     """The problem with a folder of the settings: one sentence, or none."""
     if Path(folder).is_dir():
         return []
-    found = "is a file" if Path(folder).exists() else "does not exist"
-    return [f"{name}: {folder!r} {found}; give a folder that exists"]
+    state = "is a file" if Path(folder).exists() else "does not exist"
+    return [f"{name}: {folder!r} {state}; give a folder that exists"]
 
 
 def without_ambiguous(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[Rejected]]:
-    """Reject candidates with the same patient, session and grid: nothing says which of them a label or mask means.
+    """Reject candidates with the same patient, session and grid: it is unknown which of them a label or mask is of.
 
-    Series that are only to be scored need no such choice: each is scored, in a folder as at night.
+    Not needed for series that are only scored.
     """
     groups: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault((candidate.patient, candidate.session, candidate.shape), []).append(candidate)
-    twins = dict(pair for group in groups.values() if len(group) > 1 for pair in _twins(group))
+    twins = dict(pair for group in groups.values() if len(group) > 1 for pair in _find_twins(group))
     rejected = [
         Rejected(
             study,
@@ -83,22 +83,22 @@ def without_ambiguous(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate,
     return tuple(candidate for candidate in candidates if candidate.study not in twins), rejected
 
 
-def _twins(group: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
-    """Each candidate that has another's grid, and the last such other one. group: of one shape.
+def _find_twins(group: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
+    """Each candidate whose grid another one has, with the last of these others. group: of one shape.
 
-    A folder may hold thousands of one patient, so only those are compared whose first voxels lie at about the same
-    distance along an oblique direction, which those of equal grids do.
+    A patient may have thousands of candidates, so only those are compared whose first voxels lie at about the same
+    distance along an oblique direction, as those of equal grids do.
     """
     along = np.array([candidate.affine[:3, 3] for candidate in group]) @ OBLIQUE
     order = np.argsort(along)
     ranked = along[order]
-    for place, one in enumerate(group):
-        apart = NEAR_VOXELS * float(spacing_of(one.affine).min())
-        low, high = np.searchsorted(ranked, (along[place] - apart, along[place] + apart), side="left")
+    for place, candidate in enumerate(group):
+        tolerance = NEAR_VOXELS * float(spacing_of(candidate.affine).min())
+        low, high = np.searchsorted(ranked, (along[place] - tolerance, along[place] + tolerance), side="left")
         for number in np.sort(order[low:high])[::-1]:
             other = group[number]
-            if number != place and same_grid((one.affine, one.shape), (other.affine, other.shape)):
-                yield one.study, other.study
+            if number != place and same_grid((candidate.affine, candidate.shape), (other.affine, other.shape)):
+                yield candidate.study, other.study
                 break
 
 
@@ -120,9 +120,9 @@ def load_all(index: Index) -> tuple[list[Study], list[Rejected]]:
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Turn any error while a file is parsed into `Unusable` (`unreadable`; or one of `OF_SYSTEM`, if the system
-    cannot open or read the file), and suppress warnings. Errors of the machine stay what they are: a study must not be
-    left out for ever because memory was short once.
+    """Turn any error while a file is parsed into `Unusable` (`unreadable`; or one of `OF_SYSTEM`, if the system cannot
+    open or read the file), and suppress warnings. Errors of the machine are raised unchanged: a study must not be left
+    out for good because memory was short once.
 
     On damaged files parsers raise exceptions of many types, and their warnings may quote a patient's header.
     """
@@ -136,11 +136,13 @@ def readable(what: str) -> Iterator[None]:
             raise
         if isinstance(error, OSError) and error.errno is not None:  # from the system, not from a decoder
             raise failed(what, error) from error
-        raise Unusable("unreadable", f"{what} cannot be read ({_in_words(error)}). Copy or export it again.") from error
+        raise Unusable(
+            "unreadable", f"{what} cannot be read ({_describe_error(error)}). Copy or export it again."
+        ) from error
 
 
-def _in_words(error: Exception) -> str:
-    """A parser's error; of a text that is no number, Python's own words would not be understood."""
+def _describe_error(error: Exception) -> str:
+    """A parser's error in words; plainer ones than Python's if a text is no number."""
     text = NO_NUMBER.search(str(error)) if isinstance(error, ValueError) else None
     if text is None:
         return f"{type(error).__name__}: {error}"

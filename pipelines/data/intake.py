@@ -1,4 +1,4 @@
-"""A hospital's intake: the studies that wait to be read, and each of them once it is read, or rejected with its reason.
+"""A hospital's intake: the studies that wait to be read, and the result of each: its examples, or its rejection.
 
 Every kind of source - volumes, pictures, tables, tensors - opens into the same list of waiting studies. They are read
 independently, so they are read in parallel, and only prepared examples stay in memory.
@@ -71,8 +71,8 @@ class ReadStudy:
 
 @dataclass(frozen=True)
 class WaitingStudy:
-    """A study that is not read yet. read: reads it, or raises `Unusable`. foresee: raises what `read` would, as far as
-    names, labels and masks tell it; it reads no image.
+    """A study that is not read yet. read: reads it, or raises `Unusable`. foresee: raises those errors of `read` that
+    names, labels and masks already show; it reads no image.
     """
 
     patient: str
@@ -114,31 +114,31 @@ def in_order(
     """
     readers = readers or min(8, os.cpu_count() or 1)
     if readers <= 1:
-        for one in items:
+        for item in items:
             if stopped():
                 return
-            yield do(one)
+            yield do(item)
         return
     # Warning filters belong to the process: set them once here, or threads would restore each other's.
     with warnings.catch_warnings(action="ignore"):
-        hands = _Hands(do, readers)
+        workers = _Workers(do, readers)
         try:
-            for one in items:
+            for item in items:
                 if stopped():
                     break
-                hands.give(one)
-                yield from hands.results(AHEAD * readers - 1, stopped)
-            yield from hands.results(0, stopped)
+                workers.give(item)
+                yield from workers.results(AHEAD * readers - 1, stopped)
+            yield from workers.results(0, stopped)
         finally:
-            hands.end()
+            workers.end()
 
 
-class _Hands(Generic[W, T]):
-    """At most so many threads, which work on items in the order in which they are given.
+class _Workers(Generic[W, T]):
+    """At most `most` threads, which process items in the order of `give`.
 
-    A `ThreadPoolExecutor` waits for a new thread to say that it began, and where memory is so short that the thread
-    ends before, it waits for ever. Here nobody waits for a thread: a result that no thread has begun is made by whoever
-    asks for it.
+    A `ThreadPoolExecutor` waits for the start signal of a new thread; if memory is so short that the thread ends
+    before, it waits for ever. Here no code waits for a thread to start: `results` itself computes a result that no
+    thread has started.
     """
 
     def __init__(self, do: Callable[[W], T], most: int) -> None:
@@ -155,33 +155,34 @@ class _Hands(Generic[W, T]):
                 start_new_thread(self._work, ())
 
     def results(self, most: int, stopped: Callable[[], bool]) -> Iterator[T]:
-        """Results in the order of their items, until at most so many are not yielded. stopped: see `in_order`."""
+        """Results in the order of their items, until at most `most` are not yielded. stopped: see `in_order`."""
         while len(self._ahead) > most:
             first = self._ahead[0]
             cancelled = stopped() and first.cancel()
-            if self._waits(first):
-                self._one()
-            found = [] if cancelled else [first.result()]
+            if self._is_next(first):
+                self._run_next()
+            finished = [] if cancelled else [first.result()]
             self._ahead.popleft()
-            yield from found
+            yield from finished
 
     def end(self) -> None:
-        """Begin nothing any more, and wait for what was begun."""
-        wait([one for one in self._ahead if not one.cancel()])
+        """Cancel the items that are not started, and wait for the others."""
+        wait([future for future in self._ahead if not future.cancel()])
 
-    def _waits(self, future: Future[T]) -> bool:
-        """Whether nobody works on it yet."""
+    def _is_next(self, future: Future[T]) -> bool:
+        """Whether this is the next item, which no thread has taken yet."""
         try:
             return self._given[0][0] is future
         except IndexError:  # threads took them all, perhaps a moment ago
             return False
 
     def _work(self) -> None:
-        while self._one():
+        """Work on items until none is waiting: the life of one thread."""
+        while self._run_next():
             pass
         self._free.release()
 
-    def _one(self) -> bool:
+    def _run_next(self) -> bool:
         """Work on the next item; False if there is none."""
         try:
             future, item = self._given.popleft()
@@ -196,20 +197,22 @@ class _Hands(Generic[W, T]):
 
 
 def read_ahead(items: Sequence[W], do: Callable[[W], T]) -> Iterator[T]:
-    """The result of `do` for each item, in their order; of several at a time where the disk keeps it waiting.
+    """The result of `do` for each item, in their order; several run at a time if the disk is slow.
 
     Parsing headers holds Python's lock, so threads only cost while a disk answers at once; over a network most of the
-    time is spent waiting. The first items are read one after the other, and tell which it is.
+    time is spent waiting. The first items are read one after the other, to measure which case it is.
     """
-    begun, worked, rested = time.perf_counter(), time.thread_time(), _rests()
-    for one in items[:TRIED]:
-        yield do(one)
-    slow = time.perf_counter() - begun > SLOW * (time.thread_time() - worked) and _rests() - rested >= TRIED
+    started, busy_before, waits_before = time.perf_counter(), time.thread_time(), _rests()
+    for item in items[:TRIED]:
+        yield do(item)
+    slow = (
+        time.perf_counter() - started > SLOW * (time.thread_time() - busy_before) and _rests() - waits_before >= TRIED
+    )
     yield from in_order(items[TRIED:], do, readers=AT_ONCE if slow else 1)
 
 
 def _rests() -> float:
-    """How often this thread has waited, but not for a processor; where the system does not say, a large number."""
+    """How often this thread has waited, but not for a processor; a large number where the system does not count it."""
     if sys.platform != "linux":
         return time.perf_counter_ns()
     import resource
@@ -219,15 +222,16 @@ def _rests() -> float:
 
 def read_study(waiting: WaitingStudy) -> ReadStudy | Rejected:
     """Read one study. Any error in its bytes becomes a rejection, never an exception."""
-    return _unless_unusable(waiting.study, waiting.read)
+    return _run_or_reject(waiting.study, waiting.read)
 
 
 def foreseen_rejection(waiting: WaitingStudy) -> Rejected | None:
-    """Why a study cannot be used, as far as it is known without its image; None if nothing speaks against it."""
-    return _unless_unusable(waiting.study, waiting.foresee)
+    """The rejection of a study that is certain without reading its image; None if there is none."""
+    return _run_or_reject(waiting.study, waiting.foresee)
 
 
-def _unless_unusable(study: str, do: Callable[[], T]) -> T | Rejected:
+def _run_or_reject(study: str, do: Callable[[], T]) -> T | Rejected:
+    """The result of `do`, or the rejection of this study if it raises `Unusable`."""
     try:
         with readable(study):
             return do()

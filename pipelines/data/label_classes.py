@@ -22,10 +22,10 @@ def class_number(
     Args:
         text: as the table has it. "2.0" is the same as "2", and upper case the same as lower case where classes are
             compared by name.
-        what: has this text, in messages.
+        what: the column or line that has this text, for messages.
         classes: names of the classes in their order; () = `PLAIN`, which a table calls 0 and 1.
         values: text -> name of a class; every text must then be in it. None or empty = the text is the class's name.
-        mend: what to do about it, in messages.
+        mend: what to do about a wrong text, for messages.
 
     Raises:
         Unusable: `no_label`: there is no text; `bad_label`: it stands for no class.
@@ -33,33 +33,34 @@ def class_number(
     short = shortened(text)
     if values:
         name = values.get(text, values.get(short))
-        found = {one: number for number, one in enumerate(classes or PLAIN)}.get(name or "")
+        number = {name: number for number, name in enumerate(classes or PLAIN)}.get(name or "")
         allowed: Sequence[str] = tuple(values)
     else:
         allowed = tuple(classes) or ("0", "1")
-        found = {one: number for number, one in enumerate(allowed)}.get(short.casefold())
-    if found is None:
-        named = "0 or 1" if not classes and not values else f"one of {_listed(allowed)}"
+        number = {name: number for number, name in enumerate(allowed)}.get(short.casefold())
+    if number is None:
+        allowed_text = "0 or 1" if not classes and not values else f"one of {_format_names(allowed)}"
         raise Unusable(
             "bad_label" if text else "no_label",
-            f"{what} {f'has {text!r}' if text else 'has no label'}; it must be {named}. {mend}",
+            f"{what} {f'has {text!r}' if text else 'has no label'}; it must be {allowed_text}. {mend}",
         )
-    return found
+    return number
 
 
 def shortened(text: str) -> str:
     """The text without the decimal point of a whole number."""
-    return found[1] if (found := WHOLE.fullmatch(text)) else text
+    return match[1] if (match := WHOLE.fullmatch(text)) else text
 
 
 def value_problems(values: Mapping[str, str], classes: Sequence[str], *where: str) -> list[Problem]:
     """Problems with `values` of a hospital: a name that is no class of the task."""
     known = tuple(classes) or PLAIN
     wrong = sorted({name for name in values.values() if name not in known})
-    text = f"{', '.join(map(repr, wrong))} are no classes of the task; these are {_listed(known)}"
+    text = f"{', '.join(map(repr, wrong))} are no classes of the task; these are {_format_names(known)}"
     return [Problem((*where, "values"), text)] if wrong else []
 
 
-def _listed(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
+    """The first `SHOWN` names, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more

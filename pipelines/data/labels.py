@@ -85,7 +85,7 @@ def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
             problems.append(f"{where}.names: {settings.names!r} is not a mapping of names ({error})")
     if problems:
         raise ValueError("; ".join(problems))
-    dated = _before_dates(names or {})
+    dated = _names_before_dates(names or {})
     return Masks(resolved(Path(settings.folder)), settings.pattern, names, broken, settings.segment, dated)
 
 
@@ -105,7 +105,7 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
             f"the patient has {visits} visits, and one mask cannot fit them all. Put {SESSION}, which stands for the "
             "StudyInstanceUID (of NIfTI files: ses-02 of a BIDS name), into the pattern of the masks.",
         )
-    name = patient if masks.names is None else _mapped(masks, masks.names, patient, missing)
+    name = patient if masks.names is None else _map_patient(masks, masks.names, patient, missing)
     file = masks.pattern.replace(PATIENT, name).replace(SESSION, session)
     for form in ("NFC", "NFD"):  # file systems differ in how they encode an umlaut
         path = resolved(masks.folder / unicodedata.normalize(form, file))
@@ -138,9 +138,9 @@ def open_table(settings: TableLabels, classes: tuple[str, ...] = ()) -> Table:
             continue
         study, number = (line[name] if name else None for name in (settings.study, settings.slice))
         rows.setdefault(normalized(line[settings.patient]), []).append(Row(line[settings.label], study, number))
-    whole = {patient: tuple(found) for patient, found in rows.items()}
+    patient_rows = {patient: tuple(row_list) for patient, row_list in rows.items()}
     by = settings.study is not None, settings.slice is not None
-    return Table(whole, *by, _unreadable(lines), classes, settings.values)
+    return Table(patient_rows, *by, _unreadable_lines(lines), classes, settings.values)
 
 
 def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], *, alone: bool) -> list[int]:
@@ -152,33 +152,33 @@ def table_labels(table: Table, patient: str, study: str, slices: Sequence[int], 
         Unusable: `no_label`, `bad_label` (of no class, or contradictory), or `ambiguous_label` (labels per slice,
             several studies, and no study column).
     """
-    rows = [row for row in table.rows.get(patient, ()) if row.study is None or row.study in _names_of(study)]
+    rows = [row for row in table.rows.get(patient, ()) if row.study is None or row.study in _study_names(study)]
     if not rows:
         what = "study" if table.by_study else "patient"
         raise Unusable(
             "no_label",
-            f"the table has no line for this {what}. Add it.{_alike_note(patient, table.rows)}"
+            f"the table has no line for this {what}. Add it.{_similar_names_note(patient, table.rows)}"
             f"{_unreadable_note(table.unreadable)}",
         )
     if not table.by_slice:
-        return [_label(rows, "the table", table)] * len(slices)
+        return [_agreed_class(rows, "the table", table)] * len(slices)
     if not alone and not table.by_study:
         raise Unusable(
             "ambiguous_label", "labels are per slice and the patient has several studies. Add a study column."
         )
     by_slice: dict[str, list[Row]] = {}
     for row in rows:
-        by_slice.setdefault(_number(row.slice), []).append(row)
-    return [_label(by_slice.get(str(number), ()), f"slice {number}", table) for number in slices]
+        by_slice.setdefault(_parse_slice_number(row.slice), []).append(row)
+    return [_agreed_class(by_slice.get(str(number), ()), f"slice {number}", table) for number in slices]
 
 
-def _alike_note(patient: str, known: Iterable[str]) -> str:
+def _similar_names_note(patient: str, known: Iterable[str]) -> str:
     """A sentence on identifiers that a spreadsheet or a person may have made of this one; "" if there are none."""
 
-    def core(text: str) -> str:
+    def strip_marks(text: str) -> str:
         return re.sub(r"[\W_]", "", text).casefold().lstrip("0")
 
-    near = sorted(text for text in known if text != patient and core(text) == core(patient))
+    near = sorted(text for text in known if text != patient and strip_marks(text) == strip_marks(patient))
     if not near:
         return ""
     zeros = all(text.lstrip("0") == patient.lstrip("0") for text in near)
@@ -186,11 +186,13 @@ def _alike_note(patient: str, known: Iterable[str]) -> str:
     return f" It has {', '.join(map(repr, near[:4]))}, which differs from {patient!r} only in {how}: write it alike."
 
 
-def _unreadable(lines: Sequence[Line]) -> tuple[int, ...]:
+def _unreadable_lines(lines: Sequence[Line]) -> tuple[int, ...]:
+    """The numbers of the lines that cannot be read, 1 = first."""
     return tuple(number for number, line in enumerate(lines, start=1) if isinstance(line, Unusable))
 
 
 def _unreadable_note(unreadable: Sequence[int]) -> str:
+    """A sentence on unreadable lines, one of which may be the missing one; "" if there are none."""
     if not unreadable:
         return ""
     which = ", ".join(map(str, unreadable[:8]))
@@ -201,13 +203,15 @@ def _read_names(path: Path) -> tuple[dict[str, frozenset[str]], tuple[int, ...]]
     """The names of each patient, and the numbers of the lines or pairs that are not two names."""
     if path.suffix.lower() == ".json":
         pairs = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=list)
-        return _distinct(pairs if isinstance(pairs, list) else [None])
+        return _collect_names(pairs if isinstance(pairs, list) else [None])
     header, lines = read_lines(path)
-    return _distinct([None if isinstance(line, Unusable) else [line[name] for name in header[:2]] for line in lines])
+    return _collect_names(
+        [None if isinstance(line, Unusable) else [line[name] for name in header[:2]] for line in lines]
+    )
 
 
-def _distinct(pairs: Sequence[object]) -> tuple[dict[str, frozenset[str]], tuple[int, ...]]:
-    """A patient with a pair that is not two names gets an entry without it, so that no dated key replaces it.
+def _collect_names(pairs: Sequence[object]) -> tuple[dict[str, frozenset[str]], tuple[int, ...]]:
+    """Patient -> names, and the numbers of bad pairs. A bad pair makes an empty entry, so no dated key replaces it.
 
     Raises:
         ValueError: there are pairs, and no patient has one name.
@@ -224,48 +228,56 @@ def _distinct(pairs: Sequence[object]) -> tuple[dict[str, frozenset[str]], tuple
             broken.append(place)
         elif known - {value}:
             second.append(place)
-    if pairs and not any(len(found) == 1 for found in names.values()):
-        said = f"{second[0]} gives a second name to a patient who has one already" if second else ""
-        raise ValueError(f"pair {said or f'{broken[0]} is not two names'}, and no patient has one name")
+    if pairs and not any(len(mask_names) == 1 for mask_names in names.values()):
+        second_text = f"{second[0]} gives a second name to a patient who has one already" if second else ""
+        raise ValueError(f"pair {second_text or f'{broken[0]} is not two names'}, and no patient has one name")
     return names, tuple(broken)
 
 
-def _before_dates(names: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for key, own in names.items():
+def _names_before_dates(names: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
+    """The part of each identifier before any underscore -> the mask names of all such identifiers."""
+    dated_names: dict[str, set[str]] = {}
+    for key, mask_names in names.items():
         for cut in (place for place, letter in enumerate(key) if letter == "_"):
-            found.setdefault(key[:cut], set()).update(own)
-    return found
+            dated_names.setdefault(key[:cut], set()).update(mask_names)
+    return dated_names
 
 
-def _mapped(masks: Masks, names: Mapping[str, frozenset[str]], patient: str, missing: str) -> str:
-    found = sorted(names.get(patient, masks.dated.get(patient, ())))
-    if len(found) > 1:
-        raise Unusable("ambiguous_name", f"{len(found)} names fit this patient: {', '.join(found[:4])}. Leave one.")
-    if not found:
-        note = f"{_alike_note(patient, names)}{_unreadable_note(masks.unreadable)}"
+def _map_patient(masks: Masks, names: Mapping[str, frozenset[str]], patient: str, missing: str) -> str:
+    """The one name that the mapping gives a patient. Raises: Unusable: `ambiguous_name`, `missing`."""
+    mask_names = sorted(names.get(patient, masks.dated.get(patient, ())))
+    if len(mask_names) > 1:
+        raise Unusable(
+            "ambiguous_name", f"{len(mask_names)} names fit this patient: {', '.join(mask_names[:4])}. Leave one."
+        )
+    if not mask_names:
+        note = f"{_similar_names_note(patient, names)}{_unreadable_note(masks.unreadable)}"
         raise Unusable(missing, f"the mapping of names does not have this patient. Add it.{note}")
-    return found[0]
+    return mask_names[0]
 
 
-def _names_of(study: str) -> set[str]:
+def _study_names(study: str) -> set[str]:
     """The names by which a table may refer to a study: its whole path, a leading part of it, or any single part."""
     parts = study.split("/")
     leading = {"/".join(parts[: count + 1]) for count in range(len(parts))}
     return leading | set(parts) | {parts[-1].removesuffix(".gz").removesuffix(".nii")}
 
 
-def _number(text: str | None) -> str:
+def _parse_slice_number(text: str | None) -> str:
+    """A slice's number without leading zeros, as text. Raises: Unusable: `bad_label`."""
     try:
         return str(int(text or ""))
     except ValueError as error:
         raise Unusable("bad_label", f"the slice {text!r} is not a whole number. Correct the table.") from error
 
 
-def _label(rows: Iterable[Row], what: str, table: Table) -> int:
+def _agreed_class(rows: Iterable[Row], what: str, table: Table) -> int:
+    """The class of which all these lines have the label. Raises: Unusable: `bad_label`, `no_label`."""
     texts = sorted({shortened(row.label) for row in rows})
-    told = [text for text in texts if text] or [""]
-    found = {class_number(text, what, table.classes, table.values, mend="Correct the table.") for text in told}
-    if len(found) > 1 or "" in texts[:-1]:
+    distinct_texts = [text for text in texts if text] or [""]
+    numbers = {
+        class_number(text, what, table.classes, table.values, mend="Correct the table.") for text in distinct_texts
+    }
+    if len(numbers) > 1 or "" in texts[:-1]:
         raise Unusable("bad_label", f"{what} has the labels {' and '.join(map(repr, texts))}. Leave one of them.")
-    return found.pop()
+    return numbers.pop()

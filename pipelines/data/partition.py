@@ -99,24 +99,28 @@ def divided(
         ValueError: the part has no number, or a part gets fewer patients than `part.least`.
     """
     if part is None:
-        whole = split_patients(
+        source_splits = split_patients(
             labels, fractions=fractions, seed=seed, test=test, independent=independent, key=key, fold=fold
         )
-        return Divided(whole, {})
+        return Divided(source_splits, {})
     if part.number is None:
         raise ValueError("part.number: missing; say which part this hospital has")
-    held: dict[str, str] = {}
+    shared_test: dict[str, str] = {}
     if part.tests == "source":  # without the key, which differs between hospitals
-        whole = split_patients(labels, fractions=fractions, seed=seed, test=test, independent=independent, fold=fold)
-        held = {patient: split for patient, split in whole.items() if split == "test"}
+        source_splits = split_patients(
+            labels, fractions=fractions, seed=seed, test=test, independent=independent, fold=fold
+        )
+        shared_test = {patient: split for patient, split in source_splits.items() if split == "test"}
         test, fold, fractions = (), None, without_test(fractions)
     elif test:
         fractions = without_test(fractions)  # a part without test patients draws no others
-    free = {patient: label for patient, label in labels.items() if patient not in held}
+    free = {patient: label for patient, label in labels.items() if patient not in shared_test}
     places = partition(free, part, kinds=range(classes), independent=independent)
-    own = {patient: label for patient, label in free.items() if places[patient] == part.number}
-    splits = split_patients(own, fractions=fractions, seed=seed, test=test, independent=independent, key=key, fold=fold)
-    return Divided(dict(sorted({**splits, **held}.items())), places)
+    part_labels = {patient: label for patient, label in free.items() if places[patient] == part.number}
+    splits = split_patients(
+        part_labels, fractions=fractions, seed=seed, test=test, independent=independent, key=key, fold=fold
+    )
+    return Divided(dict(sorted({**splits, **shared_test}.items())), places)
 
 
 def partition(
@@ -138,17 +142,25 @@ def partition(
     if strange := sorted(set(labels.values()) - set(kinds)):
         raise ValueError(f"labels must be among {list(kinds)}, found {strange[:5]}")
     if independent:
-        edges = {kind: list(accumulate(map(Fraction, own))) for kind, own in _shares(part, kinds, 0).items()}
-        return {patient: fallen(_rank(part, patient), edges[label]) + 1 for patient, label in sorted(labels.items())}
-    groups = _groups(labels, part, kinds)
+        edges = {
+            kind: list(accumulate(map(Fraction, class_shares)))
+            for kind, class_shares in _class_shares(part, kinds, 0).items()
+        }
+        return {
+            patient: fallen(_hash_for_part(part, patient), edges[label]) + 1
+            for patient, label in sorted(labels.items())
+        }
+    groups = _group_patients(labels, part, kinds)
     fewest = 0
     for attempt in range(1 if part.kind == "even" else ATTEMPTS):
-        shares = _shares(part, kinds, attempt)
+        shares = _class_shares(part, kinds, attempt)
         counts = {kind: rounded(len(group), shares[kind]) for kind, group in groups.items()}
         smallest = min(map(sum, zip(*counts.values(), strict=True)))
         if smallest >= part.least:
-            found = {p: n for kind, group in groups.items() for p, n in zip(group, _numbers(counts[kind]), strict=True)}
-            return {patient: found[patient] for patient in sorted(found)}
+            numbers = {
+                p: n for kind, group in groups.items() for p, n in zip(group, _part_numbers(counts[kind]), strict=True)
+            }
+            return {patient: numbers[patient] for patient in sorted(numbers)}
         fewest = max(fewest, smallest)
     raise ValueError(
         f"part: of {len(labels)} patients in {part.of} parts the smallest part gets {fewest} at best, and least is "
@@ -156,7 +168,7 @@ def partition(
     )
 
 
-def _shares(part: Part, kinds: Sequence[int], attempt: int) -> dict[int, list[float]]:
+def _class_shares(part: Part, kinds: Sequence[int], attempt: int) -> dict[int, list[float]]:
     """Class -> each part's share of it; depends on the settings only."""
     if part.kind == "even":
         return {kind: [1 / part.of] * part.of for kind in kinds}
@@ -167,10 +179,10 @@ def _shares(part: Part, kinds: Sequence[int], attempt: int) -> dict[int, list[fl
     if part.kind == "practical":
         rest = [0.1 / (part.of - 2)] * (part.of - 2)
         return {kind: chance.permutation([0.8, 0.1, *rest]).tolist() for kind, chance in chances.items()}
-    return _few_classes(part, kinds, attempt, chances)
+    return _draw_few_classes(part, kinds, attempt, chances)
 
 
-def _few_classes(
+def _draw_few_classes(
     part: Part, kinds: Sequence[int], attempt: int, chances: Mapping[int, np.random.Generator]
 ) -> dict[int, list[float]]:
     """Each part in turn gets `classes` different classes, in random orders of classes and parts, with a share of each
@@ -189,25 +201,26 @@ def _few_classes(
     return {kind: (weights / weights.sum()).tolist() for kind, weights in drawn.items()}
 
 
-def _groups(labels: Mapping[str, int], part: Part, kinds: Sequence[int]) -> dict[int, list[str]]:
+def _group_patients(labels: Mapping[str, int], part: Part, kinds: Sequence[int]) -> dict[int, list[str]]:
     """Patients of each class in the order of their hashes; `even` treats all as one class."""
-    ordered = sorted(labels, key=lambda name: (_rank(part, name), name))
+    ordered = sorted(labels, key=lambda name: (_hash_for_part(part, name), name))
     if part.kind == "even":
         return {kinds[0]: ordered}
     return {kind: [patient for patient in ordered if labels[patient] == kind] for kind in kinds}
 
 
-def _numbers(counts: Sequence[int]) -> list[int]:
+def _part_numbers(counts: Sequence[int]) -> list[int]:
+    """Each part's number, 1 = first, as often as it gets patients."""
     return [number for number, count in enumerate(counts, start=1) for _ in range(count)]
 
 
-def _rank(part: Part, patient: str) -> bytes:
+def _hash_for_part(part: Part, patient: str) -> bytes:
     """The patient's hash; it differs from that of the split, so that split and part are independent."""
     return rank(part.seed, f"part\0{patient}")
 
 
 def written(
-    part: Part, done: Divided, labels: Mapping[str, int], names: Mapping[str, str], *, classes: int = 2
+    part: Part, division: Divided, labels: Mapping[str, int], names: Mapping[str, str], *, classes: int = 2
 ) -> dict[str, Json]:
     """The record of a partition, which stays at the hospital. names: patient -> pseudonym.
 
@@ -216,24 +229,24 @@ def written(
         patients that all parts share; and `sizes`, the number of patients of each class in each part.
     """
     sizes = [
-        [sum(labels[p] == kind for p, place in done.places.items() if place == number) for kind in range(classes)]
+        [sum(labels[p] == kind for p, place in division.places.items() if place == number) for kind in range(classes)]
         for number in range(1, part.of + 1)
     ]
-    shared = [patient for patient in done.splits if patient not in done.places]
+    shared = [patient for patient in division.splits if patient not in division.places]
     return {
         "part": asdict(part),
-        "patients": [*sorted(names[p] for p, place in done.places.items() if place == part.number)],
+        "patients": [*sorted(names[p] for p, place in division.places.items() if place == part.number)],
         "shared_test": [*sorted(names[p] for p in shared)],
         "sizes": [[*row] for row in sizes],
     }
 
 
-def dealing_code(part: Part, done: Divided) -> str:
+def dealing_code(part: Part, division: Divided) -> str:
     """A digest of a whole source's partition, 12 hexadecimal digits: equal at hospitals whose parts are disjoint.
 
     It depends on every patient of the source, so a hospital with real patients must not release it.
     """
-    alike = {**asdict(part), "number": None}
-    shared = sorted(patient for patient in done.splits if patient not in done.places)
-    text = json.dumps([alike, sorted(done.places.items()), shared], sort_keys=True)
+    common_settings = {**asdict(part), "number": None}
+    shared = sorted(patient for patient in division.splits if patient not in division.places)
+    text = json.dumps([common_settings, sorted(division.places.items()), shared], sort_keys=True)
     return hashlib.sha256(f"dealing {text}".encode("utf-8", "surrogatepass")).hexdigest()[:12]

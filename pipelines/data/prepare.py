@@ -29,17 +29,17 @@ def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None
         Unusable: `not_axial`, `no_gland` (the gland mask is empty), or `mask_outside` (the middle of a mask lies
             outside the image: they belong to different studies, or were converted differently).
     """
-    stack = _axial(image)
-    grid = _cut(stack, _middle(stack, lesion, gland, images.centre), images)
-    lesions, glands = (_on_grid(mask, grid) for mask in (lesion, gland))
-    kept = np.flatnonzero(glands.any(axis=(1, 2))) if images.slices == "gland" else np.arange(grid.shape[2])
-    if not kept.size:
+    stack = _reorder_axial(image)
+    grid = _crop_grid(stack, _crop_centre(stack, lesion, gland, images.centre), images)
+    lesions, glands = (_resample_mask(mask, grid) for mask in (lesion, gland))
+    kept_slices = np.flatnonzero(glands.any(axis=(1, 2))) if images.slices == "gland" else np.arange(grid.shape[2])
+    if not kept_slices.size:
         raise Unusable("no_gland", "no slice shows the gland: its mask is too thin. Draw it on the image.")
-    _look_for_lesion(lesion, grid)
+    _check_lesion(lesion, grid)
     values = resample(stack, *grid, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
     steps = np.arange(images.context) - images.context // 2
-    seen = np.clip(kept[:, None] + steps, 0, grid.shape[2] - 1)
-    return Examples(values[seen], lesions[kept], glands[kept], kept.astype(np.float32))
+    seen = np.clip(kept_slices[:, None] + steps, 0, grid.shape[2] - 1)
+    return Examples(values[seen], lesions[kept_slices], glands[kept_slices], kept_slices.astype(np.float32))
 
 
 def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None, images: Volumes) -> Examples:
@@ -47,10 +47,10 @@ def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None
 
     Axes and errors as in `prepare_slices`.
     """
-    stack = _axial(image)
-    grid = _cut(stack, _middle(stack, lesion, gland, images.centre), images)
-    _look_for_lesion(lesion, grid)
-    lesions, glands = (_on_grid(mask, grid)[None] for mask in (lesion, gland))
+    stack = _reorder_axial(image)
+    grid = _crop_grid(stack, _crop_centre(stack, lesion, gland, images.centre), images)
+    _check_lesion(lesion, grid)
+    lesions, glands = (_resample_mask(mask, grid)[None] for mask in (lesion, gland))
     values = resample(stack, *grid, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
     return Examples(values[None, None], lesions, glands, np.zeros(1, np.float32))
 
@@ -61,10 +61,10 @@ def prepared_grid(source: Grid, images: Slices | Volumes, gland: Volume | None) 
     source: the study's grid. gland: the mask at the crop's centre; None = the image's centre.
     """
     stack = reading_order(Volume(np.broadcast_to(np.uint8(0), source.shape), source.affine))
-    return _cut(stack, _middle(stack, None, gland, images.centre), images)
+    return _crop_grid(stack, _crop_centre(stack, None, gland, images.centre), images)
 
 
-def _cut(stack: Volume, centre: Floats, images: Slices | Volumes) -> Grid:
+def _crop_grid(stack: Volume, centre: Floats, images: Slices | Volumes) -> Grid:
     """centre: (3,) voxel index of the stack, which is in reading order."""
     flat = slice_grid(stack.affine, (float(centre[0]), float(centre[1])), images.spacing_mm, images.size)
     if isinstance(images, Slices):
@@ -74,7 +74,8 @@ def _cut(stack: Volume, centre: Floats, images: Slices | Volumes) -> Grid:
     return Grid(flat @ change, (images.size, images.size, images.depth))
 
 
-def _axial(image: Volume) -> Volume:
+def _reorder_axial(image: Volume) -> Volume:
+    """The volume in reading order. Raises: Unusable: `not_axial`."""
     stack = reading_order(image)
     spacing = spacing_of(stack.affine)
     if spacing[:2].max() > THICKEST_PIXEL * spacing[2]:
@@ -86,24 +87,27 @@ def _axial(image: Volume) -> Volume:
     return stack
 
 
-def _middle(stack: Volume, lesion: Volume | None, gland: Volume | None, about: Literal["gland", "image"]) -> Floats:
+def _crop_centre(
+    stack: Volume, lesion: Volume | None, gland: Volume | None, about: Literal["gland", "image"]
+) -> Floats:
     """The voxel index (3,) of the crop's centre; masks must lie inside the image."""
-    if gland is not None and not _inside(gland).any():
+    if gland is not None and not _foreground(gland).any():
         raise Unusable("no_gland", "the gland mask is empty. Draw it, or remove the mask's settings.")
     middle: Floats = (np.asarray(stack.values.shape) - 1) / 2
-    centre = middle if gland is None else _centre(gland, stack, "gland")
-    if lesion is not None and _inside(lesion).any():
-        _centre(lesion, stack, "lesion")
+    centre = middle if gland is None else _mask_centre(gland, stack, "gland")
+    if lesion is not None and _foreground(lesion).any():
+        _mask_centre(lesion, stack, "lesion")
     return centre if about == "gland" else middle
 
 
-def _inside(mask: Volume) -> NDArray[np.bool_]:
+def _foreground(mask: Volume) -> NDArray[np.bool_]:
+    """Where a mask is above 0."""
     return np.asarray(mask.values, np.float32) > 0
 
 
-def _centre(mask: Volume, image: Volume, name: str) -> Floats:
+def _mask_centre(mask: Volume, image: Volume, name: str) -> Floats:
     """The centroid (3,) of a mask, as an index into `image`."""
-    world = mask.affine @ np.array([*(axis.mean() for axis in np.nonzero(_inside(mask))), 1.0])
+    world = mask.affine @ np.array([*(axis.mean() for axis in np.nonzero(_foreground(mask))), 1.0])
     index: Floats = (np.linalg.inv(image.affine) @ world)[:3]
     last = np.asarray(image.values.shape) - 0.5
     if (index < -0.5).any() or (index > last).any():
@@ -115,12 +119,12 @@ def _centre(mask: Volume, image: Volume, name: str) -> Floats:
     return index
 
 
-def _look_for_lesion(lesion: Volume | None, grid: Grid) -> None:
+def _check_lesion(lesion: Volume | None, grid: Grid) -> None:
     """Refuse a study whose lesion is cropped away: its label would not match the cropped image."""
-    if lesion is None or not _inside(lesion).any():
+    if lesion is None or not _foreground(lesion).any():
         return
     index = np.linalg.inv(grid.affine) @ lesion.affine
-    places = np.argwhere(_inside(lesion)) @ index[:3, :3].T + index[:3, 3]
+    places = np.argwhere(_foreground(lesion)) @ index[:3, :3].T + index[:3, 3]
     within = ((places >= -0.5) & (places <= np.asarray(grid.shape) - 0.5)).all(axis=1)
     if within.mean() < LEAST_LESION:
         size = " x ".join(map(str, grid.shape))
@@ -131,6 +135,6 @@ def _look_for_lesion(lesion: Volume | None, grid: Grid) -> None:
         )
 
 
-def _on_grid(mask: Volume | None, grid: Grid) -> NDArray[np.uint8]:
+def _resample_mask(mask: Volume | None, grid: Grid) -> NDArray[np.uint8]:
     """A mask as (K, rows, columns) of 0 and 1; zeros where there is none."""
     return np.zeros(grid.shape[::-1], np.uint8) if mask is None else mask_on_grid(mask, grid).transpose(2, 1, 0)

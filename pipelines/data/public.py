@@ -1,4 +1,4 @@
-"""Read pictures that the user declares public, in the form of the run's images. The coordinator does, once."""
+"""Read pictures that the user declares public, in the form of the run's images; the coordinator does this once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pipelines.data.study import Rejected
 from pipelines.data.survey import survey
 from pipelines.data.taking import natural
 
-MOST_REFUSED = 0.2  # share of studies; more, and the folder is not what the user thinks
+MOST_REFUSED = 0.2  # share of studies; with more, it is probably the wrong folder
 SHOWN = 10
 
 
 class Public(NamedTuple):
-    """images (n, *inputs), in the run's unit; labels (n,). sha256: of both, as they were prepared. refused: what could
-    not be read, and why.
+    """images (n, *inputs), in the run's unit; labels (n,). sha256: of both, as they were prepared. refused: the studies
+    that could not be read, with reasons.
     """
 
     images: Tensor
@@ -39,8 +39,8 @@ def public_stamp(folder: str | None, source: Files | None, labels: Labels | None
     if source is not None:
         return str(survey(source, labels, gland)["digest"])
     root = resolved(Path(folder or ""))
-    found = sorted((path.relative_to(root).as_posix(), path.stat()) for path in walk(root))
-    return hashlib.sha256(repr([(n, s.st_size, s.st_mtime_ns) for n, s in found]).encode()).hexdigest()
+    entries = sorted((path.relative_to(root).as_posix(), path.stat()) for path in walk(root))
+    return hashlib.sha256(repr([(n, s.st_size, s.st_mtime_ns) for n, s in entries]).encode()).hexdigest()
 
 
 def read_public(
@@ -55,35 +55,35 @@ def read_public(
     """Read about `most` examples, of studies in an order that depends on their number only.
 
     Raises:
-        ValueError: a folder is missing or wrong, or more than a fifth of the studies that were tried cannot be read:
-            all that was found.
+        ValueError: a folder is missing or wrong, or more than a fifth of the studies that were tried cannot be read.
     """
-    opened = _opened(images, folder, source, labels, gland)
+    opened = _open_intake(images, folder, source, labels, gland)
     refused = list(opened.rejected)
-    found, classes, count = list[Tensor](), list[int](), 0
-    for waiting in _shuffled(opened):
+    tensors, classes, count = list[Tensor](), list[int](), 0
+    for waiting in _shuffle_waiting(opened):
         read = read_study(waiting)
         if isinstance(read, Rejected):
             refused.append(read)
             continue
-        found.append(torch.from_numpy(read.examples.images))
+        tensors.append(torch.from_numpy(read.examples.images))
         classes += list(read.labels)
         count += len(read.labels)
         if count >= most:
             break
-    if not found or len(refused) > MOST_REFUSED * (len(refused) + len(found)):
-        said = "; ".join(f"{one.study}: {one.reason}" for one in refused[:SHOWN])
+    if not tensors or len(refused) > MOST_REFUSED * (len(refused) + len(tensors)):
+        reasons = "; ".join(f"{rejection.study}: {rejection.reason}" for rejection in refused[:SHOWN])
         more = f"; and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
-        tried = len(refused) + len(found)
-        raise ValueError(f"{len(refused)} of {tried} public pictures or studies cannot be read: {said}{more}")
-    x, y = torch.cat(found)[:most].float(), torch.tensor(classes[:most])
+        tried = len(refused) + len(tensors)
+        raise ValueError(f"{len(refused)} of {tried} public pictures or studies cannot be read: {reasons}{more}")
+    x, y = torch.cat(tensors)[:most].float(), torch.tensor(classes[:most])
     code = hashlib.sha256(x.contiguous().numpy().tobytes() + y.numpy().tobytes()).hexdigest()
     return Public(x, y, code, tuple(refused))
 
 
-def _opened(
+def _open_intake(
     images: AnyImages, folder: str | None, source: Files | None, labels: Labels | None, gland: GlandMask | None
 ) -> Intake:
+    """The studies of the source, or of the folder of pictures. Raises: ValueError."""
     if source is not None:
         from pipelines.data.examples import open_source  # readers are slow to import
 
@@ -95,6 +95,7 @@ def _opened(
     raise ValueError(f"a folder of pictures is no source of {images.kind}; give a source of dicom or nifti")
 
 
-def _shuffled(opened: Intake) -> Iterator[WaitingStudy]:
-    ordered = sorted(opened.waiting, key=lambda one: natural(one.study))
+def _shuffle_waiting(opened: Intake) -> Iterator[WaitingStudy]:
+    """The waiting studies in a fixed pseudo-random order of their sorted names."""
+    ordered = sorted(opened.waiting, key=lambda study: natural(study.study))
     yield from (ordered[place] for place in np.random.default_rng(0).permutation(len(ordered)))

@@ -46,7 +46,7 @@ DOUBT = (
     r"|std?[\W_]*dev(?:iation)?|standard[\W_]*deviations?|goodness[\W_]*of[\W_]*fit"
     r"|r[\W_]*squared?|(?<=adc[\W_])r[\^]?[2²])"
 )
-"""What a fit leaves beside a map, often in the map's own unit: how well it fits, and how sure it is."""
+"""Words for images of a fit's errors, which often have the unit of the fitted map."""
 SAYS_DOUBT = re.compile(rf"(?<![a-zχ]){DOUBT}(?![a-z])")
 SAYS_OTHER = re.compile(
     rf"(?<![a-zχ])(?:eadc|(?<!mono[ _-])exp(?:onential)?|masks?|seg|segmentation|roi|labels?|{DOUBT}|(?<=adc[\W_])std)"
@@ -75,14 +75,25 @@ SILENT = Verdict(None, "")
 
 
 def of_headers(values: Mapping[str, object]) -> Verdict:
-    """The verdict of a header. values: DICOM keyword -> value, from a `Frame` or a sidecar with the same keywords."""
-    spoken = [voice(values) for voice in (_modality, _doubted, _coded, _typed, _measured, _described, _signal)]
-    clear = (found for found in spoken if found.adc is not None)
-    return next(clear, next((found for found in spoken if found.said), SILENT))
+    """The decision by a header. values: DICOM keyword -> value, from a `Frame` or a sidecar with the same keywords."""
+    decisions = [
+        decide(values)
+        for decide in (
+            _decide_by_modality,
+            _decide_by_doubt,
+            _decide_by_codes,
+            _decide_by_image_type,
+            _decide_by_unit,
+            _decide_by_description,
+            _decide_by_signal,
+        )
+    ]
+    clear = (decision for decision in decisions if decision.adc is not None)
+    return next(clear, next((decision for decision in decisions if decision.said), SILENT))
 
 
 def of_text(text: str, source: str) -> Verdict:
-    """The verdict of free text: a description, or a name. Only whole words count (not in CADCAM). source: its name."""
+    """The decision by free text: a description, or a name. Only whole words count (not in CADCAM). source: its name."""
     low = text.lower()
     other, adc = SAYS_OTHER.search(low), SAYS_ADC.search(low)
     if adc and not other:
@@ -97,20 +108,20 @@ def of_text(text: str, source: str) -> Verdict:
 
 def named_contrast(text: str) -> str:
     """The first word for another contrast, which no ADC map has in its name; "" if there is none."""
-    found = CONTRASTS.search(text.lower().replace("_", " "))
-    return found[0] if found else ""
+    match = CONTRASTS.search(text.lower().replace("_", " "))
+    return match[0] if match else ""
 
 
-def of_series(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict of a series: an ADC map if all its images are."""
-    others = [verdict for verdict in verdicts if not verdict.adc]
-    if not others or len(others) == len(verdicts):
-        return next((verdict for verdict in others if verdict.adc is False), verdicts[0])
-    said = next((verdict.said for verdict in others if verdict.said), "nothing is said of them")
-    return Verdict(False, f"{len(others)} of {len(verdicts)} images are no ADC map: {said}")
+def of_series(decisions: Sequence[Verdict]) -> Verdict:
+    """The decision for a series: it is an ADC map if all its images are."""
+    other_decisions = [decision for decision in decisions if not decision.adc]
+    if not other_decisions or len(other_decisions) == len(decisions):
+        return next((decision for decision in other_decisions if decision.adc is False), decisions[0])
+    reason = next((decision.said for decision in other_decisions if decision.said), "nothing is said of them")
+    return Verdict(False, f"{len(other_decisions)} of {len(decisions)} images are no ADC map: {reason}")
 
 
-def check_adc(found: Verdict, *, declared: bool, seen: str) -> None:
+def check_adc(decision: Verdict, *, declared: bool, seen: str) -> None:
     """Refuse an image that is not known to be an ADC map.
 
     declared: the settings give a unit, and thereby state that these are ADC maps; that replaces missing evidence, but
@@ -119,14 +130,14 @@ def check_adc(found: Verdict, *, declared: bool, seen: str) -> None:
     Raises:
         Unusable: `not_adc`.
     """
-    if found.adc is False:
+    if decision.adc is False:
         raise Unusable(
             "not_adc",
-            f"{found.said}, so it is not an ADC map. Narrow `select` or `pattern` down to ADC maps; of diffusion-"
+            f"{decision.said}, so it is not an ADC map. Narrow `select` or `pattern` down to ADC maps; of diffusion-"
             "weighted images with several b-values, `derive: adc` fits one; other images need `values: standardized`.",
         )
-    if found.adc is None and not declared:
-        why = f"{found.said}: which it is, is open" if found.said else "nothing says that it is an ADC map"
+    if decision.adc is None and not declared:
+        why = f"{decision.said}: which it is, is open" if decision.said else "nothing says that it is an ADC map"
         raise Unusable(
             "not_adc",
             f"{why} ({seen}). If it is one, say so by its unit, as in unit: 1e-6 mm2/s (--unit on the command line).",
@@ -139,51 +150,56 @@ def shown(values: Mapping[str, object]) -> str:
     return "; ".join(f"{key} {text_of(values.get(key))[:80] or 'missing'!r}" for key in keywords)
 
 
-def _modality(values: Mapping[str, object]) -> Verdict:
+def _decide_by_modality(values: Mapping[str, object]) -> Verdict:
+    """Any Modality but MR, OT or an empty one rules ADC out."""
     text = text_of(values.get("Modality")).strip().upper()
     return SILENT if text in ("", "MR", "OT") else Verdict(False, f"Modality says {text!r}")
 
 
-def _doubted(values: Mapping[str, object]) -> Verdict:
-    """A description of a fit's errors, asked before codes and units: they are those of the map that was fitted."""
+def _decide_by_doubt(values: Mapping[str, object]) -> Verdict:
+    """A description of a fit's errors. It goes before codes and units, which such images share with the fitted map."""
     text = text_of(values.get("SeriesDescription"))
     return Verdict(False, f"SeriesDescription says {text[:80]!r}") if SAYS_DOUBT.search(text.lower()) else SILENT
 
 
-def _coded(values: Mapping[str, object]) -> Verdict:
+def _decide_by_codes(values: Mapping[str, object]) -> Verdict:
     """Derivation and quantity codes, also those in a real-world value map (DICOM PS3.16 CID 7180, 7203, 7272)."""
-    found = {(keyword, code) for keyword, code in _codes(values)}
+    codes = {(keyword, code) for keyword, code in _dcm_codes(values)}
     for known, adc in ((ADC_CODES, True), (OTHER_CODES, False)):
-        for keyword, code in sorted(found):
+        for keyword, code in sorted(codes):
             if code in known:
                 return Verdict(adc, f"{keyword} says {code} (DCM)")
     return SILENT
 
 
-def _codes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    maps = _items(values.get("RealWorldValueMappingSequence"))
+def _dcm_codes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """(keyword, code) of all derivation and quantity codes of the scheme DCM."""
+    maps = _dataset_items(values.get("RealWorldValueMappingSequence"))
     quantities = [
-        *_items(values.get("QuantityDefinitionSequence")),
-        *(item for found in maps for item in _items(found.get("QuantityDefinitionSequence"))),
+        *_dataset_items(values.get("QuantityDefinitionSequence")),
+        *(item for value_map in maps for item in _dataset_items(value_map.get("QuantityDefinitionSequence"))),
     ]
-    named = [("DerivationCodeSequence", item) for item in _items(values.get("DerivationCodeSequence"))]
-    named += [
+    coded_items = [("DerivationCodeSequence", item) for item in _dataset_items(values.get("DerivationCodeSequence"))]
+    coded_items += [
         ("QuantityDefinitionSequence", code)
         for item in quantities
-        for code in _items(item.get("ConceptCodeSequence")) + _items(item.get("ConceptNameCodeSequence"))
+        for code in _dataset_items(item.get("ConceptCodeSequence"))
+        + _dataset_items(item.get("ConceptNameCodeSequence"))
     ]
-    for keyword, item in named:
+    for keyword, item in coded_items:
         if str(item.get("CodingSchemeDesignator") or "") == "DCM":
             yield keyword, str(item.get("CodeValue") or "")
 
 
-def _items(value: object) -> list[Dataset]:
+def _dataset_items(value: object) -> list[Dataset]:
+    """The datasets of a sequence; empty if the value is no sequence."""
     from pydicom.dataset import Dataset
 
     return [item for item in value if isinstance(item, Dataset)] if isinstance(value, Sequence) else []
 
 
-def _typed(values: Mapping[str, object]) -> Verdict:
+def _decide_by_image_type(values: Mapping[str, object]) -> Verdict:
+    """ImageType, where it names ADC or another kind of diffusion map."""
     text = text_of(values.get("ImageType")).upper()
     words = set(text.split("\\"))
     if words & ADC_TYPES:
@@ -191,32 +207,33 @@ def _typed(values: Mapping[str, object]) -> Verdict:
     return Verdict(False, f"ImageType says {text!r}") if words & (OTHER_MAPS | DIFFUSION) else SILENT
 
 
-def _measured(values: Mapping[str, object]) -> Verdict:
+def _decide_by_unit(values: Mapping[str, object]) -> Verdict:
     """A unit of diffusivity. Descriptions are ignored: GE writes mm2/s there for values in 1e-6 mm²/s."""
-    tables = _items(values.get("ModalityLUTSequence"))
+    tables = _dataset_items(values.get("ModalityLUTSequence"))
     texts = [
         ("RescaleType", text_of(values.get("RescaleType"))),
         *(("ModalityLUTSequence", text_of(table.get("LUTExplanation"))) for table in tables),
         *(
             ("RealWorldValueMappingSequence", text_of(code.get("CodeValue") or code.get("CodeMeaning")))
-            for item in (*_items(values.get("RealWorldValueMappingSequence")), values)
-            for code in _items(item.get("MeasurementUnitsCodeSequence"))
+            for item in (*_dataset_items(values.get("RealWorldValueMappingSequence")), values)
+            for code in _dataset_items(item.get("MeasurementUnitsCodeSequence"))
         ),
         ("Units", text_of(values.get("Units"))),  # of a BIDS sidecar
     ]
     return next((Verdict(True, f"{name} says {text!r}") for name, text in texts if factor(text) is not None), SILENT)
 
 
-def _described(values: Mapping[str, object]) -> Verdict:
-    """Descriptions. For an ORIGINAL image it names the acquisition from which a map is later computed, `DWI_ADC`."""
+def _decide_by_description(values: Mapping[str, object]) -> Verdict:
+    """The description. Of an ORIGINAL image it names the acquisition from which a map is later computed, `DWI_ADC`."""
     source = "SeriesDescription" if text_of(values.get("SeriesDescription")).strip() else "ProtocolName"
     text = text_of(values.get(source))
-    found = of_text(text, source)
-    if found.adc and "ORIGINAL" in text_of(values.get("ImageType")).upper().split("\\"):
+    decision = of_text(text, source)
+    if decision.adc and "ORIGINAL" in text_of(values.get("ImageType")).upper().split("\\"):
         return of_text(SAYS_ADC.sub(" ", text.lower()), source)
-    return found
+    return decision
 
 
-def _signal(values: Mapping[str, object]) -> Verdict:
+def _decide_by_signal(values: Mapping[str, object]) -> Verdict:
+    """ImageType, where it names a kind of signal."""
     text = text_of(values.get("ImageType")).upper()
     return Verdict(False, f"ImageType says {text!r}") if set(text.split("\\")) & SIGNALS else SILENT

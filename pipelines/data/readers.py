@@ -23,7 +23,7 @@ class Reader(Protocol):
         ...
 
     def described(self, folder: str) -> Files:
-        """The source that the images are once they lie in a folder. Nothing is read or written."""
+        """The source of files for the images when they lie in a folder. Nothing is read or written."""
         ...
 
     def write(self, folder: Path) -> None:
@@ -40,7 +40,7 @@ def is_reader(source: object) -> bool:
 
 
 def described(source: Any, folder: str = ".") -> Any:
-    """The source as which a reader's images are read, in a folder; any other source as it is.
+    """The source of files that stands for a reader's images in a folder; any other source is returned unchanged.
 
     Raises:
         SettingsError: the reader describes none.
@@ -48,11 +48,11 @@ def described(source: Any, folder: str = ".") -> Any:
     if not is_reader(source):
         return source
     try:
-        found = cast(Reader, source).described(folder)
+        file_source = cast(Reader, source).described(folder)
     except Exception as error:  # its own code
         text = f"the reader {source.kind} cannot be used ({type(error).__name__}: {error})"
         raise SettingsError([Problem(("source",), text)]) from error
-    if not isinstance(found, get_args(Files)):
-        text = f"the reader {source.kind} must describe one of our sources of files, found {type(found).__name__}"
+    if not isinstance(file_source, get_args(Files)):
+        text = f"the reader {source.kind} must describe one of our sources of files, found {type(file_source).__name__}"
         raise SettingsError([Problem(("source",), text)])
-    return found
+    return file_source

@@ -69,8 +69,8 @@ class Needed(NamedTuple):
     def problem(self) -> Problem:
         """Its problem; only if it is not `there`."""
         what = "folder" if self.folder else "file"
-        found = f"is no {what}" if Path(self.path).exists() else "does not exist"
-        return Problem(self.where, f"{self.path!r} {found}; give a {what} that is there")
+        state = f"is no {what}" if Path(self.path).exists() else "does not exist"
+        return Problem(self.where, f"{self.path!r} {state}; give a {what} that is there")
 
 
 def needed(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[Needed]:

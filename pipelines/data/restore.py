@@ -32,13 +32,13 @@ def to_source_grid(
         ValueError: the shapes do not match.
     """
     grid = prepared_grid(source, images, gland)
-    planes = _stacked(probabilities, position, grid.shape)
+    planes = _stack_planes(probabilities, position, grid.shape)
     best = np.zeros(source.shape, np.uint8)
     rest = np.ones(source.shape, np.float32)
     highest = np.full(source.shape, -1.0, np.float32)
     for number in range(1, len(planes)):
-        found = resample(Volume(planes[number], grid.affine), *source, 1)
-        share = found.astype(np.float32, copy=False)
+        resampled = resample(Volume(planes[number], grid.affine), *source, 1)
+        share = resampled.astype(np.float32, copy=False)
         rest -= share
         better = share > highest
         best[better], highest[better] = number, share[better]
@@ -60,12 +60,12 @@ def map_on_source_grid(
         ValueError: the shapes do not match.
     """
     grid = prepared_grid(source, images, gland)
-    (plane,) = _stacked(maps[:, None], position, grid.shape)
-    found = resample(Volume(plane, grid.affine), *source, 1)
-    return Volume(found.astype(np.float32, copy=False), source.affine)
+    (plane,) = _stack_planes(maps[:, None], position, grid.shape)
+    resampled = resample(Volume(plane, grid.affine), *source, 1)
+    return Volume(resampled.astype(np.float32, copy=False), source.affine)
 
 
-def _stacked(probabilities: Array, position: NDArray[np.float32], shape: tuple[int, int, int]) -> Array:
+def _stack_planes(probabilities: Array, position: NDArray[np.float32], shape: tuple[int, int, int]) -> Array:
     """Probabilities by class on the prepared grid, (C, columns, rows, slices); 0 for missing slices."""
     columns, rows, slices = shape
     if probabilities.ndim == 5:

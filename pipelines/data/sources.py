@@ -298,6 +298,7 @@ class TableLabels:
 
 
 def _pattern_problems(pattern: str) -> list[Problem]:
+    """The problem with a pattern of mask files that does not contain the patient."""
     text = f"{pattern!r} has no {PATIENT}; it must say where the patient's name stands"
     return [] if PATIENT in pattern else [Problem(("pattern",), text)]
 

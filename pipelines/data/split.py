@@ -65,26 +65,26 @@ def split_patients(
     Raises:
         ValueError: the fractions are not as above, or both `test` and `fold` are given.
     """
-    _check(fractions)
+    _check_fractions(fractions)
     if fold is not None:
         if test:
             raise ValueError(f"test: {len(test)} patients are named, and a fold is the test; give one of the two")
         numbers = fold_numbers(labels, folds=fold.of, seed=seed, independent=independent, key=key)
         test, fractions = [p for p, number in numbers.items() if number == fold.number], without_test(fractions)
     if independent:
-        return {patient: _by_itself(patient, fractions, seed, test, key) for patient in sorted(labels)}
+        return {patient: _independent_split(patient, fractions, seed, test, key) for patient in sorted(labels)}
     if test:  # even if none of them is in `labels`: a mistyped name must not silently lead to another test split
-        held = set(labels) & set(test)
-        free = {patient: label for patient, label in labels.items() if patient not in held}
-        rest = split_patients(free, fractions=without_test(fractions), seed=seed)
-        return {patient: rest.get(patient, "test") for patient in sorted(labels)}
+        test_patients = set(labels) & set(test)
+        free = {patient: label for patient, label in labels.items() if patient not in test_patients}
+        free_splits = split_patients(free, fractions=without_test(fractions), seed=seed)
+        return {patient: free_splits.get(patient, "test") for patient in sorted(labels)}
     shares = [fractions[name] for name in SPLITS]
-    groups = _by_class(labels, lambda name: rank(seed, name))
-    counts = _counts([len(group) for group in groups], shares)
+    groups = _group_by_class(labels, lambda name: rank(seed, name))
+    counts = _split_counts([len(group) for group in groups], shares)
     assigned = {
         patient: name
         for group, row in zip(groups, counts, strict=True)
-        for patient, name in zip(group, _names(row), strict=True)
+        for patient, name in zip(group, _split_names(row), strict=True)
     }
     return {patient: assigned[patient] for patient in sorted(assigned)}
 
@@ -105,8 +105,10 @@ def fold_numbers(
     if independent:
         ranks = {patient: int.from_bytes(rank(seed, f"fold\0{patient}", key)) for patient in sorted(labels)}
         return {patient: place * folds // RANKS for patient, place in ranks.items()}
-    dealt = [patient for group in _by_class(labels, lambda name: rank(seed, f"fold\0{name}")) for patient in group]
-    numbers = {patient: place % folds for place, patient in enumerate(dealt)}
+    ordered = [
+        patient for group in _group_by_class(labels, lambda name: rank(seed, f"fold\0{name}")) for patient in group
+    ]
+    numbers = {patient: place % folds for place, patient in enumerate(ordered)}
     return {patient: numbers[patient] for patient in sorted(numbers)}
 
 
@@ -125,7 +127,7 @@ def division_code(
     key: bytes,
     fold: Fold | None = None,
     part: Json = None,
-    given: Mapping[str, str] | None = None,
+    source_splits: Mapping[str, str] | None = None,
 ) -> str:
     """A digest of the way patients are divided, 12 hexadecimal digits: equal if all of these arguments are equal.
 
@@ -134,20 +136,22 @@ def division_code(
     source, if any. given: the split of each patient, if the source divides its patients itself. key: the hospital's,
     because anyone able to compute the code could test a guess at who is in `test` (HMAC-SHA256, RFC 2104).
     """
-    said: dict[str, Json] = {
+    arguments: dict[str, Json] = {
         "fractions": dict(fractions),
         "seed": seed,
         "test": [*sorted(set(test))],
         "independent": independent,
         **({} if fold is None else {"fold": list(fold)}),
         **({} if part is None else {"part": part}),
-        **({} if given is None else {"given": dict(given.items())}),
+        **({} if source_splits is None else {"given": dict(source_splits.items())}),
     }
-    text = f"division {json.dumps(said, sort_keys=True)}"
+    text = f"division {json.dumps(arguments, sort_keys=True)}"
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:12]
 
 
-def _by_itself(patient: str, fractions: Mapping[str, float], seed: int, test: Collection[str], key: bytes) -> str:
+def _independent_split(
+    patient: str, fractions: Mapping[str, float], seed: int, test: Collection[str], key: bytes
+) -> str:
     """A patient's split: the cumulative share that contains the patient's hash as a fraction in [0, 1)."""
     if patient in test:
         return "test"
@@ -161,7 +165,7 @@ def fallen(ranked: bytes, edges: Sequence[Fraction]) -> int:
     return bisect_right(edges, Fraction(int.from_bytes(ranked), RANKS) * edges[-1])
 
 
-def _by_class(labels: Mapping[str, int], ranked: Callable[[str], bytes]) -> list[list[str]]:
+def _group_by_class(labels: Mapping[str, int], ranked: Callable[[str], bytes]) -> list[list[str]]:
     """Patients of each class, sorted by rank; the rarest class comes first."""
     groups: dict[int, list[str]] = {}
     for patient in sorted(labels, key=lambda name: (ranked(name), name)):
@@ -169,7 +173,8 @@ def _by_class(labels: Mapping[str, int], ranked: Callable[[str], bytes]) -> list
     return [groups[label] for label in sorted(groups, key=lambda label: (len(groups[label]), -label))]
 
 
-def _check(fractions: Mapping[str, float]) -> None:
+def _check_fractions(fractions: Mapping[str, float]) -> None:
+    """Refuse fractions that are not shares of the three splits. Raises: ValueError."""
     values = [fractions.get(name, math.nan) for name in SPLITS]
     good = set(fractions) == set(SPLITS) and min(values) >= 0 and values[0] > 0 and math.isclose(sum(values), 1)
     if not good:
@@ -185,11 +190,12 @@ def rank(seed: int, patient: str, key: bytes = b"") -> bytes:
     return hmac.new(key, text, hashlib.sha256).digest() if key else hashlib.sha256(text).digest()
 
 
-def _names(row: Sequence[int]) -> list[str]:
+def _split_names(row: Sequence[int]) -> list[str]:
+    """Each split's name as often as `row` counts patients in it."""
     return [name for name, count in zip(SPLITS, row, strict=True) for _ in range(count)]
 
 
-def _counts(sizes: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
+def _split_counts(sizes: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
     """(classes, splits) whole numbers with row sums `sizes`, and column sums `rounded` if training gets a patient."""
     totals = rounded(sum(sizes), shares)
     table = [[math.floor(size * share + 1e-9) for share in shares] for size in sizes]

@@ -72,16 +72,18 @@ def from_message(message: Message) -> Cohort:
     cohort = Cohort(**parts, patients=tuple(map(str, patients)), unit=str(message.facts.get("unit", "")))
     recipe = message.facts.get("recipe")
     cohort = replace(cohort, recipe=recipe if isinstance(recipe, dict) else {})
-    if problems := _problems(cohort):
+    if problems := _shape_problems(cohort):
         raise ValueError(f"this message is not a cohort: {'; '.join(problems)}; ingest again")
     return cohort
 
 
 def _tensor_names() -> list[str]:
+    """The names of the cohort's tensors, in the order of its fields."""
     return [part.name for part in fields(Cohort) if part.name not in ("patients", "unit", "recipe")]
 
 
-def _problems(cohort: Cohort) -> list[str]:
+def _shape_problems(cohort: Cohort) -> list[str]:
+    """Tensors of a wrong type or shape; if there are none, problems with their content."""
     count = len(cohort.labels)
     line, example = (count,), tuple(cohort.images.shape[1:])
     none, spatial = (count, 0), (count, *example[1:])
@@ -97,14 +99,15 @@ def _problems(cohort: Cohort) -> list[str]:
         "split": (torch.int8, line),
     }
     problems = [
-        f"{name} is {found.dtype} {tuple(found.shape)}, {dtype} {shape} is needed"
+        f"{name} is {tensor.dtype} {tuple(tensor.shape)}, {dtype} {shape} is needed"
         for name, (dtype, shape) in expected.items()
-        if ((found := getattr(cohort, name)).dtype, tuple(found.shape)) != (dtype, shape)
+        if ((tensor := getattr(cohort, name)).dtype, tuple(tensor.shape)) != (dtype, shape)
     ]
     return problems or _content_problems(cohort)
 
 
 def _content_problems(cohort: Cohort) -> list[str]:
+    """Values outside their range, masks of unnamed classes, and patients in two splits."""
     problems = []
     for name, limit in (
         ("labels", len(label_names(cohort))),
@@ -124,26 +127,26 @@ def _content_problems(cohort: Cohort) -> list[str]:
 
 
 def synthetic_in(cohort: Cohort) -> int:
-    """How many of the cohort's examples, the last ones, are synthetic images in its training split."""
-    found = cohort.recipe.get("synthetic")
-    return found if isinstance(found, int) else 0
+    """The number of synthetic images in the cohort: its last examples, all in the training split."""
+    count = cohort.recipe.get("synthetic")
+    return count if isinstance(count, int) else 0
 
 
 def of_patients(cohort: Cohort) -> Cohort:
     """The cohort without synthetic images."""
-    made = synthetic_in(cohort)
-    if not made:
+    synthetic = synthetic_in(cohort)
+    if not synthetic:
         return cohort
-    rows = len(cohort.labels) - made
+    rows = len(cohort.labels) - synthetic
     parts = {name: getattr(cohort, name)[:rows] for name in _tensor_names()}
-    kept = cohort.patients[: len(cohort.patients) - made]
-    return replace(cohort, **parts, patients=kept, recipe={**cohort.recipe, "synthetic": 0})
+    real_patients = cohort.patients[: len(cohort.patients) - synthetic]
+    return replace(cohort, **parts, patients=real_patients, recipe={**cohort.recipe, "synthetic": 0})
 
 
 def label_names(cohort: Cohort) -> tuple[str, ...]:
     """The names of the labels' classes."""
-    found = cohort.recipe.get("labels")
-    return tuple(map(str, found)) if isinstance(found, list) else PLAIN
+    names = cohort.recipe.get("labels")
+    return tuple(map(str, names)) if isinstance(names, list) else PLAIN
 
 
 class NoMasks(ValueError):
@@ -161,27 +164,27 @@ def targets(cohort: Cohort, target: Target) -> Tensor:
     Raises:
         NoMasks: the cohort has no such masks, or a patient has no gland mask.
     """
-    found = cohort.mask if target == "masks" else cohort.gland if target == "gland" else cohort.lesion
-    if found.shape[1:] != cohort.images.shape[2:] or found.dim() < 3:
+    masks = cohort.mask if target == "masks" else cohort.gland if target == "gland" else cohort.lesion
+    if masks.shape[1:] != cohort.images.shape[2:] or masks.dim() < 3:
         raise NoMasks(
-            f"the cohort has no masks for the target {target}: theirs are of shape {tuple(found.shape)}, its images of "
+            f"the cohort has no masks for the target {target}: theirs are of shape {tuple(masks.shape)}, its images of "
             f"shape {tuple(cohort.images.shape)}. Choose another target, or say where the masks are and ingest again."
         )
-    drawn = (found != 0).flatten(1).any(dim=1)
+    drawn = (masks != 0).flatten(1).any(dim=1)
     known = cohort.recipe.get("target") == target
-    if target == "lesion" and not known and len(found) and not drawn.any():
+    if target == "lesion" and not known and len(masks) and not drawn.any():
         raise NoMasks(
             "no lesion is drawn in this cohort, and it was not read with the target lesion, so that nobody knows "
             "whether its patients have none. Give lesion masks (labels of kind mask) and ingest again."
         )
-    if target == "gland" and (undrawn := _without(cohort, drawn)):
+    if target == "gland" and (undrawn := _count_without_mask(cohort, drawn)):
         raise NoMasks(
             f"{undrawn} of {len(cohort.patients)} patients have no gland mask; each must have one, or the network "
             "learns that they have no gland. Give gland masks and ingest again with the target gland."
         )
-    return found.long()
+    return masks.long()
 
 
-def _without(cohort: Cohort, drawn: Tensor) -> int:
+def _count_without_mask(cohort: Cohort, drawn: Tensor) -> int:
     """The number of patients with examples none of which has a mask."""
     return len(torch.unique(cohort.patient)) - len(torch.unique(cohort.patient[drawn]))

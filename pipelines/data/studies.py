@@ -67,16 +67,23 @@ def open_studies(
         problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
     scored = labels is None and target is None
     index = tried(problems, lambda: index_volumes(source, adc=images.values == "adc", each=scored))
-    known = None if labels is None else tried(problems, lambda: _known(labels, classes))
+    known = None if labels is None else tried(problems, lambda: _open_labels(labels, classes))
     glands = None if gland is None else tried(problems, lambda: open_masks(gland, "gland"))
     if index is None or problems:
         raise ValueError("; ".join(problems))
-    visits = Counter(found.patient for found in index.candidates)
-    sessions = Counter(patient for patient, _ in {(found.patient, found.session) for found in index.candidates})
+    visits = Counter(candidate.patient for candidate in index.candidates)
+    sessions = Counter(
+        patient for patient, _ in {(candidate.patient, candidate.session) for candidate in index.candidates}
+    )
     context = ReadingContext(source, labels, images, known, glands, visits, sessions, target)
     waiting = tuple(
-        WaitingStudy(one.patient, one.study, partial(_read_study, one, context), partial(_foresee_study, one, context))
-        for one in index.candidates
+        WaitingStudy(
+            candidate.patient,
+            candidate.study,
+            partial(_read_study, candidate, context),
+            partial(_foresee_study, candidate, context),
+        )
+        for candidate in index.candidates
     )
     return Intake(waiting, index.rejected, index.items, index.unselected, UNITS[images.values])
 
@@ -91,11 +98,13 @@ def index_volumes(source: Source, *, adc: bool, each: bool = False) -> Index:
     return index_dicom(source, adc=adc, each=each) if isinstance(source, DicomSource) else index_nifti(source, adc=adc)
 
 
-def _known(labels: Labels, classes: tuple[str, ...]) -> Masks | Table:
+def _open_labels(labels: Labels, classes: tuple[str, ...]) -> Masks | Table:
+    """The masks or the table of the settings."""
     return open_masks(labels, "labels") if isinstance(labels, MaskLabels) else open_table(labels, classes)
 
 
 def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
+    """A candidate's examples, with masks and labels, prepared for the network."""
     study = candidate.load()
     if context.images.values == "adc":
         study, _ = as_adc(study, context.source)
@@ -103,8 +112,10 @@ def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
     else:
         values = standardized(np.asarray(study.image.values, np.float32))
     image = Volume(values, study.image.affine)
-    lesion = _mask(context.known, candidate, "no_label", context) if isinstance(context.known, Masks) else None
-    gland = None if context.gland is None else _mask(context.gland, candidate, "no_gland", context)
+    lesion = (
+        _read_patient_mask(context.known, candidate, "no_label", context) if isinstance(context.known, Masks) else None
+    )
+    gland = None if context.gland is None else _read_patient_mask(context.gland, candidate, "no_gland", context)
     if isinstance(context.images, Slices):
         examples = prepare_slices(image, lesion=lesion, gland=gland, images=context.images)
         labels = _slice_labels(study, examples, context)
@@ -113,8 +124,8 @@ def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
         labels = [_volume_label(study, examples, image.values.shape[2], context)]
     if context.target == "gland" and not examples.gland.any():
         raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
-    told = (study.evidence, study.percentiles) if context.images.values == "adc" else ("", None)
-    return ReadStudy(study.patient, study.study, examples, labels, scanner(study.facts), *told, candidate)
+    evidence = (study.evidence, study.percentiles) if context.images.values == "adc" else ("", None)
+    return ReadStudy(study.patient, study.study, examples, labels, scanner(study.facts), *evidence, candidate)
 
 
 def _foresee_study(candidate: Candidate, context: ReadingContext) -> None:
@@ -122,11 +133,11 @@ def _foresee_study(candidate: Candidate, context: ReadingContext) -> None:
     which slices are used, it is read.
     """
     if isinstance(context.known, Masks):
-        _mask_file(context.known, candidate, "no_label", context)
+        _find_mask_file(context.known, candidate, "no_label", context)
     if context.gland is not None:
-        _mask_file(context.gland, candidate, "no_gland", context)
+        _find_mask_file(context.gland, candidate, "no_gland", context)
     if isinstance(context.known, Table):
-        _from_table(candidate, _labelled_slices(candidate, context), context)
+        _labels_from_table(candidate, _labelled_slices(candidate, context), context)
 
 
 def _labelled_slices(candidate: Candidate, context: ReadingContext) -> Sequence[int]:
@@ -138,7 +149,7 @@ def _labelled_slices(candidate: Candidate, context: ReadingContext) -> Sequence[
     volume = Volume(np.broadcast_to(np.uint8(0), (columns, rows, slices)), candidate.affine)
     if context.images.slices != "gland" or context.gland is None:
         return range(reading_order(volume).values.shape[2])
-    mask = _mask(context.gland, candidate, "no_gland", context)
+    mask = _read_patient_mask(context.gland, candidate, "no_gland", context)
     return [int(place) for place in prepare_slices(volume, lesion=None, gland=mask, images=context.images).position]
 
 
@@ -152,10 +163,10 @@ def as_adc(study: Study, source: Source) -> tuple[Study, float]:
         Unusable: as `to_adc`.
     """
     values = np.asarray(study.image.values, np.float32)
-    found = to_adc(values, declared=source.unit, header_unit=study.unit)
-    said = f"{study.evidence or 'the settings say ADC, by naming a unit'}; {found.said}"
-    image = Volume(found.values, study.image.affine)
-    return replace(study, image=image, evidence=said, percentiles=found.percentiles), found.scale
+    converted = to_adc(values, declared=source.unit, header_unit=study.unit)
+    evidence = f"{study.evidence or 'the settings say ADC, by naming a unit'}; {converted.said}"
+    image = Volume(converted.values, study.image.affine)
+    return replace(study, image=image, evidence=evidence, percentiles=converted.percentiles), converted.scale
 
 
 def standardized(values: Array) -> Array:
@@ -176,12 +187,13 @@ def standardized(values: Array) -> Array:
 
 
 def _slice_labels(study: Study, examples: Examples, context: ReadingContext) -> list[int]:
+    """The label of each slice: by its mask pixels, or by the table; 0 without labels."""
     if context.labels is None:
         return [0] * len(examples.position)
     if isinstance(context.labels, MaskLabels):
         pixels = examples.lesion.sum(axis=(1, 2), dtype=np.int64)
         return [int(count >= context.labels.minimum_pixels) for count in pixels]
-    return _from_table(study, [int(position) for position in examples.position], context)
+    return _labels_from_table(study, [int(position) for position in examples.position], context)
 
 
 def _volume_label(study: Study, examples: Examples, slices: int, context: ReadingContext) -> int:
@@ -190,22 +202,25 @@ def _volume_label(study: Study, examples: Examples, slices: int, context: Readin
         return 0
     if isinstance(context.labels, MaskLabels):
         return int(examples.lesion.sum(dtype=np.int64) >= context.labels.minimum_pixels)
-    return max(_from_table(study, range(slices), context))
+    return max(_labels_from_table(study, range(slices), context))
 
 
-def _from_table(study: Study | Candidate, slices: Sequence[int], context: ReadingContext) -> list[int]:
+def _labels_from_table(study: Study | Candidate, slices: Sequence[int], context: ReadingContext) -> list[int]:
+    """The class of each of a study's slices, by the table of labels."""
     if not isinstance(context.known, Table):
         raise TypeError(f"a table of labels is needed, found {type(context.known).__name__}")
     return table_labels(context.known, study.patient, study.study, slices, alone=context.visits[study.patient] == 1)
 
 
-def _mask_file(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Path:
+def _find_mask_file(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Path:
+    """The file of the patient's mask. Raises: Unusable: as `find_mask`."""
     visits = context.sessions[study.patient]
     return find_mask(masks, study.patient, missing=missing, session=study.session, visits=visits)
 
 
-def _mask(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Volume:
-    path = _mask_file(masks, study, missing, context)
+def _read_patient_mask(masks: Masks, study: Candidate, missing: str, context: ReadingContext) -> Volume:
+    """The mask of a study's patient; an error in its file becomes `bad_mask`."""
+    path = _find_mask_file(masks, study, missing, context)
     try:
         return read_mask(path, masks.segment)
     except Unusable as error:
@@ -224,7 +239,7 @@ def read_mask(path: Path, segment: str | None = None) -> Volume:
         OSError: the file is gone.
     """
     with path.open("rb") as file:
-        named = is_dicom(file.read(HEAD))
-    if named or path.suffix.lower() in SUFFIXES:
+        is_dicom_file = is_dicom(file.read(HEAD))
+    if is_dicom_file or path.suffix.lower() in SUFFIXES:
         return read_seg(path, None if segment is None else (segment,))
     return read_volume(path)

@@ -66,7 +66,7 @@ class Unusable(ValueError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type[Unusable], tuple[str, str], dict[str, object]]:
-        """To be raised in a process that reads, and told in another."""
+        """For pickling: the error is raised in one process and reported in another."""
         return type(self), (self.reason, self.detail), dict(vars(self))
 
 

@@ -32,43 +32,45 @@ def survey(source: Files, labels: Labels | None, gland: GlandMask | None = None)
         folder counts as empty.
     """
     digest, files, size = hashlib.sha256(), 0, 0
-    for role, name, path in _inputs(source, labels, gland):
+    for role, name, path in _list_inputs(source, labels, gland):
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:  # removed since the folder was listed
             continue
         closed = "" if os.access(path, os.R_OK) else "\0closed"
-        line = f"{role}\0{name}\0{found.st_size}\0{found.st_mtime_ns}{closed}\n"
+        line = f"{role}\0{name}\0{status.st_size}\0{status.st_mtime_ns}{closed}\n"
         digest.update(line.encode("utf-8", "surrogateescape"))
-        files, size = files + 1, size + found.st_size
+        files, size = files + 1, size + status.st_size
     return {"files": files, "bytes": size, "digest": digest.hexdigest()}
 
 
-def _inputs(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[tuple[str, str, Path]]:
+def _list_inputs(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[tuple[str, str, Path]]:
+    """Role, name and path of each file that the cohort depends on."""
     if isinstance(source, TableSource | TensorSource):
-        yield from _file("source", source.file)
+        yield from _list_file("source", source.file)
     elif isinstance(source, PictureSource):
-        yield from _file("source table", source.table)
-        yield from _folder("source", source.folder) if source.table is None else _pictures(source)
+        yield from _list_file("source table", source.table)
+        yield from _list_folder("source", source.folder) if source.table is None else _list_pictures(source)
         if source.table is None and source.masks is not None:
-            yield from _folder("source masks", source.masks.folder)
+            yield from _list_folder("source masks", source.masks.folder)
     else:
-        yield from _folder("source", source.folder)
+        yield from _list_folder("source", source.folder)
     if isinstance(labels, TableLabels):
-        yield from _file("labels", labels.file)
+        yield from _list_file("labels", labels.file)
     for role, masks in (("labels", labels), ("gland", gland)):
         if isinstance(masks, MaskLabels | GlandMask):
-            yield from _folder(role, masks.folder)
-            yield from _file(f"{role} names", masks.names)
+            yield from _list_folder(role, masks.folder)
+            yield from _list_file(f"{role} names", masks.names)
 
 
-def _folder(role: str, folder: str) -> Iterator[tuple[str, str, Path]]:
+def _list_folder(role: str, folder: str) -> Iterator[tuple[str, str, Path]]:
+    """Role, relative path and path of each file below a folder."""
     root = resolved(Path(folder))
     for path in walk(root):
         yield role, path.relative_to(root).as_posix(), path
 
 
-def _pictures(source: PictureSource) -> Iterator[tuple[str, str, Path]]:
+def _list_pictures(source: PictureSource) -> Iterator[tuple[str, str, Path]]:
     """The pictures that the table names, and their masks; the folder may hold those of other hospitals."""
     from pipelines.data.pictures.label_maps import map_name  # readers are slow to import
     from pipelines.data.pictures.reader import picture_names
@@ -83,6 +85,7 @@ def _pictures(source: PictureSource) -> Iterator[tuple[str, str, Path]]:
                 yield "source masks", name, mask
 
 
-def _file(role: str, name: str | None) -> Iterator[tuple[str, str, Path]]:
+def _list_file(role: str, name: str | None) -> Iterator[tuple[str, str, Path]]:
+    """Role, name and path of one file, if it exists."""
     if name is not None and Path(name).is_file():
         yield role, Path(name).name, Path(name)

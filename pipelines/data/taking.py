@@ -48,8 +48,8 @@ def take(
         for name, spool in spools.items():
             spool.append(getattr(result.examples, name))
         position = result.examples.position.tolist()
-        told = (result.evidence, result.percentiles)
-        taken.append(Taken(result.patient, tuple(result.labels), position, result.scanner, told))
+        evidence = (result.evidence, result.percentiles)
+        taken.append(Taken(result.patient, tuple(result.labels), position, result.scanner, evidence))
     return taken, rejected, {name: spool.tensor() for name, spool in spools.items()}
 
 
@@ -57,10 +57,12 @@ def kept(
     taken: Sequence[Taken], parts: Mapping[str, Tensor], patients: Collection[str]
 ) -> tuple[list[Taken], dict[str, Tensor]]:
     """The studies and rows of these patients only, in the same order; the rows are copied into memory."""
-    mine = [study.patient in patients for study in taken]
+    chosen = [study.patient in patients for study in taken]
     lengths = torch.tensor([len(study.labels) for study in taken], dtype=torch.int64)
-    rows = torch.repeat_interleave(torch.tensor(mine, dtype=torch.bool), lengths)
-    return [study for study, own in zip(taken, mine, strict=True) if own], {n: t[rows] for n, t in parts.items()}
+    rows = torch.repeat_interleave(torch.tensor(chosen, dtype=torch.bool), lengths)
+    return [study for study, is_chosen in zip(taken, chosen, strict=True) if is_chosen], {
+        n: t[rows] for n, t in parts.items()
+    }
 
 
 def natural(study: str) -> tuple[object, ...]:

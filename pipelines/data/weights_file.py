@@ -1,4 +1,4 @@
-"""The file of weights with which networks begin. Nothing is unpickled: what is no safetensors is refused."""
+"""The file of a network's initial weights. Nothing is unpickled: only safetensors files are accepted."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ class Found(NamedTuple):
 
 
 def start_from(how: Weights, task: Task) -> Found:
-    """What the task's networks begin with, by our names, and the digest of the file.
+    """The initial weights of the task's networks, by our parameter names, and the digest of the file.
 
     Raises:
         ValueError: the file is missing, is no safetensors, is another than `sha256` says, or does not fit the network;
-            all that does not.
+            all misfits at once.
     """
     path = Path(how.file)
     try:
         stamp = path.stat()
-        found = _read(path, stamp.st_size, stamp.st_mtime_ns)
+        loaded = _load_weights(path, stamp.st_size, stamp.st_mtime_ns)
     except OSError as error:
         text = f"{how.file} cannot be read ({error.strerror}); give a safetensors file of the network's weights"
         raise ValueError(text) from error
-    if how.sha256 not in ("", found.sha256):
+    if how.sha256 not in ("", loaded.sha256):
         raise ValueError(
-            f"{how.file} has the SHA-256 {found.sha256}, and sha256 says {how.sha256}; take the right file"
+            f"{how.file} has the SHA-256 {loaded.sha256}, and sha256 says {how.sha256}; take the right file"
         )
     with torch.device("meta"):
         network = task.model.build(inputs=task.inputs, classes=task.classes)
     try:
-        return Found(fitting(found.tensors, network, head=how.head), found.sha256)
+        return Found(fitting(loaded.tensors, network, head=how.head), loaded.sha256)
     except ValueError as error:
         raise ValueError(f"{how.file} is not of this network: {error}") from error
 
@@ -53,14 +53,14 @@ def stamp_of(how: Weights) -> str:
     path = Path(how.file)
     try:
         stamp = path.stat()
-        return _read(path, stamp.st_size, stamp.st_mtime_ns).sha256
+        return _load_weights(path, stamp.st_size, stamp.st_mtime_ns).sha256
     except OSError as error:
         raise ValueError(f"{how.file} cannot be read ({error.strerror})") from error
 
 
 @lru_cache(maxsize=2)
-def _read(path: Path, size: int, changed: int) -> Found:
-    """Read again when it changed. Raises: OSError, ValueError."""
+def _load_weights(path: Path, size: int, changed: int) -> Found:
+    """The file's tensors, cached until it changes. Raises: OSError, ValueError."""
     from safetensors.torch import load
 
     data = path.read_bytes()

@@ -1,7 +1,7 @@
-"""Choose the images that a source reads: by header texts, by the kind of image, and without objects that are no image.
+"""Choose the images that a source reads: by header texts and kind, without objects that are not images.
 
-A series may hold more than its slices: raw data, presentation states, reports, screenshots. Such an object is set aside
-alone, by name; it says nothing against the slices beside it.
+A series may hold more than its slices: raw data, presentation states, reports, screenshots. Such an object is rejected
+alone, by name; the slices of its series stay valid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCREENSHOT_NAME = "Secondary Capture"
 def with_kinds(frames: Sequence[Frame]) -> list[Frame]:
     """The frames, each with its `ImageKind` as the header text `KIND` if it has one. They need their b-values.
 
-    An ADC map is what the header says to be one (`of_headers`). Diffusion-weighted images have a b-value, in a series
+    An image is an ADC map if its header says so (`of_headers`). Diffusion-weighted images have a b-value, in a series
     with a b-value above 0 or with DIFFUSION in its ImageType.
     """
     maps = [of_headers(frame.values).adc is True for frame in frames]
@@ -40,25 +40,27 @@ def with_kinds(frames: Sequence[Frame]) -> list[Frame]:
         if frame.b_value > 0 or "DIFFUSION" in text_of(frame.values.get("ImageType")).upper()
     }
     return [
-        _of_kind(frame, "adc")
+        _set_kind(frame, "adc")
         if is_map
-        else _of_kind(frame, "dwi")
+        else _set_kind(frame, "dwi")
         if frame.b_value is not None and series_of(frame) in weighted
         else frame
         for frame, is_map in zip(frames, maps, strict=True)
     ]
 
 
-def _of_kind(frame: Frame, kind: ImageKind) -> Frame:
+def _set_kind(frame: Frame, kind: ImageKind) -> Frame:
+    """The frame with its kind as the header text `KIND`."""
     return replace(frame, values=ChainMap({KIND: kind}, cast(dict[str, Any], frame.values)))
 
 
 def selected(frame: Frame, select: Mapping[str, str]) -> bool:
     """Whether an image's header contains every text of `select`; numbers must be equal."""
-    return all(_matches(frame.values.get(keyword), text) for keyword, text in select.items())
+    return all(_contains_text(frame.values.get(keyword), text) for keyword, text in select.items())
 
 
-def _matches(value: object, text: str) -> bool:
+def _contains_text(value: object, text: str) -> bool:
+    """Whether a header value equals a number, or contains a text in upper or lower case."""
     if isinstance(value, int | float):  # "0" is not in b = 800
         try:
             return math.isclose(value, float(text), rel_tol=1e-6)
@@ -85,12 +87,12 @@ def object_name(values: Mapping[str, object]) -> str:
 
 
 def without_objects(group: Sequence[Frame]) -> tuple[list[Frame], list[tuple[Frame, str]]]:
-    """The slices of a series, and other objects in it with what they are, in words.
+    """The slices of a series; and its other objects, each with a description.
 
-    Screenshots (Secondary Capture, or a colour image among grey ones) are objects beside measured images; alone they
-    are the series. A series without any image stays whole, to be refused as such.
+    Screenshots (Secondary Capture, or a colour image among grey ones) count as objects if the series has measured
+    images, else as its slices. A series without any image is returned unchanged, and refused later.
     """
-    ranks = [_rank(frame.values) for frame in group]
+    ranks = [_rank_object(frame.values) for frame in group]
     least = min(rank for rank, _ in ranks)
     if least == NO_IMAGE:
         return list(group), []
@@ -101,7 +103,8 @@ def without_objects(group: Sequence[Frame]) -> tuple[list[Frame], list[tuple[Fra
 MEASURED, SCREENSHOT, NO_IMAGE = range(3)
 
 
-def _rank(values: Mapping[str, object]) -> tuple[int, str]:
+def _rank_object(values: Mapping[str, object]) -> tuple[int, str]:
+    """`MEASURED`, `SCREENSHOT` or `NO_IMAGE`, and the name of an object that is no measured image."""
     if name := object_name(values):
         return NO_IMAGE, name
     known = UID_dictionary.get(text_of(values.get("SOPClassUID")).strip(), ("",))[0]
@@ -112,6 +115,6 @@ def _rank(values: Mapping[str, object]) -> tuple[int, str]:
 
 
 def set_aside(name: str, what: str) -> Rejected:
-    """The entry of an object beside the slices of its series. name: of its file. what: as of `without_objects`."""
+    """The rejection of an object that is no slice of its series. name: of its file. what: its description."""
     detail = f"No slice of its series, but of the kind {what}; the images beside it are read. Nothing is to be done."
     return Rejected(name, "not_an_image", detail)

@@ -39,7 +39,7 @@ def check_deflated(path: Path) -> None:
 
 
 def check_unpacked(file: BinaryIO) -> None:
-    """As `check_deflated`, of an open file at its beginning, where it is left."""
+    """As `check_deflated`, for an open file at its beginning; afterwards the file stands there again."""
     head = file.read(2048)
     if DEFLATED in head:
         file.seek(META + int.from_bytes(head[META - 4 : META], "little"))
@@ -61,12 +61,13 @@ def check_codestream(dataset: Dataset) -> None:
     if not uid.is_encapsulated or "RLE" in uid.name:
         return
     count = int(dataset.get("NumberOfFrames") or 1)
-    wanted = (int(dataset.Rows), int(dataset.Columns))
+    header_size = (int(dataset.Rows), int(dataset.Columns))
     for frame in generate_frames(dataset.PixelData, number_of_frames=count):
-        found = image_size(frame)
-        if found != wanted:
+        declared_size = image_size(frame)
+        if declared_size != header_size:
             raise Unusable(
-                "unreadable", f"compressed pixels are of size {found}, but the header says {wanted}. Export it again."
+                "unreadable",
+                f"compressed pixels are of size {declared_size}, but the header says {header_size}. Export it again.",
             )
 
 
@@ -80,6 +81,7 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """The (rows, columns) of the first start-of-frame marker; None if there is none."""
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]

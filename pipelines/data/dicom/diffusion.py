@@ -48,14 +48,19 @@ def b_value(dataset: Dataset) -> float | None:
         None if the header has no b-value or an impossible one, and for computed maps (ADC, FA, synthetic b-values),
         whose headers may repeat the b-value of a source image.
     """
-    if MAPS & _kinds(dataset):
+    if MAPS & _image_type_words(dataset):
         return None
     groups = dataset.get("MRDiffusionSequence") or [dataset]
-    candidates = (_standard(groups[0]), *(_private(dataset, place) for place in B_VALUES), _named(dataset))
+    candidates = (
+        _standard_b_value(groups[0]),
+        *(_private_b_value(dataset, place) for place in B_VALUES),
+        _sequence_name_b_value(dataset),
+    )
     return next((b for b in candidates if b is not None), None)
 
 
-def _kinds(dataset: Dataset) -> set[str]:
+def _image_type_words(dataset: Dataset) -> set[str]:
+    """The words of ImageType and FrameType, in upper case."""
     frames = dataset.get("MRImageFrameTypeSequence") or [Dataset()]
     words: set[str] = set()
     for value in (dataset.get("ImageType"), frames[0].get("FrameType")):
@@ -63,42 +68,50 @@ def _kinds(dataset: Dataset) -> set[str]:
     return words
 
 
-def _standard(dataset: Dataset) -> float | None:
-    b = _possible(dataset.get("DiffusionBValue"))
+def _standard_b_value(dataset: Dataset) -> float | None:
+    """The b-value of the standard element; 0 if the directionality is NONE."""
+    b = _parse_b_value(dataset.get("DiffusionBValue"))
     return 0.0 if b is None and dataset.get("DiffusionDirectionality") == "NONE" else b
 
 
-def _private(dataset: Dataset, place: Private) -> float | None:
-    if (found := private_element(dataset, place)) is None:
+def _private_b_value(dataset: Dataset, place: Private) -> float | None:
+    """The b-value of one vendor's private element; GE's offset is subtracted."""
+    if (element := private_element(dataset, place)) is None:
         return None
-    b = _possible(found.value)
-    return b if b is not None or place.creator != "GEMS_PARM_01" else _possible(_number(found.value) - GE_OFFSET)
+    b = _parse_b_value(element.value)
+    return (
+        b
+        if b is not None or place.creator != "GEMS_PARM_01"
+        else _parse_b_value(_first_number(element.value) - GE_OFFSET)
+    )
 
 
-def _named(dataset: Dataset) -> float | None:
-    found = SEQUENCE_NAME.fullmatch(str(dataset.get("SequenceName") or "").strip())
-    return None if found is None else _possible(found[1])
+def _sequence_name_b_value(dataset: Dataset) -> float | None:
+    """The b-value in the name of Siemens' pulse sequence."""
+    match = SEQUENCE_NAME.fullmatch(str(dataset.get("SequenceName") or "").strip())
+    return None if match is None else _parse_b_value(match[1])
 
 
-def _possible(value: object) -> float | None:
-    b = _number(value)
+def _parse_b_value(value: object) -> float | None:
+    """A value as a b-value; None if it is no number from 0 to `HIGHEST_B`."""
+    b = _first_number(value)
     return b if 0 <= b <= HIGHEST_B else None
 
 
-def _number(value: object) -> float:
+def _first_number(value: object) -> float:
     """The first number of a value; NaN if there is none. Archives keep an element that they do not know as bytes."""
     if isinstance(value, bytes):
-        text = _number(value.decode("latin-1").strip(" \0").split("\\"))
-        return _packed(value) if math.isnan(text) else text
+        text = _first_number(value.decode("latin-1").strip(" \0").split("\\"))
+        return _unpack_number(value) if math.isnan(text) else text
     if isinstance(value, MultiValue | list | tuple):
-        return _number(value[0]) if len(value) else math.nan
+        return _first_number(value[0]) if len(value) else math.nan
     try:
         return float(str(value))
     except ValueError:
         return math.nan
 
 
-def _packed(value: bytes) -> float:
+def _unpack_number(value: bytes) -> float:
     """A little-endian number: elements of unknown type are only used in this byte order."""
     form = {4: "<f", 8: "<d"}.get(len(value))
     return math.nan if form is None else float(struct.unpack(form, value)[0])
@@ -138,7 +151,7 @@ def fit_adc(
     b = np.asarray(b_values, np.float64)
     if b.shape != signals.shape[:1]:
         raise ValueError(f"b_values must be one per image, {signals.shape[:1]}, found {b.shape}")
-    shells = _shells(b, lowest, highest)
+    shells = _group_by_b_value(b, lowest, highest)
     used = np.array([b[shell].mean() for shell in shells])
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.stack([np.log(signals[shell], dtype=np.float64).mean(axis=0) for shell in shells])
@@ -156,14 +169,14 @@ def fit_adc(
 def fitted_b_values(b_values: Sequence[float]) -> tuple[float, ...]:
     """Those b-values that `fit_adc` uses, ascending, each once. Raises: Unusable: as `fit_adc`."""
     b = np.unique(np.asarray(b_values, np.float64))
-    return tuple(float(b[k]) for shell in _shells(b, LOWEST, HIGHEST) for k in shell)
+    return tuple(float(b[k]) for shell in _group_by_b_value(b, LOWEST, HIGHEST) for k in shell)
 
 
-def _shells(b_values: Floats, lowest: float, highest: float) -> list[list[int]]:
+def _group_by_b_value(b_values: Floats, lowest: float, highest: float) -> list[list[int]]:
     """Positions of the images in the fit: one list per b-value, ascending."""
     for low in (lowest, 0.0):
-        kept = [int(k) for k in np.argsort(b_values, kind="stable") if low <= b_values[k] <= highest]
-        if kept and b_values[kept[-1]] - b_values[kept[0]] >= SMALLEST_SPREAD:
+        positions = [int(k) for k in np.argsort(b_values, kind="stable") if low <= b_values[k] <= highest]
+        if positions and b_values[positions[-1]] - b_values[positions[0]] >= SMALLEST_SPREAD:
             break
     else:
         raise Unusable(
@@ -171,8 +184,8 @@ def _shells(b_values: Floats, lowest: float, highest: float) -> list[list[int]]:
             f"the images have b-values {np.unique(b_values).tolist()[:9]}; at least two from 0 to {highest:g} s/mm2 "
             f"that are {SMALLEST_SPREAD:g} s/mm2 apart are needed. Send the whole diffusion series, or an ADC map.",
         )
-    shells = [[kept[0]]]
-    for k in kept[1:]:
+    shells = [[positions[0]]]
+    for k in positions[1:]:
         if b_values[k] - b_values[shells[-1][0]] <= SAME_B:
             shells[-1].append(k)
         else:

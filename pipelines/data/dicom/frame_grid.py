@@ -43,12 +43,15 @@ def frame_grid(frames: Sequence[Frame]) -> FrameGrid:
             `not_collinear`.
     """
     _check_tags(frames)
-    orientation, spacing = _common(frames, "ImageOrientationPatient", 1), _common(frames, "PixelSpacing", 0)
+    orientation, spacing = (
+        _common_values(frames, "ImageOrientationPatient", 1),
+        _common_values(frames, "PixelSpacing", 0),
+    )
     normal = unit_normal(orientation)
     positions = np.array([frame.values["ImagePositionPatient"] for frame in frames], float)
     along = positions @ normal
     first = int(along.argmin())
-    distance, places = _stepped(along - along[first], _header_distances(frames[0]))
+    distance, places = _assign_slices(along - along[first], _header_distances(frames[0]))
     last = int(places.max())
     step: Floats = normal * distance
     if last:
@@ -65,6 +68,7 @@ def frame_grid(frames: Sequence[Frame]) -> FrameGrid:
 
 
 def _check_tags(frames: Sequence[Frame]) -> None:
+    """Refuse frames without valid position, orientation and pixel spacing. Raises: Unusable."""
     if missing := {key for key in LENGTHS if any(key not in frame.values for frame in frames)}:
         raise Unusable(
             "missing_tag",
@@ -84,13 +88,14 @@ def place_problem(frame: Frame) -> str | None:
     return None
 
 
-def _common(frames: Sequence[Frame], key: str, orientation: int) -> Floats:
-    found = np.array([frame.values[key] for frame in frames], float)
-    if float(np.abs(found - found[0]).max()) > COSINE_TOLERANCE:
+def _common_values(frames: Sequence[Frame], key: str, orientation: int) -> Floats:
+    """The values of a keyword that all frames have in common. Raises: Unusable: they differ."""
+    values = np.array([frame.values[key] for frame in frames], float)
+    if float(np.abs(values - values[0]).max()) > COSINE_TOLERANCE:
         reason = "mixed_orientation" if orientation else "mixed_spacing"
         raise Unusable(reason, f"{key} differs within the file; one is allowed. Export one grid per file.")
-    one: Floats = found[0]
-    return one
+    first: Floats = values[0]
+    return first
 
 
 def _header_distances(frame: Frame) -> tuple[float, ...]:
@@ -99,16 +104,16 @@ def _header_distances(frame: Frame) -> tuple[float, ...]:
     return tuple(number if np.isfinite(number) and number > SAME_POSITION_MM else 0.0 for number in numbers)
 
 
-def _stepped(along: Floats, said: Sequence[float]) -> tuple[float, NDArray[np.intp]]:
+def _assign_slices(along: Floats, header_distances: Sequence[float]) -> tuple[float, NDArray[np.intp]]:
     """The distance between slices, and the slice of each frame. along: (N,) mm from the first one."""
     ordered = np.sort(along)
     gaps = np.diff(ordered)
     gaps = gaps[gaps > SAME_POSITION_MM]
     if not gaps.size:
-        if not any(said):
+        if not any(header_distances):
             raise Unusable("missing_tag", "one slice, and neither SpacingBetweenSlices nor SliceThickness. Add one.")
-        return next(filter(None, said)), np.zeros(len(along), np.intp)
-    for distance in (*filter(None, said), float(gaps.min())):
+        return next(filter(None, header_distances)), np.zeros(len(along), np.intp)
+    for distance in (*filter(None, header_distances), float(gaps.min())):
         steps = np.rint(gaps / distance)
         even = (np.abs(gaps - steps * distance) <= GAP_TOLERANCE * distance).all() and steps.min() >= 1
         if even:

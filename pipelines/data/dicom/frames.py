@@ -46,9 +46,9 @@ SHARED_TAG, OWN_TAG = 0x52009229, 0x52009230
 UNASSIGNED = ("UnassignedSharedConvertedAttributesSequence", "UnassignedPerFrameConvertedAttributesSequence")
 CLASSIC_NAMES = {"FrameType": "ImageType", "EffectiveEchoTime": "EchoTime"}  # name in groups -> classic name
 STACK = ("StackID", "InStackPositionNumber")
-OF_FRAME = (*RESCALE, "RescaleType")  # of an enhanced file, only its frames say them
+OF_FRAME = (*RESCALE, "RescaleType")  # in an enhanced file only frames have them
 GRID = "United Imaging GRID"
-"""In a frame's values, beside keywords: its one image holds many slices as tiles."""
+"""A key of a frame's values in addition to keywords: its one image holds many slices as tiles."""
 
 
 def read_frames(
@@ -68,17 +68,17 @@ def read_frames(
     """
     with path.open("rb") as file:
         check_unpacked(file)
-        dataset = parsed(file, stop_before_pixels=True, specific_tags=_asked(tuple(keywords), diffusion))
+        dataset = parsed(file, stop_before_pixels=True, specific_tags=_tags_to_read(tuple(keywords), diffusion))
         if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
             return []
-        raw = {int(one.tag): one for one in dataset.values()}  # by numbers: pydicom's tags compare slowly
+        raw = {int(element.tag): element for element in dataset.values()}  # by numbers: pydicom's tags compare slowly
         pixels = find_pixels(file, dataset, raw, os.fstat(file.fileno()).st_size, seen)
     common = _values(dataset, raw, tuple(keywords), seen)
     if "SeriesInstanceUID" not in common:
         raise Unusable("missing_tag", "there is no SeriesInstanceUID; the file may be cut short. Export it again.")
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
     groups = dataset[OWN_TAG].value or [] if OWN_TAG in raw else []
-    slices, slope = _slices(dataset), vendor_slope(dataset) if VENDOR_TAGS & raw.keys() else None
+    slices, slope = _vendor_slice_count(dataset), vendor_slope(dataset) if VENDOR_TAGS & raw.keys() else None
     if not groups or len(groups) != int(dataset.get("NumberOfFrames") or 1):
         if SHARED_TAG in raw:
             common[SHARED] = True
@@ -87,13 +87,18 @@ def read_frames(
         b = b_value(dataset) if diffusion else None
         return [Frame(path, syntax, common, b_value=b, slices=slices, pixels=pixels, vendor_slope=slope)]
     shared = next(iter(dataset.get(SHARED) or []), Dataset())
-    wanted = frozenset((*keywords, *STACK))
-    known: ChainMap[str, Any] = ChainMap(_flat(shared, wanted), {k: v for k, v in common.items() if k not in RESCALE})
+    group_keywords = frozenset((*keywords, *STACK))
+    known: ChainMap[str, Any] = ChainMap(
+        _flatten_group(shared, group_keywords), {k: v for k, v in common.items() if k not in RESCALE}
+    )
     frames: list[Frame] = []
-    for index, own in enumerate(groups):
-        b = _frame_b(dataset, shared, own) if diffusion else None
+    for index, frame_group in enumerate(groups):
+        b = _frame_b_value(dataset, shared, frame_group) if diffusion else None
         maps = functional_groups(dataset, index, "RealWorldValueMappingSequence")
-        values, scale = known.new_child(_flat(own, wanted)), vendor_slope(own) or vendor_slope(shared) or slope
+        values, scale = (
+            known.new_child(_flatten_group(frame_group, group_keywords)),
+            vendor_slope(frame_group) or vendor_slope(shared) or slope,
+        )
         if scales := unused_scales(maps):
             values[MAPS] = scales
         frames.append(Frame(path, syntax, values, index, len(groups), b, slices, vendor_slope=scale))
@@ -107,8 +112,8 @@ def series_of(frame: Frame) -> str:
 
 def functional_groups(dataset: Dataset, index: int, name: str) -> list[Dataset]:
     """All items of a functional group macro such as PixelValueTransformationSequence: shared ones, then the frame's."""
-    shared, own = dataset.get(SHARED) or [], dataset.get(OWN) or []
-    return [item for group in (*shared[:1], *own[index : index + 1]) for item in group.get(name) or []]
+    shared, frame_groups = dataset.get(SHARED) or [], dataset.get(OWN) or []
+    return [item for group in (*shared[:1], *frame_groups[index : index + 1]) for item in group.get(name) or []]
 
 
 def transform_of(dataset: Dataset, index: int) -> Dataset:
@@ -131,26 +136,26 @@ def transform_of(dataset: Dataset, index: int) -> Dataset:
 
 
 @cache
-def _tags(keywords: tuple[str, ...]) -> Mapping[str, int]:
+def _known_tags(keywords: tuple[str, ...]) -> Mapping[str, int]:
     """Tags of those keywords that DICOM knows."""
-    found = {keyword: tag_for_keyword(keyword) for keyword in keywords}
-    return {keyword: tag for keyword, tag in found.items() if tag is not None}
+    tags = {keyword: tag_for_keyword(keyword) for keyword in keywords}
+    return {keyword: tag for keyword, tag in tags.items() if tag is not None}
 
 
 @cache
-def _asked(keywords: tuple[str, ...], diffusion: bool) -> tuple[int, ...]:
+def _tags_to_read(keywords: tuple[str, ...], diffusion: bool) -> tuple[int, ...]:
     """Tags of all elements that are read."""
     private = (*SLICE_COUNTS, TILES)
     counts = [
         Tag(group, tag) for _, group, low in private for block in FIRST_BLOCKS for tag in (block, block << 8 | low)
     ]
-    tags = [*_tags(keywords).values(), *_tags((SHARED, OWN, *NEEDED)).values(), *counts]
+    tags = [*_known_tags(keywords).values(), *_known_tags((SHARED, OWN, *NEEDED)).values(), *counts]
     return (*tags, *map(Tag, VENDOR_TAGS), *(B_VALUE_TAGS if diffusion else ()))
 
 
 @cache
-def _own_type(tag: int) -> bool:
-    """Whether an element's bytes alone give its value: it is no sequence, and its type hangs on no other element."""
+def _is_self_contained(tag: int) -> bool:
+    """Whether an element's bytes alone give its value: it is no sequence, and its type depends on no other element."""
     vr = dictionary_VR(tag)
     return vr not in AMBIGUOUS_VR and vr != "SQ"
 
@@ -162,52 +167,53 @@ def _values(
 
     Files of a series have most elements in common, so bytes that were seen before are not converted again.
     """
-    charset, found = str(dataset.original_character_set), dict[str, Any]()
-    for keyword, tag in _tags(keywords).items():
-        if (one := raw.get(tag)) is None:
+    charset, values = str(dataset.original_character_set), dict[str, Any]()
+    for keyword, tag in _known_tags(keywords).items():
+        if (element := raw.get(tag)) is None:
             continue
         key = None
-        if isinstance(one, RawDataElement) and _own_type(tag) and one.VR != "SQ":
-            key = (_values, tag, one.VR, one.value, one.is_implicit_VR, one.is_little_endian, charset)
+        if isinstance(element, RawDataElement) and _is_self_contained(tag) and element.VR != "SQ":
+            key = (_values, tag, element.VR, element.value, element.is_implicit_VR, element.is_little_endian, charset)
             if key in seen:
                 if (value := seen[key]) is not None:
-                    found[keyword] = value
+                    values[keyword] = value
                 continue
         value = dataset.get(keyword)
-        if _empty(value) and keyword in RESCALE:
-            found[keyword] = ""
+        if _is_empty(value) and keyword in RESCALE:
+            values[keyword] = ""
             continue
-        kept = None if _empty(value) else seen.setdefault((keyword, *_kinds(value), str(value)), value)
+        shared_value = None if _is_empty(value) else seen.setdefault((keyword, *_value_types(value), str(value)), value)
         if key is not None:
-            seen[key] = kept
-        if kept is not None:
-            found[keyword] = kept
-    return found
+            seen[key] = shared_value
+        if shared_value is not None:
+            values[keyword] = shared_value
+    return values
 
 
-def _kinds(value: object) -> tuple[type, ...]:
+def _value_types(value: object) -> tuple[type, ...]:
     """A value's type and those of its parts: 80 is a number in one archive and text in another."""
     return (type(value), *map(type, value)) if isinstance(value, MultiValue) else (type(value),)
 
 
-def _empty(value: object) -> bool:
+def _is_empty(value: object) -> bool:
+    """Whether a value is missing, blank, or a sequence without items."""
     if isinstance(value, Items):
         return len(value) == 0
     return value is None or str(value).strip() == ""
 
 
-def _flat(group: Dataset, wanted: frozenset[str]) -> dict[str, Any]:
-    """The wanted values of one item of functional groups, with the names of classic files."""
-    found: dict[str, Any] = {}
+def _flatten_group(group: Dataset, wanted_keywords: frozenset[str]) -> dict[str, Any]:
+    """The values of `wanted_keywords` in one item of functional groups, with the names of classic files."""
+    values: dict[str, Any] = {}
     for item in macros(group):
         for element in item:
             name = CLASSIC_NAMES.get(element.keyword, element.keyword)
-            for keyword in {name, element.keyword} & wanted:
-                if not _empty(element.value):
-                    found[keyword] = element.value
+            for keyword in {name, element.keyword} & wanted_keywords:
+                if not _is_empty(element.value):
+                    values[keyword] = element.value
                 elif keyword in RESCALE:
-                    found[keyword] = ""
-    return found
+                    values[keyword] = ""
+    return values
 
 
 def macros(group: Dataset) -> Iterator[Dataset]:
@@ -220,10 +226,10 @@ def macros(group: Dataset) -> Iterator[Dataset]:
         yield element.value[0]
 
 
-def _frame_b(dataset: Dataset, shared: Dataset, own: Dataset) -> float | None:
+def _frame_b_value(dataset: Dataset, shared: Dataset, frame_group: Dataset) -> float | None:
     """A frame's b-value from its own and the shared groups combined."""
     merged = Dataset()
-    for group in (shared, own):
+    for group in (shared, frame_group):
         for name in UNASSIGNED:
             for item in group.get(name) or []:
                 merged.update(item)
@@ -233,14 +239,16 @@ def _frame_b(dataset: Dataset, shared: Dataset, own: Dataset) -> float | None:
     return b_value(merged)
 
 
-def _slices(dataset: Dataset) -> int | None:
+def _vendor_slice_count(dataset: Dataset) -> int | None:
+    """The number of slice positions by the first private element that gives one."""
     counts = (_private_count(dataset, place) for place in SLICE_COUNTS)
     return next((count for count in counts if count is not None), None)
 
 
 def _private_count(dataset: Dataset, place: Private) -> int | None:
-    found = private_element(dataset, place)
+    """The whole number in a private element; None if there is none."""
+    element = private_element(dataset, place)
     try:
-        return None if found is None else int(found.value)
+        return None if element is None else int(element.value)
     except (TypeError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""Say of each file below a folder of DICOM which studies need it, or why it belongs to none."""
+"""For each file below a folder of DICOM: the studies that need it, or the reason why it belongs to none."""
 
 from __future__ import annotations
 
@@ -29,20 +29,25 @@ def items_of(
     for result, frames in results:
         for frame in frames:
             parts.setdefault(frame.path, {})[result.study] = None
-    chosen = {series_of(frame) for _, frames in results for frame in frames}
+    chosen_series = {series_of(frame) for _, frames in results for frame in frames}
     items = []
-    for path, found in read.items():
+    for path, content in read.items():
         name = below(root, path)
-        if isinstance(found, Unusable):
+        if isinstance(content, Unusable):
             items.append(Item(name, "part", studies=(name,)))
-        elif isinstance(found, Item):
-            items.append(found)
+        elif isinstance(content, Item):
+            items.append(content)
         else:
-            items.append(_item(name, found[0], tuple(parts.get(path, ())), select, series_of(found[0]) in chosen))
+            items.append(
+                _build_item(
+                    name, content[0], tuple(parts.get(path, ())), select, series_of(content[0]) in chosen_series
+                )
+            )
     return items
 
 
-def _item(name: str, first: Frame, studies: tuple[str, ...], select: Mapping[str, str], chosen: bool) -> Item:
+def _build_item(name: str, first: Frame, studies: tuple[str, ...], select: Mapping[str, str], chosen: bool) -> Item:
+    """The item of one image file: a part of its studies, or the reason why it is not selected."""
     values = first.values
     patient = normalized(text_of(values.get("PatientID")))
     series = text_of(values.get("SeriesDescription")) or text_of(values.get("ProtocolName"))
@@ -51,6 +56,6 @@ def _item(name: str, first: Frame, studies: tuple[str, ...], select: Mapping[str
     if chosen and selected(first, select):
         detail = "Its series is used, and this image is not needed to fit ADC."
         return Item(name, "not_selected", (), patient, series, "not_needed", detail)
-    told = "; ".join(f"{key} is {text_of(values.get(key)) or 'missing'}" for key in select)
-    detail = f"select asks for {', '.join(f'{key}: {text}' for key, text in select.items())}, and {told}."
+    header_texts = "; ".join(f"{key} is {text_of(values.get(key)) or 'missing'}" for key in select)
+    detail = f"select asks for {', '.join(f'{key}: {text}' for key, text in select.items())}, and {header_texts}."
     return Item(name, "not_selected", (), patient, series, "series_not_selected", detail)

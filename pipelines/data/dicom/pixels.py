@@ -52,7 +52,7 @@ def real_values(
     layout are first set to its smallest value. reading: how the values of their set are read.
 
     Yields:
-        (rows, columns) float32 values, 0 where padded (NaN if they will be turned round), and the unit that the header
+        (rows, columns) float32 values, 0 where padded (NaN if signals will be inverted), and the unit that the header
         gives them, None if it gives none.
 
     Raises:
@@ -64,7 +64,7 @@ def real_values(
     decoded = iter_pixels(dataset, indices=list(indices), raw=True, decoding_plugin=plugin)
     rectangles = rectangles_of(blank, kind_of(dataset))
     for index, stored in zip(indices, decoded, strict=True):
-        scale = _scale_of(transform_of(dataset, index), _vendor_step(dataset, index, reading), reading)
+        scale = _build_scaling(transform_of(dataset, index), _vendor_step(dataset, index, reading), reading)
         yield scale(blanked(stored, rectangles))
 
 
@@ -73,19 +73,19 @@ def decoder_of(
 ) -> Callable[[bytes], tuple[Array, str | None]]:
     """A function from the bytes of one uncompressed image to its values and unit, as `real_values` gives them.
 
-    What the header says is worked out once for all files that agree in it. Raises: as `real_values`.
+    The header is evaluated once for all files with an equal one. Raises: as `real_values`.
     """
     header = header_of(meaning)
     decoder = get_decoder(UID(meaning.syntax))
     options: dict[str, Any] = as_pixel_options(header, pixel_keyword="PixelData", pixel_vr=meaning.vr or "OW")
     rectangles = rectangles_of(blank, kind_of(header))
-    scale = _scale_of(header, _vendor_step(header, 0, reading), reading)
+    scale = _build_scaling(header, _vendor_step(header, 0, reading), reading)
 
-    def decoded(data: bytes) -> tuple[Array, str | None]:
+    def decode(data: bytes) -> tuple[Array, str | None]:
         stored, _ = next(decoder.iter_array(data, indices=[0], raw=True, **options))
         return scale(blanked(stored, rectangles))
 
-    return decoded
+    return decode
 
 
 def blanked(stored: NDArray[Any], rectangles: Sequence[Rectangle]) -> NDArray[Any]:
@@ -99,41 +99,41 @@ def blanked(stored: NDArray[Any], rectangles: Sequence[Rectangle]) -> NDArray[An
 
 
 def _vendor_step(dataset: Dataset, index: int, reading: Reading) -> float | None:
-    """A rescaled value of 1 in the vendor's scale, as a divisor; None where that scale is not asked for.
+    """The divisor from rescaled values to the vendor's scale; None where that scale is not used.
 
     Of Philips: value = (stored RS + RI) / (RS SS), RS = RescaleSlope, RI = RescaleIntercept, SS = scale slope.
     """
     if not reading.vendor:
         return None
     groups = [*(dataset.get(OWN) or [])[index : index + 1], *(dataset.get(SHARED) or [])[:1], dataset]
-    slope = next((found for group in groups if (found := vendor_slope(group)) is not None), 1.0)
+    slope = next((vendor_scale for group in groups if (vendor_scale := vendor_slope(group)) is not None), 1.0)
     return slope * (rescaling(transform_of(dataset, index)) or (1.0, 0.0))[0]
 
 
-def _scale_of(
+def _build_scaling(
     transform: Dataset, step: float | None, reading: Reading
 ) -> Callable[[NDArray[np.generic]], tuple[Array, str | None]]:
-    """The function from stored to real values, with their unit. step: as of `_vendor_step`."""
+    """The function from stored to real values, with their unit. step: from `_vendor_step`."""
     padding = np.float32(np.nan if reading.turned else 0)
     unit = cache(partial(_modality_unit, transform))
-    found, line = diffusivity_map(transform), rescaling(transform)
+    value_map, rescale = diffusivity_map(transform), rescaling(transform)
 
-    def scaled(stored: NDArray[np.generic]) -> tuple[Array, str | None]:
+    def scale_values(stored: NDArray[np.generic]) -> tuple[Array, str | None]:
         outside = padded(stored, transform)
-        said: str | None
-        if found is not None:
-            values, said = _mapped(stored, outside, found, transform), found.unit
+        unit_text: str | None
+        if value_map is not None:
+            values, unit_text = _apply_map(stored, outside, value_map, transform), value_map.unit
         else:
-            values, said = _rescaled(stored, transform, line), unit()
+            values, unit_text = _rescale_values(stored, transform, rescale), unit()
             values = values if step is None else values / np.float32(step)
-        if reading.turned:  # NaN stands for padding there; others are refused later, as infinite values are
+        if reading.turned:  # NaN marks padding; other NaN become infinite, and are refused later
             values = np.nan_to_num(values, nan=np.inf, posinf=np.inf, neginf=-np.inf)
-        return (values if outside is None else np.where(outside, padding, values)), said
+        return (values if outside is None else np.where(outside, padding, values)), unit_text
 
-    return scaled
+    return scale_values
 
 
-def _rescaled(stored: NDArray[Any], header: Dataset, line: tuple[float, float] | None) -> Array:
+def _rescale_values(stored: NDArray[Any], header: Dataset, line: tuple[float, float] | None) -> Array:
     """Values by the modality LUT, or else by slope and intercept. stored: any shape."""
     if header.get("ModalityLUTSequence"):
         return np.asarray(apply_modality_lut(stored, header), np.float32)
@@ -143,45 +143,47 @@ def _rescaled(stored: NDArray[Any], header: Dataset, line: tuple[float, float] |
 
 
 def beyond_map(stored: NDArray[Any], header: Dataset) -> NDArray[np.bool_] | None:
-    """Where stored values are no padding, and outside of the range of the value map that is used; None = nowhere.
+    """Where stored values are neither padding nor in the range of the value map that is used; None = nowhere.
 
     header: a file's, or a frame's meaning as in a classic file. Raises: as `real_values`.
     """
-    found = diffusivity_map(header)
-    if found is None:
+    value_map = diffusivity_map(header)
+    if value_map is None:
         return None
-    outside, beyond = padded(stored, header), ~found.covers(stored)
-    beyond = beyond if outside is None else beyond & ~outside
-    return beyond if beyond.any() else None
+    outside, out_of_range = padded(stored, header), ~value_map.covers(stored)
+    out_of_range = out_of_range if outside is None else out_of_range & ~outside
+    return out_of_range if out_of_range.any() else None
 
 
 def is_table(header: Dataset) -> bool:
-    """Whether a lookup table gives stored values their meaning. header: as of `beyond_map`."""
-    found = diffusivity_map(header)
-    return "ModalityLUTSequence" in header or (found is not None and bool(found.table))
+    """Whether a lookup table gives stored values their meaning. header: as in `beyond_map`."""
+    value_map = diffusivity_map(header)
+    return "ModalityLUTSequence" in header or (value_map is not None and bool(value_map.table))
 
 
-def _mapped(stored: NDArray[Any], outside: NDArray[np.bool_] | None, found: Map, header: Dataset) -> Array:
-    """Values in the map's unit. Pixels beyond its range are what the rescale or LUT says: 0, which is background, or
-    in a diffusivity that it names. outside: where pixels are padded.
+def _apply_map(stored: NDArray[Any], outside: NDArray[np.bool_] | None, value_map: Map, header: Dataset) -> Array:
+    """Values in the map's unit. Pixels outside its range get the value of the rescale or LUT, which must be 0
+    (background) or a diffusivity. outside: where pixels are padded.
     """
-    values = found.values(stored)
-    beyond = ~found.covers(stored)
-    beyond = beyond if outside is None else beyond & ~outside
-    if not beyond.any():
+    values = value_map.values(stored)
+    out_of_range = ~value_map.covers(stored)
+    out_of_range = out_of_range if outside is None else out_of_range & ~outside
+    if not out_of_range.any():
         return values
-    rest, unit = _rescaled(stored[beyond], header, rescaling(header)), _modality_unit(header)
-    own, ours = factor(unit or ""), factor(found.unit)
-    if own is not None and ours is not None:
-        values[beyond] = rest * np.float32(own / ours)
-    elif not rest.any():
-        values[beyond] = 0
+    rest_values, unit = _rescale_values(stored[out_of_range], header, rescaling(header)), _modality_unit(header)
+    rest_factor, map_factor = factor(unit or ""), factor(value_map.unit)
+    if rest_factor is not None and map_factor is not None:
+        values[out_of_range] = rest_values * np.float32(rest_factor / map_factor)
+    elif not rest_values.any():
+        values[out_of_range] = 0
     else:
-        ends = " to ".join("any" if end is None else f"{end:g}" for end in (found.first, found.last))
+        ends = " to ".join("any" if end is None else f"{end:g}" for end in (value_map.first, value_map.last))
         raise Unusable(
             "mixed_unit",
-            f"the real-world value map in {found.unit} is for stored values {ends}, and {int(beyond.sum())} pixels "
-            f"hold {np.min(stored[beyond])} to {np.max(stored[beyond])}, which are neither 0 nor in a unit. Export the "
+            f"the real-world value map in {value_map.unit} is for stored values {ends}, and {int(out_of_range.sum())} "
+            "pixels "
+            f"hold {np.min(stored[out_of_range])} to {np.max(stored[out_of_range])}, which are neither 0 nor in a "
+            "unit. Export the "
             "series with a map for all values, or with PixelPaddingValue for those that are none.",
         )
     return values

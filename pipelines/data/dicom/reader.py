@@ -70,36 +70,38 @@ def index_dicom(source: DicomSource, *, adc: bool = False, each: bool = False) -
     if problems := dicom_problems(source):
         raise ValueError("; ".join(problems))
     root = resolved(Path(source.folder))
-    found = walked(root)
+    walk = walked(root)
     seen: dict[tuple[object, ...], Any] = {}
     stamps: dict[Path, Stamp] = {}
-    one_file = partial(_frames, root, source=source, seen=seen, stamps=stamps)
-    read = dict(zip(found.files, read_ahead(found.files, one_file), strict=True))
-    damaged = {path: _now(path, stamps, one) for path, one in read.items() if isinstance(one, Unusable)}
-    frames = [frame for one in read.values() if isinstance(one, list) for frame in one]
+    one_file = partial(_read_file_frames, root, source=source, seen=seen, stamps=stamps)
+    read = dict(zip(walk.files, read_ahead(walk.files, one_file), strict=True))
+    damaged = {
+        path: _explain_damage(path, stamps, content) for path, content in read.items() if isinstance(content, Unusable)
+    }
+    frames = [frame for content in read.values() if isinstance(content, list) for frame in content]
     frames = with_kinds(frames) if KIND in source.select else frames
-    asked = {series_of(frame) for frame in frames if selected(frame, source.select)}
-    chosen = [frame for frame in frames if series_of(frame) in asked and is_wanted(frame, source.select)]
-    if not chosen and not damaged and not found.rejected:
-        raise ValueError(_nothing(source, len(frames)))
+    selected_series = {series_of(frame) for frame in frames if selected(frame, source.select)}
+    chosen = [frame for frame in frames if series_of(frame) in selected_series and is_wanted(frame, source.select)]
+    if not chosen and not damaged and not walk.rejected:
+        raise ValueError(_describe_no_match(source, len(frames)))
     series: dict[str, list[Frame]] = {}
     for frame in chosen:
         series.setdefault(series_of(frame), []).append(frame)
-    homes, ruins = _homes(frames), _first_damaged(damaged)
+    folder_series, first_damaged = _group_series_by_folder(frames), _first_damaged(damaged)
     results = [
-        one
+        result
         for group in series.values()
-        for one in _candidates(root, group, _damage(group, homes, ruins), source, stamps, adc)
+        for result in _candidates(root, group, _damage(group, folder_series, first_damaged), source, stamps, adc)
     ]
     candidates = tuple(result for result, _ in results if isinstance(result, Candidate))
     candidates, ambiguous = (candidates, []) if each else without_ambiguous(candidates)
-    rejected = [result for result, _ in results if isinstance(result, Rejected)] + ambiguous + list(found.rejected)
+    rejected = [result for result, _ in results if isinstance(result, Rejected)] + ambiguous + list(walk.rejected)
     rejected += [Rejected(below(root, path), error.reason, error.detail) for path, error in damaged.items()]
-    items = (*found.left, *items_of(root, read, results, source.select))
+    items = (*walk.left, *items_of(root, read, results, source.select))
     return Index(candidates, tuple(rejected), items, len({series_of(frame) for frame in frames} - set(series)))
 
 
-def _frames(
+def _read_file_frames(
     root: Path, path: Path, source: DicomSource, seen: dict[tuple[object, ...], Any], stamps: dict[Path, Stamp]
 ) -> list[Frame] | Item | Unusable:
     """A file's images; or an item, if neither its content nor its name is that of a DICOM image."""
@@ -119,7 +121,7 @@ def _frames(
         return error if path.suffix.lower() in SUFFIXES else left_out(below(root, path), path, "dicom")
 
 
-def _now(path: Path, stamps: Mapping[Path, Stamp], error: Unusable) -> Unusable:
+def _explain_damage(path: Path, stamps: Mapping[Path, Stamp], error: Unusable) -> Unusable:
     """The reason why a file cannot be used; a change of the file takes precedence."""
     try:
         check_unchanged({path: stamps[path]} if path in stamps else {})
@@ -128,7 +130,8 @@ def _now(path: Path, stamps: Mapping[Path, Stamp], error: Unusable) -> Unusable:
     return error
 
 
-def _nothing(source: DicomSource, count: int) -> str:
+def _describe_no_match(source: DicomSource, count: int) -> str:
+    """The message if no file is DICOM, or no image matches `select`."""
     if not count:
         return (
             f"source.folder: no DICOM file below {source.folder!r} (links that leave it are not followed); give the "
@@ -137,12 +140,12 @@ def _nothing(source: DicomSource, count: int) -> str:
     return f"source.select: none of {count} DICOM images matches select ({', '.join(source.select)}); change it"
 
 
-def _homes(frames: Sequence[Frame]) -> dict[Path, set[str]]:
+def _group_series_by_folder(frames: Sequence[Frame]) -> dict[Path, set[str]]:
     """Folder -> its series."""
-    homes: dict[Path, set[str]] = {}
+    folder_series: dict[Path, set[str]] = {}
     for frame in frames:
-        homes.setdefault(frame.path.parent, set()).add(series_of(frame))
-    return homes
+        folder_series.setdefault(frame.path.parent, set()).add(series_of(frame))
+    return folder_series
 
 
 def _first_damaged(damaged: Iterable[Path]) -> dict[Path, tuple[int, str]]:
@@ -154,12 +157,12 @@ def _first_damaged(damaged: Iterable[Path]) -> dict[Path, tuple[int, str]]:
 
 
 def _damage(
-    group: Sequence[Frame], homes: Mapping[Path, set[str]], ruins: Mapping[Path, tuple[int, str]]
+    group: Sequence[Frame], folder_series: Mapping[Path, set[str]], first_damaged: Mapping[Path, tuple[int, str]]
 ) -> str | None:
-    """A damaged file that is assumed to belong to the series, because its folder has only this one; None if none."""
-    own = {frame.path.parent for frame in group}
-    near = [ruins[home] for home in own if home in ruins]
-    alone = all(len(homes[home]) == 1 for home in own)
+    """The name of a damaged file that probably belongs to the series, since its folder holds no other; None if none."""
+    folders = {frame.path.parent for frame in group}
+    near = [first_damaged[folder] for folder in folders if folder in first_damaged]
+    alone = all(len(folder_series[folder]) == 1 for folder in folders)
     return min(near)[1] if near and alone else None
 
 
@@ -169,67 +172,81 @@ def _candidates(
     """A candidate or rejection for each stack of a series, and each other object in it, with its images."""
     first = group[0]
     uids = [str(first.values[key]) for key in ("StudyInstanceUID", "SeriesInstanceUID") if key in first.values]
-    home = below(root, first.path.parent)
-    study = "/".join([*([] if home == "." else [home]), *uids]) or first.path.name
+    folder = below(root, first.path.parent)
+    study = "/".join([*([] if folder == "." else [folder]), *uids]) or first.path.name
     if damage is not None:
         detail = f"{damage} beside it cannot be read, and is likely one of its slices."
         return [(Rejected(study, "unreadable", detail), group)]
-    group, others = without_objects(group)
-    found = list[tuple[Candidate | Rejected, Sequence[Frame]]]()
-    for path, what in {frame.path: what for frame, what in others}.items():
-        found.append((set_aside(below(root, path), what), [frame for frame, _ in others if frame.path == path]))
+    group, objects = without_objects(group)
+    results = list[tuple[Candidate | Rejected, Sequence[Frame]]]()
+    for path, what in {frame.path: what for frame, what in objects}.items():
+        results.append((set_aside(below(root, path), what), [frame for frame, _ in objects if frame.path == path]))
     stacks = separated(group)
     for name, frames in stacks.items():
-        own = {frame.path: stamps[frame.path] for frame in frames}
-        one = _candidate(f"{study}/{name}" if name else study, frames, source, own, alone=len(stacks) == 1, adc=adc)
-        placed = one.stack if isinstance(one, Candidate) else None
-        found.append((one, frames if placed is None else [frame for volume in placed.volumes for frame in volume]))
-    return found
+        stack_stamps = {frame.path: stamps[frame.path] for frame in frames}
+        candidate = _build_candidate(
+            f"{study}/{name}" if name else study, frames, source, stack_stamps, full_series=len(stacks) == 1, adc=adc
+        )
+        placed = candidate.stack if isinstance(candidate, Candidate) else None
+        results.append(
+            (candidate, frames if placed is None else [frame for volume in placed.volumes for frame in volume])
+        )
+    return results
 
 
-def _candidate(
-    study: str, group: Sequence[Frame], source: DicomSource, own: Mapping[Path, Stamp], *, alone: bool, adc: bool
+def _build_candidate(
+    study: str,
+    group: Sequence[Frame],
+    source: DicomSource,
+    stamps: Mapping[Path, Stamp],
+    *,
+    full_series: bool,
+    adc: bool,
 ) -> Candidate | Rejected:
+    """The checked and sorted stack as a candidate, or as a rejection; a changed file takes precedence."""
     try:
         with readable(study):
             check_series(group, allow_lossy=source.lossy == "allow", blank=source.blank)
             values = group[0].values
-            verdicts = [of_headers(frame.values) for frame in group]
-            asked = adc and source.derive == "none"
-            if asked and not any(one.adc for one in verdicts):  # before its geometry, which says less
-                check_adc(of_series(verdicts), declared=source.unit != "auto", seen=shown(values))
-            placed = (diffusion_stack if source.derive == "adc" else plain_stack)(group, whole=alone)
-            if asked:
-                check_adc(of_series(verdicts), declared=source.unit != "auto", seen=shown(values))
+            decisions = [of_headers(frame.values) for frame in group]
+            adc_needed = adc and source.derive == "none"
+            if adc_needed and not any(
+                decision.adc for decision in decisions
+            ):  # before its geometry, whose errors tell less
+                check_adc(of_series(decisions), declared=source.unit != "auto", seen=shown(values))
+            placed = (diffusion_stack if source.derive == "adc" else plain_stack)(group, full_series=full_series)
+            if adc_needed:
+                check_adc(of_series(decisions), declared=source.unit != "auto", seen=shown(values))
             compared = [frame for volume in placed.volumes for frame in volume]
-            placed = replace(placed, reading=reading_of(compared, adc=asked, fitted=source.derive == "adc"))
+            placed = replace(placed, reading=reading_of(compared, adc=adc_needed, fitted=source.derive == "adc"))
             patient = normalized(str(values["PatientID"]))
-            load = partial(_load, study, patient, placed, source.blank, of_series(verdicts))
+            load = partial(_load, study, patient, placed, source.blank, of_series(decisions))
             session = str(values["StudyInstanceUID"])
             return Candidate(
-                patient, study, session, placed.affine, placed.shape, partial(steady, own, load), placed, own
+                patient, study, session, placed.affine, placed.shape, partial(steady, stamps, load), placed, stamps
             )
     except Unusable as error:
         try:
-            check_unchanged(own)
+            check_unchanged(stamps)
         except Unusable as changed:
             return Rejected(study, changed.reason, changed.detail)
         return Rejected(study, error.reason, error.detail)
 
 
-def _load(study: str, patient: str, placed: Stack, blank: Sequence[Layout], verdict: Verdict) -> Study:
-    values, units = _volumes(placed, blank)
-    facts = allowed_facts(_plain(placed.volumes[0][0]))
+def _load(study: str, patient: str, placed: Stack, blank: Sequence[Layout], decision: Verdict) -> Study:
+    """The study of a stack: decoded values, or ADC fitted to them."""
+    values, units = _read_volumes(placed, blank)
+    facts = allowed_facts(_header_texts(placed.volumes[0][0]))
     if len(units) > 1:
         raise Unusable("mixed_unit", f"images say different units: {sorted(map(str, units))}. Export the series again.")
     if placed.b_values is not None:
         adc = fit_adc(values, placed.b_values)
         fitted = f"fitted here to b-values {', '.join(f'{b:g}' for b in sorted(set(placed.b_values)))} s/mm2"
         return Study(patient, study, Volume(adc, placed.affine), FITTED_UNIT, facts, fitted)
-    return Study(patient, study, Volume(values[0], placed.affine), units.pop(), facts, verdict.said)
+    return Study(patient, study, Volume(values[0], placed.affine), units.pop(), facts, decision.said)
 
 
-def _volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | None]]:
+def _read_volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | None]]:
     """The values (V, I, J, K) of a stack, each file read once; and the units of its images."""
     columns, rows, slices = placed.shape
     count = len(placed.volumes)
@@ -242,10 +259,10 @@ def _volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[str | N
             places.setdefault(frame.path, {})[frame.index] = (volume, position)
             plain[frame.path] = frame.pixels
     decoders: Decoders = {}
-    for path, wanted in places.items():
+    for path, frame_places in places.items():
         with readable(path.name):
-            planes = planes_of(path, plain[path], list(wanted), blank, decoders, placed.reading)
-            for place, (plane, unit) in zip(wanted.values(), planes, strict=True):
+            planes = planes_of(path, plain[path], list(frame_places), blank, decoders, placed.reading)
+            for place, (plane, unit) in zip(frame_places.values(), planes, strict=True):
                 if plane.shape != (rows, columns):
                     raise Unusable("mixed_size", f"{path.name} holds pixels of shape {plane.shape}, unlike its header.")
                 values[place] = plane
@@ -263,9 +280,9 @@ def planes_of(
     decoders: Decoders,
     reading: Reading = PLAIN,
 ) -> Iterable[tuple[Array, str | None]]:
-    """A file's images, as `real_values` gives them; the file is parsed as a whole only where it must be.
+    """A file's images, as `real_values` gives them; the whole file is parsed only where necessary.
 
-    reading: of their set. decoders: those of earlier files of it; one is added where there is none for these pixels.
+    reading: of the set of images. decoders: of the set's earlier files; one is added for pixels with a new header.
     """
     if pixels is None:
         return real_values(read_dataset(path), indices, blank, reading)
@@ -275,5 +292,6 @@ def planes_of(
     return [decode(data)]
 
 
-def _plain(frame: Frame) -> Mapping[str, object]:
+def _header_texts(frame: Frame) -> Mapping[str, object]:
+    """The allowed headers of a frame, as text."""
     return {key: text_of(frame.values[key]) for key in ALLOWED_HEADERS if key in frame.values}

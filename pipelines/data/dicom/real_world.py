@@ -1,7 +1,7 @@
 """Real-world value maps (DICOM PS3.3 C.7.6.16.2.11): a line or a table from stored values to values in a unit.
 
-Only maps in a unit of diffusivity are applied. A map that leaves open what a value is, is refused: without its numbers,
-or with pixels outside of its range that are no background, an image would be read in another unit than it says.
+Only maps in a unit of diffusivity are applied. An ambiguous map is refused: one without its numbers, or with pixels
+outside its range that are not background. Otherwise an image could be read in another unit than it states.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ RANGE_KEYWORDS = ("RealWorldValue{}ValueMapped", "DoubleFloatRealWorldValue{}Val
 
 
 class Map(NamedTuple):
-    """unit: as the header writes it. first, last: the stored values that it is for, None = no end is said. table: its
-    values from `first` to `last`, float64 as bytes, instead of slope and intercept; empty = there is none.
+    """unit: as the header writes it. first, last: the range of stored values that it converts, None = no limit.
+    table: its values from `first` to `last`, float64 as bytes, instead of slope and intercept; empty = there is none.
     """
 
     unit: str
@@ -39,7 +39,7 @@ class Map(NamedTuple):
         return np.asarray((stored >= low) & (stored <= high))
 
     def values(self, stored: NDArray[Any]) -> Array:
-        """Real-world values, of the shape of `stored`; without meaning where the map does not cover.
+        """Real-world values, of the shape of `stored`; undefined where the map does not cover them.
 
         Raises:
             Unusable: `bad_tag` if a table is to be used with stored values that are no whole numbers.
@@ -47,7 +47,9 @@ class Map(NamedTuple):
         if not self.table:
             return (np.asarray(stored, np.float64) * self.slope + self.intercept).astype(np.float32)
         if stored.dtype.kind not in "iu":
-            raise _bad("RealWorldValueLUTData is a table of whole stored values, and the pixels are no whole numbers")
+            raise _bad_tag(
+                "RealWorldValueLUTData is a table of whole stored values, and the pixels are no whole numbers"
+            )
         table = np.frombuffer(self.table)
         places = np.clip(stored.astype(np.int64) - int(self.first or 0), 0, table.size - 1)
         return table[places].astype(np.float32)
@@ -61,9 +63,11 @@ def diffusivity_map(header: Dataset) -> Map | None:
     """
     signed = bool(header.get("PixelRepresentation"))
     items = [item for item in header.get("RealWorldValueMappingSequence") or [] if factor(unit_of(item)) is not None]
-    maps = [_map(item, signed) for item in items]
-    if len({(factor(one.unit), *one[1:]) for one in maps}) > 1:
-        raise _bad(f"RealWorldValueMappingSequence holds {len(maps)} maps to diffusivities that differ; one is needed")
+    maps = [_parse_map(item, signed) for item in items]
+    if len({(factor(value_map.unit), *value_map[1:]) for value_map in maps}) > 1:
+        raise _bad_tag(
+            f"RealWorldValueMappingSequence holds {len(maps)} maps to diffusivities that differ; one is needed"
+        )
     return maps[0] if maps else None
 
 
@@ -81,37 +85,40 @@ def unit_of(item: Dataset) -> str:
 
 
 def unused_scales(items: Sequence[Dataset]) -> tuple[Any, ...]:
-    """What maps that are not applied say of an image's scale, to be compared between images: (slope, intercept) of a
-    line, the numbers of a table; () if one is a diffusivity's, and so is applied, or none has numbers.
+    """The scales of maps that are not applied, for comparison between images: (slope, intercept) of a line, or the
+    numbers of a table. () if one map is a diffusivity's and therefore applied, or none has numbers.
     """
     if any(factor(unit_of(item)) is not None for item in items):
         return ()
-    found: list[Any] = []
+    scales: list[Any] = []
     for item in items:
         if item.get("RealWorldValueSlope") is not None:
-            found.append((float(item.RealWorldValueSlope), float(item.get("RealWorldValueIntercept") or 0)))
+            scales.append((float(item.RealWorldValueSlope), float(item.get("RealWorldValueIntercept") or 0)))
         elif item.get("RealWorldValueLUTData") is not None:
-            found.append(_table(item))
-    return tuple(found)
+            scales.append(_table_bytes(item))
+    return tuple(scales)
 
 
 def check_scales(images: Sequence[tuple[tuple[Any, ...], tuple[float, float]]], tolerance: float) -> None:
-    """Refuse images whose maps, which are not applied, put them on other scales than their rescales do.
+    """Refuse images whose maps, which are not applied, imply other relative scales than their rescales do.
 
     images: of each image, its `unused_scales`, and its rescale. tolerance: relative, of two equal scales.
 
     Raises:
         Unusable: `mixed_values`.
     """
-    shapes = {tuple(one if isinstance(one, bytes) else b"" for one in scales) for scales, _ in images}
+    shapes = {tuple(scale if isinstance(scale, bytes) else b"" for scale in scales) for scales, _ in images}
     if shapes == {()}:
         return
     same = len(shapes) == 1
-    if same and any(isinstance(one, bytes) for one in images[0][0]):
+    if same and any(isinstance(scale, bytes) for scale in images[0][0]):
         same = len({rescale for _, rescale in images}) == 1
     if same:
-        rows = [[_relative(one, rescale) for one in scales if one.__class__ is tuple] for scales, rescale in images]
-        numbers = np.array(rows, np.float64).reshape(len(rows), -1, 3)  # images, maps, numbers of `_relative`
+        rows = [
+            [_relative_line(scale, rescale) for scale in scales if scale.__class__ is tuple]
+            for scales, rescale in images
+        ]
+        numbers = np.array(rows, np.float64).reshape(len(rows), -1, 3)  # images, maps, numbers of `_relative_line`
         slopes, intercepts, most = np.moveaxis(numbers, 2, 0)
         same = bool(
             (np.ptp(slopes, axis=0) <= tolerance * np.abs(slopes).max(axis=0)).all()
@@ -126,56 +133,62 @@ def check_scales(images: Sequence[tuple[tuple[Any, ...], tuple[float, float]]], 
         )
 
 
-def _relative(line: tuple[float, float], rescale: tuple[float, float]) -> tuple[float, float, float]:
-    """A map's slope and intercept from rescaled values instead of stored ones, and of which size the latter may be."""
+def _relative_line(line: tuple[float, float], rescale: tuple[float, float]) -> tuple[float, float, float]:
+    """A map's slope and intercept as a function of rescaled values, and the size of the intercept's terms."""
     slope = line[0] / rescale[0]
     return slope, line[1] - slope * rescale[1], max(abs(line[1]), abs(slope * rescale[1]))
 
 
-def _map(item: Dataset, signed: bool) -> Map:
-    first, last = (_limit(item, end, signed) for end in ("First", "Last"))
+def _parse_map(item: Dataset, signed: bool) -> Map:
+    """A map whose numbers are complete and consistent. Raises: Unusable: `bad_tag`."""
+    first, last = (_range_end(item, end, signed) for end in ("First", "Last"))
     line, table = item.get("RealWorldValueSlope") is not None, item.get("RealWorldValueLUTData") is not None
     if line == table:
         both = "both RealWorldValueSlope and RealWorldValueLUTData" if line else "neither slope nor table"
-        raise _bad(f"the real-world value map in {unit_of(item)} holds {both}; one of them is needed")
+        raise _bad_tag(f"the real-world value map in {unit_of(item)} holds {both}; one of them is needed")
     if first is not None and last is not None and first > last:
-        raise _bad(f"the real-world value map is for stored values from {first:g} to {last:g}, which are none")
+        raise _bad_tag(f"the real-world value map is for stored values from {first:g} to {last:g}, which are none")
     if line:
-        slope, intercept = (_number(item, f"RealWorldValue{word}") for word in ("Slope", "Intercept"))
+        slope, intercept = (_parse_number(item, f"RealWorldValue{word}") for word in ("Slope", "Intercept"))
         if slope == 0:
-            raise _bad("RealWorldValueSlope is 0; a number other than 0 is needed")
+            raise _bad_tag("RealWorldValueSlope is 0; a number other than 0 is needed")
         return Map(unit_of(item), first, last, slope, intercept)
-    values = _table(item)
+    values = _table_bytes(item)
     count = len(values) // 8
     if first is None or last is None or count != last - first + 1:
         ends = " to ".join("nowhere" if end is None else f"{end:g}" for end in (first, last))
-        raise _bad(f"RealWorldValueLUTData has {count} values for stored values from {ends}; one for each is needed")
+        raise _bad_tag(
+            f"RealWorldValueLUTData has {count} values for stored values from {ends}; one for each is needed"
+        )
     return Map(unit_of(item), first, last, table=values)
 
 
-def _table(item: Dataset) -> bytes:
+def _table_bytes(item: Dataset) -> bytes:
+    """The values of a map's table, float64 as bytes."""
     return np.atleast_1d(np.asarray(item.RealWorldValueLUTData, np.float64)).tobytes()
 
 
-def _number(item: Mapping[str, Any] | Dataset, keyword: str) -> float:
+def _parse_number(item: Mapping[str, Any] | Dataset, keyword: str) -> float:
+    """A finite number of the header; 0 if it is missing. Raises: Unusable: `bad_tag`."""
     value = item.get(keyword)
     try:
         number = 0.0 if value is None else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise _bad(f"{keyword} is {str(value)[:40] or 'empty'}; a number is needed")
+        raise _bad_tag(f"{keyword} is {str(value)[:40] or 'empty'}; a number is needed")
     return number
 
 
-def _limit(item: Dataset, end: str, signed: bool) -> float | None:
+def _range_end(item: Dataset, end: str, signed: bool) -> float | None:
     """An end of the range. It may be bytes, where an archive does not know its sign."""
-    found = (item.get(keyword.format(end)) for keyword in RANGE_KEYWORDS)
-    value = next((value for value in found if value is not None), None)
+    values = (item.get(keyword.format(end)) for keyword in RANGE_KEYWORDS)
+    value = next((value for value in values if value is not None), None)
     if isinstance(value, bytes):
         return float(int.from_bytes(value[:2], "little", signed=signed))
     return None if value is None else float(value)
 
 
-def _bad(what: str) -> Unusable:
+def _bad_tag(what: str) -> Unusable:
+    """The error `bad_tag` with this sentence."""
     return Unusable("bad_tag", f"{what}. Export the series again.")

@@ -61,9 +61,9 @@ def read_seg(path: Path, names: Sequence[str] | None = None, *, threshold: float
     with readable(path.name):
         check_deflated(path)
         dataset = read_dataset(path)
-        kind = _kind(dataset, path.name)
-        segments = _segments(dataset, names)
-        frames = _frames(path, kind)
+        kind = _segmentation_type(dataset, path.name)
+        segments = _select_segments(dataset, names)
+        frames = _read_described_frames(path, kind)
         columns, rows = int(dataset.Columns), int(dataset.Rows)
         grid = frame_grid(frames)
         if grid.slices * columns * rows > LARGEST or len(frames) * columns * rows > LARGEST:
@@ -72,19 +72,20 @@ def read_seg(path: Path, names: Sequence[str] | None = None, *, threshold: float
         check_codestream(dataset)
         shape = (columns, rows, grid.slices)
         if kind == "LABELMAP":
-            values = _of_labels(dataset, segments, grid, shape)
+            values = _label_map_from_labels(dataset, segments, grid, shape)
         elif kind == "BINARY":
-            values = _of_flags(dataset, frames, segments, grid, shape)
+            values = _label_map_from_flags(dataset, frames, segments, grid, shape)
         else:
-            values = _of_shares(dataset, frames, segments, grid, shape, threshold)
+            values = _label_map_from_shares(dataset, frames, segments, grid, shape, threshold)
         return Volume(values, grid.affine)
 
 
-def _kind(dataset: Dataset, name: str) -> str:
+def _segmentation_type(dataset: Dataset, name: str) -> str:
+    """The SegmentationType of a valid segmentation's header. Raises: Unusable."""
     uid = str(dataset.get("SOPClassUID", ""))
     if uid not in (SegmentationStorage, LABEL_MAP):
-        said = UID(uid).name if uid else "nothing"
-        raise Unusable("not_a_segmentation", f"{name} says that it is {said}. Give a DICOM Segmentation.")
+        class_name = UID(uid).name if uid else "nothing"
+        raise Unusable("not_a_segmentation", f"{name} says that it is {class_name}. Give a DICOM Segmentation.")
     kind = str(dataset.get("SegmentationType", ""))
     if kind not in KINDS:
         raise Unusable("segmentation_type", f"SegmentationType is {kind!r}; {', '.join(KINDS)} are read. Export again.")
@@ -93,42 +94,47 @@ def _kind(dataset: Dataset, name: str) -> str:
     return kind
 
 
-def _segments(dataset: Dataset, names: Sequence[str] | None) -> Segments:
+def _select_segments(dataset: Dataset, names: Sequence[str] | None) -> Segments:
+    """The class of each segment that is read, by number or by name. Raises: Unusable: `no_segment`, `bad_segment`."""
     items = {int(item.SegmentNumber): item for item in dataset.SegmentSequence}
     if names is None:
         classes = {number: number for number in items if number}
     else:
-        classes = {number: place for number, item in items.items() if (place := _named(item, names))}
+        classes = {number: place for number, item in items.items() if (place := _segment_class(item, names))}
     if not classes:
-        said = sorted({str(item.get("SegmentLabel", "")) for item in items.values()})[:5]
-        wanted = "" if names is None else f" that is called {' or '.join(names)}"
-        raise Unusable("no_segment", f"there is no segment{wanted}; labels are {said}. Give the file that has it.")
+        labels = sorted({str(item.get("SegmentLabel", "")) for item in items.values()})[:5]
+        names_text = "" if names is None else f" that is called {' or '.join(names)}"
+        raise Unusable(
+            "no_segment", f"there is no segment{names_text}; labels are {labels}. Give the file that has it."
+        )
     if max(classes.values()) > MOST_CLASSES:
         raise Unusable("bad_segment", f"segment number {max(classes)}; up to {MOST_CLASSES} are read. Give names.")
     return Segments(classes, frozenset(items))
 
 
-def _named(item: Dataset, names: Sequence[str]) -> int:
+def _segment_class(item: Dataset, names: Sequence[str]) -> int:
     """The class of a segment, counted from 1; 0 = none."""
     label = str(item.get("SegmentLabel", "")).strip().lower()
     for place, name in enumerate(names, start=1):
         if label == name.strip().lower():
             return place
-    kinds = [(str(one.get("CodeValue")), str(one.get("CodingSchemeDesignator"))) for one in _types(item)]
+    kinds = [(str(code.get("CodeValue")), str(code.get("CodingSchemeDesignator"))) for code in _type_codes(item)]
     for place, name in enumerate(names, start=1):
         if tuple(concept(name).kind[:2]) in kinds:
             return place
     return 0
 
 
-def _types(item: Dataset) -> Sequence[Dataset]:
-    found: Sequence[Dataset] = item.get("SegmentedPropertyTypeCodeSequence") or []
-    return found
+def _type_codes(item: Dataset) -> Sequence[Dataset]:
+    """The items of a segment's coded type."""
+    type_codes: Sequence[Dataset] = item.get("SegmentedPropertyTypeCodeSequence") or []
+    return type_codes
 
 
-def _frames(path: Path, kind: str) -> list[Frame]:
-    wanted = (*PLACE, SEGMENT, "NumberOfFrames", "SeriesInstanceUID")
-    frames = read_frames(path, wanted, diffusion=False, seen={})
+def _read_described_frames(path: Path, kind: str) -> list[Frame]:
+    """The frames' headers; each has a position, and a segment unless it is a label map. Raises: Unusable."""
+    keywords = (*PLACE, SEGMENT, "NumberOfFrames", "SeriesInstanceUID")
+    frames = read_frames(path, keywords, diffusion=False, seen={})
     if len(frames) != int(frames[0].values.get("NumberOfFrames", 0)):
         raise Unusable("multi_frame", f"{path.name} does not describe each of its frames. Export it again.")
     if kind != "LABELMAP" and any(SEGMENT not in frame.values for frame in frames):
@@ -137,23 +143,24 @@ def _frames(path: Path, kind: str) -> list[Frame]:
 
 
 def _check_once(frames: Sequence[Frame], grid: FrameGrid, kind: str) -> None:
-    of = [0 if kind == "LABELMAP" else int(frame.values[SEGMENT]) for frame in frames]
-    if len(set(zip(of, grid.places, strict=True))) < len(frames):
+    """Refuse two frames of one segment at one position."""
+    numbers = [0 if kind == "LABELMAP" else int(frame.values[SEGMENT]) for frame in frames]
+    if len(set(zip(numbers, grid.places, strict=True))) < len(frames):
         raise Unusable("duplicate_slice", "two frames of one segment lie at one position. Export it again.")
 
 
-def _planes(dataset: Dataset, indices: Sequence[int]) -> Iterator[NDArray[np.generic]]:
+def _read_planes(dataset: Dataset, indices: Sequence[int]) -> Iterator[NDArray[np.generic]]:
     """Stored frames as (columns, rows)."""
     syntax = dataset.file_meta.TransferSyntaxUID
     if dataset.BitsAllocated == 1 and not syntax.is_encapsulated and syntax.is_little_endian:
-        yield from _flags(dataset, indices)
+        yield from _unpack_flags(dataset, indices)
         return
     plugin = DECODERS.get(syntax, "")
     for plane in iter_pixels(dataset, indices=list(indices), raw=True, decoding_plugin=plugin):
         yield plane.T
 
 
-def _flags(dataset: Dataset, indices: Sequence[int]) -> Iterator[NDArray[np.generic]]:
+def _unpack_flags(dataset: Dataset, indices: Sequence[int]) -> Iterator[NDArray[np.generic]]:
     """Frames with one bit per pixel, packed without gaps (PS3.5 8.1.1).
 
     pydicom 3.0 reads single frames of these only if each ends at a byte boundary.
@@ -169,21 +176,22 @@ def _flags(dataset: Dataset, indices: Sequence[int]) -> Iterator[NDArray[np.gene
         yield bits[first % 8 : first % 8 + size].reshape(rows, columns).T
 
 
-def _chosen(frames: Sequence[Frame], segments: Segments) -> list[tuple[int, int]]:
+def _select_frames(frames: Sequence[Frame], segments: Segments) -> list[tuple[int, int]]:
     """Frames of wanted segments as (index, class), by class."""
     numbers = [int(frame.values[SEGMENT]) for frame in frames]
     if strange := set(numbers) - segments.described:
         raise Unusable("bad_segment", f"frames show segments {sorted(strange)[:5]}, which are not described.")
-    found = [(index, segments.classes[number]) for index, number in enumerate(numbers) if number in segments.classes]
-    return sorted(found, key=lambda one: one[1])
+    selected = [(index, segments.classes[number]) for index, number in enumerate(numbers) if number in segments.classes]
+    return sorted(selected, key=lambda pair: pair[1])
 
 
-def _of_flags(
+def _label_map_from_flags(
     dataset: Dataset, frames: Sequence[Frame], segments: Segments, grid: FrameGrid, shape: tuple[int, int, int]
 ) -> NDArray[np.uint8]:
+    """The label map of a BINARY segmentation. Raises: Unusable: `overlap`."""
     values = np.zeros(shape, np.uint8)
-    chosen = _chosen(frames, segments)
-    for (index, number), plane in zip(chosen, _planes(dataset, [index for index, _ in chosen]), strict=True):
+    chosen = _select_frames(frames, segments)
+    for (index, number), plane in zip(chosen, _read_planes(dataset, [index for index, _ in chosen]), strict=True):
         old, inside = values[:, :, grid.places[index]], plane.astype(np.bool_)
         if (other := old[inside & (old > 0) & (old != number)]).size:
             raise Unusable(
@@ -195,7 +203,7 @@ def _of_flags(
     return values
 
 
-def _of_shares(
+def _label_map_from_shares(
     dataset: Dataset,
     frames: Sequence[Frame],
     segments: Segments,
@@ -203,12 +211,13 @@ def _of_shares(
     shape: tuple[int, int, int],
     threshold: float,
 ) -> NDArray[np.uint8]:
+    """The label map of a FRACTIONAL segmentation: in each voxel the largest share from `threshold` on."""
     values, highest = np.zeros(shape, np.uint8), np.zeros(shape, np.float32)
     most = int(dataset.get("MaximumFractionalValue") or 0)
     if not 1 <= most <= 255:
         raise Unusable("bad_tag", f"MaximumFractionalValue is {most}; 1 to 255 are allowed. Export it again.")
-    chosen = _chosen(frames, segments)
-    for (index, number), plane in zip(chosen, _planes(dataset, [index for index, _ in chosen]), strict=True):
+    chosen = _select_frames(frames, segments)
+    for (index, number), plane in zip(chosen, _read_planes(dataset, [index for index, _ in chosen]), strict=True):
         share = plane.astype(np.float32) / np.float32(most)
         place = grid.places[index]
         better = (share >= threshold) & (share > highest[:, :, place])
@@ -217,9 +226,12 @@ def _of_shares(
     return values
 
 
-def _of_labels(dataset: Dataset, segments: Segments, grid: FrameGrid, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+def _label_map_from_labels(
+    dataset: Dataset, segments: Segments, grid: FrameGrid, shape: tuple[int, int, int]
+) -> NDArray[np.uint8]:
+    """The label map of a LABELMAP segmentation, whose pixels are segment numbers."""
     values = np.zeros(shape, np.uint8)
-    for index, plane in enumerate(_planes(dataset, range(len(grid.places)))):
+    for index, plane in enumerate(_read_planes(dataset, range(len(grid.places)))):
         numbers, where = np.unique(plane, return_inverse=True)
         if strange := {int(number) for number in numbers} - segments.described - {0}:
             raise Unusable("bad_segment", f"pixels show segments {sorted(strange)[:5]}, which are not described.")

@@ -94,6 +94,7 @@ def _check_size(group: Sequence[Frame]) -> None:
 
 
 def _check_tags(group: Sequence[Frame]) -> None:
+    """Refuse a series without complete identifiers, or with a frame without a valid place."""
     needed = (*PLACE, *IDENTITY[:4])
     missing = {key for key in needed if any(key not in frame.values for frame in group)}
     if missing:
@@ -118,19 +119,20 @@ def _check_uniform(group: Sequence[Frame]) -> None:
         ("mixed_size", "Columns", 0.0),
         ("mixed_spacing", "PixelSpacing", 1e-3),
     ):
-        found = [frame.values[key] for frame in group]
-        if not all(_equal(value, found[0], tolerance) for value in found):
-            kinds = sorted({text_of(value) for value in found})[:4]
+        values = [frame.values[key] for frame in group]
+        if not all(_is_equal(value, values[0], tolerance) for value in values):
+            kinds = sorted({text_of(value) for value in values})[:4]
             raise Unusable(
                 reason,
                 f"{key} differs within the series: {'; '.join(kinds)}. One is allowed; send the series as acquired.",
             )
 
 
-def _equal(one: object, other: object, tolerance: float) -> bool:
-    if one is other or not tolerance:  # an index keeps equal values once
-        return one is other or one == other
-    return bool(np.allclose(np.asarray(one, float), np.asarray(other, float), rtol=0, atol=tolerance))
+def _is_equal(value: object, other: object, tolerance: float) -> bool:
+    """Whether two header values are equal, numbers to within `tolerance`."""
+    if value is other or not tolerance:  # an index keeps equal values once
+        return value is other or value == other
+    return bool(np.allclose(np.asarray(value, float), np.asarray(other, float), rtol=0, atol=tolerance))
 
 
 def check_thinning(values: Mapping[str, Any], step_mm: float) -> None:
@@ -196,16 +198,17 @@ def _check_kind(frame: Frame) -> None:
         raise Unusable(
             "colour", f"{name} is {values.get('PhotometricInterpretation')}; MONOCHROME1 or MONOCHROME2 is needed."
         )
-    if said := _colours(values):
+    if evidence := _find_colour_evidence(values):
         raise Unusable(
             "colour",
-            f"{name} is grey with colours among its stored values ({said}; DICOM PS3.3 C.7.6.19): numbers of colours "
+            f"{name} is grey with colours among its stored values ({evidence}; DICOM PS3.3 C.7.6.19): numbers of "
+            "colours "
             "are no measured values. Export the series without the supplemental palette.",
         )
 
 
-def _colours(values: Mapping[str, Any]) -> str:
-    """What says that some stored values of a grey image are colours; "" if nothing does."""
+def _find_colour_evidence(values: Mapping[str, Any]) -> str:
+    """The header entry by which some stored values of a grey image are colours; "" if there is none."""
     shown = text_of(values.get("PixelPresentation")).strip().upper()
     if shown:
         return "" if shown == "MONOCHROME" else f"PixelPresentation {shown}"
@@ -229,8 +232,9 @@ def _frames_advice(sop_class: UID) -> str:
 
 
 def _check_syntax(frame: Frame) -> None:
+    """Refuse a transfer syntax that no installed decoder reads."""
     uid = UID(frame.transfer_syntax)
-    known = uid.is_transfer_syntax and (not uid.is_encapsulated or _decodable(uid))
+    known = uid.is_transfer_syntax and (not uid.is_encapsulated or _is_decodable(uid))
     if not known:
         raise Unusable(
             "transfer_syntax",
@@ -239,7 +243,8 @@ def _check_syntax(frame: Frame) -> None:
         )
 
 
-def _decodable(uid: UID) -> bool:
+def _is_decodable(uid: UID) -> bool:
+    """Whether a decoder of this transfer syntax is installed."""
     try:
         return bool(get_decoder(uid).is_available)
     except NotImplementedError:
@@ -247,11 +252,13 @@ def _decodable(uid: UID) -> bool:
 
 
 def _check_lossless(frame: Frame) -> None:
-    uid, said = UID(frame.transfer_syntax), str(frame.values.get("LossyImageCompression", ""))
-    if said == "01" or uid in LOSSY or (uid in EITHER and said != "00"):
+    """Refuse an image that was, or may have been, compressed with loss."""
+    uid, declared = UID(frame.transfer_syntax), str(frame.values.get("LossyImageCompression", ""))
+    if declared == "01" or uid in LOSSY or (uid in EITHER and declared != "00"):
         raise Unusable(
             "lossy",
-            f"{frame.path.name} was compressed with loss ({uid.name}; LossyImageCompression is {said or 'not said'}), "
+            f"{frame.path.name} was compressed with loss ({uid.name}; LossyImageCompression is "
+            f"{declared or 'not said'}), "
             "which moves measured values. Export it without loss, or set lossy: allow.",
         )
 

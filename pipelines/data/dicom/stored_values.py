@@ -1,8 +1,8 @@
-"""Read what modifies stored values, by the table of `privacy.deidentify.stored_values`; refuse sets that differ in it.
+"""Read the elements that modify stored values (`privacy.deidentify.stored_values`); refuse sets that differ in them.
 
-Declared padding is no tissue: its pixels become 0, the value of everything outside a field of view, which no median and
-no percentile counts. A vendor's scale is used where without it images of one set would not have one scale. Signals of
-MONOCHROME1, which a viewer shows turned round, are turned round where their values have no unit.
+Pixels that are declared padding become 0, as outside the field of view; medians and percentiles skip zeros. The
+vendor's scale is used if the images of a set otherwise have different scales. MONOCHROME1 signals, which a viewer shows
+inverted, are inverted if their values have no unit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VENDOR_TAGS = frozenset(
 SAME_SCALE = 1e-4  # relative: one factor is a decimal text, the other a float of 4 bytes
 PADDING_BITS = 16
 MAPS = "scales of real-world value maps"
-"""In an enhanced frame's values, beside keywords: `unused_scales` of its maps. A classic file's values hold these."""
+"""A key of an enhanced frame's values: `unused_scales` of its maps. A classic file's values hold the maps."""
 
 
 def vendor_slope(dataset: Dataset) -> float | None:
@@ -54,24 +54,26 @@ def scale_vendor_slopes(groups: Sequence[Dataset], by: float | None) -> None:
     """Multiply the vendor's scale slopes of headers or functional groups by a factor, or remove them (None)."""
     for item in (item for group in groups for item in (group, *_vendor_headers(group))):
         for place in (VENDOR_SLOPE, VENDOR_INTERCEPT):
-            if (found := private_element(item, place)) is None:
+            if (element := private_element(item, place)) is None:
                 continue
             if by is None or (place == VENDOR_INTERCEPT and by != 1):  # of the old stored values
-                del item[found.tag]
+                del item[element.tag]
             else:
-                found.value = found.value * by
+                element.value = element.value * by
 
 
 def _vendor_headers(dataset: Dataset) -> Iterator[Dataset]:
-    found = private_element(dataset, VENDOR_HEADER)
-    if found is not None and found.VR == "SQ":
-        yield from list(found.value or ())[:1]
+    """The first item of the vendor's private header sequence, if there is one."""
+    element = private_element(dataset, VENDOR_HEADER)
+    if element is not None and element.VR == "SQ":
+        yield from list(element.value or ())[:1]
 
 
 def _private_number(dataset: Dataset, place: Private) -> float:
-    found = private_element(dataset, place)
+    """The number in a private element; NaN if there is none."""
+    element = private_element(dataset, place)
     try:
-        return math.nan if found is None else float(found.value)
+        return math.nan if element is None else float(element.value)
     except (TypeError, ValueError):
         return math.nan
 
@@ -103,14 +105,14 @@ def padded(stored: NDArray[Any], header: Dataset) -> NDArray[np.bool_] | None:
         if any(math.isnan(end) for end in ends):
             return np.asarray(np.isnan(stored))
         return np.asarray((stored >= min(ends)) & (stored <= max(ends)))
-    whole = padding_range(header)
-    if whole is None:
+    bounds = padding_range(header)
+    if bounds is None:
         return None
     bits, signed = int(header.BitsStored), bool(header.PixelRepresentation)
     least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    if whole[0] <= most and whole[1] >= least:
-        return np.asarray((stored >= whole[0]) & (stored <= whole[1]))
-    _check_last_bits(stored, whole, bits, signed)
+    if bounds[0] <= most and bounds[1] >= least:
+        return np.asarray((stored >= bounds[0]) & (stored <= bounds[1]))
+    _check_last_bits(stored, bounds, bits, signed)
     return None
 
 
@@ -118,20 +120,20 @@ def padding_range(header: Dataset) -> tuple[int, int] | None:
     """The smallest and the largest stored value that a header declares as padding of whole numbers; None = none."""
     keys = _padding_ends(header, 0)
     signed = bool(header.get("PixelRepresentation"))
-    ends = [_of_bits(_whole(header[key].value), PADDING_BITS, signed) for key in keys]
+    ends = [_keep_last_bits(_parse_16_bits(header[key].value), PADDING_BITS, signed) for key in keys]
     return (min(ends), max(ends)) if ends else None
 
 
 def _padding_ends(header: Dataset, kind: int) -> list[str]:
     """The keywords of a header that limit its padding: a limit without a value limits nothing (C.7.5.1.1.2)."""
     value, limit = PADDING_ENDS[kind]
-    return [key for key in (value, limit) if _says(header, key)] if _says(header, value) else []
+    return [key for key in (value, limit) if _has_value(header, key)] if _has_value(header, value) else []
 
 
 def _check_last_bits(stored: NDArray[Any], declared: tuple[int, int], bits: int, signed: bool) -> None:
-    """A decoder keeps the stored bits of a pixel only, so padding and tissue of equal last bits look alike."""
+    """A decoder keeps only the stored bits of a pixel, so padding and tissue with equal last bits are equal."""
     for end in set(declared):
-        last = _of_bits(end, bits, signed)
+        last = _keep_last_bits(end, bits, signed)
         count = int((stored == last).sum())
         if last and count:
             raise Unusable(
@@ -142,50 +144,56 @@ def _check_last_bits(stored: NDArray[Any], declared: tuple[int, int], bits: int,
             )
 
 
-def _of_bits(value: int, bits: int, signed: bool) -> int:
+def _keep_last_bits(value: int, bits: int, signed: bool) -> int:
+    """The number that the last `bits` bits of a value stand for."""
     last = value & (1 << bits) - 1
     return last - (1 << bits) if signed and last >> bits - 1 else last
 
 
-def _says(header: Dataset, keyword: str) -> bool:
+def _has_value(header: Dataset, keyword: str) -> bool:
+    """Whether the header has this element, with a value."""
     return keyword in header and header[keyword].value not in (None, "", b"")
 
 
-def _whole(value: Any) -> int:
+def _parse_16_bits(value: Any) -> int:
     """A number of 16 bits, which an archive may keep as bytes where it does not know its sign."""
     return int.from_bytes(value[:2], "little") if isinstance(value, bytes) else int(value)
 
 
 def reading_of(frames: Sequence[Frame], *, adc: bool, fitted: bool) -> Reading:
-    """How the values of a set of images that are compared are read: a series, or all images of a fit.
+    """How to read the values of a set of images that must be comparable: a series, or all images of a fit.
 
-    adc: they are an ADC map, so their values are in its unit, whatever their brightness. fitted: ADC is fitted to them.
+    adc: whether they are an ADC map, whose values have a unit whatever their brightness. fitted: whether ADC is fitted
+    to them.
 
     Raises:
-        Unusable: `mixed_values` if they differ in what modifies values, `inverted` if it is open which signal is
-            high, `bad_tag` as `rescaling`.
+        Unusable: `mixed_values` if they differ in an element that modifies values, `inverted` if it is ambiguous which
+            signal is high, `bad_tag` as `rescaling`.
     """
     for frame in frames:
-        rescaling(frame.values, _place(frame))
+        rescaling(frame.values, _frame_name(frame))
     for row in MODIFIERS:
         if row.within == "presence":
             _check_presence(frames, row)
     vendor = _needs_vendor_scale(frames, adc)
     if not vendor:  # whose scale is the better evidence
-        check_scales([(_map_scales(one), rescaling(one.values) or (1.0, 0.0)) for one in frames], SAME_SCALE)
+        check_scales([(_map_scales(frame), rescaling(frame.values) or (1.0, 0.0)) for frame in frames], SAME_SCALE)
     return Reading(vendor=vendor, turned=_is_turned(frames, adc, fitted))
 
 
 def _map_scales(frame: Frame) -> tuple[Any, ...]:
-    found = frame.values.get(MAPS)
-    return unused_scales(frame.values.get("RealWorldValueMappingSequence") or []) if found is None else tuple(found)
+    """`unused_scales` of a frame's real-world value maps, of a classic or an enhanced file."""
+    scales = frame.values.get(MAPS)
+    return unused_scales(frame.values.get("RealWorldValueMappingSequence") or []) if scales is None else tuple(scales)
 
 
 def _is_turned(frames: Sequence[Frame], adc: bool, fitted: bool) -> bool:
-    """Whether what is stored as dark is shown bright. That of a map has no influence: its values have a unit."""
-    shown = {(text_of(f.values.get("PhotometricInterpretation")), _shape(f.values)) for f in frames}
+    """Whether stored values are to be inverted. A map's values have a unit, so its brightness is ignored."""
+    shown = {(text_of(f.values.get("PhotometricInterpretation")), _presentation_shape(f.values)) for f in frames}
     inverted = {photometric == "MONOCHROME1" for photometric, _ in shown}
-    said = "; ".join(sorted(f"{one} with {shape or 'no PresentationLUTShape'}" for one, shape in shown))
+    shown_text = "; ".join(
+        sorted(f"{photometric} with {shape or 'no PresentationLUTShape'}" for photometric, shape in shown)
+    )
     if len(inverted) > 1:
         raise Unusable(
             "mixed_values",
@@ -197,31 +205,34 @@ def _is_turned(frames: Sequence[Frame], adc: bool, fitted: bool) -> bool:
     if not adc and (contradicted or (turned and fitted)):
         raise Unusable(
             "inverted",
-            f"{frames[0].path.name} is {said}: whether high values are high signals is open. Export it as MONOCHROME2.",
+            f"{frames[0].path.name} is {shown_text}: whether high values are high signals is open. Export it as "
+            "MONOCHROME2.",
         )
     return turned and not adc
 
 
-def _shape(values: Mapping[str, Any]) -> str:
+def _presentation_shape(values: Mapping[str, Any]) -> str:
+    """PresentationLUTShape in upper case; "" if it is missing."""
     return text_of(values.get("PresentationLUTShape")).strip().upper()
 
 
 def _check_presence(frames: Sequence[Frame], row: Modifier) -> None:
-    """Each keyword of a row is in all images or in none; or it says in all what it means where it is missing."""
+    """Refuse a keyword that only some images have, unless its value is what a missing one means."""
     for keyword in row.keywords or ("",):
         has = [keyword in frame.values if keyword else frame.vendor_slope is not None for frame in frames]
         if len(set(has)) == 1 or (keyword in RESCALE and all(_is_unchanged(frame, keyword) for frame in frames)):
             continue
         odd = frames[has.index(has.count(True) * 2 < len(has))]
-        said = keyword or ", ".join(f"({one.group:04X},xx{one.element:02X})" for one in row.private[:1])
+        tag_text = keyword or ", ".join(f"({tag.group:04X},xx{tag.element:02X})" for tag in row.private[:1])
         raise Unusable(
             "mixed_values",
-            f"{row.name} ({said}) is in {has.count(True)} of {len(has)} images and missing in the others "
-            f"({_place(odd)} is unlike most), so their values cannot be compared. Export the series again.",
+            f"{row.name} ({tag_text}) is in {has.count(True)} of {len(has)} images and missing in the others "
+            f"({_frame_name(odd)} is unlike most), so their values cannot be compared. Export the series again.",
         )
 
 
-def _place(frame: Frame) -> str:
+def _frame_name(frame: Frame) -> str:
+    """The file's name, with the number of the frame in a multi-frame file."""
     return f"{frame.path.name}, frame {frame.index + 1}" if frame.frames > 1 else frame.path.name
 
 
@@ -247,8 +258,8 @@ def _needs_vendor_scale(frames: Sequence[Frame], adc: bool) -> bool:
 def as_shown(values: Array, *, turned: bool) -> Array:
     """Values without padding: 0 in its place.
 
-    values: any shape, NaN where padded. turned: they are signals of MONOCHROME1, and become such that the brightest is
-    the highest, and the darkest is 0, as air is.
+    values: any shape, NaN where padded. turned: whether they are MONOCHROME1 signals, which are inverted: the brightest
+    becomes the highest, the darkest 0, as air.
     """
     outside = np.isnan(values)
     if turned and not outside.all():

@@ -27,7 +27,7 @@ NEEDED = (
     *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
     *KEYWORDS,
 )
-"""All that decoding and the meaning of values ask for."""
+"""All elements that decoding and the conversion of values need."""
 
 START = bytes.fromhex("E07F1000")  # of the element PixelData
 SYNTAXES = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
@@ -61,12 +61,18 @@ def find_pixels(
     at = file.tell() - (0 if long else 4)
     if length in (0, UNDEFINED) or at + length != size:
         return None
-    found = [one for tag in _tags() if (one := raw.get(tag)) is not None]
-    if not all(isinstance(one, RawDataElement) and isinstance(one.value, bytes | None) for one in found):
+    elements = [element for tag in _needed_tags() if (element := raw.get(tag)) is not None]
+    if not all(isinstance(element, RawDataElement) and isinstance(element.value, bytes | None) for element in elements):
         return None
     charset = dataset.original_character_set
-    key = (find_pixels, vr, syntax, str(charset), *((int(one.tag), one.VR, one.value) for one in found))
-    meaning = seen.get(key) or seen.setdefault(key, Meaning(vr, str(syntax), charset, tuple(found)))
+    key = (
+        find_pixels,
+        vr,
+        syntax,
+        str(charset),
+        *((int(element.tag), element.VR, element.value) for element in elements),
+    )
+    meaning = seen.get(key) or seen.setdefault(key, Meaning(vr, str(syntax), charset, tuple(elements)))
     return Pixels(at, length, meaning)
 
 
@@ -87,15 +93,16 @@ def read_pixels(path: Path, pixels: Pixels) -> bytes:
 
 def header_of(meaning: Meaning) -> Dataset:
     """The elements of a header that say what its pixels mean."""
-    found = Dataset()
-    found.set_original_encoding(meaning.vr is None, True, meaning.charset)
+    header = Dataset()
+    header.set_original_encoding(meaning.vr is None, True, meaning.charset)
     for element in meaning.elements:
-        found[element.tag] = element
-    found.file_meta = FileMetaDataset()
-    found.file_meta.TransferSyntaxUID = meaning.syntax
-    return found
+        header[element.tag] = element
+    header.file_meta = FileMetaDataset()
+    header.file_meta.TransferSyntaxUID = meaning.syntax
+    return header
 
 
 @cache
-def _tags() -> tuple[int, ...]:
+def _needed_tags() -> tuple[int, ...]:
+    """The tags of `NEEDED`, and those of the vendor's scale."""
     return (*dict.fromkeys(int(Tag(keyword)) for keyword in NEEDED), *sorted(VENDOR_TAGS))

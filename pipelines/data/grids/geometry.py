@@ -73,8 +73,8 @@ def stack(orientation: Floats, positions: Floats, spacing: tuple[float, float]) 
     normal = unit_normal(orientation)
     along = positions @ normal
     order = np.argsort(along, kind="stable")
-    _refuse_repeats(along[order])
-    step = _step(positions[order], normal)
+    _check_repeats(along[order])
+    step = _compute_step(positions[order], normal)
     return order, slices_affine(orientation, spacing, step, positions[order[0]])
 
 
@@ -91,7 +91,8 @@ def slices_affine(orientation: Floats, spacing: Sequence[float] | Floats, step: 
     return LPS_TO_RAS @ affine
 
 
-def _refuse_repeats(along: Floats) -> None:
+def _check_repeats(along: Floats) -> None:
+    """Refuse a single position, and positions that occur several times. along: (K,) mm, ascending."""
     starts = np.flatnonzero(np.diff(along, prepend=-np.inf) > SAME_POSITION_MM)
     counts = np.diff(starts, append=len(along))
     if len(starts) == 1:
@@ -125,7 +126,7 @@ def _refuse_repeats(along: Floats) -> None:
     )
 
 
-def _step(positions: Floats, normal: Floats) -> Floats:
+def _compute_step(positions: Floats, normal: Floats) -> Floats:
     """The step (3,) from one slice to the next, mm, if they lie evenly on a straight line."""
     gaps = np.diff(positions @ normal)
     usual = float(np.median(gaps))
@@ -163,15 +164,17 @@ def spacing_of(affine: Affine) -> Floats:
     return lengths
 
 
-def same_grid(one: tuple[Affine, tuple[int, ...]], other: tuple[Affine, tuple[int, ...]]) -> bool:
+def same_grid(grid: tuple[Affine, tuple[int, ...]], other_grid: tuple[Affine, tuple[int, ...]]) -> bool:
     """Whether two (affine, shape) are one grid: equal shapes, and corners at most 0.01 voxel apart."""
-    return one[1] == other[1] and corner_distance(one[0], other[0], one[1]) <= 0.01 * float(spacing_of(one[0]).min())
+    return grid[1] == other_grid[1] and corner_distance(grid[0], other_grid[0], grid[1]) <= 0.01 * float(
+        spacing_of(grid[0]).min()
+    )
 
 
-def corner_distance(one: Affine, other: Affine, shape: tuple[int, ...]) -> float:
+def corner_distance(affine: Affine, other_affine: Affine, shape: tuple[int, ...]) -> float:
     """The largest distance, mm, of a corner voxel's positions under two affines, for a grid of `shape`."""
     corners = np.array([(*corner, 1.0) for corner in product(*((0, size - 1) for size in shape[:3]))])
-    return float(np.linalg.norm(corners @ (one - other)[:3].T, axis=1).max())
+    return float(np.linalg.norm(corners @ (affine - other_affine)[:3].T, axis=1).max())
 
 
 def reading_order(volume: Volume) -> Volume:
@@ -223,9 +226,9 @@ def resample(volume: Volume, target_affine: Affine, shape: tuple[int, int, int],
     from scipy import ndimage
 
     index = np.linalg.inv(volume.affine) @ target_affine
-    values = volume.values if order == 0 else _smoothed(volume.values.astype(np.float32, copy=False), index)
+    values = volume.values if order == 0 else _smooth_values(volume.values.astype(np.float32, copy=False), index)
     # grid-constant: a point that is 1e-15 outside by rounding still counts as inside
-    found: NDArray[np.generic] = ndimage.affine_transform(
+    resampled: NDArray[np.generic] = ndimage.affine_transform(
         values,
         index[:3, :3],
         offset=index[:3, 3],
@@ -234,7 +237,7 @@ def resample(volume: Volume, target_affine: Affine, shape: tuple[int, int, int],
         mode="grid-constant",
         prefilter=False,
     )
-    return found
+    return resampled
 
 
 def mask_on_grid(mask: Volume, grid: Grid) -> NDArray[np.uint8]:
@@ -243,11 +246,11 @@ def mask_on_grid(mask: Volume, grid: Grid) -> NDArray[np.uint8]:
     return resample(flags, *grid, 0).astype(np.uint8, copy=False)
 
 
-def _smoothed(values: NDArray[np.float32], index: Affine) -> NDArray[np.float32]:
-    """Smooth by a Gaussian of (factor - 1) / 2 voxels if a voxel of the other grid is `factor` > 1 voxels long; edge
-    values are repeated.
+def _smooth_values(values: NDArray[np.float32], index: Affine) -> NDArray[np.float32]:
+    """Smooth by a Gaussian of (f - 1) / 2 voxels if a voxel of the other grid is f > 1 voxels long; edge values are
+    repeated.
 
-    The rule is that of scikit-image and MONAI. A factor below 1.25 changes nothing: the kernel then has one voxel.
+    The rule is that of scikit-image and MONAI. An f below 1.25 changes nothing: the kernel then has one voxel.
     """
     factors = np.linalg.norm(index[:3, :3], axis=1)
     sigma = np.maximum(factors - 1, 0) / 2

@@ -41,66 +41,68 @@ def whose(study: str, expression: str | None) -> tuple[str | None, str]:
     """
     path = PurePosixPath(study)
     name, folders = stem(path.name), [str(part) for part in reversed(path.parts[:-1])]
-    sessions = (found[1] for text in (name, *folders) if (found := SESSION.search(text)))
+    sessions = (match[1] for text in (name, *folders) if (match := SESSION.search(text)))
     session = next(sessions, "").lower()
     if expression is not None:
-        found = re.search(expression, name)
-        return (None if found is None else found[1]), session
+        match = re.search(expression, name)
+        return (None if match is None else match[1]), session
     subjects = [SUBJECT.match(name), *(SUBJECT.fullmatch(folder) for folder in folders)]
     return next((subject[1] for subject in subjects if subject), name), session
 
 
 def sidecar(path: Path) -> Mapping[str, object]:
-    """The entries on the kind of image in the JSON file beside it; empty if there is no such file.
+    """The entries on the kind of image in the JSON file of the same name; empty if there is no such file.
 
     Raises:
         Unusable: `unreadable`.
     """
-    beside = path.with_name(f"{stem(path.name)}.json")
-    if not beside.is_file():
+    sidecar_path = path.with_name(f"{stem(path.name)}.json")
+    if not sidecar_path.is_file():
         return {}
     try:
-        if beside.stat().st_size > LARGEST_SIDECAR:
+        if sidecar_path.stat().st_size > LARGEST_SIDECAR:
             raise ValueError(f"it is larger than {LARGEST_SIDECAR} bytes")
-        said = json.loads(beside.read_bytes())
-        if not isinstance(said, dict):
+        entries = json.loads(sidecar_path.read_bytes())
+        if not isinstance(entries, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError, RecursionError) as error:
         if of_machine(error):
             raise
         raise Unusable(
-            "unreadable", f"the sidecar {beside.name} cannot be read ({error}). Mend or remove it."
+            "unreadable", f"the sidecar {sidecar_path.name} cannot be read ({error}). Mend or remove it."
         ) from error
-    wanted = {key: said[key] for key in (*HEADERS, "Units") if isinstance(said.get(key), str | list)}
-    return {key: "\\".join(map(str, value)) if isinstance(value, list) else value for key, value in wanted.items()}
+    kind_entries = {key: entries[key] for key in (*HEADERS, "Units") if isinstance(entries.get(key), str | list)}
+    return {
+        key: "\\".join(map(str, value)) if isinstance(value, list) else value for key, value in kind_entries.items()
+    }
 
 
-def of_file(path: Path, description: str, beside: Mapping[str, object]) -> Verdict:
+def of_file(path: Path, description: str, sidecar_entries: Mapping[str, object]) -> Verdict:
     """Whether a file is an ADC map by its sidecar, its header's description, its name or its folder's name.
 
-    description: of the NIfTI header. beside: see `sidecar`.
+    description: of the NIfTI header. sidecar_entries: see `sidecar`.
     """
-    said = of_headers(beside)
-    if said.adc is not None:
-        return said._replace(said=f"the sidecar's {said.said}")
+    header_decision = of_headers(sidecar_entries)
+    if header_decision.adc is not None:
+        return header_decision._replace(said=f"the sidecar's {header_decision.said}")
     unit = PATTERN.search(description.lower())
     if unit is not None and factor(description) is not None:
         return Verdict(True, f"the NIfTI description says {unit[0].strip()}")
-    described, named = of_text(description, "the NIfTI description"), _of_name(stem(path.name))
-    if described.adc or named.adc is None:
+    text_decision, name_decision = of_text(description, "the NIfTI description"), _decide_from_name(stem(path.name))
+    if text_decision.adc or name_decision.adc is None:
         # A folder may also hold images that were registered to the map: t2_patient1 in ADC.
-        apart = named_contrast(stem(path.name))
-        folder = SILENT if apart else of_text(path.parent.name, "the folder's name")
-        return next((one for one in (described, folder) if one.adc), named)
-    return named
+        contrast = named_contrast(stem(path.name))
+        folder_decision = SILENT if contrast else of_text(path.parent.name, "the folder's name")
+        return next((decision for decision in (text_decision, folder_decision) if decision.adc), name_decision)
+    return name_decision
 
 
-def _of_name(name: str) -> Verdict:
-    """The verdict of the suffix of a BIDS name, or the last word of another name; other words may name a person."""
+def _decide_from_name(name: str) -> Verdict:
+    """The decision by the suffix of a BIDS name, or the last word of another name; other words may name a person."""
     *entities, suffix = name.split("_")
     if SUBJECT.match(name) and suffix.lower() in MAPS:
         suffix = " ".join(entity.partition("-")[2] for entity in entities if entity.startswith(("param-", "desc-")))
-    anywhere = SILENT if SUBJECT.match(name) else of_text(name, "the file's name")
-    if anywhere.said and anywhere.adc is not False:
-        return anywhere
+    full_decision = SILENT if SUBJECT.match(name) else of_text(name, "the file's name")
+    if full_decision.said and full_decision.adc is not False:
+        return full_decision
     return of_text(re.split(r"[\W_]+", suffix)[-1], "the file's name")

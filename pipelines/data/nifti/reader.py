@@ -59,12 +59,12 @@ def nifti_problems(source: NiftiSource) -> list[str]:
     """Problems with the settings: the folder is missing, or no file name matches."""
     if problems := folder_problems("source.folder", source.folder):
         return problems
-    found = walked(Path(source.folder))
-    if _matching(source, found.files) or found.rejected:
+    walk = walked(Path(source.folder))
+    if _select_paths(source, walk.files) or walk.rejected:
         return []
-    others = sum(path.name.lower().endswith(SUFFIXES) for path in found.files)
-    told = f"; {others} NIfTI files have other names (.nii.gz is not .nii)" if others else ""
-    return [f"source.pattern: no file below {source.folder!r} matches {source.pattern!r}{told}; change the pattern"]
+    other_count = sum(path.name.lower().endswith(SUFFIXES) for path in walk.files)
+    hint = f"; {other_count} NIfTI files have other names (.nii.gz is not .nii)" if other_count else ""
+    return [f"source.pattern: no file below {source.folder!r} matches {source.pattern!r}{hint}; change the pattern"]
 
 
 def read_nifti(source: NiftiSource) -> tuple[list[Study], list[Rejected]]:
@@ -90,15 +90,15 @@ def index_nifti(source: NiftiSource, *, adc: bool = False) -> Index:
     if problems := nifti_problems(source):
         raise ValueError("; ".join(problems))
     root = resolved(Path(source.folder))
-    found = walked(root)
-    matching = _matching(source, found.files)
+    walk = walked(root)
+    matching = _select_paths(source, walk.files)
     known = set(matching)
-    results = list(read_ahead(matching, lambda path: _candidate(source, root, path, adc)))
+    results = list(read_ahead(matching, lambda path: _build_candidate(source, root, path, adc)))
     candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
     rejected = [result for result in results if isinstance(result, Rejected)]
-    parts = [Item(one.study, "part", (one.study,), _patient_of(source, one)) for one in results]
-    items = (*found.left, *parts, *(_unmatched(source, root, path) for path in found.files if path not in known))
-    return Index(candidates, (*rejected, *ambiguous, *found.rejected), items, 0)
+    parts = [Item(result.study, "part", (result.study,), _result_patient(source, result)) for result in results]
+    items = (*walk.left, *parts, *(_unmatched_item(source, root, path) for path in walk.files if path not in known))
+    return Index(candidates, (*rejected, *ambiguous, *walk.rejected), items, 0)
 
 
 def read_volume(path: Path) -> Volume:
@@ -112,31 +112,32 @@ def read_volume(path: Path) -> Volume:
             `bad_affine`, `form_disagreement` or `non_orthogonal`.
     """
     with readable(path.name):
-        header = _header(_unpacked(path, LONGEST_HEADER, whole=False))
-        return _volume(Placed(path, header, *placed(header)))
+        header = _parse_header(_read_unpacked(path, LONGEST_HEADER, to_end=False))
+        return _load_volume(Placed(path, header, *placed(header)))
 
 
 def placed(header: nibabel.Nifti1Header) -> tuple[Affine, tuple[int, ...]]:
     """The affine and the three-dimensional shape of a header. Raises: as `read_volume`."""
     _check_values(header)
     _check_shape(header.get_data_shape())
-    return _affine(header), tuple(header.get_data_shape()[:3])
+    return _header_affine(header), tuple(header.get_data_shape()[:3])
 
 
-def _matching(source: NiftiSource, paths: Sequence[Path]) -> list[Path]:
+def _select_paths(source: NiftiSource, paths: Sequence[Path]) -> list[Path]:
+    """The files whose name matches the source's pattern."""
     return [path for path in paths if fnmatch.fnmatchcase(path.name, source.pattern)]
 
 
-def _unmatched(source: NiftiSource, root: Path, path: Path) -> Item:
+def _unmatched_item(source: NiftiSource, root: Path, path: Path) -> Item:
     """The item of a file whose name does not match the pattern."""
     name = below(root, path)
     if not path.name.lower().endswith(ENDINGS):
         return left_out(name, path, "nifti")
     detail = f"The pattern {source.pattern!r} does not fit its name. Change the pattern, if it is meant."
-    return Item(name, "not_selected", (), _named(source, name), path.name, "name_not_selected", detail)
+    return Item(name, "not_selected", (), _unused_file_patient(source, name), path.name, "name_not_selected", detail)
 
 
-def _named(source: NiftiSource, study: str) -> str:
+def _unused_file_patient(source: NiftiSource, study: str) -> str:
     """The patient of a file that is not used. Unlike for used files, the whole file name is never taken as the patient
     if there is no expression and no BIDS subject.
     """
@@ -144,59 +145,65 @@ def _named(source: NiftiSource, study: str) -> str:
     return "" if source.patient is None and patient == normalized(stem(PurePosixPath(study).name)) else patient
 
 
-def _patient_of(source: NiftiSource, one: Candidate | Rejected) -> str:
-    if isinstance(one, Candidate):
-        return one.patient
-    if one.reason == "not_adc":
-        return _named(source, one.study)
-    return normalized(whose(one.study, source.patient)[0] or "")
+def _result_patient(source: NiftiSource, result: Candidate | Rejected) -> str:
+    """The patient of a candidate or of a rejected file; "" if its name gives none."""
+    if isinstance(result, Candidate):
+        return result.patient
+    if result.reason == "not_adc":
+        return _unused_file_patient(source, result.study)
+    return normalized(whose(result.study, source.patient)[0] or "")
 
 
-def _candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candidate | Rejected:
+def _build_candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candidate | Rejected:
+    """One file as a candidate, from its header and sidecar, or as a rejection."""
     study = path.relative_to(root).as_posix()
     try:
         patient, session = whose(study, source.patient)
         if not normalized(patient or ""):
             raise Unusable("no_patient", f"{path.name} has no patient by the expression {source.patient!r}. Rename it.")
         with readable(path.name):
-            own = {path: stamped(path)}
-            header = _header(_unpacked(path, LONGEST_HEADER, whole=False))
-            beside = sidecar(path) if adc else {}
-            verdict = of_file(path, _description(header), beside)
+            stamps = {path: stamped(path)}
+            header = _parse_header(_read_unpacked(path, LONGEST_HEADER, to_end=False))
+            sidecar_entries = sidecar(path) if adc else {}
+            decision = of_file(path, _header_description(header), sidecar_entries)
             if adc:
-                seen = f"neither its name nor its description, {_description(header)!r}, nor a JSON sidecar"
-                check_adc(verdict, declared=source.unit != "auto", seen=seen)
+                seen = f"neither its name nor its description, {_header_description(header)!r}, nor a JSON sidecar"
+                check_adc(decision, declared=source.unit != "auto", seen=seen)
             affine, shape = placed(header)
         patient = normalized(patient or "")
-        known = Placed(path, header, affine, shape)
-        load = partial(_load, known, patient, study, str(beside.get("Units", "")), verdict.said)
-        return Candidate(patient, study, session, affine, shape, partial(steady, own, load), None, own)
+        placed_file = Placed(path, header, affine, shape)
+        load = partial(_load_study, placed_file, patient, study, str(sidecar_entries.get("Units", "")), decision.said)
+        return Candidate(patient, study, session, affine, shape, partial(steady, stamps, load), None, stamps)
     except Unusable as error:
         return Rejected(study, error.reason, error.detail)
 
 
-def _load(known: Placed, patient: str, study: str, beside: str, said: str) -> Study:
-    """beside: the unit that a sidecar names."""
-    unit = next((text for text in (_description(known.header), beside) if factor(text) is not None), None)
-    return Study(patient, study, _volume(known), unit, evidence=said)
+def _load_study(placed_file: Placed, patient: str, study: str, sidecar_unit: str, evidence: str) -> Study:
+    """The study of a file. sidecar_unit: the unit that a sidecar names."""
+    unit = next(
+        (text for text in (_header_description(placed_file.header), sidecar_unit) if factor(text) is not None), None
+    )
+    return Study(patient, study, _load_volume(placed_file), unit, evidence=evidence)
 
 
-def _volume(known: Placed) -> Volume:
-    path, header = known.path, known.header
+def _load_volume(placed_file: Placed) -> Volume:
+    """The values of a file in its grid. Raises: Unusable: `unreadable`."""
+    path, header = placed_file.path, placed_file.header
     with readable(path.name):
-        promised = _promised(header)
-        data = _unpacked(path, promised, whole=True)
+        promised = _declared_size(header)
+        data = _read_unpacked(path, promised, to_end=True)
         if len(data) < promised:
             raise Unusable("unreadable", f"{path.name} has {len(data)} of {promised} bytes: it is cut short. Copy it.")
-        values: Array = np.asarray(ArrayProxy(io.BytesIO(data), header)).astype(np.float32).reshape(known.shape)
-        return Volume(values, known.affine)
+        values: Array = np.asarray(ArrayProxy(io.BytesIO(data), header)).astype(np.float32).reshape(placed_file.shape)
+        return Volume(values, placed_file.affine)
 
 
-def _description(header: nibabel.Nifti1Header) -> str:
+def _header_description(header: nibabel.Nifti1Header) -> str:
+    """The free-text description of a header."""
     return bytes(header["descrip"]).rstrip(b"\0").decode("latin-1")
 
 
-def _promised(header: nibabel.Nifti1Header) -> int:
+def _declared_size(header: nibabel.Nifti1Header) -> int:
     """The declared number of bytes up to the last voxel."""
     offset = float(header["vox_offset"])
     if not 0 <= offset <= LONGEST_EXTENSION:
@@ -205,21 +212,21 @@ def _promised(header: nibabel.Nifti1Header) -> int:
     return int(offset) + size
 
 
-def _unpacked(path: Path, size: int, *, whole: bool) -> bytes:
-    """The first `size` bytes after decompression. whole: continue to the end, to verify the checksum."""
+def _read_unpacked(path: Path, size: int, *, to_end: bool) -> bytes:
+    """The first `size` bytes after decompression. to_end: read on to the end, to verify the checksum."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         if not packed:
-            return _first(file, size)
+            return _read_first_bytes(file, size)
         with gzip.GzipFile(fileobj=file) as stream:
-            data = _first(stream, size)
-            if whole and len(_first(stream, LONGEST_EXTENSION)) == LONGEST_EXTENSION:
+            data = _read_first_bytes(stream, size)
+            if to_end and len(_read_first_bytes(stream, LONGEST_EXTENSION)) == LONGEST_EXTENSION:
                 raise Unusable("unreadable", f"far more than the {size} bytes promised. Convert the image again.")
             return data
 
 
-def _first(stream: IO[bytes] | gzip.GzipFile, size: int) -> bytes:
+def _read_first_bytes(stream: IO[bytes] | gzip.GzipFile, size: int) -> bytes:
     """Up to `size` bytes, in chunks: one large read would reserve memory for bytes that may not exist."""
     data = bytearray()
     while len(data) < size and (piece := stream.read(min(CHUNK, size - len(data)))):
@@ -227,7 +234,7 @@ def _first(stream: IO[bytes] | gzip.GzipFile, size: int) -> bytes:
     return bytes(data)
 
 
-def _header(data: bytes) -> nibabel.Nifti1Header:
+def _parse_header(data: bytes) -> nibabel.Nifti1Header:
     """The header, without its extensions."""
     for size, kind in KINDS.items():
         if size in (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big")) and len(data) >= size:
@@ -251,6 +258,7 @@ def _check_first(header: nibabel.Nifti1Header) -> None:
 
 
 def _check_values(header: nibabel.Nifti1Header) -> None:
+    """Refuse values that are not real numbers, and lengths that are not in millimetres."""
     kind = header.get_data_dtype()
     if kind.fields is not None or kind.kind not in "iufb":
         raise Unusable("value_type", f"values are of type {kind}; real numbers are needed, one per voxel.")
@@ -260,6 +268,7 @@ def _check_values(header: nibabel.Nifti1Header) -> None:
 
 
 def _check_shape(shape: tuple[int, ...]) -> None:
+    """Refuse an image that is not three-dimensional, too large, or a single slice."""
     if len(shape) < 3 or any(size > 1 for size in shape[3:]):
         raise Unusable("four_d", f"the image has the shape {shape}; three dimensions are needed. Give one volume.")
     if math.prod(shape) > LARGEST:
@@ -270,7 +279,7 @@ def _check_shape(shape: tuple[int, ...]) -> None:
         raise Unusable("single_slice", f"the image has the shape {shape}; a volume needs at least 2 slices.")
 
 
-def _affine(header: nibabel.Nifti1Header) -> Affine:
+def _header_affine(header: nibabel.Nifti1Header) -> Affine:
     """The sform, or else the qform; refused if there is neither, or if both exist and differ."""
     try:
         sform, scanner = (header.get_sform(coded=True)[0], header.get_qform(coded=True)[0])
@@ -282,19 +291,19 @@ def _affine(header: nibabel.Nifti1Header) -> Affine:
     if not all(invertible(form) for form in forms):
         bad = next(form for form in forms if not invertible(form))
         raise Unusable("bad_affine", f"the affine {np.round(bad[:3], 3).tolist()} cannot be inverted. Convert again.")
-    apart = corner_distance(forms[0], forms[-1], header.get_data_shape())
+    distance = corner_distance(forms[0], forms[-1], header.get_data_shape())
     allowed = FORM_TOLERANCE * float(spacing_of(forms[0]).min())
-    if apart > allowed:
+    if distance > allowed:
         raise Unusable(
             "form_disagreement",
-            f"sform and qform place a corner {apart:.2f} mm apart; {allowed:.2f} mm is allowed. Make them equal.",
+            f"sform and qform place a corner {distance:.2f} mm apart; {allowed:.2f} mm is allowed. Make them equal.",
         )
     _check_right_angle(forms[0])
     return forms[0]
 
 
 def _check_right_angle(affine: Affine) -> None:
-    """Refuse rows and columns that are not at a right angle, as of DICOM files; a stack may lean, as there."""
+    """Refuse rows and columns that are not at a right angle, as for DICOM files; slices may be sheared, as there."""
     nearest = nibabel.orientations.io_orientation(affine)[:, 0]
     row, column = (affine[:3, axis] / np.linalg.norm(affine[:3, axis]) for axis in range(3) if nearest[axis] != 2)
     if abs(float(row @ column)) > COSINE_TOLERANCE:

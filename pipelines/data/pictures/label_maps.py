@@ -1,7 +1,7 @@
 """Label maps of pictures: one file per picture, whose pixel values encode the class of each pixel.
 
 Hospitals encode their maps differently (0 and 255; 0, 1 and 2), so each lists in its settings the values of each class.
-Other values are refused: if they counted as background, they would be learnt as such.
+Other values are refused: if they counted as background, models would learn them as such.
 """
 
 from __future__ import annotations
@@ -56,18 +56,19 @@ def open_maps(masks: PictureMasks, classes: Sequence[str]) -> Maps:
         ValueError: the folder is missing, or the settings name other classes; all problems at once.
     """
     problems = folder_problems("source.masks.folder", masks.folder)
-    wanted = tuple(classes) or masks.classes
-    if set(wanted) != set(masks.classes):
+    class_names = tuple(classes) or masks.classes
+    if set(class_names) != set(masks.classes):
         problems.append(
-            f"source.masks.values: they name {', '.join(masks.classes)}, and {', '.join(wanted)} are to be learnt; say "
+            f"source.masks.values: they name {', '.join(masks.classes)}, and {', '.join(class_names)} are to be "
+            "learnt; say "
             "the values of each of these, and under background those of others"
         )
     if problems:
         raise ValueError("; ".join(problems))
-    numbers = {BACKGROUND: 0, **{name: number for number, name in enumerate(wanted, start=1)}}
+    numbers = {BACKGROUND: 0, **{name: number for number, name in enumerate(class_names, start=1)}}
     every = {BACKGROUND: (0,), **masks.values}
     codes = {value: numbers[name] for name, values in every.items() for value in values}
-    return Maps(resolved(Path(masks.folder)), masks.pattern, codes, wanted)
+    return Maps(resolved(Path(masks.folder)), masks.pattern, codes, class_names)
 
 
 def map_name(pattern: str, image: str) -> str:
@@ -101,19 +102,20 @@ def read_map(maps: Maps, image: str, shown: Shown) -> Map:
             if getattr(opened, "n_frames", 1) > 1:
                 raise Unusable("several_frames", f"it holds {getattr(opened, 'n_frames', 1)} pictures; one is needed.")
             if max(opened.size) > max(shown.stored):  # checked before its pixels use memory
-                raise _size(path, opened.size, shown)
-            turned = _turned(opened, path, shown)
-            values = _numbers(turned)
+                raise _size_error(path, opened.size, shown)
+            turned = _turn_upright(opened, path, shown)
+            values = _pixel_numbers(turned)
     except Unusable as error:
         if error.reason.startswith("mask_"):
             raise
         raise Unusable("bad_mask", f"the mask {path.name}: {error.detail} ({error.reason})") from error
     if turned.size != shown.picture.size:
-        raise _size(path, turned.size, shown)
-    return _classes(values, maps, path.name)
+        raise _size_error(path, turned.size, shown)
+    return _convert_to_classes(values, maps, path.name)
 
 
-def _size(path: Path, size: tuple[int, int], shown: Shown) -> Unusable:
+def _size_error(path: Path, size: tuple[int, int], shown: Shown) -> Unusable:
+    """The error `mask_size`, with the sizes of mask and picture."""
     width, height = shown.picture.size
     return Unusable(
         "mask_size",
@@ -122,7 +124,7 @@ def _size(path: Path, size: tuple[int, int], shown: Shown) -> Unusable:
     )
 
 
-def _turned(mask: Image.Image, path: Path, shown: Shown) -> Image.Image:
+def _turn_upright(mask: Image.Image, path: Path, shown: Shown) -> Image.Image:
     """The upright mask: turned by its own EXIF, or, if only the stored picture has its size, as the picture was."""
     if mask.getexif().get(ORIENTATION, 1) in range(2, 9):
         return ImageOps.exif_transpose(mask)
@@ -137,7 +139,7 @@ def _turned(mask: Image.Image, path: Path, shown: Shown) -> Image.Image:
     return mask.transpose(QUARTERS[shown.turn]) if mask.size == shown.stored else mask.copy()
 
 
-def _numbers(mask: Image.Image) -> NDArray[np.generic]:
+def _pixel_numbers(mask: Image.Image) -> NDArray[np.generic]:
     """One number per pixel (height, width)."""
     values = np.asarray(mask)
     if values.ndim == 3 and mask.mode in ("RGB", "RGBA", "LA", "PA"):
@@ -152,26 +154,27 @@ def _numbers(mask: Image.Image) -> NDArray[np.generic]:
     return values.astype(np.uint8) if values.dtype == bool else values
 
 
-def _classes(values: NDArray[np.generic], maps: Maps, name: str) -> Map:
+def _convert_to_classes(values: NDArray[np.generic], maps: Maps, name: str) -> Map:
+    """The class of each pixel value (height, width). Raises: Unusable: `mask_value`."""
     if strange := sorted(set(np.unique(values).tolist()) - set(maps.codes)):
         raise Unusable(
             "mask_value",
             f"the mask {name} has the pixel values {strange[:5]}, for which source.masks.values names no class. Say "
             "what they are, under background if they are none; a mask saved as JPEG must be made again.",
         )
-    found = np.zeros(values.shape, np.uint8)
+    class_map = np.zeros(values.shape, np.uint8)
     for value, number in maps.codes.items():
-        found[values == value] = number
-    return found
+        class_map[values == value] = number
+    return class_map
 
 
-def square_around(found: Map, margin: float, jitter: float = 0.0, name: str = "") -> tuple[int, int, int, int]:
+def square_around(class_map: Map, margin: float, jitter: float = 0.0, name: str = "") -> tuple[int, int, int, int]:
     """The square (left, upper, right, lower), ends not included, about the middle of the foreground's bounding box.
 
     Its side is `margin` times the longer side of the box. It may go beyond the picture, unless there is jitter.
 
     Args:
-        found: classes (height, width).
+        class_map: (height, width).
         jitter: the side changes by up to this share, and the middle moves by up to this share of the box; the square is
             then no larger than the picture, and is moved into it.
         name: of the picture, which determines both.
@@ -179,15 +182,15 @@ def square_around(found: Map, margin: float, jitter: float = 0.0, name: str = ""
     Raises:
         Unusable: `empty_mask`: there is no foreground.
     """
-    rows, columns = (np.flatnonzero(found.any(axis=axis)) for axis in (1, 0))
+    rows, columns = (np.flatnonzero(class_map.any(axis=axis)) for axis in (1, 0))
     if not rows.size:
         raise Unusable("empty_mask", "its mask is empty, so nothing says where to cut. Draw it, or drop the picture.")
     longest = float(max(np.ptp(rows), np.ptp(columns)) + 1)
     drawn = np.random.default_rng(list(hashlib.sha256(name.encode()).digest())).uniform(-jitter, jitter, 3)
     side = max(1, round(margin * longest * (1 + float(drawn[0]))))
-    side = min(side, *found.shape) if jitter else side
+    side = min(side, *class_map.shape) if jitter else side
     corners = []
-    for ends, off, length in zip((columns, rows), drawn[1:] * longest, found.shape[::-1], strict=True):
+    for ends, off, length in zip((columns, rows), drawn[1:] * longest, class_map.shape[::-1], strict=True):
         first = int(np.floor((ends[0] + ends[-1] + 1 - side) / 2 + off + 0.5))
         corners.append(min(max(first, 0), length - side) if jitter else first)
     left, upper = corners

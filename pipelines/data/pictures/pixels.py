@@ -25,7 +25,7 @@ def read_picture(path: Path, images: Pictures) -> Array:
         Unusable: `too_large`, or `several_frames` (an animation or a stack of pages).
         Exception: whatever the decoder raises; the caller turns it into `Unusable`.
     """
-    return _seen(_shown(path).picture, images, None)
+    return _build_input(_open_upright(path).picture, images, None)
 
 
 def read_pair(path: Path, images: Pictures, maps: Maps, name: str) -> tuple[Array, Map]:
@@ -39,17 +39,18 @@ def read_pair(path: Path, images: Pictures, maps: Maps, name: str) -> tuple[Arra
         Unusable: as `read_picture` and `read_map`, or `empty_mask` (there is nothing to crop around).
         Exception: whatever the picture's decoder raises; the caller turns it into `Unusable`.
     """
-    shown = _shown(path)
+    shown = _open_upright(path)
     full = read_map(maps, name, shown)
     box = None if images.margin is None else square_around(full, images.margin, images.jitter or 0.0, name)
     planes = [Image.fromarray((full == number).astype(np.float32)) for number in range(1, len(maps.classes) + 1)]
-    shares = np.stack([_smaller(_framed(plane, images), images, box) for plane in planes])
+    shares = np.stack([_downscale_plane(_crop_middle(plane, images), images, box) for plane in planes])
     every = np.concatenate([1 - shares.sum(axis=0, keepdims=True), shares])  # outside the picture is background
-    return _seen(shown.picture, images, box), np.argmax(every, axis=0).astype(np.uint8)
+    return _build_input(shown.picture, images, box), np.argmax(every, axis=0).astype(np.uint8)
 
 
-def _shown(path: Path) -> Shown:
-    with _opened(path) as file:
+def _open_upright(path: Path) -> Shown:
+    """The picture turned upright by its EXIF, after checks of its size. Raises: Unusable."""
+    with _open_image(path) as file:
         if file.width * file.height > LARGEST:
             raise Unusable("too_large", f"{file.width} x {file.height} pixels; at most {LARGEST:,} are read.")
         if getattr(file, "n_frames", 1) > 1:
@@ -58,30 +59,33 @@ def _shown(path: Path) -> Shown:
         return Shown(ImageOps.exif_transpose(file), file.size, turn if turn in range(2, 9) else 1)
 
 
-def _seen(picture: Image.Image, images: Pictures, box: Box | None) -> Array:
-    planes = _planes(_framed(picture, images), images.channels)
-    return np.stack([_smaller(plane, images, box) for plane in planes]) * np.float32(2) - np.float32(1)
+def _build_input(picture: Image.Image, images: Pictures, box: Box | None) -> Array:
+    """The network's input (channels, size, size) from a picture and its crop, -1 (black) to 1."""
+    planes = _float_planes(_crop_middle(picture, images), images.channels)
+    return np.stack([_downscale_plane(plane, images, box) for plane in planes]) * np.float32(2) - np.float32(1)
 
 
-def _framed(picture: Image.Image, images: Pictures) -> Image.Image:
+def _crop_middle(picture: Image.Image, images: Pictures) -> Image.Image:
+    """The middle square for `fit: crop`; else the picture as it is."""
     side = min(picture.size)
     return ImageOps.fit(picture, (side, side), method=Image.Resampling.BOX) if images.fit == "crop" else picture
 
 
-def _smaller(plane: Image.Image, images: Pictures, box: Box | None) -> Array:
+def _downscale_plane(plane: Image.Image, images: Pictures, box: Box | None) -> Array:
     """A plane downscaled by averaging; the crop is 0 beyond its edges."""
     cut = plane if box is None else plane.crop(box)
     return np.asarray(cut.resize((images.size, images.size), Image.Resampling.BOX, reducing_gap=None), np.float32)
 
 
-def _opened(path: Path) -> Image.Image:
+def _open_image(path: Path) -> Image.Image:
+    """The picture file, not decoded yet. Raises: Unusable: `too_large`."""
     try:
         return Image.open(path, formats=FORMATS)
     except Image.DecompressionBombError as error:
         raise Unusable("too_large", f"more pixels than PIL opens; at most {LARGEST:,} are read.") from error
 
 
-def _planes(picture: Image.Image, channels: int) -> Sequence[Image.Image]:
+def _float_planes(picture: Image.Image, channels: int) -> Sequence[Image.Image]:
     """Float planes from 0 to 1, so that nothing is rounded before downscaling."""
     if picture.mode in ("I", "F"):
         raise Unusable("value_type", "32-bit grey values do not say what is white. Save it with 8 or 16 bits.")

@@ -84,20 +84,20 @@ def open_pictures(
         problems.append("classes: missing; say in which order the label maps' classes are learnt, alike at all sites")
     listed = None
     if source.table is not None:
-        listed = tried(problems, lambda: _of_table(source, root, maps, labels))
+        listed = tried(problems, lambda: _list_table_pictures(source, root, maps, labels))
     elif maps is not None and root.is_dir():
-        listed = tried(problems, lambda: _of_folder(root, maps))
+        listed = tried(problems, lambda: _list_folder_pictures(root, maps))
     if listed is None or problems:
         raise ValueError("; ".join(problems))
-    shared = Counter(map_name(maps.pattern, one.name) for one in listed.entries) if maps else Counter[str]()
+    shared = Counter(map_name(maps.pattern, entry.name) for entry in listed.entries) if maps else Counter[str]()
     waiting = tuple(
         WaitingStudy(
-            one.patient,
-            one.study,
-            partial(_read_picture_study, one, root, images, maps, shared),
-            partial(_foresee_picture, one, root, maps, shared),
+            entry.patient,
+            entry.study,
+            partial(_read_picture_study, entry, root, images, maps, shared),
+            partial(_foresee_picture, entry, root, maps, shared),
         )
-        for one in listed.entries
+        for entry in listed.entries
     )
     seen = maps.classes if maps else ()
     return Intake(waiting, tuple(listed.rejected), listed.items, listed.unselected, UNIT, seen)
@@ -115,10 +115,10 @@ def loose_pictures(folder: str, images: Pictures) -> Intake:
     if problems:
         raise ValueError("; ".join(problems))
     root = resolved(Path(folder))
-    listed = _of_folder(root, None)
+    listed = _list_folder_pictures(root, None)
     waiting = [
-        WaitingStudy(one.patient, one.study, partial(_read_picture_study, one, root, images, None))
-        for one in listed.entries
+        WaitingStudy(entry.patient, entry.study, partial(_read_picture_study, entry, root, images, None))
+        for entry in listed.entries
     ]
     return Intake(tuple(waiting), tuple(listed.rejected), listed.items, 0, UNIT)
 
@@ -126,10 +126,10 @@ def loose_pictures(folder: str, images: Pictures) -> Intake:
 def check_table(source: PictureSource) -> None:
     """Read a source's table, if it has one, and no folder. Raises: ValueError: it cannot be read, or lacks a column."""
     if source.table is not None:
-        _chosen_lines(source)
+        _select_lines(source)
 
 
-def _chosen_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, dict[str, str]]]]:
+def _select_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, dict[str, str]]]]:
     """All lines of a source's table, and the chosen ones. Raises: as `check_table`."""
     try:
         header, everything = read_lines(Path(source.table or ""))
@@ -145,69 +145,74 @@ def _chosen_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, di
     return everything, lines
 
 
-def _of_table(source: PictureSource, root: Path, maps: Maps | None, classes: tuple[str, ...]) -> Listed:
-    everything, lines = _chosen_lines(source)
-    named = Counter(line[source.image] for _, line in lines)
+def _list_table_pictures(source: PictureSource, root: Path, maps: Maps | None, classes: tuple[str, ...]) -> Listed:
+    """The pictures that the chosen lines of the table name. Raises: as `check_table`."""
+    everything, lines = _select_lines(source)
+    name_counts = Counter(line[source.image] for _, line in lines)
     entries: list[Entry] = []
     rejected = refused(everything)
     seen = len(lines) + len(rejected)
     for number, line in lines:
         study = f"line {number}: {line[source.image]}"
         try:
-            patient, label = _checked(source, line, named, classes)
+            patient, label = _parse_patient_and_label(source, line, name_counts, classes)
         except Unusable as error:
             rejected.append(Rejected(study, error.reason, error.detail))
             continue
         path = root / source.pattern.replace("{image}", line[source.image])
-        entries.append(Entry(study, patient, label, line[source.image], path, _stamp(path)))
-    found = walked(root) if root.is_dir() else Walk((), (), ())
-    items = listed_items(root, found, _tabled(source, everything, dict(lines)), maps)
-    return Listed(entries, [*rejected, *found.rejected], items, len(everything) - seen)
+        entries.append(Entry(study, patient, label, line[source.image], path, _stamp_if_present(path)))
+    walk = walked(root) if root.is_dir() else Walk((), (), ())
+    items = listed_items(root, walk, _describe_table_lines(source, everything, dict(lines)), maps)
+    return Listed(entries, [*rejected, *walk.rejected], items, len(everything) - seen)
 
 
-def _tabled(source: PictureSource, everything: Sequence[Line], chosen: Mapping[int, Mapping[str, str]]) -> list[Tabled]:
+def _describe_table_lines(
+    source: PictureSource, everything: Sequence[Line], chosen_lines: Mapping[int, Mapping[str, str]]
+) -> list[Tabled]:
     """Every line of the table, chosen or not, with its picture."""
-    told = []
+    rows = []
     for number, line in enumerate(everything, start=1):
         if isinstance(line, Unusable):
-            told.append(Tabled(f"line {number}", True, None, "", ""))
+            rows.append(Tabled(f"line {number}", True, None, "", ""))
         else:
             name = line.get(source.image, "")
             patient = normalized(line.get(source.patient, ""))
             file = source.pattern.replace("{image}", name)
-            told.append(Tabled(f"line {number}: {name}", number in chosen, file, name, patient))
-    return told
+            rows.append(Tabled(f"line {number}: {name}", number in chosen_lines, file, name, patient))
+    return rows
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _stamp_if_present(path: Path) -> Stamp | None:
+    """The file's stamp; None if it cannot be read."""
     try:
         return stamped(path)
     except Unusable:
         return None
 
 
-def _of_folder(root: Path, maps: Maps | None) -> Listed:
+def _list_folder_pictures(root: Path, maps: Maps | None) -> Listed:
     """Every picture below a folder that is not a mask of another. Raises: ValueError: there is none."""
     walk = walked(root)
-    found = {below(root, path): path for path in walk.files if path.suffix.lower() in SUFFIXES}
-    masks = {resolved(maps.folder / map_name(maps.pattern, name)) for name in found} if maps else set()
-    pictures = {name: path for name, path in found.items() if resolved(path) not in masks}
+    paths = {below(root, path): path for path in walk.files if path.suffix.lower() in SUFFIXES}
+    masks = {resolved(maps.folder / map_name(maps.pattern, name)) for name in paths} if maps else set()
+    pictures = {name: path for name, path in paths.items() if resolved(path) not in masks}
     if not pictures and not walk.rejected:
         raise ValueError(f"folder: no picture ({', '.join(SUFFIXES)}) below {str(root)!r}; give another folder")
     label = None if maps else 0
     entries = [
-        Entry(name, normalized(name) if maps else name, label, name, path, _stamp(path))
+        Entry(name, normalized(name) if maps else name, label, name, path, _stamp_if_present(path))
         for name, path in pictures.items()
     ]
     items = listed_items(
-        root, walk, [Tabled(one.study, True, one.name, one.name, one.patient) for one in entries], maps
+        root, walk, [Tabled(entry.study, True, entry.name, entry.name, entry.patient) for entry in entries], maps
     )
     return Listed(entries, list(walk.rejected), items, 0)
 
 
-def _checked(
-    source: PictureSource, line: Mapping[str, str], named: Mapping[str, int], classes: tuple[str, ...]
+def _parse_patient_and_label(
+    source: PictureSource, line: Mapping[str, str], name_counts: Mapping[str, int], classes: tuple[str, ...]
 ) -> tuple[str, int | None]:
+    """The patient and the label of one line. Raises: Unusable."""
     patient = normalized(line[source.patient])
     if not patient:
         raise Unusable("no_patient", f"the column {source.patient} is empty. Every picture must name its patient.")
@@ -215,44 +220,47 @@ def _checked(
     if source.label is not None:
         what = f"the column {source.label}"
         label = class_number(line[source.label], what, classes, source.values, mend="Correct the table.")
-    if named[line[source.image]] > 1:
-        raise Unusable("duplicate_picture", f"{named[line[source.image]]} lines name this picture; leave one.")
+    if name_counts[line[source.image]] > 1:
+        raise Unusable("duplicate_picture", f"{name_counts[line[source.image]]} lines name this picture; leave one.")
     return patient, label
 
 
-def _foresee_picture(one: Entry, root: Path, maps: Maps | None, shared: Mapping[str, int] | None) -> None:
+def _foresee_picture(entry: Entry, root: Path, maps: Maps | None, shared: Mapping[str, int] | None) -> None:
     """Raise what `_read_picture_study` would for missing files and for masks of several pictures."""
-    if one.stamp is None or not resolved(one.path).is_relative_to(root) or not one.path.is_file():
+    if entry.stamp is None or not resolved(entry.path).is_relative_to(root) or not entry.path.is_file():
         raise Unusable(
-            "no_picture", f"there is no file {one.path.name!r} for it below the folder. Add it, or drop its line."
+            "no_picture", f"there is no file {entry.path.name!r} for it below the folder. Add it, or drop its line."
         )
     if maps is None:
         return
-    if (count := (shared or {}).get(map_name(maps.pattern, one.name), 1)) > 1:
+    if (count := (shared or {}).get(map_name(maps.pattern, entry.name), 1)) > 1:
         raise Unusable("ambiguous_mask", f"{count} pictures would have one mask. Put {{image}} into its pattern.")
-    find_map(maps, one.name)
+    find_map(maps, entry.name)
 
 
 def _read_picture_study(
-    one: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None = None
+    entry: Entry, root: Path, images: Pictures, maps: Maps | None, shared: Mapping[str, int] | None = None
 ) -> ReadStudy:
-    def read() -> ReadStudy:
-        _foresee_picture(one, root, maps, shared)
-        return _read(one, images, maps)
+    """The study of one entry, read while its file does not change."""
 
-    return read() if one.stamp is None else steady({one.path: one.stamp}, read)
+    def read_entry() -> ReadStudy:
+        _foresee_picture(entry, root, maps, shared)
+        return _read_entry(entry, images, maps)
+
+    return read_entry() if entry.stamp is None else steady({entry.path: entry.stamp}, read_entry)
 
 
-def _read(one: Entry, images: Pictures, maps: Maps | None) -> ReadStudy:
+def _read_entry(entry: Entry, images: Pictures, maps: Maps | None) -> ReadStudy:
+    """The examples and the label of one picture, with its mask if there are masks."""
     none = no_masks(1)
     if maps is None:
-        picture, mask = read_picture(one.path, images), none
+        picture, mask = read_picture(entry.path, images), none
     else:
-        picture, labels = read_pair(one.path, images, maps, one.name)
+        picture, labels = read_pair(entry.path, images, maps, entry.name)
         mask = labels[None]
-    label = one.label if one.label is not None else int(mask.any())
+    label = entry.label if entry.label is not None else int(mask.any())
     examples = Examples(picture[None], none, none, np.zeros(1, np.float32), mask)
-    return ReadStudy(one.patient, one.study, examples, [label], "unknown")
+    return ReadStudy(entry.patient, entry.study, examples, [label], "unknown")
 
 
 class Tabled(NamedTuple):
@@ -267,37 +275,40 @@ class Tabled(NamedTuple):
     patient: str
 
 
-def listed_items(root: Path, found: Walk, lines: Sequence[Tabled], maps: Maps | None) -> tuple[Item, ...]:
+def listed_items(root: Path, walk: Walk, lines: Sequence[Tabled], maps: Maps | None) -> tuple[Item, ...]:
     """Items for each file below the folder, and each line whose picture is missing; masks count as their picture."""
     owners: dict[Path, list[Tabled]] = {}
     for line in lines:
-        for path in _paths(root, line, maps):
+        for path in _line_paths(root, line, maps):
             owners.setdefault(path, []).append(line)
-    items = [_item(root, path, owners.get(resolved(path), [])) for path in found.files]
-    there = {resolved(path) for path in found.files}
-    lost = [line for line in lines if line.file is None or resolved(root / line.file) not in there]
-    return (*found.left, *items, *(_of_lines(line.study, [line]) for line in lost))
+    items = [_file_item(root, path, owners.get(resolved(path), [])) for path in walk.files]
+    present_paths = {resolved(path) for path in walk.files}
+    lost = [line for line in lines if line.file is None or resolved(root / line.file) not in present_paths]
+    return (*walk.left, *items, *(_lines_item(line.study, [line]) for line in lost))
 
 
-def _paths(root: Path, line: Tabled, maps: Maps | None) -> list[Path]:
+def _line_paths(root: Path, line: Tabled, maps: Maps | None) -> list[Path]:
+    """The paths of a line's picture and of its mask."""
     if line.file is None:
         return []
     masks = [resolved(maps.folder / map_name(maps.pattern, line.name))] if maps else []
     return [resolved(root / line.file), *masks]
 
 
-def _item(root: Path, path: Path, owners: Sequence[Tabled]) -> Item:
+def _file_item(root: Path, path: Path, owners: Sequence[Tabled]) -> Item:
+    """The item of one file: of the lines that use it, or why none does."""
     name = below(root, path)
     if owners:
-        return _of_lines(name, owners)
+        return _lines_item(name, owners)
     if path.suffix.lower() in SUFFIXES:
         return Item(name, "not_selected", reason="not_in_table", detail=UNNAMED)
     return left_out(name, path, "picture")
 
 
-def _of_lines(name: str, owners: Sequence[Tabled]) -> Item:
-    asked = tuple(line.study for line in owners if line.asked)
-    if asked:
-        return Item(name, "part", asked, next(line.patient for line in owners if line.asked))
+def _lines_item(name: str, owners: Sequence[Tabled]) -> Item:
+    """The item of a file or a missing picture, by the lines that use it."""
+    selected_studies = tuple(line.study for line in owners if line.asked)
+    if selected_studies:
+        return Item(name, "part", selected_studies, next(line.patient for line in owners if line.asked))
     detail = "where asks for lines with other values."
     return Item(name, "not_selected", (), "", "", "line_not_selected", detail)

@@ -32,7 +32,7 @@ def read_lines(
     """Column names and lines of a table of patients: each line is read separately, so that none can change another.
 
     So a quoted text must end on its line: otherwise a quote that is not closed would include the lines of other
-    patients, up to the next quote. Empty lines are skipped, and so is a first line `sep=;`, which says the separator.
+    patients, up to the next quote. Empty lines are skipped, and so is a first line `sep=;`, which gives the separator.
 
     names: of the columns, if the file has no header line. separator: None = the most frequent one in the header line,
     or a comma if there is no header line, since the first line is then a patient.
@@ -45,47 +45,49 @@ def read_lines(
         OSError, ValueError, csv.Error: the file or its header line cannot be read, or is empty, or no line can be read;
             or a title or comment stands above the header line.
     """
-    said, raw = _separator_said([line for line in LINE_ENDS.split(_whole(path).removeprefix(MARK)) if line.strip()])
-    sign = SEPARATORS[separator] if separator else said or SEPARATORS["comma"]
+    stated, raw = _split_separator_line(
+        [line for line in LINE_ENDS.split(_read_unchanged(path).removeprefix(MARK)) if line.strip()]
+    )
+    sign = SEPARATORS[separator] if separator else stated or SEPARATORS["comma"]
     if names:
-        header = _checked(names)
+        header = _check_names(names)
     else:
-        first = _decoded(raw[0]) if raw else ""
-        sign = sign if separator or said else _delimiter(first)
-        header = _checked(next(csv.reader([first], delimiter=sign, strict=True), []))
-        _refuse_title(first, header)
+        first = _decode_utf8(raw[0]) if raw else ""
+        sign = sign if separator or stated else _guess_delimiter(first)
+        header = _check_names(next(csv.reader([first], delimiter=sign, strict=True), []))
+        _check_title(first, header)
         raw = raw[1:]
-    found = [_line(line, sign, header, alone=bool(names)) for line in raw if line.strip()]
-    lines = [line for line in found if isinstance(line, Unusable) or any(line.values())]
+    parsed_lines = [_parse_line(line, sign, header, alone=bool(names)) for line in raw if line.strip()]
+    lines = [line for line in parsed_lines if isinstance(line, Unusable) or any(line.values())]
     if (bad := [line for line in lines if isinstance(line, Unusable)]) and len(bad) == len(lines):
         title = "" if names else f" If the first line of the file is a title, {REMOVE}."
         raise ValueError(f"none of its {len(lines)} lines can be read; the first: {bad[0].detail}{title}")
     return header, lines
 
 
-def _separator_said(raw: Sequence[bytes]) -> tuple[str | None, Sequence[bytes]]:
-    """The separator that a first line `sep=;` says, and the lines after it."""
-    said = SAYS_SEPARATOR.fullmatch(raw[0].decode(errors="replace")) if raw else None
-    return (said[1], raw[1:]) if said else (None, raw)
+def _split_separator_line(raw: Sequence[bytes]) -> tuple[str | None, Sequence[bytes]]:
+    """The separator that a first line `sep=;` gives, and the lines after it; None and all lines without such a line."""
+    match = SAYS_SEPARATOR.fullmatch(raw[0].decode(errors="replace")) if raw else None
+    return (match[1], raw[1:]) if match else (None, raw)
 
 
 def no_column(missing: Sequence[str], header: Sequence[str]) -> str:
-    """That a table lacks columns, in words; its only name may be a title."""
+    """The sentence that a table lacks columns; a single name may be a title."""
     title = f"; if that is a title, {REMOVE}" if len(header) == 1 else ""
     return f"no column {', '.join(missing)}; see the names in its first line{title}"
 
 
-def _refuse_title(first: str, header: Sequence[str]) -> None:
+def _check_title(first: str, header: Sequence[str]) -> None:
     """Refuse a first line that is no header: a comment, or one text above several columns.
 
     Raises:
-        ValueError: it is.
+        ValueError: it is no header.
     """
     if first.startswith("# ") or sum(map(bool, header)) == 1 < len(header):
         raise ValueError(f"its first line is a title or a comment; {REMOVE}")
 
 
-def _whole(path: Path) -> bytes:
+def _read_unchanged(path: Path) -> bytes:
     """A file's bytes. Raises: OSError; Unusable, a ValueError: it changed while it was read, or is not a file."""
     before = {path: stamped(path)} if path.exists() else {}
     data = path.read_bytes()
@@ -93,10 +95,10 @@ def _whole(path: Path) -> bytes:
     return data
 
 
-def _line(raw: bytes, sign: str, header: Sequence[str], *, alone: bool) -> Line:
+def _parse_line(raw: bytes, sign: str, header: Sequence[str], *, alone: bool) -> Line:
     """One line. alone: there is no header line, which would show a wrong separator."""
     try:
-        fields = next(csv.reader([_decoded(raw)], delimiter=sign, strict=True), [])
+        fields = next(csv.reader([_decode_utf8(raw)], delimiter=sign, strict=True), [])
     except csv.Error as error:
         return Unusable(
             "unreadable", f"it is no line of a table ({error}). Close each quote on the line where it opens."
@@ -110,14 +112,16 @@ def _line(raw: bytes, sign: str, header: Sequence[str], *, alone: bool) -> Line:
     return {name: text.strip() for name, text in zip_longest(header, fields, fillvalue="")}
 
 
-def _decoded(raw: bytes) -> str:
+def _decode_utf8(raw: bytes) -> str:
+    """A line as text. Raises: ValueError: it is not UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 (byte {error.start}); save it as CSV UTF-8") from error
 
 
-def _checked(names: Sequence[str]) -> list[str]:
+def _check_names(names: Sequence[str]) -> list[str]:
+    """The stripped column names. Raises: ValueError: there are none, or one occurs twice."""
     header = [name.strip() for name in names]
     if not header:
         raise ValueError("it is empty; a header line is needed")
@@ -126,7 +130,7 @@ def _checked(names: Sequence[str]) -> list[str]:
     return header
 
 
-def _delimiter(text: str) -> str:
+def _guess_delimiter(text: str) -> str:
     """The most frequent separator in the first line, outside quotes."""
     first = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").splitlines()[0]) if text.strip() else ""
     return max(SEPARATORS.values(), key=first.count)
@@ -140,14 +144,14 @@ def read_csv(path: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dic
     Raises:
         OSError, ValueError, csv.Error: the file cannot be read, is empty, or a line has more fields than the header.
     """
-    text = _decoded(path.read_bytes().removeprefix(MARK))
+    text = _decode_utf8(path.read_bytes().removeprefix(MARK))
     top, _, rest = text.partition("\n")
-    said = SAYS_SEPARATOR.fullmatch(top.rstrip("\r"))
-    text, sign = (rest, said[1]) if said else (text, _delimiter(text))
+    match = SAYS_SEPARATOR.fullmatch(top.rstrip("\r"))
+    text, sign = (rest, match[1]) if match else (text, _guess_delimiter(text))
     reader = csv.DictReader(io.StringIO(text, newline=""), list(names) or None, delimiter=sign, restval="", strict=True)
-    header = _checked(reader.fieldnames or [])
+    header = _check_names(reader.fieldnames or [])
     if not names:
-        _refuse_title(text.lstrip("\r\n"), header)
+        _check_title(text.lstrip("\r\n"), header)
     reader.fieldnames = header
     lines = list(reader)
     long = [number for number, line in enumerate(lines, start=1) if None in line]
@@ -170,28 +174,33 @@ def chosen(
     read = [(number, line) for number, line in enumerate(lines, start=1) if not isinstance(line, Unusable)]
     if missing := sorted(set(where) - set(read[0][1] if read else where)):
         raise ValueError(f"where: no column {', '.join(missing)}; see the names in its first line")
-    found = [
+    selected = [
         (number, dict(line)) for number, line in read if all(line[column] in values for column, values in where.items())
     ]
-    if not found:
+    if not selected:
         raise ValueError(f"none of {len(lines)} lines has the values of where ({', '.join(where)}); change it")
-    return found
+    return selected
 
 
 def refused(lines: Sequence[Mapping[str, str] | Unusable]) -> list[Rejected]:
     """The unreadable lines. Their patients are unknown, and so is whether `where` selects them."""
-    told = [(number, line) for number, line in enumerate(lines, start=1) if isinstance(line, Unusable)]
-    return [Rejected(f"line {number}", error.reason, error.detail) for number, error in told]
+    unreadable = [(number, line) for number, line in enumerate(lines, start=1) if isinstance(line, Unusable)]
+    return [Rejected(f"line {number}", error.reason, error.detail) for number, error in unreadable]
 
 
-def line_items(lines: Sequence[Line], asked: Sequence[int], where: Mapping[str, Sequence[str]]) -> tuple[Item, ...]:
-    """An item for each line of a table: a study, or not selected by `where`. asked: numbers of the chosen lines."""
-    wanted = {*asked, *(number for number, line in enumerate(lines, start=1) if isinstance(line, Unusable))}
+def line_items(
+    lines: Sequence[Line], selected_numbers: Sequence[int], where: Mapping[str, Sequence[str]]
+) -> tuple[Item, ...]:
+    """An item for each line of a table: a study, or not selected by `where`. selected_numbers: of the chosen lines."""
+    study_numbers = {
+        *selected_numbers,
+        *(number for number, line in enumerate(lines, start=1) if isinstance(line, Unusable)),
+    }
     detail = f"where asks for other values of {', '.join(where)}."
     names = [(number, f"line {number}") for number in range(1, len(lines) + 1)]
     return tuple(
         Item(name, "part", (name,))
-        if number in wanted
+        if number in study_numbers
         else Item(name, "not_selected", reason="line_not_selected", detail=detail)
         for number, name in names
     )

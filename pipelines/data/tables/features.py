@@ -60,15 +60,15 @@ def open_lines(
             raise
         raise ValueError(f"source.file: {source.file!r} cannot be read ({error})") from error
     refuse(value_problems(source.values, classes, "source"))
-    wanted = (*images.numbers, *images.categories, *([source.label] if labelled else []))
-    needed = [*wanted, *([source.patient] if source.patient else [])]
+    value_columns = (*images.numbers, *images.categories, *([source.label] if labelled else []))
+    needed = [*value_columns, *([source.patient] if source.patient else [])]
     if missing := [name for name in needed if name not in header]:
         raise ValueError(f"source.file: {no_column(missing, header)}")
     waiting = [
         WaitingStudy(
-            _patient(source, number, line),
+            _line_patient(source, number, line),
             f"line {number}",
-            partial(_read_line, number, line, source, images, wanted, classes),
+            partial(_read_line, number, line, source, images, value_columns, classes),
         )
         for number, line in lines
     ]
@@ -79,7 +79,8 @@ def open_lines(
     return Intake(tuple(waiting), tuple(broken), items, unselected, unit, of="lines")
 
 
-def _patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
+def _line_patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
+    """The patient of a line: its number, or the text in the patient column."""
     return str(number) if source.patient is None else normalized(line[source.patient])
 
 
@@ -88,33 +89,35 @@ def _read_line(
     line: Mapping[str, str],
     source: TableSource,
     images: Features,
-    wanted: tuple[str, ...],
+    value_columns: tuple[str, ...],
     classes: tuple[str, ...] = (),
 ) -> ReadStudy:
-    patient = _patient(source, number, line)
+    """One line as an example with its label. Raises: Unusable."""
+    patient = _line_patient(source, number, line)
     if not patient:
         raise Unusable("no_patient", f"the column {source.patient} is empty. Every line must name its patient.")
-    if absent := [name for name in wanted if line[name] in source.missing]:
+    if absent := [name for name in value_columns if line[name] in source.missing]:
         raise Unusable("missing_value", f"no value in {', '.join(absent)}. Fill them in; lines are not imputed.")
     graded = source.positive_above is not None and not classes
     named = {*images.categories, *([] if graded else [source.label])} - {*images.numbers}
-    numbers = {name: _number(name, line[name]) for name in wanted if name not in named}
+    numbers = {name: _parse_number(name, line[name]) for name in value_columns if name not in named}
     columns = [numbers[name] for name in images.numbers]
     for name, values in images.categories.items():
-        columns += _coded(name, line[name], values)
+        columns += _encode_category(name, line[name], values)
     row = within_ranges(np.array(columns, np.float64), images).astype(np.float32)
     examples = Examples(row[None], no_masks(1), no_masks(1), np.zeros(1, np.float32))
-    if source.label not in wanted:
+    if source.label not in value_columns:
         label = 0
     elif source.positive_above is not None and not classes:
         label = int(numbers[source.label] > source.positive_above)
     else:
         what = f"the column {source.label}"
-        label = class_number(line[source.label], what, classes, source.values, mend=_mend_label(source, classes))
+        label = class_number(line[source.label], what, classes, source.values, mend=_label_advice(source, classes))
     return ReadStudy(patient, f"line {number}", examples, [label], "unknown")
 
 
-def _mend_label(source: TableSource, classes: tuple[str, ...]) -> str:
+def _label_advice(source: TableSource, classes: tuple[str, ...]) -> str:
+    """What to do about a label that stands for no class."""
     if classes or source.values:
         return "Correct the table."
     return (
@@ -123,7 +126,8 @@ def _mend_label(source: TableSource, classes: tuple[str, ...]) -> str:
     )
 
 
-def _number(name: str, text: str) -> float:
+def _parse_number(name: str, text: str) -> float:
+    """A number of a line. Raises: Unusable: `not_a_number`."""
     if not NUMBER.fullmatch(text) or not abs(float(text)) <= LARGEST:
         comma = ", with a point and not a comma" if "," in text else ""
         raise Unusable(
@@ -132,16 +136,16 @@ def _number(name: str, text: str) -> float:
     return float(text)
 
 
-def _coded(name: str, text: str, values: tuple[str, ...]) -> list[float]:
+def _encode_category(name: str, text: str, values: tuple[str, ...]) -> list[float]:
     """One-hot without the first value; "3.0" is the same category as "3"."""
     short = f"{float(text):.15g}" if NUMBER.fullmatch(text) else text
-    found = next((place for place, value in enumerate(values) if value in (text, short)), None)
-    if found is None:
+    category = next((place for place, value in enumerate(values) if value in (text, short)), None)
+    if category is None:
         raise Unusable(
             "unknown_category",
             f"{name} holds {text!r}; its vocabulary is {', '.join(values)}. Correct the table, or add it everywhere.",
         )
-    return [float(place == found) for place in range(1, len(values))]
+    return [float(place == category) for place in range(1, len(values))]
 
 
 def within_ranges(row: Floats, images: Features) -> Floats:
@@ -173,7 +177,7 @@ def moments(x: Tensor) -> Moments:
 
 def normalized_by(x: Tensor, known: Moments) -> Tensor:
     """Examples (n, F) minus the mean, divided by the (n-1) standard deviation where that is not 0."""
-    mean, spread = _scale(known)
+    mean, spread = _mean_and_spread(known)
     return ((x.double() - mean) / spread).float()
 
 
@@ -186,16 +190,17 @@ def as_in_the_table(x: Tensor, images: Features, known: Moments | None) -> Tenso
         ends = [images.ranges[name] for name in images.numbers]
         ends += [(0.0, 1.0)] * (x.shape[1] - len(ends))  # categories
         low, high = torch.tensor(ends, dtype=torch.float64).T
-        return _unscaled(x, low, high - low)
-    return x.double() if known is None else _unscaled(x, *_scale(known))
+        return _unscale_values(x, low, high - low)
+    return x.double() if known is None else _unscale_values(x, *_mean_and_spread(known))
 
 
-def _unscaled(x: Tensor, offset: Tensor, factor: Tensor) -> Tensor:
+def _unscale_values(x: Tensor, offset: Tensor, factor: Tensor) -> Tensor:
+    """x * factor + offset, rounded to the six digits that float32 holds."""
     grain = 10.0 ** (torch.log10((offset.abs() + factor).clamp(min=1e-30)).floor() - 5)
     return ((x.double() * factor + offset) / grain).round() * grain
 
 
-def _scale(known: Moments) -> tuple[Tensor, Tensor]:
+def _mean_and_spread(known: Moments) -> tuple[Tensor, Tensor]:
     """The mean to subtract and the divisor, (F,) each."""
     mean = known.total / max(known.count, 1.0)
     variance = (known.squares - known.count * mean**2) / max(known.count - 1, 1.0)
@@ -210,9 +215,9 @@ def to_json(known: Moments) -> Json:
     return {"count": known.count, "total": known.total.tolist(), "squares": known.squares.tolist()}
 
 
-def from_json(said: Json) -> Moments | None:
+def from_json(value: Json) -> Moments | None:
     """The inverse of `to_json`; None for null."""
-    if not isinstance(said, dict):
+    if not isinstance(value, dict):
         return None
-    total, squares = (torch.tensor(said[name], dtype=torch.float64) for name in ("total", "squares"))
-    return Moments(number_of(said, "count"), total, squares)
+    total, squares = (torch.tensor(value[name], dtype=torch.float64) for name in ("total", "squares"))
+    return Moments(number_of(value, "count"), total, squares)

@@ -29,15 +29,15 @@ def fitted_axes(x: Tensor, components: int) -> Axes:
         ValueError: the examples do not span so many directions.
     """
     most = min(len(x), x.shape[1])
-    found = fit_components(x.double().numpy(), most, solver="full") if most > 1 else None
-    spread = [] if found is None else found.singular_values_.tolist()
+    fitted = fit_components(x.double().numpy(), most, solver="full") if most > 1 else None
+    spread = [] if fitted is None else fitted.singular_values_.tolist()
     spanned = sum(value > RANK * spread[0] for value in spread)
-    if found is None or spanned < components:
+    if fitted is None or spanned < components:
         raise ValueError(
             f"images.components: {components}, and the {len(x)} training examples vary in {spanned} directions; "
             "lower it, or give more training patients"
         )
-    return Axes(torch.from_numpy(found.mean_.copy()), torch.from_numpy(found.components_[:components].copy()))
+    return Axes(torch.from_numpy(fitted.mean_.copy()), torch.from_numpy(fitted.components_[:components].copy()))
 
 
 def projected(x: Tensor, known: Axes) -> Tensor:
@@ -50,8 +50,8 @@ def axes_to_json(known: Axes) -> Json:
     return {"mean": known.mean.tolist(), "axes": known.axes.tolist()}
 
 
-def axes_from_json(said: Json) -> Axes | None:
+def axes_from_json(value: Json) -> Axes | None:
     """The inverse of `axes_to_json`; None for null."""
-    if not isinstance(said, dict):
+    if not isinstance(value, dict):
         return None
-    return Axes(*(torch.tensor(said[name], dtype=torch.float64) for name in ("mean", "axes")))
+    return Axes(*(torch.tensor(value[name], dtype=torch.float64) for name in ("mean", "axes")))

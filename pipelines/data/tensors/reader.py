@@ -1,7 +1,7 @@
-"""Read examples that are tensors already, one by one, as every other reader does: what is wrong with one is told of it.
+"""Read examples that are tensors already, one by one, as every other reader does.
 
-A patient's mistake must not stop the others' training: that alone would tell something of the patient. So whatever
-concerns one example rejects that example, and only the form of the file refuses the whole.
+An error in one patient's example must not stop the training: that alone would reveal something about the patient. So an
+error in one example rejects that example, and only a wrong form of the file refuses all examples.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def open_tensors(source: TensorSource, images: Tensors, target: Target | None, c
     if problems := _form_problems(file, images, target, classes):
         raise ValueError(f"source.file: {source.file!r}: {'; '.join(problems)}")
     names = [normalized(name) for name in file.patient]
-    divided = _divided(names, file.split)
+    divided = _patient_splits(names, file.split)
     count = len(classes) + 1 if target else len(classes or PLAIN)
     waiting = tuple(
         WaitingStudy(
@@ -45,23 +45,23 @@ def open_tensors(source: TensorSource, images: Tensors, target: Target | None, c
         )
         for number, patient in enumerate(names)
     )
-    items = tuple(Item(one.study, "part", (one.study,), one.patient) for one in waiting)
-    splits = {name: found for name, found in (divided or {}).items() if found in SPLITS}
+    items = tuple(Item(study.study, "part", (study.study,), study.patient) for study in waiting)
+    splits = {name: split for name, split in (divided or {}).items() if split in SPLITS}
     masks = tuple(classes) if target else ()
     return Intake(waiting, (), items, 0, UNIT, masks, "examples", splits if file.split else None)
 
 
 def _form_problems(file: TensorFile, images: Tensors, target: Target | None, classes: Sequence[str]) -> list[str]:
-    """Why no example of this file can be one of the run's."""
+    """Problems with the file's form, by which no example fits the run."""
     problems, shapes = [], file.shapes
     count, inputs = shapes["x"][0], shapes["x"][1:]
     if inputs != images.inputs:
         problems.append(f"x holds examples of shape {list(inputs)}, and images.inputs is {list(images.inputs)}")
     if target is None and shapes.get("y") != (count,):
-        problems.append(f"y must be (n,), a class for each example, found {_shown(shapes, 'y')}")
+        problems.append(f"y must be (n,), a class for each example, found {_format_shape(shapes, 'y')}")
     if target is not None and shapes.get("mask") != (count, *inputs[1:]):
-        wanted = ["n", *inputs[1:]]
-        problems.append(f"mask must be {wanted}, a class for each pixel, found {_shown(shapes, 'mask')}")
+        mask_shape = ["n", *inputs[1:]]
+        problems.append(f"mask must be {mask_shape}, a class for each pixel, found {_format_shape(shapes, 'mask')}")
     known = tuple(classes) or PLAIN
     if file.classes and file.classes != known:
         text = f"classes are {', '.join(file.classes)}, and the task's are {', '.join(known)}, in this order"
@@ -69,23 +69,27 @@ def _form_problems(file: TensorFile, images: Tensors, target: Target | None, cla
     return problems
 
 
-def _shown(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:
+def _format_shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:
+    """A tensor's shape for a message; "none" if the file does not have it."""
     return str(list(shapes[name])) if name in shapes else "none"
 
 
-def _divided(names: Sequence[str], split: Sequence[str]) -> dict[str, str] | None:
-    """Patient -> split, or a word about what is wrong with it; None where the file gives no splits."""
+def _patient_splits(names: Sequence[str], split: Sequence[str]) -> dict[str, str] | None:
+    """Patient -> split, or all splits of a patient that has several; None where the file gives no splits."""
     if not split:
         return None
-    found: dict[str, set[str]] = {}
-    for name, own in zip(names, split, strict=True):
-        found.setdefault(name, set()).add(own)
-    return {name: own.pop() if len(own) == 1 else " and ".join(sorted(own)) for name, own in found.items()}
+    name_splits: dict[str, set[str]] = {}
+    for name, example_split in zip(names, split, strict=True):
+        name_splits.setdefault(name, set()).add(example_split)
+    return {
+        name: splits.pop() if len(splits) == 1 else " and ".join(sorted(splits)) for name, splits in name_splits.items()
+    }
 
 
 def _read_example(
     file: TensorFile, number: int, patient: str, target: Target | None, classes: int, divided: Mapping[str, str] | None
 ) -> ReadStudy:
+    """One example with its label or mask. Raises: Unusable."""
     if not patient:
         raise Unusable("no_patient", "the patient's name is empty. Every example must name its patient.")
     if divided is not None and divided[patient] not in SPLITS:

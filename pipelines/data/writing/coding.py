@@ -79,25 +79,26 @@ def coded(
     """
     padding = padding or [None] * len(stored)
     outside = [
-        np.zeros(plane.shape, bool) if one is None else one.pixels for plane, one in zip(stored, padding, strict=True)
+        np.zeros(plane.shape, bool) if plane_padding is None else plane_padding.pixels
+        for plane, plane_padding in zip(stored, padding, strict=True)
     ]
     change = [np.where(out, np.float32(0), moved) for moved, out in zip(change, outside, strict=True)]
     slopes = [line(a[~out], b[~out]) for a, b, out in zip(stored, real, outside, strict=True)]
     if table or any(slope is None for slope in slopes):
-        wanted = [plane.astype(np.float64) + moved for plane, moved in zip(real, change, strict=True)]
-        return _anew(wanted, outside, relative=False)
+        target_values = [plane.astype(np.float64) + moved for plane, moved in zip(real, change, strict=True)]
+        return _encode_in_16_bits(target_values, outside, relative=False)
     # A constant slice has no slope, and nothing to translate.
-    wanted = [
+    target_values = [
         plane.astype(np.float64) + (moved.astype(np.float64) / slope if slope else 0.0)
         for plane, moved, slope in zip(stored, change, slopes, strict=True)
     ]
     for bits in (coding.bits, allocated):
         low, high = span(bits, coding.signed)
-        if all(low <= np.rint(plane.min()) and np.rint(plane.max()) <= high for plane in wanted):
-            new = [np.rint(plane).astype(np.int64) for plane in wanted]
+        if all(low <= np.rint(plane.min()) and np.rint(plane.max()) <= high for plane in target_values):
+            new = [np.rint(plane).astype(np.int64) for plane in target_values]
             if not any(_is_hidden(*each) for each in zip(new, padding, strict=True)):
                 return new, Coding(bits, coding.signed)
-    return _anew(wanted, outside, relative=True)
+    return _encode_in_16_bits(target_values, outside, relative=True)
 
 
 def _is_hidden(new: Whole, padding: Padding | None) -> bool:
@@ -113,21 +114,21 @@ def span(bits: int, signed: bool) -> tuple[int, int]:
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
 
 
-def _anew(
-    wanted: Sequence[NDArray[np.float64]], outside: Sequence[NDArray[np.bool_]], *, relative: bool
+def _encode_in_16_bits(
+    target_values: Sequence[NDArray[np.float64]], outside: Sequence[NDArray[np.bool_]], *, relative: bool
 ) -> tuple[list[Whole], Coding]:
     """Unsigned 16 bits over the range of the values; 0 stays exactly 0 if no value is negative.
 
     outside: where pixels are padded: they get the largest value, which is then no other pixel's.
     """
-    inside = [plane[~out] for plane, out in zip(wanted, outside, strict=True)]
+    inside = [plane[~out] for plane, out in zip(target_values, outside, strict=True)]
     padding = MOST if any(out.any() for out in outside) else None
     most = MOST if padding is None else MOST - 1
     low = min(0.0, *(float(part.min(initial=0)) for part in inside))
     high = max(float(part.max(initial=low)) for part in inside)
     slope = float(f"{max(high - low, 1e-12) / most:.9e}")  # rounded to fit DICOM's decimal string
     intercept = float(f"{low:.8e}")
-    new = [np.rint((plane - intercept) / slope).clip(0, most).astype(np.int64) for plane in wanted]
+    new = [np.rint((plane - intercept) / slope).clip(0, most).astype(np.int64) for plane in target_values]
     if padding is not None:
         new = [np.where(out, padding, plane) for plane, out in zip(new, outside, strict=True)]
     return new, Coding(BITS, signed=False, relative=relative, slope=slope, intercept=intercept, padding=padding)

@@ -1,7 +1,7 @@
 """Encode a picture of a result as a DICOM Secondary Capture Image (PS3.3 A.8.1), by highdicom.
 
-Every viewer shows such an image; a parametric map, which would keep the numbers, few do. The image is in colour and not
-compressed, refers to the image that it was drawn on (SourceImageSequence), and says in words how it was derived.
+Every viewer shows such an image; few show a parametric map, which would keep the numbers. The image is in colour and
+not compressed, refers to the image that it was drawn on (SourceImageSequence), and describes its derivation.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def capture_bytes(
     """A picture as a file of the study.
 
     picture: (rows, columns, 3) RGB, with the words that it is for research only. drawn_on: the image of `images` that
-    it shows, as that lies in its file: not turned. derivation: how it was made, a sentence. unlike: whether
-    the study is unlike the training studies.
+    it shows, in its file's orientation. derivation: how it was made, a sentence. unlike: whether the study is unlike
+    the training studies.
 
     Raises:
         ValueError: not such a picture.
@@ -64,14 +64,16 @@ def capture_bytes(
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
         raise ValueError(f"a picture is (rows, columns, 3) uint8, found {picture.shape} {picture.dtype}")
     with readable(drawn_on.path.name):
-        found = images_of([drawn_on], pseudonymous)
-        made = _capture(picture, drawn_on, found, images, maker_for(maker, found, pseudonymous), derivation, unlike)
+        source = images_of([drawn_on], pseudonymous)
+        made = _build_capture(
+            picture, drawn_on, source, images, maker_for(maker, source, pseudonymous), derivation, unlike
+        )
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
-    return checked(data.getvalue(), found)
+    return checked(data.getvalue(), source)
 
 
-def _capture(
+def _build_capture(
     picture: NDArray[np.uint8],
     drawn_on: Frame,
     source: Images,
@@ -80,20 +82,21 @@ def _capture(
     derivation: str,
     unlike: bool | None,
 ) -> SCImage:
+    """The Secondary Capture Image, with UIDs that its content determines."""
     from highdicom.sc import SCImage  # slow to import
 
-    told = hashlib.sha256(picture.tobytes() + f"{derivation}{unlike}".encode()).hexdigest()
-    known = f"capture/{source.first.SOPInstanceUID}/{drawn_on.index}/{maker.digest}/{maker.when.isoformat()}/{told}"
+    digest = hashlib.sha256(picture.tobytes() + f"{derivation}{unlike}".encode()).hexdigest()
+    seed = f"capture/{source.first.SOPInstanceUID}/{drawn_on.index}/{maker.digest}/{maker.when.isoformat()}/{digest}"
     made = SCImage.from_ref_dataset(
         bare(source.first),
         pixel_array=picture,
         photometric_interpretation="RGB",
         bits_allocated=8,
         coordinate_system="PATIENT",
-        patient_orientation=_orientation(images),
-        series_instance_uid=new_uid(maker.key, f"series/{known}"),
+        patient_orientation=_patient_orientation(images),
+        series_instance_uid=new_uid(maker.key, f"series/{seed}"),
         series_number=series_number(source.first, SERIES_NUMBER),
-        sop_instance_uid=new_uid(maker.key, f"instance/{known}"),
+        sop_instance_uid=new_uid(maker.key, f"instance/{seed}"),
         instance_number=1,
         **equipment(maker),
         series_description=described("Map by ", maker.label, ", research use only", unlike),
@@ -109,7 +112,7 @@ def _capture(
     made.ImageType = ["DERIVED", "SECONDARY"]
     made.BurnedInAnnotation = "NO"  # none that identifies the patient
     made.DerivationDescription = f"{derivation} {NOTICE}"
-    made.SourceImageSequence = [_source(source.first, drawn_on)]
+    made.SourceImageSequence = [_source_item(source.first, drawn_on)]
     return made
 
 
@@ -122,7 +125,8 @@ def _put_body_part(made: Dataset, header: Dataset) -> None:
         made.Laterality = None
 
 
-def _source(header: Dataset, drawn_on: Frame) -> Dataset:
+def _source_item(header: Dataset, drawn_on: Frame) -> Dataset:
+    """The reference to the image on which the picture was drawn."""
     item, purpose, code = Dataset(), Dataset(), codes.DCM.SourceImageForImageProcessingOperation
     item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = header.SOPClassUID, header.SOPInstanceUID
     if drawn_on.frames > 1:
@@ -132,10 +136,10 @@ def _source(header: Dataset, drawn_on: Frame) -> Dataset:
     return item
 
 
-def _orientation(images: Stack) -> tuple[str, str]:
+def _patient_orientation(images: Stack) -> tuple[str, str]:
     """The direction of the patient in which the columns and the rows of the images go, as single letters."""
-    found = []
+    letters = []
     for axis in images.affine[:3, :2].T:  # RAS
         largest = int(np.abs(axis).argmax())
-        found.append("RAH"[largest] if axis[largest] > 0 else "LPF"[largest])
-    return found[0], found[1]
+        letters.append("RAH"[largest] if axis[largest] > 0 else "LPF"[largest])
+    return letters[0], letters[1]

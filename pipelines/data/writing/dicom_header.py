@@ -63,8 +63,8 @@ class Maker:
 
 
 class Meant(NamedTuple):
-    """What new stored values mean. span: the smallest and the largest that is no padding. unit: of the values that the
-    reader made of the old ones, as their header said it.
+    """The meaning of new stored values. span: the smallest and the largest that is no padding. unit: of the reader's
+    values, as the old header gives it.
     """
 
     coding: Coding
@@ -79,8 +79,8 @@ def checked_bytes(original: Dataset, made: Dataset, profile: Profile) -> bytes:
         NotDeidentifiable: `leftover`, or it cannot be written.
     """
     data = as_bytes(made)
-    kept = profile.keep_device or profile.keep_characteristics or profile.keep_times
-    if left := leftovers(original, data, private=profile.keep_private, kept=kept):
+    keeps_characteristics = profile.keep_device or profile.keep_characteristics or profile.keep_times
+    if left := leftovers(original, data, private=profile.keep_private, kept=keeps_characteristics):
         raise NotDeidentifiable("leftover", "; ".join(left[:5]))
     return data
 
@@ -104,13 +104,13 @@ def put_pixels(made: Dataset, planes: list[Whole], coding: Coding) -> None:
     made.add_new("PixelData", "OB" if allocated == 8 else "OW", data + b"\0" * (len(data) % 2))
     made.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     for keyword in UNTRUE if coding.same else (*UNTRUE, *PADDING):
-        for holder in (made, *(item for group in _groups(made)[1:] for item in macros(group))):
+        for holder in (made, *(item for group in _list_groups(made)[1:] for item in macros(group))):
             holder.pop(keyword, None)
     if coding.padding is not None:
         made.add_new("PixelPaddingValue", "US", coding.padding)
 
 
-def _groups(made: Dataset) -> list[Dataset]:
+def _list_groups(made: Dataset) -> list[Dataset]:
     """The dataset itself, and the items of its functional groups."""
     return [made, *(made.get(SHARED) or []), *(made.get(OWN) or [])]
 
@@ -118,55 +118,58 @@ def _groups(made: Dataset) -> list[Dataset]:
 def put_meaning(made: Dataset, meant: Meant) -> None:
     """Adapt the header's conversion of stored values to the new ones."""
     coding = meant.coding
-    if not coding.relative:  # the new values are the reader's: turned round, and in the vendor's scale, where need be
+    if not coding.relative:  # the new values are the reader's: inverted and in the vendor's scale where necessary
         made.PhotometricInterpretation = "MONOCHROME2"
         if "PresentationLUTShape" in made:
             made.PresentationLUTShape = "IDENTITY"
         _put_line(made, coding, meant.unit)
-        scale_vendor_slopes(_groups(made), None)
+        scale_vendor_slopes(_list_groups(made), None)
         return
     if not coding.same:
-        _recode(made, coding)
-    scale_vendor_slopes(_groups(made), 1 / coding.slope)
-    for group in _groups(made):
-        kept = [
-            item for item in group.get("RealWorldValueMappingSequence") or [] if _remapped(item, coding, meant.span)
+        _recode_rescale(made, coding)
+    scale_vendor_slopes(_list_groups(made), 1 / coding.slope)
+    for group in _list_groups(made):
+        value_maps = [
+            item for item in group.get("RealWorldValueMappingSequence") or [] if _adapt_map(item, coding, meant.span)
         ]
-        if kept:
-            group.RealWorldValueMappingSequence = kept
+        if value_maps:
+            group.RealWorldValueMappingSequence = value_maps
         else:
             group.pop("RealWorldValueMappingSequence", None)
 
 
-def _recode(made: Dataset, coding: Coding) -> None:
-    """Set the rescale of each image such that it gives the old stored values' from the new ones."""
+def _recode_rescale(made: Dataset, coding: Coding) -> None:
+    """Set the rescale of each image such that new stored values give the real values of the old ones."""
     headers = [transform_of(made, index) for index in range(len(made.get(OWN) or [made]))]
     lines = [rescaling(header) for header in headers]
     if not any(lines):
         _put_line(made, coding, str(headers[0].get("RescaleType") or ""))
         return
-    new = [(_ds(a * coding.slope), _ds(b + a * coding.intercept)) for a, b in (line or (1.0, 0.0) for line in lines)]
+    new = [
+        (_format_decimal(a * coding.slope), _format_decimal(b + a * coding.intercept))
+        for a, b in (line or (1.0, 0.0) for line in lines)
+    ]
     if OWN not in made:
         ((made.RescaleSlope, made.RescaleIntercept),) = new
         return
     types = [str(header.get("RescaleType") or "US") for header in headers]
-    _without_rescale(made)
-    for group, (slope, intercept), told in zip(made[OWN].value, new, types, strict=True):
+    _remove_rescale(made)
+    for group, (slope, intercept), rescale_type in zip(made[OWN].value, new, types, strict=True):
         item = Dataset()
-        item.RescaleIntercept, item.RescaleSlope, item.RescaleType = intercept, slope, told
+        item.RescaleIntercept, item.RescaleSlope, item.RescaleType = intercept, slope, rescale_type
         group.PixelValueTransformationSequence = [item]
 
 
-def _without_rescale(made: Dataset) -> None:
-    """Remove what functional groups say of a rescale, unassigned elements of a converted file included."""
-    for group in _groups(made)[1:]:
+def _remove_rescale(made: Dataset) -> None:
+    """Remove the rescale from functional groups, and from unassigned elements of a converted file."""
+    for group in _list_groups(made)[1:]:
         group.pop("PixelValueTransformationSequence", None)
         for item in macros(group):
             for keyword in (*RESCALE, "RescaleType", "ModalityLUTSequence"):
                 item.pop(keyword, None)
 
 
-def _remapped(item: Dataset, coding: Coding, span: tuple[int, int]) -> bool:
+def _adapt_map(item: Dataset, coding: Coding, span: tuple[int, int]) -> bool:
     """Whether a real-world value map is kept: it is a line, or a table that still covers all values."""
     line = "RealWorldValueSlope" in item
     for first, last in (MAPPED, MAPPED_DOUBLE):
@@ -176,10 +179,12 @@ def _remapped(item: Dataset, coding: Coding, span: tuple[int, int]) -> bool:
         if not line and (not coding.same or span[0] < low or high < span[1]):
             return False
         bounds = (min(low, span[0]), max(high, span[1])) if coding.same else span
-        whole = first == MAPPED[0]
-        vr = ("SS" if coding.signed else "US") if whole else "FD"  # the new values may have another sign than the old
+        is_integer = first == MAPPED[0]
+        vr = (
+            ("SS" if coding.signed else "US") if is_integer else "FD"
+        )  # the new values may have another sign than the old
         for keyword, end in zip((first, last), bounds, strict=True):
-            item.add_new(keyword, vr, int(end) if whole else float(end))
+            item.add_new(keyword, vr, int(end) if is_integer else float(end))
     if line and not coding.same:
         slope, intercept = float(item.RealWorldValueSlope), float(item.get("RealWorldValueIntercept") or 0)
         item.RealWorldValueSlope = slope * coding.slope
@@ -192,20 +197,20 @@ def _put_line(made: Dataset, coding: Coding, unit: str | None) -> None:
 
     Value maps stay where the new values are to be converted to the old ones (`relative`): they were adapted.
     """
-    told = PATTERN.search((unit or "").lower())
-    _without_rescale(made)
-    for group in _groups(made):
+    unit_match = PATTERN.search((unit or "").lower())
+    _remove_rescale(made)
+    for group in _list_groups(made):
         group.pop("ModalityLUTSequence", None)
         if not coding.relative:
             group.pop("RealWorldValueMappingSequence", None)
     holder = Dataset() if SHARED in made else made
-    holder.RescaleIntercept, holder.RescaleSlope = _ds(coding.intercept), _ds(coding.slope)
-    holder.RescaleType = told[0].strip() if told else "HU" if unit == "HU" else "US"
+    holder.RescaleIntercept, holder.RescaleSlope = _format_decimal(coding.intercept), _format_decimal(coding.slope)
+    holder.RescaleType = unit_match[0].strip() if unit_match else "HU" if unit == "HU" else "US"
     if SHARED in made:
         made[SHARED].value[0].PixelValueTransformationSequence = [holder]
 
 
-def _ds(value: float) -> str:
+def _format_decimal(value: float) -> str:
     """A decimal string of at most 16 characters."""
     return next(text for digits in range(12, 0, -1) if len(text := f"{value:.{digits}g}") <= 16)
 
@@ -214,7 +219,7 @@ def put_identity(made: Dataset, original: Dataset, series: str, maker: Maker) ->
     """Set new UIDs of the image and its series, and a reference to the original, whose UIDs `made` still has."""
     source = Dataset()
     source.ReferencedSOPClassUID, source.ReferencedSOPInstanceUID = made.SOPClassUID, made.SOPInstanceUID
-    source.PurposeOfReferenceCodeSequence = [_code("121322", "Source image for image processing operation")]
+    source.PurposeOfReferenceCodeSequence = [_code_item("121322", "Source image for image processing operation")]
     made.SourceImageSequence = [source]
     for keyword in OPTIONAL:
         if keyword in made and not made[keyword].value:
@@ -232,7 +237,10 @@ def put_identity(made: Dataset, original: Dataset, series: str, maker: Maker) ->
 def put_words(made: Dataset, original: Dataset, maker: Maker) -> None:
     """Set the kind of image, and its derivation. Words that occur in the original's identifiers are left out."""
     classic = OWN not in made
-    for holder in (made, *(item for group in _groups(made) for item in group.get("MRImageFrameTypeSequence") or [])):
+    for holder in (
+        made,
+        *(item for group in _list_groups(made) for item in group.get("MRImageFrameTypeSequence") or []),
+    ):
         for keyword in ("ImageType", "FrameType"):
             if keyword in holder:
                 old = list(np.atleast_1d(holder[keyword].value))
@@ -251,17 +259,18 @@ def put_words(made: Dataset, original: Dataset, maker: Maker) -> None:
 
 
 def put_evidence(made: Dataset, original: Dataset) -> None:
-    """Say by a code that a classic image is an ADC map, if the words that said it were removed (PS3.16 CID 7203).
+    """Mark a classic image as an ADC map by a code, if the words that did so were removed (PS3.16 CID 7203).
 
-    The frames of an enhanced file say it themselves, by coded words, which stay.
+    The frames of an enhanced file keep their own coded words.
     """
     if OWN in original or not _says_adc(original) or _says_adc(made) is not None:
         return
-    kept = list(made.get("DerivationCodeSequence") or [])
-    made.DerivationCodeSequence = [*kept, _code("113041", "Apparent Diffusion Coefficient")]
+    derivation_codes = list(made.get("DerivationCodeSequence") or [])
+    made.DerivationCodeSequence = [*derivation_codes, _code_item("113041", "Apparent Diffusion Coefficient")]
 
 
 def _says_adc(header: Dataset) -> bool | None:
+    """Whether the header alone shows an ADC map; None if it is unknown or cannot be read."""
     try:
         with quiet():
             return of_headers({keyword: header.get(keyword) for keyword in HEADERS}).adc
@@ -269,7 +278,8 @@ def _says_adc(header: Dataset) -> bool | None:
         return None
 
 
-def _code(value: str, meaning: str) -> Dataset:
+def _code_item(value: str, meaning: str) -> Dataset:
+    """The item of a DCM code."""
     item = Dataset()
     item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, "DCM", meaning
     return item

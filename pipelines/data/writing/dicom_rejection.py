@@ -3,8 +3,8 @@ Management (RAD TF-2, 4.66), by highdicom.
 
 Its title is (113001, DCM, "Rejected for Quality Reasons"). Of the titles that reject images it is the one that fits:
 the others say that a patient might be harmed (113037), that a wrong worklist entry was used (113038) or that the time
-of keeping is over (113039). An archive that knows such notes hides the objects; another shows the note beside them,
-with a sentence that says what it means. Reports need none: a new report names the one that it replaces.
+of keeping is over (113039). An archive that knows such notes hides the objects; another shows the note next to them,
+with a sentence on its meaning. Reports need none: a new report names the one that it replaces.
 """
 
 from __future__ import annotations
@@ -58,34 +58,41 @@ def rejection_bytes(
 
     frames = images.volumes[0]
     with readable(frames[0].path.name):
-        found = images_of(frames[:1], pseudonymous)
-        maker = maker_for(maker, found, pseudonymous)
-        gone = [_reference(one, found.first) for one in sorted(replaced, key=lambda one: str(one.SOPInstanceUID))]
-        told = hashlib.sha256("/".join(str(one.SOPInstanceUID) for one in gone).encode()).hexdigest()
-        known = f"rejection/{found.first.SeriesInstanceUID}/{maker.digest}/{maker.when.isoformat()}/{told}"
+        source = images_of(frames[:1], pseudonymous)
+        maker = maker_for(maker, source, pseudonymous)
+        references = [
+            _build_reference(result, source.first)
+            for result in sorted(replaced, key=lambda result: str(result.SOPInstanceUID))
+        ]
+        replaced_digest = hashlib.sha256(
+            "/".join(str(result.SOPInstanceUID) for result in references).encode()
+        ).hexdigest()
+        uid_text = (
+            f"rejection/{source.first.SeriesInstanceUID}/{maker.digest}/{maker.when.isoformat()}/{replaced_digest}"
+        )
         made = KeyObjectSelectionDocument(
-            evidence=gone,
+            evidence=references,
             content=KeyObjectSelection(
-                document_title=codes.DCM.RejectedForQualityReasons, referenced_objects=gone, description=WHY
+                document_title=codes.DCM.RejectedForQualityReasons, referenced_objects=references, description=WHY
             ),
-            series_instance_uid=new_uid(maker.key, f"series/{known}"),
-            series_number=series_number(found.first, SERIES_NUMBER),
-            sop_instance_uid=new_uid(maker.key, f"instance/{known}"),
+            series_instance_uid=new_uid(maker.key, f"series/{uid_text}"),
+            series_number=series_number(source.first, SERIES_NUMBER),
+            sop_instance_uid=new_uid(maker.key, f"instance/{uid_text}"),
             instance_number=1,
             **equipment(maker),
             series_description="Replaced results, research use only",
             content_date=maker.when.date(),
             content_time=maker.when.time(),
         )
-        belong(made, found, maker)
+        belong(made, source, maker)
         made.SeriesDate, made.SeriesTime = made.ContentDate, made.ContentTime
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
-    return checked(data.getvalue(), found)
+    return checked(data.getvalue(), source)
 
 
-def _reference(result: Dataset, header: Dataset) -> Dataset:
-    """A result as the library wants it: in the study, with its own UIDs, and with a size if it is an image."""
+def _build_reference(result: Dataset, header: Dataset) -> Dataset:
+    """A result in the form that the library expects: in the study, with its own UIDs, and a size if it is an image."""
     made = bare(header)
     if result.SOPClassUID not in IMAGES:
         made.pop("Rows", None)

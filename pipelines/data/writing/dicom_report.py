@@ -75,7 +75,7 @@ UNITS = {  # annotations that read well where a viewer shows the code
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a model found in one study.
+    """A model's result for one study.
 
     name: the class, or positive or negative. positive: None for more than two classes. score: the probability by which
     positive was decided, at `threshold`. classes: name -> probability, of more than two classes. examples: how many
@@ -113,16 +113,16 @@ def report_bytes(
     """
     frames = [frame for volume in images.volumes for frame in volume]
     with readable(frames[0].path.name):
-        found = images_of(frames, pseudonymous)
-        made = _document(
-            finding, found, _place(highest, frames, found), maker_for(maker, found, pseudonymous), predecessor
+        source = images_of(frames, pseudonymous)
+        made = _build_document(
+            finding, source, _find_place(highest, frames, source), maker_for(maker, source, pseudonymous), predecessor
         )
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
-    return checked(data.getvalue(), found)
+    return checked(data.getvalue(), source)
 
 
-def _place(highest: Frame | None, frames: list[Frame], images: Images) -> tuple[Dataset, list[int] | None] | None:
+def _find_place(highest: Frame | None, frames: list[Frame], images: Images) -> tuple[Dataset, list[int] | None] | None:
     """The header of the image where the score was highest, and its frame in a file of several."""
     if highest is None:
         return None
@@ -132,26 +132,27 @@ def _place(highest: Frame | None, frames: list[Frame], images: Images) -> tuple[
     return images.headers[paths.index(highest.path)], [highest.index + 1] if highest.frames > 1 else None
 
 
-def _document(
+def _build_document(
     finding: Finding,
     images: Images,
     place: tuple[Dataset, list[int] | None] | None,
     maker: ResultMaker,
     predecessor: Dataset | None,
 ) -> ComprehensiveSR:
+    """The report, with UIDs that its content determines."""
     from highdicom.sr import ComprehensiveSR  # slow to import
 
     series = f"{images.first.SeriesInstanceUID}/{maker.digest}"
     evidence = "/".join(str(header.SOPInstanceUID) for header in images.headers)
-    content = f"{json.dumps(asdict(finding), sort_keys=True)}/{installed_version()}/{evidence}/{_told(place)}"
+    content = f"{json.dumps(asdict(finding), sort_keys=True)}/{installed_version()}/{evidence}/{_format_place(place)}"
     before = "" if predecessor is None else str(predecessor.SOPInstanceUID)
-    known = f"report/{series}/{maker.when.isoformat()}/{hashlib.sha256(content.encode()).hexdigest()}/{before}"
+    uid_text = f"report/{series}/{maker.when.isoformat()}/{hashlib.sha256(content.encode()).hexdigest()}/{before}"
     made = ComprehensiveSR(
         evidence=[bare(images.first), *map(uids_of, images.headers[1:])],
-        content=_content(finding, place, maker, new_uid(maker.key, f"tracking/{series}"))[0],
-        series_instance_uid=new_uid(maker.key, f"series/{known}"),
+        content=_build_content(finding, place, maker, new_uid(maker.key, f"tracking/{series}"))[0],
+        series_instance_uid=new_uid(maker.key, f"series/{uid_text}"),
         series_number=series_number(images.first, SERIES_NUMBER),
-        sop_instance_uid=new_uid(maker.key, f"instance/{known}"),
+        sop_instance_uid=new_uid(maker.key, f"instance/{uid_text}"),
         instance_number=1,
         **equipment(maker),
         series_description=described("Score by ", maker.label, ", research use only", finding.unlike),
@@ -159,67 +160,72 @@ def _document(
         content_time=maker.when.time(),
         is_complete=True,
         previous_versions=None if predecessor is None else [predecessor],
-        coding_schemes=_schemes(),
+        coding_schemes=_coding_schemes(),
     )
     belong(made, images, maker)
     made.SeriesDate, made.SeriesTime = made.ContentDate, made.ContentTime
     return made
 
 
-def _told(place: tuple[Dataset, list[int] | None] | None) -> str:
+def _format_place(place: tuple[Dataset, list[int] | None] | None) -> str:
+    """The image and the frame of the highest score as text, for the UID; "" for no image."""
     return "" if place is None else f"{place[0].SOPInstanceUID}{place[1]}"
 
 
-def _schemes() -> list[Dataset]:
+def _coding_schemes() -> list[Dataset]:
+    """The description of our own coding scheme."""
     from highdicom.coding_schemes import CodingSchemeIdentificationItem  # slow to import
 
     return [CodingSchemeIdentificationItem(designator=SCHEME, name=SCHEME_NAME)]
 
 
-def _content(
+def _build_content(
     finding: Finding, place: tuple[Dataset, list[int] | None] | None, maker: ResultMaker, tracking: str
 ) -> MeasurementReport:
+    """The content tree: one measurement group, with the notice of research use in two places."""
     from highdicom import sr  # slow to import
 
     group = sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(uid=tracking, identifier=f"{maker.label} {maker.digest}"[:64]),
-        algorithm_id=_algorithm(maker),
-        measurements=list(_measurements(finding, place)),
-        qualitative_evaluations=list(_evaluations(finding)),
+        algorithm_id=_identify_algorithm(maker),
+        measurements=list(_list_measurements(finding, place)),
+        qualitative_evaluations=list(_list_evaluations(finding)),
         source_images=None
         if place is None
         else [sr.SourceImageForMeasurementGroup.from_source_image(place[0], referenced_frame_numbers=place[1])],
     )
-    group[0].ContentSequence.append(_notice())
+    group[0].ContentSequence.append(_notice_item())
     report = sr.MeasurementReport(
-        observation_context=sr.ObservationContext(observer_device_context=_observer(maker)),
+        observation_context=sr.ObservationContext(observer_device_context=_observer_context(maker)),
         procedure_reported=codes.SCT.ImagingProcedure,
         imaging_measurements=[group],
         title=codes.DCM.ImagingMeasurementReport,
     )
-    report[0].ContentSequence.append(_notice())
-    _separate(report[0])
+    report[0].ContentSequence.append(_notice_item())
+    _separate_items(report[0])
     return report
 
 
-def _separate(item: Dataset) -> None:
-    """Say of each container that its items stand on lines of their own: else viewers may join them to prose, and show
-    numbers without the names of what they are.
+def _separate_items(item: Dataset) -> None:
+    """Mark the items of each container as separate lines; otherwise viewers may join them to prose, and show numbers
+    without their names.
     """
     if "ContinuityOfContent" in item:
         item.ContinuityOfContent = "SEPARATE"
     for inner in item.get("ContentSequence") or []:
-        _separate(inner)
+        _separate_items(inner)
 
 
-def _notice() -> Dataset:
+def _notice_item() -> Dataset:
+    """The notice of research use as a comment."""
     from highdicom import sr  # slow to import
 
     kind = sr.RelationshipTypeValues.CONTAINS
     return sr.TextContentItem(name=codes.DCM.Comment, value=NOTICE, relationship_type=kind)
 
 
-def _algorithm(maker: ResultMaker) -> AlgorithmIdentification:
+def _identify_algorithm(maker: ResultMaker) -> AlgorithmIdentification:
+    """The model's name and digest, and the version of Consilium."""
     from highdicom.sr import AlgorithmIdentification  # slow to import
 
     return AlgorithmIdentification(
@@ -230,7 +236,8 @@ def _algorithm(maker: ResultMaker) -> AlgorithmIdentification:
     )
 
 
-def _observer(maker: ResultMaker) -> ObserverContext:
+def _observer_context(maker: ResultMaker) -> ObserverContext:
+    """The model as the device that observed."""
     from highdicom import sr  # slow to import
 
     return sr.ObserverContext(
@@ -245,28 +252,31 @@ def _observer(maker: ResultMaker) -> ObserverContext:
     )
 
 
-def _measurements(finding: Finding, place: tuple[Dataset, list[int] | None] | None) -> Iterator[Measurement]:
+def _list_measurements(finding: Finding, place: tuple[Dataset, list[int] | None] | None) -> Iterator[Measurement]:
+    """The score, the probability of each class, and the known numbers of the finding."""
     from highdicom import sr  # slow to import
 
-    seen = (
+    score_images = (
         None
         if place is None
         else [sr.SourceImageForMeasurement.from_source_image(place[0], referenced_frame_numbers=place[1])]
     )
     if finding.score is not None:
         yield sr.Measurement(
-            name=codes.DCM.Probability, value=_plain(finding.score), unit=SHARE, referenced_images=seen
+            name=codes.DCM.Probability, value=_round_number(finding.score), unit=SHARE, referenced_images=score_images
         )
     for name, share in finding.classes.items():
-        own = seen if name == finding.name else None
-        yield sr.Measurement(name=class_code(name), value=_plain(share), unit=SHARE, referenced_images=own)
-    others = {THRESHOLD: finding.threshold, DISTANCE: finding.distance, P_VALUE: finding.p_value}
-    for code, value in {**others, EXAMPLES: float(finding.examples)}.items():
+        class_images = score_images if name == finding.name else None
+        yield sr.Measurement(
+            name=class_code(name), value=_round_number(share), unit=SHARE, referenced_images=class_images
+        )
+    other_values = {THRESHOLD: finding.threshold, DISTANCE: finding.distance, P_VALUE: finding.p_value}
+    for code, value in {**other_values, EXAMPLES: float(finding.examples)}.items():
         if value is not None and math.isfinite(value):
-            yield sr.Measurement(name=code, value=_plain(value), unit=UNITS[code])
+            yield sr.Measurement(name=code, value=_round_number(value), unit=UNITS[code])
 
 
-def _plain(value: float) -> float:
+def _round_number(value: float) -> float:
     """Six digits, as in the table, so that the decimal string of DICOM has room for it."""
     return float(f"{value:.6g}")
 
@@ -279,7 +289,8 @@ def class_code(name: str) -> Code:
     return Code(code, SCHEME, f"Probability of {name}"[:LONGEST_MEANING])
 
 
-def _evaluations(finding: Finding) -> Iterator[QualitativeEvaluation]:
+def _list_evaluations(finding: Finding) -> Iterator[QualitativeEvaluation]:
+    """The class, or positive or negative; and whether the study is unlike the training studies."""
     from highdicom.sr import QualitativeEvaluation  # slow to import
 
     if finding.positive is None:

@@ -67,18 +67,21 @@ def seg_bytes(
         Unusable: `missing_tag`, `several_files` (slices of more than one multi-frame file), `unreadable` (the
             images' header values cannot be written), or a reason of de-identification.
     """
-    values = _checked(mask, images, classes)
+    values = _check_mask(mask, images, classes)
     frames = images.volumes[0]
     with readable(frames[0].path.name):
-        found = images_of(frames, pseudonymous)
-        _check_sources(found.headers, frames)
-        made = _segmentation(values, mask, frames, found, classes, maker_for(maker, found, pseudonymous), unlike)
+        source = images_of(frames, pseudonymous)
+        _check_sources(source.headers, frames)
+        made = _build_segmentation(
+            values, mask, frames, source, classes, maker_for(maker, source, pseudonymous), unlike
+        )
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
-    return checked(data.getvalue(), found)
+    return checked(data.getvalue(), source)
 
 
-def _checked(mask: Volume, images: Stack, classes: Sequence[str]) -> NDArray[np.uint8]:
+def _check_mask(mask: Volume, images: Stack, classes: Sequence[str]) -> NDArray[np.uint8]:
+    """The mask as uint8. Raises: ValueError: it does not fit the images or the classes; all problems at once."""
     problems = []
     if not same_grid((mask.affine, mask.values.shape), (images.affine, images.shape)):
         problems.append(
@@ -99,15 +102,16 @@ def _checked(mask: Volume, images: Stack, classes: Sequence[str]) -> NDArray[np.
 
 
 def _check_sources(sources: Sequence[Dataset], frames: Sequence[Frame]) -> None:
+    """Refuse slices in several multi-frame files, and headers without a frame of reference."""
     if len(sources) > 1 and len(sources) != len(frames):
         raise Unusable(
             "several_files", f"{len(frames)} slices lie in {len(sources)} multi-frame files; one is needed. Export so."
         )
-    if not all(one.get("FrameOfReferenceUID") for one in sources):
+    if not all(header.get("FrameOfReferenceUID") for header in sources):
         raise Unusable("missing_tag", "without a value: FrameOfReferenceUID. Export with complete headers.")
 
 
-def _segmentation(
+def _build_segmentation(
     values: NDArray[np.uint8],
     mask: Volume,
     frames: Sequence[Frame],
@@ -116,18 +120,19 @@ def _segmentation(
     maker: ResultMaker,
     unlike: bool | None,
 ) -> Segmentation:
+    """The segmentation, with UIDs that its content determines."""
     from highdicom.seg import Segmentation  # slow to import
 
-    known = f"{images.first.SeriesInstanceUID}/{maker.digest}/{maker.when.isoformat()}"
-    known += f"/{hashlib.sha256(values.tobytes()).hexdigest()}/{'/'.join(classes)}{'/unlike' if unlike else ''}"
+    uid_text = f"{images.first.SeriesInstanceUID}/{maker.digest}/{maker.when.isoformat()}"
+    uid_text += f"/{hashlib.sha256(values.tobytes()).hexdigest()}/{'/'.join(classes)}{'/unlike' if unlike else ''}"
     made = Segmentation(
-        source_images=_aligned(images.headers),
+        source_images=_align_headers(images.headers),
         pixel_array=np.ascontiguousarray(values.transpose(2, 1, 0)),
         segmentation_type="BINARY",
-        segment_descriptions=[_segment(number, name, maker) for number, name in enumerate(classes, start=1)],
-        series_instance_uid=new_uid(maker.key, f"series/{known}"),
+        segment_descriptions=[_describe_segment(number, name, maker) for number, name in enumerate(classes, start=1)],
+        series_instance_uid=new_uid(maker.key, f"series/{uid_text}"),
         series_number=series_number(images.first, SERIES_NUMBER),
-        sop_instance_uid=new_uid(maker.key, f"instance/{known}"),
+        sop_instance_uid=new_uid(maker.key, f"instance/{uid_text}"),
         instance_number=1,
         **equipment(maker),
         content_label="SEGMENTATION",
@@ -136,27 +141,27 @@ def _segmentation(
         omit_empty_frames=bool(values.any()),
         content_date=maker.when.date(),
         content_time=maker.when.time(),
-        coding_schemes=_schemes(classes),
-        **_geometry(mask, frames),
+        coding_schemes=_coding_schemes(classes),
+        **_slice_geometry(mask, frames),
     )
     belong(made, images, maker)
     for item in (*made.DimensionOrganizationSequence, *made.DimensionIndexSequence):
-        item.DimensionOrganizationUID = new_uid(maker.key, f"dimensions/{known}")
+        item.DimensionOrganizationUID = new_uid(maker.key, f"dimensions/{uid_text}")
     return made
 
 
-def _aligned(headers: Sequence[Dataset]) -> list[Dataset]:
-    """Sources for the library, which wants directions that are equal to the last digit. Scanners round them slice by
-    slice; the reader accepts what lies within its tolerance.
+def _align_headers(headers: Sequence[Dataset]) -> list[Dataset]:
+    """Headers for the library, which requires directions that are equal to the last digit. Scanners round them slice by
+    slice; the reader accepts differences within its tolerance.
     """
     sources = [bare(header) for header in headers]
-    for one in sources[1:]:
+    for source in sources[1:]:
         for keyword in ("ImageOrientationPatient", "PixelSpacing"):
-            setattr(one, keyword, sources[0].get(keyword))
+            setattr(source, keyword, sources[0].get(keyword))
     return sources
 
 
-def _geometry(mask: Volume, frames: Sequence[Frame]) -> dict[str, Any]:
+def _slice_geometry(mask: Volume, frames: Sequence[Frame]) -> dict[str, Any]:
     """The position of each slice, from its own header."""
     import highdicom  # slow to import
 
@@ -171,13 +176,16 @@ def _geometry(mask: Volume, frames: Sequence[Frame]) -> dict[str, Any]:
             "PATIENT", [float(number) for number in values["ImageOrientationPatient"]]
         ),
         "plane_positions": [
-            highdicom.PlanePositionSequence("PATIENT", [float(number) for number in one.values["ImagePositionPatient"]])
-            for one in frames
+            highdicom.PlanePositionSequence(
+                "PATIENT", [float(number) for number in frame.values["ImagePositionPatient"]]
+            )
+            for frame in frames
         ],
     }
 
 
-def _segment(number: int, name: str, maker: ResultMaker) -> SegmentDescription:
+def _describe_segment(number: int, name: str, maker: ResultMaker) -> SegmentDescription:
+    """The description of one segment: its concept, and the model that made it."""
     import highdicom  # slow to import
     from highdicom.seg import SegmentDescription  # slow to import
 
@@ -194,7 +202,7 @@ def _segment(number: int, name: str, maker: ResultMaker) -> SegmentDescription:
     )
 
 
-def _schemes(classes: Sequence[str]) -> list[Any] | None:
+def _coding_schemes(classes: Sequence[str]) -> list[Any] | None:
     """The description of our own coding scheme, if it is used."""
     from highdicom.coding_schemes import CodingSchemeIdentificationItem  # slow to import
 

@@ -74,7 +74,7 @@ def series_files(candidate: Candidate, study: Study, change: Array, maker: Maker
     places: dict[Path, list[tuple[Frame, int]]] = {}
     for position, frame in enumerate(frames):
         places.setdefault(frame.path, []).append((frame, position))
-    _check_whole(places)
+    _check_all_frames(places)
     new, coding, ends = _new_values(places, study, change, maker)
     series = _series_uid(frames, maker)
     for path, members in places.items():
@@ -83,7 +83,8 @@ def series_files(candidate: Candidate, study: Study, change: Array, maker: Maker
         yield _file(path, planes, Meant(coding, ends, study.unit), series, maker)
 
 
-def _check_whole(places: dict[Path, list[tuple[Frame, int]]]) -> None:
+def _check_all_frames(places: dict[Path, list[tuple[Frame, int]]]) -> None:
+    """Refuse a multi-frame file of which only some frames belong to the series."""
     for path, members in places.items():
         if len(members) != members[0][0].frames:
             raise Unusable(
@@ -94,10 +95,10 @@ def _check_whole(places: dict[Path, list[tuple[Frame, int]]]) -> None:
 
 
 def _series_uid(frames: tuple[Frame, ...], maker: Maker) -> str:
-    """The new series' UID, derived from its images: if one is added, it is another series."""
+    """The new series' UID, derived from its images: another set of images gives another UID."""
     images = sorted(f"{frame.values['SOPInstanceUID']}/{frame.index}" for frame in frames)
-    told = hashlib.sha256("\n".join(images).encode()).hexdigest()
-    return new_uid(maker.key, f"{frames[0].values['SeriesInstanceUID']}/{told}/{maker.digest}")
+    images_digest = hashlib.sha256("\n".join(images).encode()).hexdigest()
+    return new_uid(maker.key, f"{frames[0].values['SeriesInstanceUID']}/{images_digest}/{maker.digest}")
 
 
 def _new_values(
@@ -111,38 +112,40 @@ def _new_values(
     for path, members in places.items():
         with readable(path.name):
             dataset = read_dataset(path)
-            planes = _stored(dataset, [frame.index for frame, _ in members], maker.blank)
+            planes = _read_stored(dataset, [frame.index for frame, _ in members], maker.blank)
             for (frame, position), plane in zip(members, planes, strict=True):
                 header = transform_of(dataset, frame.index)
                 stored[position] = plane
-                beyond = beyond_map(plane, header)
-                table = table or beyond is not None or is_table(header)
-                if beyond is not None:
-                    beyond &= np.asarray(study.image.values[:, :, position]).T == 0
-                padding[position] = _padding(plane, header, beyond)
+                outside_map = beyond_map(plane, header)
+                table = table or outside_map is not None or is_table(header)
+                if outside_map is not None:
+                    outside_map &= np.asarray(study.image.values[:, :, position]).T == 0
+                padding[position] = _find_padding(plane, header, outside_map)
             bits.add((int(dataset.BitsStored), int(dataset.BitsAllocated), bool(dataset.PixelRepresentation)))
     order = sorted(stored)
     real = np.asarray(study.image.values, np.float32)
-    kept, allocated, signed = (max(b[0] for b in bits), max(b[1] for b in bits), any(b[2] for b in bits))
+    stored_bits, allocated, signed = (max(b[0] for b in bits), max(b[1] for b in bits), any(b[2] for b in bits))
     if len({(b[1], b[2]) for b in bits}) > 1:
         raise Unusable("mixed_bits", f"the files of the series store values in {len(bits)} ways. Export it again.")
     made, coding = coded(
         [stored[place] for place in order],
         [real[:, :, place].T for place in order],
         [change[:, :, place].T for place in order],
-        Coding(kept, signed),
+        Coding(stored_bits, signed),
         allocated,
         table=table,
         padding=[padding[place] for place in order],
     )
     seen = [
-        plane if one is None else plane[~one.pixels] for plane, one in zip(made, map(padding.get, order), strict=True)
+        plane if plane_padding is None else plane[~plane_padding.pixels]
+        for plane, plane_padding in zip(made, map(padding.get, order), strict=True)
     ]
     ends = [int(end) for plane in seen if plane.size for end in (plane.min(), plane.max())] or [0]
     return dict(zip(order, made, strict=True)), coding, (min(ends), max(ends))
 
 
-def _stored(dataset: Dataset, indices: list[int], blank: tuple[Layout, ...]) -> Iterator[Stored]:
+def _read_stored(dataset: Dataset, indices: list[int], blank: tuple[Layout, ...]) -> Iterator[Stored]:
+    """The stored values (rows, columns) of a file's frames, blanked as the reader blanks them."""
     plugin = DECODERS.get(dataset.file_meta.TransferSyntaxUID, "")
     for plane in iter_pixels(dataset, indices=indices, raw=True, decoding_plugin=plugin):
         if plane.dtype.kind not in "iu":
@@ -150,17 +153,18 @@ def _stored(dataset: Dataset, indices: list[int], blank: tuple[Layout, ...]) -> 
         yield blanked(plane, rectangles_of(blank, kind_of(dataset)))  # as the reader does
 
 
-def _padding(stored: Stored, header: Dataset, beyond: NDArray[np.bool_] | None) -> Padding | None:
-    """Pixels that the file marks as padding, as the reader knows them. beyond: those that it reads as such, where they
-    are beyond a value map; such a series is coded anew, with a padding value of its own.
+def _find_padding(stored: Stored, header: Dataset, outside_map: NDArray[np.bool_] | None) -> Padding | None:
+    """The pixels that the reader takes for padding. outside_map: pixels outside a value map that it reads as
+    background; such a series gets a new coding, with a new padding value.
     """
     pixels, ends = padded(stored, header), padding_range(header)
-    if beyond is not None:
-        return Padding(beyond if pixels is None else beyond | pixels, ends or (0, 0))
+    if outside_map is not None:
+        return Padding(outside_map if pixels is None else outside_map | pixels, ends or (0, 0))
     return None if pixels is None or ends is None else Padding(pixels, ends)
 
 
 def _file(path: Path, planes: list[Whole], meant: Meant, series: str, maker: Maker) -> tuple[str, bytes]:
+    """The name and the bytes of one new file. Raises: Unusable."""
     try:
         with quiet():
             original = read_dataset(path)

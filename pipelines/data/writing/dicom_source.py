@@ -1,4 +1,4 @@
-"""What a DICOM result takes over from its images: the patient and the study, as they are or de-identified.
+"""Copy patient and study of a DICOM result from its images, as they are or de-identified.
 
 A result belongs to the patient's study. So it copies the modules Patient, Patient Study, General Study and those of
 clinical trials (PS3.3 C.7.1.1, C.7.1.3, C.7.2.1 to C.7.2.3), element by element, with the character set in which they
@@ -29,7 +29,7 @@ NOTICE = "For research use only, not for diagnosis."
 PUBLISHER = "Consilium"
 LONGEST_NUMBER = 2**31 - 1
 UNLIKE_TRAINING = "UNLIKE TRAINING: "
-"""Begins the description of a result's series that is not to be relied on, where every list of series shows it."""
+"""The first words in the series description of an unreliable result; every list of series shows them."""
 LONGEST_DESCRIPTION = 64
 EMPTY_ALLOWED = (  # type 2: must be there, and may be empty
     *("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "StudyID"),
@@ -101,25 +101,26 @@ def images_of(frames: Sequence[Frame], pseudonymous: Pseudonymous | None = None)
         Unusable: `missing_tag`, or a reason of de-identification.
         Exception: whatever the parser raises for damaged files; use `readable`.
     """
-    paths = list(dict.fromkeys(one.path for one in frames))
+    paths = list(dict.fromkeys(frame.path for frame in frames))
     if pseudonymous is None:
-        return Images([_whole(read_dataset(path, stop_before_pixels=True)) for path in paths])
+        return Images([_check_header(read_dataset(path, stop_before_pixels=True)) for path in paths])
     headers, original = [], None
     for path in paths:
-        found = read_dataset(path)
+        dataset = read_dataset(path)
         try:
-            made = deidentify(found, key=pseudonymous.key, profile=pseudonymous.profile)
+            made = deidentify(dataset, key=pseudonymous.key, profile=pseudonymous.profile)
         except NotDeidentifiable as error:
             raise Unusable(error.reason, f"{path.name}: {error.detail}") from error
         for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData"):
             made.pop(keyword, None)
-            found.pop(keyword, None)
-        original = original or found
-        headers.append(_whole(made))
+            dataset.pop(keyword, None)
+        original = original or dataset
+        headers.append(_check_header(made))
     return Images(headers, original, pseudonymous.profile)
 
 
-def _whole(header: Dataset) -> Dataset:
+def _check_header(header: Dataset) -> Dataset:
+    """The header with standard VRs, if it has the UIDs that a result needs. Raises: Unusable: `missing_tag`."""
     missing = [key for key in ("SOPClassUID", "StudyInstanceUID", "SeriesInstanceUID") if not header.get(key)]
     if missing:
         raise Unusable("missing_tag", f"without a value: {', '.join(missing)}. Export with complete headers.")
@@ -127,8 +128,8 @@ def _whole(header: Dataset) -> Dataset:
 
 
 def bare(header: Dataset) -> Dataset:
-    """A copy with an empty patient and study, but for the UIDs, for a library that checks their values. What the
-    archive has must not keep a result from being written; `belong` puts it back.
+    """A copy with an empty patient and study, except for the UIDs, for a library that checks their values. Invalid
+    values in the archive must not prevent a result; `belong` restores them.
     """
     made = copy.deepcopy(header)
     for keyword in PATIENT_AND_STUDY:
@@ -141,7 +142,7 @@ def bare(header: Dataset) -> Dataset:
 
 
 def uids_of(header: Dataset) -> Dataset:
-    """What a reference to an image needs of its header."""
+    """The header with only the UIDs that a reference to its image needs."""
     made = Dataset()
     for keyword in ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"):
         setattr(made, keyword, header[keyword].value)
@@ -168,8 +169,8 @@ def belong(made: Dataset, images: Images, maker: ResultMaker) -> None:
 
 
 def maker_for(maker: ResultMaker, images: Images, pseudonymous: Pseudonymous | None) -> ResultMaker:
-    """The maker whose time may be written. The night in which a result is made tells the day of the study, which is
-    shifted in de-identified images: so is the result's day then, and its hour is left out unless hours are kept.
+    """The maker with a time that may be written. The night of a result reveals the day of the study, which
+    de-identification shifts: so the result's day is shifted, too, and its hour is removed unless hours are kept.
     """
     if pseudonymous is None or images.original is None:
         return maker
@@ -181,7 +182,7 @@ def maker_for(maker: ResultMaker, images: Images, pseudonymous: Pseudonymous | N
 
 
 def checked(data: bytes, images: Images) -> bytes:
-    """A result's bytes, after a check that none of the patient's identifiers is left where none may be.
+    """A result's bytes, after a check that none of the patient's identifiers is left in a de-identified one.
 
     Raises:
         Unusable: `leftover`.
@@ -189,16 +190,16 @@ def checked(data: bytes, images: Images) -> bytes:
     if images.original is None or images.profile is None:
         return data
     profile = images.profile
-    kept = profile.keep_device or profile.keep_characteristics or profile.keep_times
+    keeps_characteristics = profile.keep_device or profile.keep_characteristics or profile.keep_times
     with quiet():
-        left = leftovers(images.original, data, private=profile.keep_private, kept=kept)
+        left = leftovers(images.original, data, private=profile.keep_private, kept=keeps_characteristics)
     if left:
         raise Unusable("leftover", "; ".join(left[:5]))
     return data
 
 
 def equipment(maker: ResultMaker) -> dict[str, Any]:
-    """Who made a result, as every kind of it says (PS3.3 C.7.5.1)."""
+    """The equipment elements of every kind of result (PS3.3 C.7.5.1)."""
     return {
         "manufacturer": PUBLISHER,
         "manufacturer_model_name": maker.label[:64],
@@ -216,7 +217,7 @@ def described(before: str, label: str, after: str, unlike: bool | None) -> str:
 def series_number(header: Dataset, above: int) -> int:
     """A number for a result's series: that of the images' plus `above`, as large as DICOM allows."""
     try:
-        own = max(0, int(header.get("SeriesNumber") or 0))
+        image_number = max(0, int(header.get("SeriesNumber") or 0))
     except (TypeError, ValueError):
-        own = 0
-    return min(above + own, LONGEST_NUMBER)
+        image_number = 0
+    return min(above + image_number, LONGEST_NUMBER)

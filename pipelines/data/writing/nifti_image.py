@@ -52,41 +52,43 @@ def nifti_bytes(path: Path, change: Array, *, label: str, adc: bool) -> bytes:
         data = gzip.decompress(data) if packed else data
         sizes = (int.from_bytes(data[:4], "little"), int.from_bytes(data[:4], "big"))
         image = next(kind for size, kind in IMAGES.items() if size in sizes).from_bytes(data)
-        made = _changed(image, change, label, adc)
+        made = _build_changed(image, change, label, adc)
     return gzip.compress(made, mtime=0) if packed else made
 
 
-def _changed(image: nibabel.Nifti1Image, change: Array, label: str, adc: bool) -> bytes:
+def _build_changed(image: nibabel.Nifti1Image, change: Array, label: str, adc: bool) -> bytes:
+    """The bytes of the new image, unpacked."""
     header = image.header.copy()
     slope, intercept = float(image.dataobj.slope), float(image.dataobj.inter)
     stored = np.asarray(image.dataobj.get_unscaled())
-    wanted = stored.astype(np.float64) + change.reshape(stored.shape).astype(np.float64) / slope
-    values = _as_stored(wanted, stored.dtype)
+    new_values = stored.astype(np.float64) + change.reshape(stored.shape).astype(np.float64) / slope
+    values = _as_stored(new_values, stored.dtype)
     if values is None:
-        values, slope, intercept = (wanted * slope + intercept).astype(np.float32), 1.0, 0.0
+        values, slope, intercept = (new_values * slope + intercept).astype(np.float32), 1.0, 0.0
         header.set_data_dtype(values.dtype.newbyteorder(header.endianness))
     header.extensions.clear()
     for name in FREE:
         if name in header:
             header[name] = b""
-    header["descrip"] = _description(bytes(header["descrip"]).decode("latin-1"), label, adc)
+    header["descrip"] = _new_description(bytes(header["descrip"]).decode("latin-1"), label, adc)
     made = type(image)(values, None, header)
     made.header.set_slope_inter(slope, intercept)  # a new image has none, whatever its header says
     result: bytes = made.to_bytes()
     return result
 
 
-def _as_stored(wanted: NDArray[np.float64], kind: np.dtype[np.generic]) -> NDArray[np.generic] | None:
+def _as_stored(new_values: NDArray[np.float64], kind: np.dtype[np.generic]) -> NDArray[np.generic] | None:
+    """The values in the file's own type; None if that type cannot hold them."""
     if kind.kind == "f":
-        return wanted.astype(kind)
+        return new_values.astype(kind)
     if kind.kind not in "iu":
         return None
-    whole, limits = np.rint(wanted), np.iinfo(kind)  # type: ignore[type-var]
-    fits = limits.min <= whole.min() and whole.max() <= limits.max
-    return whole.astype(kind) if fits else None
+    whole_numbers, limits = np.rint(new_values), np.iinfo(kind)  # type: ignore[type-var]
+    fits = limits.min <= whole_numbers.min() and whole_numbers.max() <= limits.max
+    return whole_numbers.astype(kind) if fits else None
 
 
-def _description(old: str, label: str, adc: bool) -> bytes:
+def _new_description(old: str, label: str, adc: bool) -> bytes:
     """The kind of image, the unit of the old description, and the translation."""
     unit = PATTERN.search(old.lower())
     kind = " ".join([*(["ADC"] if adc else []), *([unit[0].strip()] if unit else [])])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipelines.data.grids.geometry import corner_distance, invertible, spacing_of
 from pipelines.data.study import Affine
 
-EXACT = 1e-3  # voxels by which a qform may differ from the affine to be written beside it
+EXACT = 1e-3  # voxels by which a qform may differ from the affine to be written, too
 SCANNER = 1  # both forms are in the coordinates of the scan (NIFTI_XFORM_SCANNER_ANAT)
 
 
@@ -33,7 +33,7 @@ def mask_bytes(mask: NDArray[np.integer], affine: Affine, *, packed: bool) -> by
         problems.append(f"the affine must be (4, 4) and invertible, found {np.round(affine, 3).tolist()}")
     if problems:
         raise ValueError("; ".join(problems))
-    return _encoded(mask.astype(np.uint8), affine, "label", packed)
+    return _encode_image(mask.astype(np.uint8), affine, "label", packed)
 
 
 def map_bytes(values: NDArray[np.float32], affine: Affine, *, packed: bool) -> bytes:
@@ -44,10 +44,11 @@ def map_bytes(values: NDArray[np.float32], affine: Affine, *, packed: bool) -> b
     """
     if values.ndim != 3 or affine.shape != (4, 4) or not invertible(affine):
         raise ValueError(f"a map has three axes and an affine that can be inverted, found {values.shape}")
-    return _encoded(values.astype(np.float32, copy=False), affine, "estimate", packed)
+    return _encode_image(values.astype(np.float32, copy=False), affine, "estimate", packed)
 
 
-def _encoded(values: NDArray[np.generic], affine: Affine, intent: str, packed: bool) -> bytes:
+def _encode_image(values: NDArray[np.generic], affine: Affine, intent: str, packed: bool) -> bytes:
+    """The bytes of a NIfTI-1 file with this affine and intent, packed if asked."""
     image = nibabel.Nifti1Image(values, None)
     image.header.set_xyzt_units("mm")
     image.header.set_intent(intent)

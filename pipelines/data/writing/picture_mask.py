@@ -25,25 +25,27 @@ def picture_mask(path: Path, probabilities: Array, images: Pictures) -> NDArray[
         Unusable: `unreadable`.
         ValueError: `images` crops around masks, so the crop's place is unknown.
     """
-    (width, height), (columns, rows) = _sides(path, images)
+    (width, height), (columns, rows) = _picture_sides(path, images)
     best = np.zeros((rows, columns), np.uint8)
-    highest = _enlarged(probabilities[0], columns, rows)
+    highest = _enlarge_plane(probabilities[0], columns, rows)
     for number in range(1, len(probabilities)):
-        share = _enlarged(probabilities[number], columns, rows)
+        share = _enlarge_plane(probabilities[number], columns, rows)
         better = share > highest
         best[better], highest[better] = number, share[better]
-    return _placed(best, width, height)
+    return _place_in_middle(best, width, height)
 
 
 def picture_map(path: Path, cam: Array, images: Pictures) -> NDArray[np.uint8]:
     """A map (size, size) of numbers in [0, 1] at the picture's own size, (height, width), 255 where it is 1. Otherwise
     as `picture_mask`.
     """
-    (width, height), (columns, rows) = _sides(path, images)
-    return _placed(np.rint(255 * np.clip(_enlarged(cam, columns, rows), 0, 1)).astype(np.uint8), width, height)
+    (width, height), (columns, rows) = _picture_sides(path, images)
+    return _place_in_middle(
+        np.rint(255 * np.clip(_enlarge_plane(cam, columns, rows), 0, 1)).astype(np.uint8), width, height
+    )
 
 
-def _sides(path: Path, images: Pictures) -> tuple[tuple[int, int], tuple[int, int]]:
+def _picture_sides(path: Path, images: Pictures) -> tuple[tuple[int, int], tuple[int, int]]:
     """Width and height of the picture, and of its part that the network sees."""
     if images.fit == "around":
         raise ValueError("images.fit: around cuts about each picture's mask, and new pictures have none")
@@ -53,13 +55,13 @@ def _sides(path: Path, images: Pictures) -> tuple[tuple[int, int], tuple[int, in
     return (width, height), (side, side) if images.fit == "crop" else (width, height)
 
 
-def _placed(part: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
+def _place_in_middle(part: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
     """The part that the network sees in the middle of the picture, 0 around it."""
     rows, columns = part.shape
-    whole = np.zeros((height, width), np.uint8)
+    canvas = np.zeros((height, width), np.uint8)
     left, upper = (width - columns) // 2, (height - rows) // 2
-    whole[upper : upper + rows, left : left + columns] = part
-    return whole
+    canvas[upper : upper + rows, left : left + columns] = part
+    return canvas
 
 
 def png_bytes(mask: NDArray[np.uint8]) -> bytes:
@@ -69,6 +71,7 @@ def png_bytes(mask: NDArray[np.uint8]) -> bytes:
     return data.getvalue()
 
 
-def _enlarged(plane: Array, columns: int, rows: int) -> Array:
-    found = Image.fromarray(np.ascontiguousarray(plane, np.float32))
-    return np.array(found.resize((columns, rows), Image.Resampling.BILINEAR, reducing_gap=None), np.float32)
+def _enlarge_plane(plane: Array, columns: int, rows: int) -> Array:
+    """A plane resized to (rows, columns) by linear interpolation."""
+    image = Image.fromarray(np.ascontiguousarray(plane, np.float32))
+    return np.array(image.resize((columns, rows), Image.Resampling.BILINEAR, reducing_gap=None), np.float32)

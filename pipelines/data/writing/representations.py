@@ -30,12 +30,12 @@ def with_dictionary_vrs(header: Dataset) -> Dataset:
     elements stay.
     """
     for tag in list(header.keys()):
-        allowed = _allowed(tag)
+        allowed = _allowed_vrs(tag)
         if allowed and header.get_item(tag).VR not in (None, *allowed):  # None: implicit, the dictionary's anyway
-            found = header[tag]  # what is UN, pydicom reads by the dictionary
-            if found.VR not in allowed:
+            element = header[tag]  # what is UN, pydicom reads by the dictionary
+            if element.VR not in allowed:
                 del header[tag]
-                if (value := _value(found, allowed[0])) is not None:
+                if (value := _convert_value(element, allowed[0])) is not None:
                     header.add(DataElement(tag, allowed[0], value, validation_mode=config.IGNORE))
         if allowed == ("SQ",) and tag in header:
             for item in header[tag].value or []:
@@ -43,29 +43,32 @@ def with_dictionary_vrs(header: Dataset) -> Dataset:
     return header
 
 
-def _allowed(tag: BaseTag) -> tuple[str, ...]:
+def _allowed_vrs(tag: BaseTag) -> tuple[str, ...]:
+    """The VRs that the dictionary allows for a tag; () if it is private or unknown."""
     try:
         return () if tag.is_private else tuple(str(dictionary_VR(tag)).split(" or "))
     except KeyError:
         return ()
 
 
-def _value(found: DataElement, vr: str) -> list[Any] | str | None:
+def _convert_value(element: DataElement, vr: str) -> list[Any] | str | None:
     """The element's value in another VR; "" if it is empty, None if it has no such value."""
-    if vr == "SQ" or found.VR == "SQ":
+    if vr == "SQ" or element.VR == "SQ":
         return None
-    if found.is_empty:
+    if element.is_empty:
         return ""
-    values = list(found.value) if isinstance(found.value, MultiValue | list) else [found.value]
+    values = list(element.value) if isinstance(element.value, MultiValue | list) else [element.value]
     try:
-        texts = [one.decode("ascii").strip(" \0") if isinstance(one, bytes) else str(one).strip() for one in values]
+        texts = [
+            value.decode("ascii").strip(" \0") if isinstance(value, bytes) else str(value).strip() for value in values
+        ]
         if vr in WORDS:
             return texts
         if vr in CODED:
-            texts = [format_number_as_ds(float(one)) if vr == "DS" and len(one) > 16 else one for one in texts]
-            for one in texts:
-                validate_value(vr, one, config.RAISE)
+            texts = [format_number_as_ds(float(text)) if vr == "DS" and len(text) > 16 else text for text in texts]
+            for text in texts:
+                validate_value(vr, text, config.RAISE)
             return texts
-        return [int(one) for one in texts] if vr in WHOLE else [float(one) for one in texts] if vr in REAL else None
+        return [int(text) for text in texts] if vr in WHOLE else [float(text) for text in texts] if vr in REAL else None
     except ValueError:
         return None
