@@ -58,7 +58,7 @@ from harmonize.prior import PRIORS, draw_pictures
 from harmonize.randomized import Randomized
 from harmonize.scale import ignore_progress
 from harmonize.translation import Reinhard, Translator, ZScore
-from pipelines.hospital.public_networks import PUBLIC, translation
+from pipelines.hospital.public_networks import PUBLIC, learn_translation
 from privacy.dp.access import Augment, Rows, open_access
 from privacy.message import Call, Message, Params
 
@@ -113,7 +113,7 @@ def features(space: str) -> np.ndarray:
 @lru_cache(maxsize=2)
 def small(space: str) -> Tensor:
     if space == "randomized":
-        params = translation(RUNS, Randomized(), INPUTS, progress=ignore_progress, device="cpu")
+        params = learn_translation(RUNS, Randomized(), INPUTS, progress=ignore_progress, device="cpu")
         return torch.cat([Randomized().translate(params, part, torch.arange(len(part))) for part in raw().split(PART)])
     return torch.cat([into(space, part) for part in raw().split(PART)])
 
@@ -197,7 +197,9 @@ def begin(space: str) -> Params:
     """A network that knows the prior's disturbed pictures, in a space."""
     y = torch.arange(1200) % 2
     params = (
-        translation(RUNS, Randomized(), INPUTS, progress=ignore_progress, device="cpu") if space == "randomized" else {}
+        learn_translation(RUNS, Randomized(), INPUTS, progress=ignore_progress, device="cpu")
+        if space == "randomized"
+        else {}
     )
 
     def through(x: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ from federation.task import Task
 from personalize.partial import Partial
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital, rows_of, write_cohort_file
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.replies import on_disk
@@ -130,7 +130,7 @@ def federated(
     own, names = hospitals(root / "sites", cohorts)
     initial = initial_parameters(algorithm, task, seed=SEED)
     return conduct(
-        InProcess({name: on_disk(worker(hospital), root / "federation", print) for name, hospital in own.items()}),
+        InProcess({name: on_disk(make_worker(hospital), root / "federation", print) for name, hospital in own.items()}),
         algorithm,
         run=RUN,
         initial=initial,

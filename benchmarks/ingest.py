@@ -31,7 +31,7 @@ from pathlib import Path
 from pipelines.data.dicom.frames import read_frames
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE
 from pipelines.data.headers import Frame
-from pipelines.data.intake import AT_ONCE, in_order
+from pipelines.data.intake import AT_ONCE, run_in_order
 from pipelines.data.pseudonym import ALLOWED_HEADERS
 from pipelines.data.quantity import HEADERS
 
@@ -130,7 +130,7 @@ def header_pass(files: Sequence[Path], at_once: int, pause_s: float) -> tuple[fl
     """Seconds and CPU seconds of reading headers with this many threads."""
     warnings.simplefilter("ignore")
     wall, cpu = time.perf_counter(), time.process_time()
-    for _ in in_order(files, partial(headers_after, pause_s, {}), readers=at_once):
+    for _ in run_in_order(files, partial(headers_after, pause_s, {}), readers=at_once):
         pass
     return time.perf_counter() - wall, time.process_time() - cpu
 
@@ -172,17 +172,17 @@ def alone(measure: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
 
 def nothing_selected(files: int) -> tuple[float]:
     """Each file of a patient of whom nothing was selected."""
-    from pipelines.data.accounts import Account, unserved
+    from pipelines.data.accounts import Account, reject_unserved_patients
 
     found = [Account(f"{n}.dcm", "not_selected", f"P{n}", "", "T2", "series_not_selected", "") for n in range(files)]
-    return _spent(lambda: unserved(found))
+    return _spent(lambda: reject_unserved_patients(found))
 
 
 def one_patient(files: int) -> tuple[float]:
     """Each file a study of one patient and session, at a place of its own."""
     import numpy as np
 
-    from pipelines.data.index import Candidate, without_ambiguous
+    from pipelines.data.index import Candidate, reject_ambiguous
 
     def candidate(number: int) -> Candidate:
         affine = np.eye(4)
@@ -190,7 +190,7 @@ def one_patient(files: int) -> tuple[float]:
         return Candidate("P", f"{number}.nii", "", affine, (8, 8, 8), lambda: None)  # type: ignore[arg-type, return-value]
 
     found = [candidate(number) for number in range(files)]
-    return _spent(lambda: without_ambiguous(found))
+    return _spent(lambda: reject_ambiguous(found))
 
 
 def dated_names(files: int) -> tuple[float]:

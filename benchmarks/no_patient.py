@@ -53,9 +53,9 @@ from harmonize.scale import Scale, ignore_progress
 from harmonize.translation import Translator
 from pipelines.data.images import Slices
 from pipelines.data.prepare import prepare_slices
-from pipelines.data.studies import standardized
+from pipelines.data.studies import standardize_values
 from pipelines.hospital.public_networks import PUBLIC
-from pipelines.hospital.public_networks import translation as public_translation
+from pipelines.hospital.public_networks import learn_translation as public_translation
 from pipelines.phantom.files import render
 from pipelines.phantom.patients import SHARE_SIGNIFICANT, Contrast, PhantomSource
 from pipelines.phantom.scanner import SCANNERS
@@ -151,7 +151,7 @@ def _images(source: PhantomSource, n: int, *, exported: bool = False) -> Hospita
         if source.contrast == "adc":
             values = np.minimum(image.values, SCANNERS[source.scanner].window) / 1000
         else:
-            values = image.values / 1000 if exported else standardized(np.asarray(image.values, np.float32))
+            values = image.values / 1000 if exported else standardize_values(np.asarray(image.values, np.float32))
         read = replace(image, values=values.astype(np.float32))
         made = prepare_slices(read, lesion=lesion, gland=gland, images=Slices())
         x.append(torch.from_numpy(made.images))

@@ -50,7 +50,7 @@ from federation.task import Task
 from methods import Counted, everyone
 from methods import Federation as Turns
 from personalize.apple import Apple
-from pipelines.data.partition import Part, partition
+from pipelines.data.partition import Part, partition_patients
 from pipelines.data.split import split_patients
 from privacy.dp.access import Access, Draw, Rows, Split, open_access
 from privacy.message import Call, Message
@@ -133,7 +133,7 @@ def dealt(setting: str, seed: int) -> dict[str, dict[Split, Rows]]:
         pixels, label = load_digits(return_X_y=True)
         x, y = torch.from_numpy(pixels).float() / 8 - 1, torch.from_numpy(label).long()
         labels = {f"{k:04d}": int(one) for k, one in enumerate(y)}
-        places = partition(labels, Part(**SETTINGS[setting].part, seed=seed), kinds=range(10))
+        places = partition_patients(labels, Part(**SETTINGS[setting].part, seed=seed), kinds=range(10))
         found: dict[str, dict[Split, Rows]] = {}
         for number in sorted(set(places.values())):
             own = {name: labels[name] for name, place in places.items() if place == number}

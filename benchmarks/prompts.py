@@ -55,7 +55,7 @@ from federation.task import Task
 from personalize.fedavg_local import FedAvgLocal
 from personalize.pfedmoap import MixedPrompts, PFedMoAP
 from personalize.prompts import ZeroShot
-from pipelines.data.clip_file import read
+from pipelines.data.clip_file import read_clip
 from privacy.dp.access import Rows, open_access
 from privacy.dp.accounting import calibrated
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
@@ -117,7 +117,7 @@ class World(NamedTuple):
 
 @cache
 def world() -> World:
-    model = read(Clip(weights=str(OUT / "model.safetensors"), classes=NAMES, templates=TEMPLATES))
+    model = read_clip(Clip(weights=str(OUT / "model.safetensors"), classes=NAMES, templates=TEMPLATES))
     w = opened(model, (OUT / "model.safetensors").read_bytes())
     lines = list(csv.DictReader((DATA / "labels.csv").open()))
     kept = HERE.parent / "build" / "prompts" / f"{model.sha256[:16]}.npy"

@@ -52,24 +52,24 @@ LIBRARIES = {"MONAI": "monai", "SimpleITK": "SimpleITK", "ITK": "itk"}
 
 def ours_dicom(folder: Path) -> Iterator[NDArray[np.generic]]:
     from pipelines.data.dicom.reader import index_dicom
-    from pipelines.data.index import load
+    from pipelines.data.index import load_candidate
     from pipelines.data.sources import DicomSource
     from pipelines.data.study import Study
 
     for candidate in index_dicom(DicomSource(folder=str(folder))).candidates:
-        study = load(candidate)
+        study = load_candidate(candidate)
         if isinstance(study, Study):
             yield study.image.values
 
 
 def ours_nifti(folder: Path) -> Iterator[NDArray[np.generic]]:
-    from pipelines.data.index import load
+    from pipelines.data.index import load_candidate
     from pipelines.data.nifti.reader import index_nifti
     from pipelines.data.sources import NiftiSource
     from pipelines.data.study import Study
 
     for candidate in index_nifti(NiftiSource(folder=str(folder))).candidates:
-        study = load(candidate)
+        study = load_candidate(candidate)
         if isinstance(study, Study):
             yield study.image.values
 

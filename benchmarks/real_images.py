@@ -44,7 +44,7 @@ from harmonize.embedding import compute_basis, project_images
 from harmonize.intensity import HistogramMatch, Nyul, Percentile, ZScore
 from harmonize.own import SiteImages
 from pipelines.batch.translated_values import applied
-from pipelines.data.adc import to_adc
+from pipelines.data.adc import convert_to_adc
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
@@ -105,7 +105,7 @@ def adc(root: Path, places: Sequence[str]) -> None:
     print(f"|{'---|' * 9}")
     for folder in sorted((root / "dicom").iterdir()):
         for study in read_dicom(DicomSource(folder=str(folder), select={"ImageType": "ADC"}))[0]:
-            units = to_adc(np.asarray(study.image.values, np.float32), declared="auto", header_unit=study.unit)
+            units = convert_to_adc(np.asarray(study.image.values, np.float32), declared="auto", header_unit=study.unit)
             image = Volume(units.values / 1000, study.image.affine)
             gland, lesion = (inside(labels / kind, names[folder.name], image) for kind in (GLAND, LESION))
             print("\n".join(rows(folder.name, image, gland, lesion, translators)), flush=True)

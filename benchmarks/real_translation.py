@@ -35,9 +35,9 @@ from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.prepare import prepare_slices
 from pipelines.data.sources import DicomSource
-from pipelines.data.studies import standardized
+from pipelines.data.studies import standardize_values
 from pipelines.data.study import Volume
-from pipelines.hospital.public_networks import translation
+from pipelines.hospital.public_networks import learn_translation
 from pipelines.models.translator_file import write_translator
 from pipelines.phantom.patients import Contrast
 from pipelines.runs.store import DiskFolder
@@ -71,7 +71,7 @@ def written(contrast: Contrast, folder: Path) -> Path:
     """The translator's file, learnt once for all."""
     scale, prior = KINDS[contrast]
     how = Randomized() if contrast == "adc" else Randomized(prior=prior)
-    params = translation(CACHE, how, INPUTS, progress=ignore_progress, device="cpu")
+    params = learn_translation(CACHE, how, INPUTS, progress=ignore_progress, device="cpu")
     images = Slices(values="adc" if contrast == "adc" else "standardized")
     told = {"scale": scale, "images": images, "source": source(contrast, folder), "gland": False}
     write_translator(
@@ -83,7 +83,7 @@ def written(contrast: Contrast, folder: Path) -> Path:
 def seen(contrast: Contrast, folder: Path, masks: str) -> Seen:
     (study,), _ = read_dicom(source(contrast, folder))
     values = np.asarray(study.image.values, np.float32)
-    unit = values * np.float32(1e-3) if contrast == "adc" else standardized(values)
+    unit = values * np.float32(1e-3) if contrast == "adc" else standardize_values(values)
     found = [on(study.image, DATA / "labels" / kind / f"{masks}.nii.gz") for kind in (GLAND, LESION, ZONES)]
     return Seen(study.image, Volume(unit, study.image.affine), found[0] > 0, found[1] > 0, found[2])
 

@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from harmonize.prior import PRIORS, draw_pictures
-from pipelines.data.grids.geometry import resample, slice_grid
-from pipelines.data.studies import standardized
+from pipelines.data.grids.geometry import resample_volume, slice_grid
+from pipelines.data.studies import standardize_values
 from pipelines.data.study import Volume
 from pipelines.phantom.files import render
 from pipelines.phantom.organs import Kind
@@ -127,7 +127,7 @@ def pictures(path: Path, place: Path) -> None:
     for line, patient in zip(axes, (0, 1, 5), strict=False):
         for axis, name in zip(line, SCANNERS, strict=True):
             seen = render(PhantomSource(scanner=name, contrast="t2w", patients=9, seed=SEED), patient)  # type: ignore[arg-type]
-            axis.imshow(standardized(seen.image.values)[:, :, 3].T, cmap="gray", vmin=-2, vmax=3)
+            axis.imshow(standardize_values(seen.image.values)[:, :, 3].T, cmap="gray", vmin=-2, vmax=3)
             axis.set_title(f"phantom, scanner {name}", fontsize=8)
     for axis, one in zip(
         axes[3], draw_pictures(PRIORS["prostate_t2w"], torch.arange(6) % 2, (1, 48, 48), 0), strict=True
@@ -136,9 +136,9 @@ def pictures(path: Path, place: Path) -> None:
         axis.set_title("prior", fontsize=8)
     for number, case in enumerate(CASES):
         values, affine = series(next((place / "dicom" / case).glob("*t2*")))
-        stack = Volume(standardized(values.astype(np.float32)).transpose(2, 1, 0), affine)
+        stack = Volume(standardize_values(values.astype(np.float32)).transpose(2, 1, 0), affine)
         grid = slice_grid(affine, (191.5, 191.5), 1.5, 48)
-        shown = resample(stack, grid, (48, 48, len(values)), 1)
+        shown = resample_volume(stack, grid, (48, 48, len(values)), 1)
         for axis, k in zip(axes[4, 3 * number : 3 * number + 3], (6, 9, 12), strict=True):
             axis.imshow(shown[:, :, k].T, cmap="gray", vmin=-2, vmax=3)
             axis.set_title(f"{case}, slice {k}", fontsize=8)

@@ -29,7 +29,7 @@ from pipelines.data.cohort import Cohort, read_cohort
 from pipelines.data.examples import open_source
 from pipelines.data.images import Pictures, Slices
 from pipelines.data.intake import Intake, ReadStudy, read_studies
-from pipelines.data.pictures.reader import loose_pictures
+from pipelines.data.pictures.reader import open_loose_pictures
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, PictureSource
 from pipelines.hospital.hospital import rows_of
 from pipelines.models.likeness import Likeness, likeness_of, studies_of
@@ -118,7 +118,7 @@ def foreign_images(images: Slices) -> dict[str, list[Tensor]]:
     plain = replace(images, values="standardized", slices="gland")
     dicom = DicomSource(folder=str(PROSTATEX / "dicom"))
     weighted = studies(open_source(replace(dicom, select={"SeriesDescription": "t2"}), None, plain, GLAND))
-    fundus = loose_pictures(str(DATA / "fundus"), Pictures(size=images.size, channels=1))
+    fundus = open_loose_pictures(str(DATA / "fundus"), Pictures(size=images.size, channels=1))
     return {
         "ProstateX": studies(open_source(replace(dicom, select={"ImageType": "ADC"}), None, around, GLAND)),
         "T2 as ADC": [1.4 * (x - x.min()) / (x.median() - x.min()) for x in weighted],
@@ -150,7 +150,7 @@ def skin() -> None:
     for site in ("rosendahl", "vidir_modern", "vidir_molemax"):
         source = PictureSource(folder=str(folder), table=str(folder / "labels.csv"), where={"site": (site,)})
         cohorts[site] = read_cohort(source, None, images, fractions=SPLIT, seed=0, key=bytes(32)).cohort
-    fundus = studies(loose_pictures(str(DATA / "fundus"), images))
+    fundus = studies(open_loose_pictures(str(DATA / "fundus"), images))
     print("| trained on | " + " | ".join([*cohorts, "fundus"]) + " |\n" + "|---" * (len(cohorts) + 2) + "|")
     task = Task(Cnn(widths=(16, 32, 64, 128), norm="group"), images.inputs, 2)
     for name, cohort in cohorts.items():

@@ -46,7 +46,7 @@ from harmonize.translation import Translator  # noqa: E402
 from harmonize.veto import HARMLESS, Limits, list_vetoes  # noqa: E402
 from pipelines.data.images import Slices  # noqa: E402
 from pipelines.data.prepare import prepare_slices  # noqa: E402
-from pipelines.hospital.public_networks import translation as public_translation  # noqa: E402
+from pipelines.hospital.public_networks import learn_translation as public_translation  # noqa: E402
 from pipelines.phantom.files import render  # noqa: E402
 from pipelines.phantom.patients import PhantomSource  # noqa: E402
 from pipelines.phantom.scanner import SCANNERS  # noqa: E402

@@ -76,7 +76,7 @@ def _look_inside(place: Place, console: Console) -> None:
     from pipelines.data.images import Pictures, Slices
     from pipelines.data.sources import PictureSource
     from pipelines.hospital.files import files_of
-    from pipelines.hospital.overview import looked_into
+    from pipelines.hospital.overview import look_into_source
     from pipelines.remote.client import hospital_of
 
     if isinstance(place.site.source, DicomWebSource | DicomNodeSource):
@@ -86,7 +86,7 @@ def _look_inside(place: Place, console: Console) -> None:
         return
     images = Pictures() if isinstance(files.source, PictureSource) else Slices(slices="all")
     try:
-        said = looked_into(files, images, place.site.readers)
+        said = look_into_source(files, images, place.site.readers)
     except ValueError as error:
         said = f"! {error}"
     console.print(f"inside, read as {images.kind} (a run may ask otherwise): {said}", markup=False, soft_wrap=True)

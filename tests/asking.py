@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.coordinator.trained import TrainedMethod
-from pipelines.hospital.hospital import Asked
+from pipelines.hospital.hospital import Context
 from pipelines.requests import REQUESTS
 from pipelines.requests.check import parse_question
 from privacy.message import Call, Json, Message, Params
 
 
-def asked(call: Call, facts: Mapping[str, Json] | None = None, tensors: Params | None = None) -> Asked[Any]:
+def asked(call: Call, facts: Mapping[str, Json] | None = None, tensors: Params | None = None) -> Context[Any]:
     """The parsed question. Raises: Refused: it is none of the call's request."""
     message = Message(tensors or {}, facts or {})
-    return Asked(call, parse_question(call.request, message), message)
+    return Context(call, parse_question(call.request, message), message)
 
 
 ASKS = {"ask", "ask_all", "ask_each", "ask_one"}

@@ -9,7 +9,7 @@ import torch
 from harmonize.veto import Limits
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital, write_cohort_file
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.store import short
 from pipelines.settings.sites import SiteSettings
@@ -49,4 +49,4 @@ def hospital(
 def ask(own: Hospital, request: str, round_: int = 0, tensors=None, run: str = "r/one", **facts) -> Message:
     """The worker's answer."""
     merged = {own.name: round_ - 1} if round_ > 1 else {}
-    return worker(own)(Call(run, round_, request, merged), Message(tensors or {}, facts))
+    return make_worker(own)(Call(run, round_, request, merged), Message(tensors or {}, facts))

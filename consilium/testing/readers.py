@@ -11,7 +11,7 @@ from pathlib import Path
 
 from consilium.testing.held import hold
 from pipelines.data.images import AnyImages
-from pipelines.data.readers import Reader, described
+from pipelines.data.readers import Reader, resolve_source
 from pipelines.data.sources import GlandMask, Labels
 from pipelines.data.study import Rejected
 from pipelines.loader.validation import to_plain
@@ -33,11 +33,11 @@ class Reading:
 
 def it_describes_one_source_in_the_folder_that_it_is_told(case: Reading) -> None:
     """The same source wherever the folder lies; nothing is read or written for it."""
-    there, elsewhere = (str(to_plain(described(case.reader, folder))) for folder in (A, B))
+    there, elsewhere = (str(to_plain(resolve_source(case.reader, folder))) for folder in (A, B))
     hold(there.replace(A, B) == elsewhere, f"in {A} it describes {there}, in {B} {elsewhere}")
     hold(A in there, f"what it describes names nothing in its folder: {there}")
     with _folder() as folder:
-        described(case.reader, str(folder / "later"))
+        resolve_source(case.reader, str(folder / "later"))
         hold(not list(folder.iterdir()), "describing wrote something; only write may")
 
 
@@ -104,7 +104,7 @@ def _read(case: Reading, folder: Path) -> Mapping[tuple[str, str], str]:
     from pipelines.data.examples import open_source  # readers are slow to import
     from pipelines.data.intake import read_study
 
-    opened = open_source(described(case.reader, str(folder)), case.labels, case.images, case.gland)
+    opened = open_source(resolve_source(case.reader, str(folder)), case.labels, case.images, case.gland)
     rejected, found = list(opened.rejected), dict[tuple[str, str], str]()
     for waiting in opened.waiting:
         read = read_study(waiting)

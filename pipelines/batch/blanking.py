@@ -15,10 +15,10 @@ from pydicom.errors import InvalidDicomError
 from pipelines.batch.confirmations import confirm, sheet_digest, was_confirmed
 from pipelines.batch.contact_sheet import LARGEST, Shown, Unknown, shown_image, unknown_layout, write_sheet
 from pipelines.batch.layouts_file import write_draft
-from pipelines.data.contents import kind_of as content_of
+from pipelines.data.contents import detect_kind as content_of
 from pipelines.data.contents import left_out, read_dataset
 from pipelines.data.dicom.reader import SUFFIXES
-from pipelines.data.folder import failed, stamped, steady
+from pipelines.data.folder import explain_failure, read_steadily, stamp_file
 from pipelines.data.study import Item, Unusable
 from privacy.deidentify.burned import Blanked
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, blanking, deidentify
@@ -134,7 +134,7 @@ def read_original(path: Path) -> Dataset | Item:
     """
     try:
         with quiet():
-            return steady({path: stamped(path)}, lambda: read_dataset(path))
+            return read_steadily({path: stamp_file(path)}, lambda: read_dataset(path))
     except InvalidDicomError:
         if content_of(path) == "packed_dicom":
             raise NotDeidentifiable("packed", "It is a DICOM file that was packed. Unpack it: gunzip.") from None
@@ -148,7 +148,7 @@ def read_original(path: Path) -> Dataset | Item:
         if of_machine(error):
             raise
         if isinstance(error, OSError) and error.errno is not None:
-            known = failed("The file", error)
+            known = explain_failure("The file", error)
             raise NotDeidentifiable(known.reason, known.detail) from None
         raise NotDeidentifiable(
             "unparsable", f"The file cannot be read ({type(error).__name__}). Export the image again."

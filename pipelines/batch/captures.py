@@ -17,9 +17,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from evaluation.tiles import Tile, draw_tile
 from pipelines.batch.reports import series_name
-from pipelines.data.folder import steady
+from pipelines.data.folder import read_steadily
 from pipelines.data.grids.geometry import spacing_of
-from pipelines.data.index import Candidate, load
+from pipelines.data.index import Candidate, load_candidate
 from pipelines.data.study import Array, Rejected, Unusable, Volume
 from pipelines.data.writing.dicom_capture import capture_bytes
 from pipelines.data.writing.dicom_report import Finding
@@ -55,7 +55,7 @@ def write_capture(found: Volume, finding: Finding, candidate: Candidate | None, 
     """
     if candidate is None or candidate.stack is None:
         raise Unusable("no_dicom", "a capture is of DICOM images, and these are none. Leave captures out.")
-    stack, study = candidate.stack, load(candidate)
+    stack, study = candidate.stack, load_candidate(candidate)
     if isinstance(study, Rejected):
         raise Unusable(study.reason, study.detail)
     values = np.asarray(found.values, np.float32)
@@ -66,7 +66,7 @@ def write_capture(found: Volume, finding: Finding, candidate: Candidate | None, 
     picture = painted(image, values[:, :, k].T, (width, height), said)
     more: dict[str, Any] = {"derivation": HOW, "unlike": finding.unlike, "pseudonymous": captures.pseudonymous}
     frame = stack.volumes[0][k]
-    data = steady(candidate.files, lambda: capture_bytes(picture, frame, stack, captures.maker, **more))
+    data = read_steadily(candidate.files, lambda: capture_bytes(picture, frame, stack, captures.maker, **more))
     name = f"{series_name(candidate.study, captures.pseudonymous)}.dcm"
     write_whole(captures.out / CAPTURES / name, data)
     return f"{CAPTURES}/{name}"

@@ -16,8 +16,8 @@ from pipelines.batch.key import profile_of, read_key
 from pipelines.batch.layouts_file import read_layouts
 from pipelines.batch.loop import Results, collect, problems_of_places, run_batch, say
 from pipelines.batch.tables import keep_refusals
-from pipelines.data.accounts import Account, accounted, accounts_csv, describe_sums
-from pipelines.data.folder import below, walked
+from pipelines.data.accounts import Account, describe_outcomes, format_accounts_csv, list_accounts
+from pipelines.data.folder import relative_name, walk_folder
 from pipelines.data.index import folder_problems
 from pipelines.data.study import Item
 from pipelines.data.writing.dicom_header import checked_bytes, file_name, put_evidence
@@ -105,7 +105,7 @@ def _table(options: argparse.Namespace) -> Path:
 
 def _deidentified(options: argparse.Namespace, key: bytes, layouts: tuple[Layout, ...], console: Console) -> int:
     root, mistake = Path(options.folder).resolve(), ""
-    found = walked(root)
+    found = walk_folder(root)
     if options.confirm is not None:
         mistake = confirm_sheet(found.files, Review(root, options, key, profile_of(options, layouts)))
     profile = profile_of(options, layouts)
@@ -114,10 +114,10 @@ def _deidentified(options: argparse.Namespace, key: bytes, layouts: tuple[Layout
     collect("de-identify", outcomes, len(found.files), results, console)
     for folder in sorted({one.folder for one in results.done if one.folder is not None}):
         flush_folder(folder)
-    accounts = [*accounted(found.left, found.rejected), *(_account(root, one) for one in results.done)]
+    accounts = [*list_accounts(found.left, found.rejected), *(_account(root, one) for one in results.done)]
     refused = [(each.file, each.reason, each.detail) for each in accounts if each.what == "quarantined"]
     keep_refusals(_table(options), "file", refused)
-    write_whole(Path(f"{options.key}.accounted.csv"), accounts_csv(accounts))
+    write_whole(Path(f"{options.key}.accounted.csv"), format_accounts_csv(accounts))
     steps: list[str] = []
     if options.blank:
         waiting, unknown = ([one.path for one in results.done if one.kind == k] for k in ("unconfirmed", "burned_in"))
@@ -127,7 +127,7 @@ def _deidentified(options: argparse.Namespace, key: bytes, layouts: tuple[Layout
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
     lines = [
         f"{len(found.files)} files: {kinds or 'nothing'}",
-        describe_sums(accounts),
+        describe_outcomes(accounts),
         *([mistake] if mistake else []),
     ]
     if refused:
@@ -145,9 +145,9 @@ def _outcomes(paths: Sequence[Path], out: Path, key: bytes, profile: Profile) ->
 
 
 def _account(root: Path, one: Outcome) -> Account:
-    name = below(root, one.path)
+    name = relative_name(root, one.path)
     if one.item is not None:
-        return Account(name, *accounted([one.item], [])[0][1:])
+        return Account(name, *list_accounts([one.item], [])[0][1:])
     if one.kind in ("written", "there"):
         return Account(name, "used", "", "", "", "", one.detail)
     return Account(name, "quarantined", "", "", "", one.kind, one.detail)

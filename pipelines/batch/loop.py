@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from rich.console import Console
 
-from pipelines.data.accounts import Account, as_facts, describe_sums
+from pipelines.data.accounts import Account, account_facts, describe_outcomes
 from pipelines.data.study import Rejected
 from pipelines.runs.exits import Exit, exit_code, trace
 from pipelines.runs.progress import shown
@@ -106,9 +106,9 @@ def finish(
 ) -> int:
     """Print the summary, and return the exit code. of: what the accounts count."""
     if as_json:
-        print(json.dumps({**facts, **as_facts(accounts), "exit": int(code)}))  # noqa: T201 - the machine's answer
+        print(json.dumps({**facts, **account_facts(accounts), "exit": int(code)}))  # noqa: T201 - the machine's answer
     else:
-        say(console, f"{words}\n{describe_sums(accounts, of)}")
+        say(console, f"{words}\n{describe_outcomes(accounts, of)}")
     return int(code)
 
 

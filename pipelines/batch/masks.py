@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.batch.reports import series_name
-from pipelines.data.folder import steady
+from pipelines.data.folder import read_steadily
 from pipelines.data.grids.geometry import Grid
 from pipelines.data.images import Pictures, Slices, Volumes
 from pipelines.data.index import Candidate
@@ -117,7 +117,7 @@ def write_mask(
         if candidate.stack is not None:
             stack = candidate.stack
             of = (stack, masks.names, masks.maker, masks.pseudonymous)
-            data = steady(candidate.files, lambda: seg_bytes(found, *of, unlike=unlike))
+            data = read_steadily(candidate.files, lambda: seg_bytes(found, *of, unlike=unlike))
         else:
             data = mask_bytes(mask, found.affine, packed=name.lower().endswith(".gz"))
     write_whole(masks.out / MASKS / name, data)

@@ -7,7 +7,7 @@ import numpy as np
 from pipelines.data.contents import read_dataset
 from pipelines.data.grids.geometry import reading_order
 from pipelines.data.headers import Frame, text_of
-from pipelines.data.index import Candidate, readable
+from pipelines.data.index import Candidate, convert_read_errors
 from pipelines.data.study import Volume
 from pipelines.loader.command_line import installed_version
 from pipelines.models.file import Ready
@@ -26,7 +26,7 @@ def origin_of(candidate: Candidate | None, highest: Frame | None) -> tuple[str, 
     if candidate is None or candidate.stack is None:
         return ("",) * len(ORIGIN)
     first = candidate.stack.volumes[0][0]
-    with readable(first.path.name):
+    with convert_read_errors(first.path.name):
         wanted = ["AccessionNumber", "StudyDate", "StudyInstanceUID", "SeriesInstanceUID", "SpecificCharacterSet"]
         header = read_dataset(first.path, stop_before_pixels=True, specific_tags=wanted)
         told = tuple(text_of(header.get(keyword)).strip() for keyword in wanted[:4])

@@ -26,12 +26,12 @@ from pipelines.batch.masks import MASKS, forget_masks, lies_in, open_mask_writer
 from pipelines.batch.reports import REPORTS, ReportWriter
 from pipelines.batch.scoring import Prediction, Predictor, columns_of, predicted
 from pipelines.batch.tables import forget_parts, read_table, refusals, table_bytes
-from pipelines.data.accounts import Account, accounted, accounts_csv
-from pipelines.data.alike import source_of
+from pipelines.data.accounts import Account, format_accounts_csv, list_accounts
+from pipelines.data.alike import adapt_source
 from pipelines.data.examples import open_source
 from pipelines.data.images import AnyImages, Features, Pictures, Slices, Tensors
 from pipelines.data.intake import Intake, read_studies
-from pipelines.data.pictures.reader import loose_pictures
+from pipelines.data.pictures.reader import open_loose_pictures
 from pipelines.data.sources import Files, GlandMask, PictureSource, TableSource, TensorSource
 from pipelines.data.study import Rejected, Unusable
 from pipelines.data.tables.features import open_lines
@@ -68,7 +68,7 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
             raise ValueError(str(error)) from error
         results = Results[Prediction]([], [*opened.rejected])
         collect("predict", _predictions(predictor, opened, options.readers), len(opened.waiting), results, console)
-        accounts = accounted(opened.items, results.refused)
+        accounts = list_accounts(opened.items, results.refused)
         columns = columns_of(ready.task.kind, ready.images, ready.names, **wanted)
         write_predictions(predictor.out, columns, results, accounts)
         unlike = sum(bool(one.unlike) for one in results.done)
@@ -144,7 +144,7 @@ def source_asked(ready: Ready, options: argparse.Namespace) -> Files:
     if isinstance(ready.images, Features) and isinstance(ready.source, TableSource):
         return replace(ready.source, file=options.folder)
     kind, select, unit = options.kind, options.select, options.unit
-    return source_of(ready.source, options.folder, kind=kind, select=select, unit=unit, learnt="model")
+    return adapt_source(ready.source, options.folder, kind=kind, select=select, unit=unit, trained_name="model")
 
 
 def open_unlabelled(images: AnyImages, source: Files, gland: str | None) -> Intake:
@@ -154,7 +154,7 @@ def open_unlabelled(images: AnyImages, source: Files, gland: str | None) -> Inta
         ValueError: nothing fits, or a folder is missing.
     """
     if isinstance(images, Pictures) and isinstance(source, PictureSource):
-        return loose_pictures(source.folder, images)
+        return open_loose_pictures(source.folder, images)
     if isinstance(images, Features) and isinstance(source, TableSource):
         return open_lines(source, images, labelled=False)
     if isinstance(images, Slices) and not gland:
@@ -227,7 +227,7 @@ def write_predictions(
     # Write the quarantine first: predictions without it would look complete.
     left_out = refusals(results.refused, accounts)
     write_whole(out / "quarantine.csv", table_bytes(("study", "reason", "detail"), left_out))
-    write_whole(out / "accounted.csv", accounts_csv(accounts))
+    write_whole(out / "accounted.csv", format_accounts_csv(accounts))
     write_whole(out / "predictions.csv", table_bytes(columns, [one.cells for one in results.done]))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydicom.dataset import Dataset
 
-from pipelines.data.folder import steady
+from pipelines.data.folder import read_steadily
 from pipelines.data.headers import Frame
 from pipelines.data.index import Candidate
 from pipelines.data.study import Unusable
@@ -49,7 +49,7 @@ def write_report(finding: Finding, candidate: Candidate | None, highest: Frame |
     if candidate is None or candidate.stack is None:
         raise Unusable("no_dicom", "a report is of DICOM images, and these are none. Leave reports out.")
     stack, study = candidate.stack, candidate.study
-    data = steady(
+    data = read_steadily(
         candidate.files,
         lambda: report_bytes(
             finding,

@@ -19,10 +19,10 @@ from pipelines.batch.maps import unmapped
 from pipelines.batch.prediction import THRESHOLD, open_predictor, open_unlabelled
 from pipelines.batch.reports import series_name
 from pipelines.batch.scoring import Prediction, Predictor, columns_of, predicted
-from pipelines.data.accounts import Account, accounted
-from pipelines.data.alike import source_of
+from pipelines.data.accounts import Account, list_accounts
+from pipelines.data.alike import adapt_source
 from pipelines.data.contents import read_dataset
-from pipelines.data.folder import below, walked
+from pipelines.data.folder import relative_name, walk_folder
 from pipelines.data.headers import Stack
 from pipelines.data.images import Features, Pictures
 from pipelines.data.index import folder_problems
@@ -103,7 +103,9 @@ def results_of(
     if problems := _problems(ready, folder, wanted):
         raise ValueError("; ".join(problems))
     select = [f"{keyword}={text}" for keyword, text in wanted.select.items()]
-    source = source_of(ready.source, str(folder), kind="dicom", select=select, unit=wanted.unit, learnt="model")
+    source = adapt_source(
+        ready.source, str(folder), kind="dicom", select=select, unit=wanted.unit, trained_name="model"
+    )
     try:
         opened = open_unlabelled(ready.images, source, wanted.gland)
     except ValueError as error:  # the folder is there, so it holds nothing that the model is for
@@ -122,7 +124,7 @@ def results_of(
     files = [file for one, _ in done for file in _files(one, out)]
     if done:
         files += _notes(predictor, out, done[0][1], wanted, replaced, files)
-    return SeriesResults(rows, tuple(files), tuple(refused), accounted(opened.items, refused))
+    return SeriesResults(rows, tuple(files), tuple(refused), list_accounts(opened.items, refused))
 
 
 def _problems(ready: Ready, folder: Path, wanted: Wanted) -> list[str]:
@@ -138,9 +140,12 @@ def _problems(ready: Ready, folder: Path, wanted: Wanted) -> list[str]:
 
 
 def _unselected(folder: Path, why: str) -> tuple[Account, ...]:
-    root, found = folder.resolve(), walked(folder)
-    files = [Item(below(root, path), "not_selected", reason="series_not_selected", detail=why) for path in found.files]
-    return accounted([*found.left, *files], found.rejected)
+    root, found = folder.resolve(), walk_folder(folder)
+    files = [
+        Item(relative_name(root, path), "not_selected", reason="series_not_selected", detail=why)
+        for path in found.files
+    ]
+    return list_accounts([*found.left, *files], found.rejected)
 
 
 def _predictor(

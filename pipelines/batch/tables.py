@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from evaluation.csv_text import csv_text, read_csv_text
-from pipelines.data.accounts import Account, unserved
+from pipelines.data.accounts import Account, reject_unserved_patients
 from pipelines.data.study import Rejected
 from privacy.durable import PART, write_whole
 
@@ -50,7 +50,7 @@ def table_bytes(header: Sequence[str], rows: Sequence[Sequence[object]]) -> byte
 
 def refusals(refused: Sequence[Rejected], accounts: Sequence[Account]) -> list[Refusal]:
     """Rows of the quarantine: refused inputs, and patients of whom nothing was selected."""
-    return [(one.study, one.reason, one.detail) for one in (*refused, *unserved(accounts))]
+    return [(one.study, one.reason, one.detail) for one in (*refused, *reject_unserved_patients(accounts))]
 
 
 def keep_refusals(path: Path, named: str, refused: Sequence[Refusal]) -> None:

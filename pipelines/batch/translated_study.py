@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pipelines.batch.translated_values import Applied, applied, looks_at_study
-from pipelines.data.folder import steady
+from pipelines.data.folder import read_steadily
 from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
-from pipelines.data.index import Candidate, readable
+from pipelines.data.index import Candidate, convert_read_errors
 from pipelines.data.labels import Masks, find_mask
 from pipelines.data.sources import DicomSource, NiftiSource
-from pipelines.data.studies import MM2_PER_S_1E_3, as_adc, read_mask, standardized
+from pipelines.data.studies import MM2_PER_S_1E_3, convert_study_to_adc, read_mask, standardize_values
 from pipelines.data.study import Array, Rejected, Study, Unusable, Volume
 from pipelines.data.writing.dicom_header import Maker
-from pipelines.data.writing.dicom_series import series_files, series_place
+from pipelines.data.writing.dicom_series import series_files, series_folder
 from pipelines.data.writing.nifti_image import nifti_bytes, nifti_place
 from pipelines.models.translator_file import TranslatorFile
 from pipelines.runs.store import HIDDEN
@@ -76,7 +76,7 @@ class Job:
     def place(self, candidate: Candidate) -> str:
         """A study's path below OUT."""
         if isinstance(self.source, DicomSource):
-            return series_place(candidate, self.dicom_maker)
+            return series_folder(candidate, self.dicom_maker)
         return nifti_place(candidate, None if self.maker is None else self.maker.key, self.file.digest)
 
 
@@ -108,7 +108,7 @@ def translate(waiting: Waiting, job: Job) -> Done | Rejected:
         study, values, step, least = _read(waiting.candidate, job)
         image, background = Volume(values, study.image.affine), np.asarray(study.image.values) == 0
         gland = _gland(waiting.candidate, job)
-        with readable(waiting.candidate.study):
+        with convert_read_errors(waiting.candidate.study):
             gland_ = gland if looks_at_study(job.file) else None
             found = applied(image, background, job.file, gland_, least=least)
         done = _measured(waiting, image, ~background, found, gland)
@@ -122,17 +122,17 @@ def _read(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32, flo
     """The study; its values in the unit of the translator's images; the size of the file's unit in that unit; and the
     darkest value that may be written.
     """
-    with readable(candidate.study):
+    with convert_read_errors(candidate.study):
         study = candidate.load()
     own = np.asarray(study.image.values, np.float32)
     images = job.file.images
     if not isinstance(images, Slices):
         raise TypeError(f"translators of slices are applied here, found images of kind {images.kind}")
     if images.values == "standardized":
-        values, inside = standardized(own), own != 0
+        values, inside = standardize_values(own), own != 0
         least = float(values[inside].min()) if own.min() >= 0 else -math.inf
         return study, values, np.float32(1 / own[inside].std()), least
-    adc, scale = as_adc(study, job.source)
+    adc, scale = convert_study_to_adc(study, job.source)
     values = np.asarray(adc.image.values, np.float32) * MM2_PER_S_1E_3
     return study, values, np.float32(scale) * MM2_PER_S_1E_3, -math.inf
 
@@ -184,7 +184,7 @@ def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: P
     make_folder(place.parent)
     part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
-        steady(candidate.files, lambda: _made(candidate, study, change, job, part))
+        read_steadily(candidate.files, lambda: _made(candidate, study, change, job, part))
         flush(sorted(part.iterdir()) if part.is_dir() else [part])
         os.rename(part, place)
         flush_folder(place.parent)

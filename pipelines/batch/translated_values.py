@@ -30,7 +30,7 @@ from torch import Tensor
 from harmonize.cyclegan import CycleGan
 from harmonize.own import BACKGROUND
 from harmonize.translation import AnyTranslator, Randomized
-from pipelines.data.grids.geometry import Floats, grid_of, reading_order, resample, spacing_of
+from pipelines.data.grids.geometry import Floats, grid_of, reading_order, resample_volume, spacing_of
 from pipelines.data.images import Slices
 from pipelines.data.prepare import prepare_slices
 from pipelines.data.study import Affine, Array, Volume
@@ -114,7 +114,7 @@ def _as_learnt(image: Volume, file: TranslatorFile, images: Slices, gland: Volum
 def _through_windows(image: Volume, file: TranslatorFile, images: Slices, seen: Seen) -> Array:
     stack = reading_order(image)
     grid, shape = covering(stack.affine, (stack.values.shape[0], stack.values.shape[1]), images.spacing_mm)
-    planes = resample(stack, grid, (*shape, stack.values.shape[2]), 1).astype(np.float32, copy=False)
+    planes = resample_volume(stack, grid, (*shape, stack.values.shape[2]), 1).astype(np.float32, copy=False)
     x = file.scale.into(torch.from_numpy(np.ascontiguousarray(planes.transpose(2, 1, 0)))[:, None])
     change = windowed(x, changing(file, seen), images.size, background=float(file.scale.into(torch.zeros(()))))
     wide = np.pad(change[:, 0].numpy(), ((0, 0), (RIM, RIM), (RIM, RIM)), mode="edge").transpose(2, 1, 0)
@@ -200,4 +200,4 @@ def _per_step(file: TranslatorFile) -> np.float32:
 
 
 def _onto(change: Volume, image: Volume) -> Array:
-    return resample(change, *grid_of(image), 1).astype(np.float32, copy=False)
+    return resample_volume(change, *grid_of(image), 1).astype(np.float32, copy=False)

@@ -18,11 +18,11 @@ from pipelines.batch.loop import NOTICE, Results, collect, finish, problems_of_p
 from pipelines.batch.tables import keep_refusals, read_table, refusals, table_bytes
 from pipelines.batch.translated_study import Done, Job, Waiting, translate
 from pipelines.batch.translated_values import looks_at_study
-from pipelines.data.accounts import Account, accounted, accounts_csv
-from pipelines.data.alike import source_of
+from pipelines.data.accounts import Account, format_accounts_csv, list_accounts
+from pipelines.data.alike import adapt_source
 from pipelines.data.images import Slices
 from pipelines.data.index import folder_problems
-from pipelines.data.intake import in_order, tried
+from pipelines.data.intake import run_in_order, try_collecting
 from pipelines.data.labels import open_masks
 from pipelines.data.sources import DicomSource, GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes
@@ -72,9 +72,9 @@ def _open(
     """
     problems: list[str] = []
     job = Job(source, file, None, Counter(), maker, Path(options.out))
-    index = tried(problems, lambda: index_volumes(source, adc=job.adc))
+    index = try_collecting(problems, lambda: index_volumes(source, adc=job.adc))
     gland = GlandMask(folder=options.gland) if options.gland else None
-    masks = None if gland is None else tried(problems, lambda: open_masks(gland, "--gland"))
+    masks = None if gland is None else try_collecting(problems, lambda: open_masks(gland, "--gland"))
     if index is None or problems:
         raise ValueError("; ".join(problems))
     sessions = {(found.patient, found.session) for found in index.candidates}
@@ -115,7 +115,7 @@ def _checked(options: argparse.Namespace) -> tuple[TranslatorFile, DicomSource |
 def _source(file: TranslatorFile, options: argparse.Namespace) -> DicomSource | NiftiSource:
     """As the training images were found; but a series must be there, into which the result can be written."""
     chosen: dict[str, Any] = {"kind": options.kind, "select": options.select, "unit": options.unit}
-    found = source_of(file.source, options.folder, **chosen, learnt="translator")
+    found = adapt_source(file.source, options.folder, **chosen, trained_name="translator")
     if isinstance(found, NiftiSource) or found.derive == "none":
         return found
     if not options.select:
@@ -158,7 +158,7 @@ def _maker(
 
 def _translated(opened: Opened, options: argparse.Namespace, console: Console, stop: Stop) -> int:
     out, results = Path(options.out), Results[Done]([], [*opened.rejected])
-    translated = in_order(
+    translated = run_in_order(
         opened.waiting,
         lambda one: translate(one, opened.job),
         readers=options.readers,
@@ -187,7 +187,7 @@ def _accounts(opened: Opened, results: Results[Done]) -> tuple[Account, ...]:
     turned = {one.waiting.candidate.study for one in results.done} | {one.study for one in results.refused}
     studies = (one.candidate.study for one in opened.waiting)
     stopped = {one: ("stopped", "The run was stopped before its turn.") for one in studies if one not in turned}
-    return accounted(opened.items, results.refused, stopped)
+    return list_accounts(opened.items, results.refused, stopped)
 
 
 def _write_tables(out: Path, results: Results[Done], accounts: Sequence[Account]) -> None:
@@ -204,7 +204,7 @@ def _write_tables(out: Path, results: Results[Done], accounts: Sequence[Account]
             rows[place] = (one.waiting.candidate.study, place, one.waiting.slices, *cells)
     # Write the quarantine first: a folder of translations without it would look complete.
     keep_refusals(_table(out, "quarantine"), "study", refusals(results.refused, accounts))
-    write_whole(_table(out, "accounted"), accounts_csv(accounts))
+    write_whole(_table(out, "accounted"), format_accounts_csv(accounts))
     write_whole(table, table_bytes(HEADER, list(rows.values())))
 
 

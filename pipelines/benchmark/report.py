@@ -29,7 +29,7 @@ from evaluation.reliability import calibration_curves
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow, scores_csv, to_json
 from evaluation.scoring import label_measures, score_rows
 from pipelines.benchmark.asking import Heard
-from pipelines.hospital.segmentation import measured
+from pipelines.hospital.segmentation import words_of_kind
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import Ready
 from pipelines.models.signed import Signed
@@ -113,7 +113,7 @@ def page_of(
         models=tuple(_model(label, model) for label, model in models.items()),
         sites=tuple(_visited(models, one) for one in heard),
         scores=rows,
-        words=measured(ready.images.kind),
+        words=words_of_kind(ready.images.kind),
         settings=json.dumps(without_files(settings), indent=1),
         commands=(
             Command("Ask again, who refused or was not there; who answered repeats its answer", command),

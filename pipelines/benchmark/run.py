@@ -21,7 +21,7 @@ from pipelines.benchmark.asking import VERSION, Heard, visit
 from pipelines.benchmark.report import leading, told
 from pipelines.hospital.files import is_unwritten
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.simulated import simulated
+from pipelines.hospital.simulated import make_simulated_workers
 from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.models.signed import Signed, read_signed, settings_of
 from pipelines.runs.exits import Exit
@@ -127,7 +127,7 @@ def _kind(model: Signed) -> Json:
 
 def _simulation(settings: BenchmarkSettings, root: Path, stop: Stop) -> Engine:
     device = chosen_device(settings.device)
-    return InProcess(simulated(settings.sites, root, device=device, now=_now, pause=stop.check))
+    return InProcess(make_simulated_workers(settings.sites, root, device=device, now=_now, pause=stop.check))
 
 
 def _heard(

@@ -31,7 +31,7 @@ from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
 from pipelines.data.pseudonym import normalized
 from pipelines.data.split import SPLITS, division_code
 from pipelines.hospital.files import ARCHIVE_ERRORS, files_of, in_archive, is_unwritten
-from pipelines.hospital.foreseen import WHOLE, Foreseen, foreseen, table_problems
+from pipelines.hospital.foreseen import READ_WHOLE, Foreseen, foresee_ingest, table_problems
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.released_counts import cost_of_counts
 from pipelines.loader.document import ConfigError
@@ -202,8 +202,8 @@ def _describe_files(world: World, *, headers: bool) -> dict[str, str]:
             continue
         files = files_of(hospital)
         seen = Foreseen("", table_problems(files, question))
-        if not seen.problems and (headers or files.source.kind in WHOLE):
-            seen = foreseen(hospital, question)
+        if not seen.problems and (headers or files.source.kind in READ_WHOLE):
+            seen = foresee_ingest(hospital, question)
         lines[site] = seen.line
         problems += [f"{site}: {text}" for text in seen.problems]
     if problems:

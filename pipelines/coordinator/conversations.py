@@ -13,7 +13,7 @@ from pipelines.coordinator.spaces import Cohorts, SiteCohort
 from pipelines.coordinator.world import World
 from pipelines.data.cohort import Cohort, to_message
 from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.overrides import overridden
 from pipelines.loader.validation import to_plain
 from pipelines.requests.pool import POOL, Pool, Pooled
@@ -26,7 +26,7 @@ from privacy.release.gate import Refused
 
 
 def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str, Json]:
-    """The settings of a run that a site needs: see `pipelines.hospital.opening.opening`."""
+    """The settings of a run that a site needs: see `pipelines.hospital.opening.parse_opening`."""
     config = world.config
     task = config.task_of(label)
     return {
@@ -83,7 +83,7 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
         }
         classes = task.classes if task.kind == "classification" else ()
         write_pooled_cohort(hospital, name, world.ask_all(POOL, world.run(f"pool-{name}"), questions), classes)
-    return InProcess({CENTRAL: worker(hospital)}), {CENTRAL: SiteCohort(name, name)}
+    return InProcess({CENTRAL: make_worker(hospital)}), {CENTRAL: SiteCohort(name, name)}
 
 
 def _build_pool_question(config: Config, site: str, cohort: str) -> Pool:

@@ -20,8 +20,8 @@ from harmonize.prior import PRIORS, draw_with_marks
 from pipelines.coordinator.public import SEED, PublicSet, read_public_set
 from pipelines.coordinator.public_kept import learn_or_load, make_waiter
 from pipelines.coordinator.world import World
-from pipelines.data.clip_file import portable, weights_of
-from pipelines.data.encoder_file import opened
+from pipelines.data.clip_file import make_portable, read_weights
+from pipelines.data.encoder_file import open_extractor
 from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import UNSCALED, WEIGHTS, Fixed, extracted, featured, weights_in
 from pipelines.runs.progress import shown
@@ -41,7 +41,7 @@ def fit_scale(world: World, public: PublicSet, model: Features) -> Fixed:
 
 def read_clip_vectors(model: Clip) -> Fixed:
     """The vectors of pictures of a CLIP, which nothing scales, and its file. Raises: ValueError: it cannot be used."""
-    portable_model, weights = portable(model), weights_of(model)
+    portable_model, weights = make_portable(model), read_weights(model)
     return Fixed(ClipPictures(portable_model, clip_opened(portable_model, weights)), UNSCALED, weights)
 
 
@@ -60,7 +60,7 @@ def public_head(world: World, model: Features, public: PublicSet, classes: int) 
 def _prepare_extractor(world: World, of: AnyExtractor) -> tuple[Extractor, bytes]:
     """What computes features, with its weights: an encoder's file, or what a detector learns from its prior."""
     if not isinstance(of, Detector):
-        return opened(of)
+        return open_extractor(of)
     weights = train_detector(world, of)
     return detecting(of, weights), weights
 

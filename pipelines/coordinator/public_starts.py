@@ -16,7 +16,7 @@ from pipelines.coordinator.public import PublicSet
 from pipelines.coordinator.public_features import public_head
 from pipelines.coordinator.public_kept import learn_or_load
 from pipelines.coordinator.world import World
-from pipelines.hospital.public_networks import PUBLIC, translation
+from pipelines.hospital.public_networks import PUBLIC, learn_translation
 from pipelines.loader.validation import to_plain
 from pipelines.settings.harmonization import default_scale
 from pipelines.settings.image_spaces import Begin
@@ -71,7 +71,7 @@ def _learn_way(world: World, begin: Begin, waits: Callable[[], None]) -> _Way:
         world.stop.check()
 
     folder = world.root.parent / PUBLIC
-    params = translation(
+    params = learn_translation(
         folder, translator, (channels, height, width), progress=report_progress, device="cpu", waits=waits
     )
     by = [to_plain(translator), to_plain(scale), hashlib.sha256(to_bytes(Message(params))).hexdigest()]

@@ -46,7 +46,7 @@ from pipelines.coordinator.summary import as_json, publish_page, refused_told, r
 from pipelines.coordinator.tracking.sending import track_and_report
 from pipelines.coordinator.world import World
 from pipelines.external.settings import ExternalSettings, is_external
-from pipelines.hospital.simulated import simulated, simulation
+from pipelines.hospital.simulated import make_simulated_workers, make_simulation
 from pipelines.loader.document import Document
 from pipelines.loader.validation import validate
 from pipelines.runs.exits import Exit
@@ -264,10 +264,12 @@ def simulated_engines(config: Config, root: Path, stop: Stop) -> Engines:
     everybody, device = played(config), chosen_device(config.device)
     inside = {name: worker_of_site for name, worker_of_site in everybody.items() if name not in config.outside}
     outside = {name: everybody[name] for name in config.outside}
-    engine = simulation(
+    engine = make_simulation(
         inside, root, device=device, now=_iso_time, stop=stop, threads=config.threads, processes=count_of(config)
     )
-    return Engines(engine, InProcess(simulated(outside, root, device=device, now=_iso_time, pause=stop.check)))
+    return Engines(
+        engine, InProcess(make_simulated_workers(outside, root, device=device, now=_iso_time, pause=stop.check))
+    )
 
 
 def simulated_workers(config: Config, root: Path, stop: Stop) -> dict[str, Worker]:
@@ -277,7 +279,7 @@ def simulated_workers(config: Config, root: Path, stop: Stop) -> dict[str, Worke
         ConfigError: the settings say that some hospitals are on other machines.
     """
     device = chosen_device(config.device)
-    return simulated(played(config), root, device=device, now=_iso_time, pause=stop.check)
+    return make_simulated_workers(played(config), root, device=device, now=_iso_time, pause=stop.check)
 
 
 def _iso_time() -> str:

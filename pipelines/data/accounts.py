@@ -32,7 +32,7 @@ class Account(NamedTuple):
     detail: str
 
 
-def accounted(
+def list_accounts(
     items: Iterable[Item], refused: Iterable[Rejected], left_out_studies: Mapping[str, tuple[str, str]] | None = None
 ) -> tuple[Account, ...]:
     """The outcome of each file: used if one of its studies was used, else quarantined if one of them was refused.
@@ -58,21 +58,23 @@ def _build_account(item: Item, rejections: Mapping[str, Rejected], left_out: Map
     return Account(item.name, "not_selected", item.patient, study, item.series, *left_out[study])
 
 
-def sums(accounts: Sequence[Account]) -> dict[Class, int]:
+def count_outcomes(accounts: Sequence[Account]) -> dict[Class, int]:
     """The number of files in each class; the counts add up to all files."""
     counts = Counter(account.what for account in accounts)
     return {what: counts[what] for what in CLASSES}
 
 
-def without_use(accounts: Sequence[Account]) -> list[str]:
+def list_unused_patients(accounts: Sequence[Account]) -> list[str]:
     """Patients none of whose files was used."""
     used = {account.patient for account in accounts if account.what == "used"}
     return sorted({account.patient for account in accounts if account.patient} - used)
 
 
-def unserved(accounts: Sequence[Account]) -> list[Rejected]:
+def reject_unserved_patients(accounts: Sequence[Account]) -> list[Rejected]:
     """A quarantine entry for each patient with no selected file, so that a missing patient is noticed."""
-    silent = set(without_use(accounts)) - {account.patient for account in accounts if account.what == "quarantined"}
+    silent = set(list_unused_patients(accounts)) - {
+        account.patient for account in accounts if account.what == "quarantined"
+    }
     silent -= {account.patient for account in accounts if account.reason in ("excluded", "elsewhere")}
     files: dict[str, list[Account]] = {patient: [] for patient in sorted(silent)}
     for account in accounts:
@@ -93,31 +95,30 @@ def unserved(accounts: Sequence[Account]) -> list[Rejected]:
     return rejections
 
 
-def as_facts(accounts: Sequence[Account]) -> dict[str, Json]:
+def account_facts(accounts: Sequence[Account]) -> dict[str, Json]:
     """The counts as facts of a reply or part of a JSON output: `files` is the sum of the next four."""
-    counts = sums(accounts)
+    counts = count_outcomes(accounts)
     return {
         "files": len(accounts),
         "used_files": counts["used"],
         "quarantined_files": counts["quarantined"],
         "unselected_files": counts["not_selected"],
         "ignored_files": counts["not_imaging"],
-        "patients_without_use": len(without_use(accounts)),
+        "patients_without_use": len(list_unused_patients(accounts)),
     }
 
 
-def describe_sums(accounts: Sequence[Account], of: str = "files") -> str:
+def describe_outcomes(accounts: Sequence[Account], item_kind: str = "files") -> str:
     """The counts in one line, and a second line if no file of some patients was used."""
-    counts, missing = sums(accounts), len(without_use(accounts))
+    counts, missing = count_outcomes(accounts), len(list_unused_patients(accounts))
     text = (
-        f"{len(accounts)} {of}: {counts['used']} used, {counts['quarantined']} quarantined, {counts['not_selected']} "
-        "not "
-        f"selected, {counts['not_imaging']} not imaging."
+        f"{len(accounts)} {item_kind}: {counts['used']} used, {counts['quarantined']} quarantined,"
+        f" {counts['not_selected']} not selected, {counts['not_imaging']} not imaging."
     )
     return f"{text}\n! Patients of whom nothing was used: {missing}." if missing else text
 
 
-def accounts_csv(accounts: Sequence[Account]) -> bytes:
+def format_accounts_csv(accounts: Sequence[Account]) -> bytes:
     """A table with a line for each file, unused files first. It names patients and stays in the hospital."""
     ordered = sorted(accounts, key=lambda account: (account.what == "used", account.what, account))
     names = ("class", "file", *Account._fields[2:])

@@ -37,7 +37,7 @@ PATTERN = re.compile(
 )
 
 
-def factor(text: str) -> float | None:
+def find_unit_factor(text: str) -> float | None:
     """The factor from the unit named somewhere in `text` to 1e-6 mm²/s; None if `text` names no unit of diffusivity.
 
     Understands UCUM ("um2/s", "10*-3.mm2/s") and common prose ("ADC 1e-3 mm2/s", "x10^-6 mm²/s", "mm2.s-1").
@@ -60,7 +60,7 @@ class Converted(NamedTuple):
     said: str
 
 
-def to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> Converted:
+def convert_to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> Converted:
     """Bring ADC values into 1e-6 mm²/s.
 
     values: any shape, after the file's own rescale, of an image that is known to be an ADC map. declared: a `Unit` from
@@ -74,7 +74,7 @@ def to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> C
     """
     if declared not in (None, "auto", *FACTORS):
         raise ValueError(f"unit must be one of auto, {', '.join(FACTORS)}, found {declared!r}")
-    measured = percentiles(values)
+    measured = compute_percentiles(values)
     stated = _find_stated_scale(declared, header_unit)
     if stated is None:
         scale, evidence = _infer_scale(measured)
@@ -94,7 +94,7 @@ def to_adc(values: Array, *, declared: str | None, header_unit: str | None) -> C
     return Converted((values * np.float32(scale)).astype(np.float32, copy=False), scale, (low, middle, high), evidence)
 
 
-def percentiles(values: Array) -> Percentiles:
+def compute_percentiles(values: Array) -> Percentiles:
     """The 1st, 50th and 99th percentile of the nonzero values. Raises: Unusable: `not_finite`, `no_signal`."""
     bad = int(np.size(values) - np.count_nonzero(np.isfinite(values)))
     if bad:
@@ -123,7 +123,9 @@ def _format_bounds() -> str:
 
 def _find_stated_scale(declared: str | None, header_unit: str | None) -> float | None:
     """The factor to 1e-6 mm²/s by settings or header; None if neither states a unit. Raises: Unusable."""
-    header_scale = None if header_unit is None or header_unit.strip().lower() in UNSAID else factor(header_unit)
+    header_scale = (
+        None if header_unit is None or header_unit.strip().lower() in UNSAID else find_unit_factor(header_unit)
+    )
     if header_scale is None and header_unit is not None and header_unit.strip().lower() not in UNSAID:
         raise Unusable(
             "unit_unknown",

@@ -9,8 +9,8 @@ from typing import cast
 from pipelines.data.sources import DicomSource, Files, NiftiSource, Unit
 
 
-def source_of(
-    known: Files, folder: str, *, kind: str | None, select: Sequence[str], unit: str | None, learnt: str
+def adapt_source(
+    known: Files, folder: str, *, kind: str | None, select: Sequence[str], unit: str | None, trained_name: str
 ) -> DicomSource | NiftiSource:
     """The source settings for a folder of new studies.
 
@@ -33,8 +33,8 @@ def source_of(
         return replace(nifti_source, folder=folder, unit=stated_unit or nifti_source.unit)
     if not chosen_texts and not isinstance(known, DicomSource):
         raise ValueError(
-            f"this {learnt} did not learn from DICOM, so it does not say which series are its kind; give --select, as "
-            "in --select kind=adc"
+            f"this {trained_name} did not learn from DICOM, so it does not say which series are its kind; give"
+            " --select, as in --select kind=adc"
         )
     dicom_source = known if isinstance(known, DicomSource) else DicomSource(folder=".")
     kept_unit = dicom_source.unit if not chosen_texts or chosen_texts == dict(dicom_source.select) else "auto"

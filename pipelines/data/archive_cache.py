@@ -46,7 +46,7 @@ def is_copied(folder: Path) -> bool:
     return (folder / ODD).is_file()
 
 
-def copied(folder: Path) -> Copied:
+def load_cached_series(folder: Path) -> Copied:
     """The content of a query's folder; the archive is not asked."""
     left_out: dict[str, int] = {}
     for _, reason, _ in json.loads((folder / ODD).read_text()):
@@ -54,7 +54,7 @@ def copied(folder: Path) -> Copied:
     return Copied(folder / IMAGES, len(_load_series_counts(folder)), left_out)
 
 
-def refreshed(source: ArchiveSource, folder: Path) -> Copied:
+def refresh_cache(source: ArchiveSource, folder: Path) -> Copied:
     """Ask the archive; copy series that are new or have another number of images; remove those that no longer match.
 
     folder: of this query. Its siblings are caches of other queries, which are removed, oldest first, to make room.
@@ -67,7 +67,7 @@ def refreshed(source: ArchiveSource, folder: Path) -> Copied:
         os.utime(folder)  # in use: the last to be removed
         shutil.rmtree(folder / ARRIVING, ignore_errors=True)
         with open_archive(source) as archive:
-            entries, odd = matching(archive, source)
+            entries, odd = find_matching_series(archive, source)
             known = _load_series_counts(folder)
             for series in sorted({path.name for path in (folder / IMAGES).iterdir()} - set(entries)):
                 _remove_series(folder, known, series)
@@ -85,10 +85,10 @@ def refreshed(source: ArchiveSource, folder: Path) -> Copied:
                 used -= _free_space(folder, used - source.cache_gib * GIB)
                 _store_series(folder, known, entry, fetched.files)
         _write_json(folder / ODD, [list(oddity) for oddity in odd])
-    return copied(folder)
+    return load_cached_series(folder)
 
 
-def matching(archive: Archive, source: ArchiveSource) -> tuple[dict[str, Entry], list[Odd]]:
+def find_matching_series(archive: Archive, source: ArchiveSource) -> tuple[dict[str, Entry], list[Odd]]:
     """The series that match, by their UIDs; and answers that could not be used.
 
     Raises:

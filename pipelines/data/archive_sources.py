@@ -61,7 +61,7 @@ class DicomWebSource(DicomWeb):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse(out_of_range(self, cache_gib=(0.001, 100_000)))
-        as_folder(self, ".")
+        build_folder_source(self, ".")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +79,13 @@ class DicomNodeSource(DicomNode):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse(out_of_range(self, cache_gib=(0.001, 100_000)))
-        as_folder(self, ".")
+        build_folder_source(self, ".")
 
 
 ArchiveSource: TypeAlias = DicomWebSource | DicomNodeSource
 
 
-def as_folder(source: ArchiveSource, folder: str) -> DicomSource:
+def build_folder_source(source: ArchiveSource, folder: str) -> DicomSource:
     """The source of the series copied into a folder. Raises: SettingsError: of `select`, `unit` or `blank`."""
     return DicomSource(
         folder=folder,
@@ -97,7 +97,7 @@ def as_folder(source: ArchiveSource, folder: str) -> DicomSource:
     )
 
 
-def place_of(source: ArchiveSource) -> Json:
+def describe_query(source: ArchiveSource) -> Json:
     """The archive and the query, without settings that only concern the connection: credentials, limits, paths."""
     address = source.url if isinstance(source, DicomWebSource) else f"{source.called}@{source.host}:{source.port}"
     query = source.query

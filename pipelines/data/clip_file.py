@@ -16,7 +16,7 @@ from pipelines.data.encoder_file import CONFIG, digest_at
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
 
-def portable(model: Clip) -> Clip:
+def make_portable(model: Clip) -> Clip:
     """The model's settings for other machines: with digest, architecture and tokens in place of the file's folder.
 
     Settings that are portable already, or whose files are missing or wrong, are returned unchanged; checks of the
@@ -25,12 +25,12 @@ def portable(model: Clip) -> Clip:
     if model.tokens:
         return model
     try:
-        return read(model)
+        return read_clip(model)
     except ValueError:
         return model
 
 
-def read(model: Clip) -> Clip:
+def read_clip(model: Clip) -> Clip:
     """The model's settings with the content of its files: digest, architecture, tokens and sentences.
 
     Raises:
@@ -61,7 +61,7 @@ def _read_clip_files(model: Clip, order: tuple[str, ...], stamps: tuple[tuple[in
     return replace(shaped, tokens=tokens, sentences=sentences)
 
 
-def weights_of(model: Clip) -> bytes:
+def read_weights(model: Clip) -> bytes:
     """The bytes of the model's file. Raises: ValueError: it cannot be read."""
     try:
         return Path(model.weights).read_bytes()
@@ -69,12 +69,12 @@ def weights_of(model: Clip) -> bytes:
         raise ValueError(f"{model.weights} cannot be read ({error.strerror}); give a safetensors file") from error
 
 
-def held(model: Clip) -> Mapping[str, Tensor] | None:
+def find_clip_tensors(model: Clip) -> Mapping[str, Tensor] | None:
     """The tensors of the model's networks, from its file at the coordinator; None if the files are missing or wrong."""
     path = Path(model.weights)
     try:
         stamp = path.stat()
-        return _load_clip_tensors(read(model), path, stamp.st_size, stamp.st_mtime_ns)
+        return _load_clip_tensors(read_clip(model), path, stamp.st_size, stamp.st_mtime_ns)
     except (OSError, ValueError):
         return None
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pipelines.data.accounts import Account, accounted, as_facts
+from pipelines.data.accounts import Account, account_facts, list_accounts
 from pipelines.data.examples import open_source
 from pipelines.data.images import IMAGES, AnyImages, Features, Target
 from pipelines.data.intake import Intake, WaitingStudy
-from pipelines.data.nifti.bids import ENDINGS, stem
-from pipelines.data.partition import Divided, Part, dealing_code, divided, written
+from pipelines.data.nifti.bids import ENDINGS, file_stem
+from pipelines.data.partition import Divided, Part, dealing_code, divide_patients, partition_record
 from pipelines.data.pseudonym import normalized, pseudonym
 from pipelines.data.sources import Files, GlandMask, Labels
 from pipelines.data.split import SPLITS, Fold, division_code
@@ -29,9 +29,9 @@ from pipelines.data.stored import from_message as from_message
 from pipelines.data.stored import to_message as to_message
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey as survey
-from pipelines.data.tables.features import Moments, moments, normalized_by, to_json
-from pipelines.data.tables.principal_components import axes_to_json, fitted_axes, projected
-from pipelines.data.taking import Taken, kept, natural, take
+from pipelines.data.tables.features import Moments, moments, standardize_features, to_json
+from pipelines.data.tables.principal_components import axes_to_json, fit_axes, project_features
+from pipelines.data.taking import Taken, natural_key, select_patients, take_studies
 from privacy.message import Json
 
 
@@ -82,10 +82,10 @@ def read_cohort(
     0 = the first; () = negative and positive.
 
     Returns:
-        The cohort; the studies that were not used, with reasons; names; and counts: of files (`as_facts`), `studies`,
-        `patients`, `images`, `positives`, and `classes` if they are named, `splits` (each with these last four),
-        `rejected_by_reason`, `unselected_series`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`, and
-        `scanners` by vendor and field strength. With a part (rejections are then the whole source's) also
+        The cohort; the studies that were not used, with reasons; names; and counts: of files (`account_facts`),
+        `studies`, `patients`, `images`, `positives`, and `classes` if they are named, `splits` (each with these last
+        four), `rejected_by_reason`, `unselected_series`, `excluded` studies, `unmatched_exclusions`, `unmatched_tests`,
+        and `scanners` by vendor and field strength. With a part (rejections are then the whole source's) also
         `source_studies`, of which `studies` are here, and unless `independent`, `dealing`.
 
     Raises:
@@ -93,17 +93,17 @@ def read_cohort(
     """
     opened = open_source(source, labels, images, gland, target, classes)
     names = {study.patient: pseudonym(key, study.patient) for study in opened.waiting if study.patient}
-    excluded = _find_named_patients(exclude, patient_names := names_of(opened.waiting, key))
+    excluded = _find_named_patients(exclude, patient_names := list_patient_names(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
     test_names = {*map(normalized, test), *_find_named_patients(test, patient_names)}
-    ordered = sorted(opened.waiting, key=lambda study: (names.get(study.patient, ""), natural(study.study)))
+    ordered = sorted(opened.waiting, key=lambda study: (names.get(study.patient, ""), natural_key(study.study)))
     waiting = [study for study in ordered if study.patient not in excluded]
-    taken, refused, parts = take(waiting, _example_shape(images), readers, scratch, masks=bool(opened.classes))
+    taken, refused, parts = take_studies(waiting, _example_shape(images), readers, scratch, masks=bool(opened.classes))
     rejected = (*opened.rejected, *refused)
     division_settings: Mapping[str, Any] = {"seed": seed, "independent": independent, "key": key, "fold": fold}
     class_count = 2 if target else max(2, len(classes))
     source_division = _find_source_division(opened.splits, highest := _highest_classes(taken), part, fold, test)
-    division = source_division or divided(
+    division = source_division or divide_patients(
         highest, part, classes=class_count, fractions=fractions, test=test_names, **division_settings
     )
     code = division_code(
@@ -114,21 +114,21 @@ def read_cohort(
         source_splits=opened.splits,
     )
     partition_facts = _partition_facts(part, division, len(taken), independent)
-    taken, parts = (taken, parts) if part is None else kept(taken, parts, division.splits)
+    taken, parts = (taken, parts) if part is None else select_patients(taken, parts, division.splits)
     recipe = {"independent": independent, "cut": code, **_recipe_settings(part, target, opened.classes, classes)}
-    cohort = replace(_assembled(taken, parts, names, division.splits, opened.unit), recipe=recipe)
-    accounts = accounted(
+    cohort = replace(_build_cohort(taken, parts, names, division.splits, opened.unit), recipe=recipe)
+    accounts = list_accounts(
         opened.items, rejected, _explain_left_out_studies(ordered, excluded, division.splits if part else None)
     )
     facts: dict[str, Json] = {
         **_reading_facts(opened, taken, rejected, accounts),
         "excluded": len(opened.waiting) - len(waiting),
-        "unmatched_exclusions": len(exclude) - matched(exclude, patient_names),
-        "unmatched_tests": len(test) - matched(test, patient_names),
+        "unmatched_exclusions": len(exclude) - count_matched_names(exclude, patient_names),
+        "unmatched_tests": len(test) - count_matched_names(test, patient_names),
         **partition_facts,
         **_count_cohort(cohort),
     }
-    partition = None if part is None else written(part, division, highest, names, classes=class_count)
+    partition = None if part is None else partition_record(part, division, highest, names, classes=class_count)
     evidence = tuple(study.told for study in taken)
     return Reading(
         _normalize_features(cohort, images, scale),
@@ -206,7 +206,7 @@ def _reading_facts(
 ) -> dict[str, Json]:
     """The counts of files, series, studies, rejections and scanners."""
     return {
-        **as_facts(accounts),
+        **account_facts(accounts),
         "unselected_series": opened.unselected,
         "studies": len(taken),
         "rejected_by_reason": dict(sorted(Counter(study.reason for study in rejected).items())),
@@ -227,7 +227,7 @@ def _partition_facts(part: Part | None, division: Divided, studies: int, indepen
     return {"source_studies": studies} | ({} if independent else {"dealing": dealing_code(part, division)})
 
 
-def names_of(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]:
+def list_patient_names(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]:
     """Each patient's identifier and pseudonym; for NIfTI files also the file names and their pseudonyms.
 
     A list of withdrawn patients may still use the whole file name, which was the identifier before BIDS names were
@@ -237,7 +237,7 @@ def names_of(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str, set[str]]
     for study in waiting:
         if study.patient:
             file = study.study.rpartition("/")[2]
-            names = {study.patient, *([normalized(stem(file))] if file.lower().endswith(ENDINGS) else [])} - {""}
+            names = {study.patient, *([normalized(file_stem(file))] if file.lower().endswith(ENDINGS) else [])} - {""}
             patient_names.setdefault(study.patient, set()).update(names, (pseudonym(key, name) for name in names))
     return patient_names
 
@@ -248,7 +248,7 @@ def _find_named_patients(wanted_names: tuple[str, ...], patient_names: Mapping[s
     return frozenset(patient for patient, names in patient_names.items() if names & normalized_names)
 
 
-def matched(wanted_names: tuple[str, ...], patient_names: Mapping[str, set[str]]) -> int:
+def count_matched_names(wanted_names: tuple[str, ...], patient_names: Mapping[str, set[str]]) -> int:
     """The number of these names that are names of patients."""
     known_names = set().union(*patient_names.values())
     return sum(normalized(name) in known_names for name in wanted_names)
@@ -261,25 +261,29 @@ def _normalize_features(cohort: Cohort, images: AnyImages, scale: Moments | None
     if not isinstance(images, Features):
         return cohort
     feature_moments = (
-        training_moments(cohort) if images.normalize == "site" else scale if images.normalize == "pooled" else None
+        compute_training_moments(cohort)
+        if images.normalize == "site"
+        else scale
+        if images.normalize == "pooled"
+        else None
     )
     if feature_moments is not None:
-        scaled = normalized_by(cohort.images, feature_moments)
+        scaled = standardize_features(cohort.images, feature_moments)
         cohort = replace(cohort, images=scaled, recipe={**cohort.recipe, "scale": to_json(feature_moments)})
     if images.components is None or (images.normalize == "pooled" and feature_moments is None):
         return cohort  # pooled without moments: this pass only computes them
-    axes = fitted_axes(cohort.images[cohort.split == SPLITS.index("train")], images.components)
+    axes = fit_axes(cohort.images[cohort.split == SPLITS.index("train")], images.components)
     # The axes are fitted to all training patients, so each example depends on all of them.
     recipe: dict[str, Json] = {**cohort.recipe, "axes": axes_to_json(axes), "independent": False}
-    return replace(cohort, images=projected(cohort.images, axes), recipe=recipe)
+    return replace(cohort, images=project_features(cohort.images, axes), recipe=recipe)
 
 
-def training_moments(cohort: Cohort) -> Moments:
+def compute_training_moments(cohort: Cohort) -> Moments:
     """Moments of the training patients' features."""
     return moments(cohort.images[cohort.split == SPLITS.index("train")])
 
 
-def _assembled(
+def _build_cohort(
     taken: Sequence[Taken],
     parts: Mapping[str, Tensor],
     names: Mapping[str, str],

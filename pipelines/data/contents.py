@@ -60,10 +60,10 @@ def read_dataset(path: Path, **how: object) -> FileDataset:
         Exception: whatever the parser raises for damaged files.
     """
     with path.open("rb") as file:
-        return parsed(file, **how)
+        return parse_dataset(file, **how)
 
 
-def parsed(file: BinaryIO, **how: object) -> FileDataset:
+def parse_dataset(file: BinaryIO, **how: object) -> FileDataset:
     """As `read_dataset`, for an open file at its beginning; afterwards the file stands after the last element read."""
     head = file.read(HEAD)
     file.seek(0)
@@ -80,7 +80,7 @@ def parsed(file: BinaryIO, **how: object) -> FileDataset:
     return dataset
 
 
-def kind_of(path: Path) -> Kind:
+def detect_kind(path: Path) -> Kind:
     """The kind of a file; `other` also if it cannot be read. packed_dicom: a DICOM file in gzip."""
     try:
         with path.open("rb") as file:
@@ -103,7 +103,7 @@ def kind_of(path: Path) -> Kind:
 
 def left_out(name: str, path: Path, reads: Literal["dicom", "nifti", "picture"]) -> Item:
     """The item of a file that a source of DICOM, NIfTI or pictures does not read: the reason, and what to do."""
-    kind = kind_of(path)
+    kind = detect_kind(path)
     if kind == "empty":
         return Item(name, "not_imaging", reason="empty", detail="It has no bytes. Copy it again, or remove it.")
     if kind in ("packed", "packed_dicom"):

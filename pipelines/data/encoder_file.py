@@ -12,7 +12,7 @@ from federation.features.encoder import Encoder, digest, frozen
 CONFIG = "config.json"
 
 
-def opened(extractor: Encoder | Ready) -> tuple[Extractor, bytes]:
+def open_extractor(extractor: Encoder | Ready) -> tuple[Extractor, bytes]:
     """The feature extractor; and the bytes of an encoder's file, empty for other extractors.
 
     Raises:
@@ -24,7 +24,7 @@ def opened(extractor: Encoder | Ready) -> tuple[Extractor, bytes]:
         data = Path(extractor.file).read_bytes()
     except OSError as error:
         raise ValueError(f"{extractor.file} cannot be read ({error.strerror}); give a safetensors file") from error
-    encoder = portable(extractor)
+    encoder = make_portable(extractor)
     if not encoder.architecture:
         raise ValueError(f"there is no {CONFIG} beside {extractor.file}; put it there, as it came with the weights")
     try:
@@ -33,7 +33,7 @@ def opened(extractor: Encoder | Ready) -> tuple[Extractor, bytes]:
         raise ValueError(f"{extractor.file} cannot be used: {error}") from error
 
 
-def portable(encoder: Encoder) -> Encoder:
+def make_portable(encoder: Encoder) -> Encoder:
     """The encoder's settings for other machines: with digest and architecture in place of the file's folder.
 
     Settings that are portable already, or whose file is missing, are returned unchanged; checks report the latter.

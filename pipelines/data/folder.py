@@ -41,19 +41,19 @@ class Walk:
     rejected: tuple[Rejected, ...]
 
 
-def walk(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """All regular files below `folder`, sorted by name, each once; a link is followed only to a file inside it.
 
     Hidden files and folders (names that begin with a dot) are skipped: version control and file managers make them.
     """
-    return list(walked(folder).files)
+    return list(walk_folder(folder).files)
 
 
-def walked(folder: Path) -> Walk:
+def walk_folder(folder: Path) -> Walk:
     """As `walk`, with the other entries: an item for each hidden file, for each hidden folder as a whole, for each link
     that is not followed and for each pipe, socket or device.
     """
-    root = resolved(folder)
+    root = resolve_path(folder)
     files: dict[Path, Path] = {}
     left: list[Item] = []
     errors: list[OSError] = []
@@ -63,7 +63,7 @@ def walked(folder: Path) -> Walk:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(parent, name)
-            real = resolved(path) if path.is_symlink() else path
+            real = resolve_path(path) if path.is_symlink() else path
             if (item := _skipped_entry_item(root, path, real)) is not None:
                 left.append(item)
             elif real not in files or real == path:
@@ -73,17 +73,17 @@ def walked(folder: Path) -> Walk:
     return Walk(tuple(sorted(files.values())), (*left, *items), tuple(closed))
 
 
-def resolved(path: Path) -> Path:
+def resolve_path(path: Path) -> Path:
     """The path behind all links. A link to itself is returned as it is, where `Path.resolve` raises."""
     return Path(os.path.realpath(path))
 
 
-def below(root: Path, path: Path) -> str:
+def relative_name(root: Path, path: Path) -> str:
     """A file's path relative to the folder, with `/` between its parts."""
     return path.relative_to(root).as_posix()
 
 
-def stamped(path: Path) -> Stamp:
+def stamp_file(path: Path) -> Stamp:
     """The file's stamp now.
 
     Raises:
@@ -92,7 +92,7 @@ def stamped(path: Path) -> Stamp:
     try:
         status = path.stat()
     except OSError as error:
-        raise failed(path.name, error) from error
+        raise explain_failure(path.name, error) from error
     if not stat.S_ISREG(status.st_mode):
         raise Unusable("vanished", f"{path.name} was a file and is none any more. {WAIT}.")
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
@@ -105,7 +105,7 @@ def check_unchanged(stamps: Mapping[Path, Stamp]) -> None:
         Unusable: `vanished`, `no_permission`, `disk_error` or `still_written`.
     """
     for path, before in stamps.items():
-        now = stamped(path)
+        now = stamp_file(path)
         if now != before:
             raise Unusable(
                 "still_written",
@@ -113,7 +113,7 @@ def check_unchanged(stamps: Mapping[Path, Stamp]) -> None:
             )
 
 
-def steady(stamps: Mapping[Path, Stamp], read: Callable[[], T]) -> T:
+def read_steadily(stamps: Mapping[Path, Stamp], read: Callable[[], T]) -> T:
     """The result of `read`, if the files did not change meanwhile; a change takes precedence over any other error.
 
     Raises:
@@ -127,7 +127,7 @@ def steady(stamps: Mapping[Path, Stamp], read: Callable[[], T]) -> T:
         check_unchanged(stamps)
 
 
-def failed(name: str, error: OSError) -> Unusable:
+def explain_failure(name: str, error: OSError) -> Unusable:
     """The reason for a failed system call on a file: `vanished`, `no_permission` or `disk_error`, one of `OF_SYSTEM`.
 
     Raises:
@@ -145,8 +145,8 @@ def failed(name: str, error: OSError) -> Unusable:
 
 def _skipped_folder_items(root: Path, path: Path) -> list[Item]:
     """The item of a folder that is not searched: a link to another place, or a hidden folder; else none."""
-    name = f"{below(root, path)}/"
-    if path.is_symlink() and not resolved(path).is_relative_to(root):
+    name = f"{relative_name(root, path)}/"
+    if path.is_symlink() and not resolve_path(path).is_relative_to(root):
         detail = "A link to a folder elsewhere; it is not followed. Copy the files, or give that folder."
         return [Item(name, "not_selected", reason="link_outside", detail=detail)]
     if path.name.startswith(".") and not path.is_symlink():
@@ -156,7 +156,7 @@ def _skipped_folder_items(root: Path, path: Path) -> list[Item]:
 
 def _skipped_entry_item(root: Path, path: Path, real: Path) -> Item | None:
     """The reason why an entry of a folder is not used; None if it is a regular file inside the folder."""
-    name = below(root, path)
+    name = relative_name(root, path)
     if path.name.startswith("."):
         return Item(name, "not_imaging", reason="hidden", detail="A hidden file. Rename it if it holds an image.")
     try:
@@ -172,6 +172,6 @@ def _skipped_entry_item(root: Path, path: Path, real: Path) -> Item | None:
 def _reject_unreadable_folder(root: Path, error: OSError) -> Rejected:
     """The rejection of a folder that the system could not list."""
     path = Path(os.fsdecode(error.filename)) if error.filename else root
-    name = f"{below(root, path) if path.is_relative_to(root) else path.name}/"
-    why = failed(name, error)
+    name = f"{relative_name(root, path) if path.is_relative_to(root) else path.name}/"
+    why = explain_failure(name, error)
     return Rejected(name, why.reason, why.detail)

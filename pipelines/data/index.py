@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.data.folder import Stamp, failed
-from pipelines.data.grids.geometry import same_grid, spacing_of
+from pipelines.data.folder import Stamp, explain_failure
+from pipelines.data.grids.geometry import is_same_grid, spacing_of
 from pipelines.data.headers import Stack
 from pipelines.data.study import Affine, Item, Rejected, Study, Unusable
 from privacy.deidentify.quiet import quiet
@@ -63,7 +63,7 @@ def folder_problems(name: str, folder: str) -> list[str]:
     return [f"{name}: {folder!r} {state}; give a folder that exists"]
 
 
-def without_ambiguous(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[Rejected]]:
+def reject_ambiguous(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[Rejected]]:
     """Reject candidates with the same patient, session and grid: it is unknown which of them a label or mask is of.
 
     Not needed for series that are only scored.
@@ -97,15 +97,15 @@ def _find_twins(group: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
         low, high = np.searchsorted(ranked, (along[place] - tolerance, along[place] + tolerance), side="left")
         for number in np.sort(order[low:high])[::-1]:
             other = group[number]
-            if number != place and same_grid((candidate.affine, candidate.shape), (other.affine, other.shape)):
+            if number != place and is_same_grid((candidate.affine, candidate.shape), (other.affine, other.shape)):
                 yield candidate.study, other.study
                 break
 
 
-def load(candidate: Candidate) -> Study | Rejected:
+def load_candidate(candidate: Candidate) -> Study | Rejected:
     """Read a candidate's values. Any error in its bytes becomes a rejection, never an exception."""
     try:
-        with readable(candidate.study):
+        with convert_read_errors(candidate.study):
             return candidate.load()
     except Unusable as error:
         return Rejected(candidate.study, error.reason, error.detail)
@@ -113,13 +113,13 @@ def load(candidate: Candidate) -> Study | Rejected:
 
 def load_all(index: Index) -> tuple[list[Study], list[Rejected]]:
     """Load every candidate: studies, and rejections of the index and of loading."""
-    results = [load(candidate) for candidate in index.candidates]
+    results = [load_candidate(candidate) for candidate in index.candidates]
     studies = [result for result in results if isinstance(result, Study)]
     return studies, [*index.rejected, *(result for result in results if isinstance(result, Rejected))]
 
 
 @contextmanager
-def readable(what: str) -> Iterator[None]:
+def convert_read_errors(what: str) -> Iterator[None]:
     """Turn any error while a file is parsed into `Unusable` (`unreadable`; or one of `OF_SYSTEM`, if the system cannot
     open or read the file), and suppress warnings. Errors of the machine are raised unchanged: a study must not be left
     out for good because memory was short once.
@@ -135,7 +135,7 @@ def readable(what: str) -> Iterator[None]:
         if of_machine(error):  # too little memory, too many open files: the file may be a good one
             raise
         if isinstance(error, OSError) and error.errno is not None:  # from the system, not from a decoder
-            raise failed(what, error) from error
+            raise explain_failure(what, error) from error
         raise Unusable(
             "unreadable", f"{what} cannot be read ({_describe_error(error)}). Copy or export it again."
         ) from error

@@ -22,7 +22,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.index import Candidate, readable
+from pipelines.data.index import Candidate, convert_read_errors
 from pipelines.data.study import Array, Item, Rejected, Unusable
 
 T = TypeVar("T")
@@ -46,11 +46,11 @@ class Examples:
     lesion: NDArray[np.uint8]
     gland: NDArray[np.uint8]
     position: NDArray[np.float32]
-    mask: NDArray[np.uint8] = field(default_factory=lambda: no_masks(0))
+    mask: NDArray[np.uint8] = field(default_factory=lambda: empty_masks(0))
 
     def __post_init__(self) -> None:
         if self.mask.shape[1:] == (0,):  # without label maps there still is one (empty) row per example
-            object.__setattr__(self, "mask", no_masks(len(self.images)))
+            object.__setattr__(self, "mask", empty_masks(len(self.images)))
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ class Intake:
 
 
 def read_studies(waiting: Sequence[WaitingStudy], *, readers: int) -> Iterator[ReadStudy | Rejected]:
-    """Read the waiting studies, in their order; readers: as in `in_order`."""
-    return in_order(waiting, read_study, readers=readers)
+    """Read the waiting studies, in their order; readers: as in `run_in_order`."""
+    return run_in_order(waiting, read_study, readers=readers)
 
 
-def in_order(
+def run_in_order(
     items: Sequence[W], do: Callable[[W], T], *, readers: int, stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[T]:
     """The result of `do` for each item, in their order.
@@ -155,7 +155,7 @@ class _Workers(Generic[W, T]):
                 start_new_thread(self._work, ())
 
     def results(self, most: int, stopped: Callable[[], bool]) -> Iterator[T]:
-        """Results in the order of their items, until at most `most` are not yielded. stopped: see `in_order`."""
+        """Results in the order of their items, until at most `most` are not yielded. stopped: see `run_in_order`."""
         while len(self._ahead) > most:
             first = self._ahead[0]
             cancelled = stopped() and first.cancel()
@@ -202,16 +202,17 @@ def read_ahead(items: Sequence[W], do: Callable[[W], T]) -> Iterator[T]:
     Parsing headers holds Python's lock, so threads only cost while a disk answers at once; over a network most of the
     time is spent waiting. The first items are read one after the other, to measure which case it is.
     """
-    started, busy_before, waits_before = time.perf_counter(), time.thread_time(), _rests()
+    started, busy_before, waits_before = time.perf_counter(), time.thread_time(), _count_waits()
     for item in items[:TRIED]:
         yield do(item)
     slow = (
-        time.perf_counter() - started > SLOW * (time.thread_time() - busy_before) and _rests() - waits_before >= TRIED
+        time.perf_counter() - started > SLOW * (time.thread_time() - busy_before)
+        and _count_waits() - waits_before >= TRIED
     )
-    yield from in_order(items[TRIED:], do, readers=AT_ONCE if slow else 1)
+    yield from run_in_order(items[TRIED:], do, readers=AT_ONCE if slow else 1)
 
 
-def _rests() -> float:
+def _count_waits() -> float:
     """How often this thread has waited, but not for a processor; a large number where the system does not count it."""
     if sys.platform != "linux":
         return time.perf_counter_ns()
@@ -225,7 +226,7 @@ def read_study(waiting: WaitingStudy) -> ReadStudy | Rejected:
     return _run_or_reject(waiting.study, waiting.read)
 
 
-def foreseen_rejection(waiting: WaitingStudy) -> Rejected | None:
+def foresee_rejection(waiting: WaitingStudy) -> Rejected | None:
     """The rejection of a study that is certain without reading its image; None if there is none."""
     return _run_or_reject(waiting.study, waiting.foresee)
 
@@ -233,18 +234,18 @@ def foreseen_rejection(waiting: WaitingStudy) -> Rejected | None:
 def _run_or_reject(study: str, do: Callable[[], T]) -> T | Rejected:
     """The result of `do`, or the rejection of this study if it raises `Unusable`."""
     try:
-        with readable(study):
+        with convert_read_errors(study):
             return do()
     except Unusable as error:
         return Rejected(study, error.reason, error.detail)
 
 
-def no_masks(count: int) -> NDArray[np.uint8]:
+def empty_masks(count: int) -> NDArray[np.uint8]:
     """Empty masks (count, 0), for examples without masks."""
     return np.zeros((count, 0), np.uint8)
 
 
-def tried(problems: list[str], do: Callable[[], T]) -> T | None:
+def try_collecting(problems: list[str], do: Callable[[], T]) -> T | None:
     """The result, or None with its error added to `problems`, so that all errors in settings are reported at once."""
     try:
         return do()

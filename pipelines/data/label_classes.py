@@ -30,7 +30,7 @@ def class_number(
     Raises:
         Unusable: `no_label`: there is no text; `bad_label`: it stands for no class.
     """
-    short = shortened(text)
+    short = shorten_number(text)
     if values:
         name = values.get(text, values.get(short))
         number = {name: number for number, name in enumerate(classes or PLAIN)}.get(name or "")
@@ -47,7 +47,7 @@ def class_number(
     return number
 
 
-def shortened(text: str) -> str:
+def shorten_number(text: str) -> str:
     """The text without the decimal point of a whole number."""
     return match[1] if (match := WHOLE.fullmatch(text)) else text
 

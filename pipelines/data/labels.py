@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.data.folder import resolved
+from pipelines.data.folder import resolve_path
 from pipelines.data.index import folder_problems
-from pipelines.data.label_classes import class_number, shortened, value_problems
+from pipelines.data.label_classes import class_number, shorten_number, value_problems
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels
 from pipelines.data.study import Unusable
-from pipelines.data.tables.csv_file import Line, no_column, read_lines
+from pipelines.data.tables.csv_file import Line, describe_missing_columns, read_lines
 from privacy.settings_error import refuse
 from privacy.system_errors import of_machine
 
@@ -86,7 +86,7 @@ def open_masks(settings: MaskLabels | GlandMask, where: str) -> Masks:
     if problems:
         raise ValueError("; ".join(problems))
     dated = _names_before_dates(names or {})
-    return Masks(resolved(Path(settings.folder)), settings.pattern, names, broken, settings.segment, dated)
+    return Masks(resolve_path(Path(settings.folder)), settings.pattern, names, broken, settings.segment, dated)
 
 
 def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", visits: int = 1) -> Path:
@@ -108,7 +108,7 @@ def find_mask(masks: Masks, patient: str, *, missing: str, session: str = "", vi
     name = patient if masks.names is None else _map_patient(masks, masks.names, patient, missing)
     file = masks.pattern.replace(PATIENT, name).replace(SESSION, session)
     for form in ("NFC", "NFD"):  # file systems differ in how they encode an umlaut
-        path = resolved(masks.folder / unicodedata.normalize(form, file))
+        path = resolve_path(masks.folder / unicodedata.normalize(form, file))
         if path.is_relative_to(masks.folder) and path.is_file():
             return path
     raise Unusable(missing, f"there is no mask {file!r} for this patient. Add it.")
@@ -131,7 +131,7 @@ def open_table(settings: TableLabels, classes: tuple[str, ...] = ()) -> Table:
         raise ValueError(f"labels.file: {settings.file!r} cannot be read ({error})") from error
     missing = [column for column in columns if column not in header]
     if missing:
-        raise ValueError(f"labels.file: {settings.file!r} has {no_column(missing, header)}")
+        raise ValueError(f"labels.file: {settings.file!r} has {describe_missing_columns(missing, header)}")
     rows: dict[str, list[Row]] = {}
     for line in lines:
         if isinstance(line, Unusable):
@@ -273,7 +273,7 @@ def _parse_slice_number(text: str | None) -> str:
 
 def _agreed_class(rows: Iterable[Row], what: str, table: Table) -> int:
     """The class of which all these lines have the label. Raises: Unusable: `bad_label`, `no_label`."""
-    texts = sorted({shortened(row.label) for row in rows})
+    texts = sorted({shorten_number(row.label) for row in rows})
     distinct_texts = [text for text in texts if text] or [""]
     numbers = {
         class_number(text, what, table.classes, table.values, mend="Correct the table.") for text in distinct_texts

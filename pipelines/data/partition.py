@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from pipelines.data.split import Fold, fallen, rank, rounded, split_patients, without_test
+from pipelines.data.split import Fold, drop_test_share, find_share, hash_patient, round_shares, split_patients
 from privacy.message import Json
 from privacy.settings_error import Problem, out_of_range, refuse, unmet
 
@@ -80,7 +80,7 @@ class Divided(NamedTuple):
     places: dict[str, int]
 
 
-def divided(
+def divide_patients(
     labels: Mapping[str, int],
     part: Part | None,
     *,
@@ -111,11 +111,11 @@ def divided(
             labels, fractions=fractions, seed=seed, test=test, independent=independent, fold=fold
         )
         shared_test = {patient: split for patient, split in source_splits.items() if split == "test"}
-        test, fold, fractions = (), None, without_test(fractions)
+        test, fold, fractions = (), None, drop_test_share(fractions)
     elif test:
-        fractions = without_test(fractions)  # a part without test patients draws no others
+        fractions = drop_test_share(fractions)  # a part without test patients draws no others
     free = {patient: label for patient, label in labels.items() if patient not in shared_test}
-    places = partition(free, part, kinds=range(classes), independent=independent)
+    places = partition_patients(free, part, kinds=range(classes), independent=independent)
     part_labels = {patient: label for patient, label in free.items() if places[patient] == part.number}
     splits = split_patients(
         part_labels, fractions=fractions, seed=seed, test=test, independent=independent, key=key, fold=fold
@@ -123,7 +123,7 @@ def divided(
     return Divided(dict(sorted({**splits, **shared_test}.items())), places)
 
 
-def partition(
+def partition_patients(
     labels: Mapping[str, int], part: Part, *, kinds: Sequence[int] = (0, 1), independent: bool = False
 ) -> dict[str, int]:
     """Partition patients: patient -> number of their part, 1 to `part.of`, sorted by patient.
@@ -147,14 +147,14 @@ def partition(
             for kind, class_shares in _class_shares(part, kinds, 0).items()
         }
         return {
-            patient: fallen(_hash_for_part(part, patient), edges[label]) + 1
+            patient: find_share(_hash_for_part(part, patient), edges[label]) + 1
             for patient, label in sorted(labels.items())
         }
     groups = _group_patients(labels, part, kinds)
     fewest = 0
     for attempt in range(1 if part.kind == "even" else ATTEMPTS):
         shares = _class_shares(part, kinds, attempt)
-        counts = {kind: rounded(len(group), shares[kind]) for kind, group in groups.items()}
+        counts = {kind: round_shares(len(group), shares[kind]) for kind, group in groups.items()}
         smallest = min(map(sum, zip(*counts.values(), strict=True)))
         if smallest >= part.least:
             numbers = {
@@ -216,10 +216,10 @@ def _part_numbers(counts: Sequence[int]) -> list[int]:
 
 def _hash_for_part(part: Part, patient: str) -> bytes:
     """The patient's hash; it differs from that of the split, so that split and part are independent."""
-    return rank(part.seed, f"part\0{patient}")
+    return hash_patient(part.seed, f"part\0{patient}")
 
 
-def written(
+def partition_record(
     part: Part, division: Divided, labels: Mapping[str, int], names: Mapping[str, str], *, classes: int = 2
 ) -> dict[str, Json]:
     """The record of a partition, which stays at the hospital. names: patient -> pseudonym.

@@ -10,7 +10,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.grids.geometry import Floats, Grid, mask_on_grid, reading_order, resample, slice_grid, spacing_of
+from pipelines.data.grids.geometry import (
+    Floats,
+    Grid,
+    mask_on_grid,
+    reading_order,
+    resample_volume,
+    slice_grid,
+    spacing_of,
+)
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.intake import Examples
 from pipelines.data.study import Unusable, Volume
@@ -36,7 +44,7 @@ def prepare_slices(image: Volume, *, lesion: Volume | None, gland: Volume | None
     if not kept_slices.size:
         raise Unusable("no_gland", "no slice shows the gland: its mask is too thin. Draw it on the image.")
     _check_lesion(lesion, grid)
-    values = resample(stack, *grid, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
+    values = resample_volume(stack, *grid, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
     steps = np.arange(images.context) - images.context // 2
     seen = np.clip(kept_slices[:, None] + steps, 0, grid.shape[2] - 1)
     return Examples(values[seen], lesions[kept_slices], glands[kept_slices], kept_slices.astype(np.float32))
@@ -51,7 +59,7 @@ def prepare_volume(image: Volume, *, lesion: Volume | None, gland: Volume | None
     grid = _crop_grid(stack, _crop_centre(stack, lesion, gland, images.centre), images)
     _check_lesion(lesion, grid)
     lesions, glands = (_resample_mask(mask, grid)[None] for mask in (lesion, gland))
-    values = resample(stack, *grid, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
+    values = resample_volume(stack, *grid, 1).astype(np.float32, copy=False).transpose(2, 1, 0)
     return Examples(values[None, None], lesions, glands, np.zeros(1, np.float32))
 
 

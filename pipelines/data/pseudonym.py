@@ -38,7 +38,7 @@ def allowed_facts(headers: Mapping[str, object]) -> dict[str, str | float]:
     return facts
 
 
-def scanner(facts: Mapping[str, str | float]) -> str:
+def describe_scanner(facts: Mapping[str, str | float]) -> str:
     """Vendor and field strength, "Siemens 3 T": the description of a scanner that may be counted and shown.
 
     The vendor comes from a list and the rest is a number: a header field is free text, and a name that someone typed

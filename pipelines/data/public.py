@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.data.folder import resolved, walk
+from pipelines.data.folder import list_files, resolve_path
 from pipelines.data.images import AnyImages, Pictures
 from pipelines.data.intake import Intake, WaitingStudy, read_study
 from pipelines.data.sources import Files, GlandMask, Labels
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey
-from pipelines.data.taking import natural
+from pipelines.data.taking import natural_key
 
 MOST_REFUSED = 0.2  # share of studies; with more, it is probably the wrong folder
 SHOWN = 10
@@ -38,8 +38,8 @@ def public_stamp(folder: str | None, source: Files | None, labels: Labels | None
     """A digest of names, sizes and times of the files; no picture is read."""
     if source is not None:
         return str(survey(source, labels, gland)["digest"])
-    root = resolved(Path(folder or ""))
-    entries = sorted((path.relative_to(root).as_posix(), path.stat()) for path in walk(root))
+    root = resolve_path(Path(folder or ""))
+    entries = sorted((path.relative_to(root).as_posix(), path.stat()) for path in list_files(root))
     return hashlib.sha256(repr([(n, s.st_size, s.st_mtime_ns) for n, s in entries]).encode()).hexdigest()
 
 
@@ -89,13 +89,13 @@ def _open_intake(
 
         return open_source(source, labels, images, gland)
     if isinstance(images, Pictures) and folder is not None:
-        from pipelines.data.pictures.reader import loose_pictures
+        from pipelines.data.pictures.reader import open_loose_pictures
 
-        return loose_pictures(folder, images)
+        return open_loose_pictures(folder, images)
     raise ValueError(f"a folder of pictures is no source of {images.kind}; give a source of dicom or nifti")
 
 
 def _shuffle_waiting(opened: Intake) -> Iterator[WaitingStudy]:
     """The waiting studies in a fixed pseudo-random order of their sorted names."""
-    ordered = sorted(opened.waiting, key=lambda study: natural(study.study))
+    ordered = sorted(opened.waiting, key=lambda study: natural_key(study.study))
     yield from (ordered[place] for place in np.random.default_rng(0).permutation(len(ordered)))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipelines.data.adc import factor
+from pipelines.data.adc import find_unit_factor
 from pipelines.data.headers import text_of
 from pipelines.data.study import Unusable
 
@@ -64,17 +64,17 @@ CONTRASTS = re.compile(
 """Those that never describe an ADC map; together with the word ADC they are ambiguous, as in t2_registered_to_adc."""
 
 
-class Verdict(NamedTuple):
+class AdcDecision(NamedTuple):
     """adc: True = an ADC map, False = something else, None = unknown. said: the evidence, for a person to read."""
 
     adc: bool | None
     said: str
 
 
-SILENT = Verdict(None, "")
+SILENT = AdcDecision(None, "")
 
 
-def of_headers(values: Mapping[str, object]) -> Verdict:
+def decide_from_headers(values: Mapping[str, object]) -> AdcDecision:
     """The decision by a header. values: DICOM keyword -> value, from a `Frame` or a sidecar with the same keywords."""
     decisions = [
         decide(values)
@@ -92,36 +92,36 @@ def of_headers(values: Mapping[str, object]) -> Verdict:
     return next(clear, next((decision for decision in decisions if decision.said), SILENT))
 
 
-def of_text(text: str, source: str) -> Verdict:
+def decide_from_text(text: str, source: str) -> AdcDecision:
     """The decision by free text: a description, or a name. Only whole words count (not in CADCAM). source: its name."""
     low = text.lower()
     other, adc = SAYS_OTHER.search(low), SAYS_ADC.search(low)
     if adc and not other:
         # Quote only the matched words: a description may also contain a patient's name.
         word = text[slice(*adc.span())].strip(" _-")
-        contrast = named_contrast(low)
+        contrast = find_contrast(low)
         both = f"{source} says both {word} and {contrast}"
-        return Verdict(None, both) if contrast else Verdict(True, f"{source} says {word}")
+        return AdcDecision(None, both) if contrast else AdcDecision(True, f"{source} says {word}")
     signal = SIGNAL_WORDS.search(low.replace("_", " "))
-    return Verdict(False, f"{source} says {text[:80]!r}") if other or signal else SILENT
+    return AdcDecision(False, f"{source} says {text[:80]!r}") if other or signal else SILENT
 
 
-def named_contrast(text: str) -> str:
+def find_contrast(text: str) -> str:
     """The first word for another contrast, which no ADC map has in its name; "" if there is none."""
     match = CONTRASTS.search(text.lower().replace("_", " "))
     return match[0] if match else ""
 
 
-def of_series(decisions: Sequence[Verdict]) -> Verdict:
+def decide_for_series(decisions: Sequence[AdcDecision]) -> AdcDecision:
     """The decision for a series: it is an ADC map if all its images are."""
     other_decisions = [decision for decision in decisions if not decision.adc]
     if not other_decisions or len(other_decisions) == len(decisions):
         return next((decision for decision in other_decisions if decision.adc is False), decisions[0])
     reason = next((decision.said for decision in other_decisions if decision.said), "nothing is said of them")
-    return Verdict(False, f"{len(other_decisions)} of {len(decisions)} images are no ADC map: {reason}")
+    return AdcDecision(False, f"{len(other_decisions)} of {len(decisions)} images are no ADC map: {reason}")
 
 
-def check_adc(decision: Verdict, *, declared: bool, seen: str) -> None:
+def check_adc(decision: AdcDecision, *, declared: bool, seen: str) -> None:
     """Refuse an image that is not known to be an ADC map.
 
     declared: the settings give a unit, and thereby state that these are ADC maps; that replaces missing evidence, but
@@ -144,31 +144,31 @@ def check_adc(decision: Verdict, *, declared: bool, seen: str) -> None:
         )
 
 
-def shown(values: Mapping[str, object]) -> str:
+def format_header_texts(values: Mapping[str, object]) -> str:
     """The header texts that could describe the kind of image."""
     keywords = ("ImageType", "SeriesDescription", "ProtocolName")
     return "; ".join(f"{key} {text_of(values.get(key))[:80] or 'missing'!r}" for key in keywords)
 
 
-def _decide_by_modality(values: Mapping[str, object]) -> Verdict:
+def _decide_by_modality(values: Mapping[str, object]) -> AdcDecision:
     """Any Modality but MR, OT or an empty one rules ADC out."""
     text = text_of(values.get("Modality")).strip().upper()
-    return SILENT if text in ("", "MR", "OT") else Verdict(False, f"Modality says {text!r}")
+    return SILENT if text in ("", "MR", "OT") else AdcDecision(False, f"Modality says {text!r}")
 
 
-def _decide_by_doubt(values: Mapping[str, object]) -> Verdict:
+def _decide_by_doubt(values: Mapping[str, object]) -> AdcDecision:
     """A description of a fit's errors. It goes before codes and units, which such images share with the fitted map."""
     text = text_of(values.get("SeriesDescription"))
-    return Verdict(False, f"SeriesDescription says {text[:80]!r}") if SAYS_DOUBT.search(text.lower()) else SILENT
+    return AdcDecision(False, f"SeriesDescription says {text[:80]!r}") if SAYS_DOUBT.search(text.lower()) else SILENT
 
 
-def _decide_by_codes(values: Mapping[str, object]) -> Verdict:
+def _decide_by_codes(values: Mapping[str, object]) -> AdcDecision:
     """Derivation and quantity codes, also those in a real-world value map (DICOM PS3.16 CID 7180, 7203, 7272)."""
     codes = {(keyword, code) for keyword, code in _dcm_codes(values)}
     for known, adc in ((ADC_CODES, True), (OTHER_CODES, False)):
         for keyword, code in sorted(codes):
             if code in known:
-                return Verdict(adc, f"{keyword} says {code} (DCM)")
+                return AdcDecision(adc, f"{keyword} says {code} (DCM)")
     return SILENT
 
 
@@ -198,16 +198,16 @@ def _dataset_items(value: object) -> list[Dataset]:
     return [item for item in value if isinstance(item, Dataset)] if isinstance(value, Sequence) else []
 
 
-def _decide_by_image_type(values: Mapping[str, object]) -> Verdict:
+def _decide_by_image_type(values: Mapping[str, object]) -> AdcDecision:
     """ImageType, where it names ADC or another kind of diffusion map."""
     text = text_of(values.get("ImageType")).upper()
     words = set(text.split("\\"))
     if words & ADC_TYPES:
-        return Verdict(True, "ImageType says ADC")
-    return Verdict(False, f"ImageType says {text!r}") if words & (OTHER_MAPS | DIFFUSION) else SILENT
+        return AdcDecision(True, "ImageType says ADC")
+    return AdcDecision(False, f"ImageType says {text!r}") if words & (OTHER_MAPS | DIFFUSION) else SILENT
 
 
-def _decide_by_unit(values: Mapping[str, object]) -> Verdict:
+def _decide_by_unit(values: Mapping[str, object]) -> AdcDecision:
     """A unit of diffusivity. Descriptions are ignored: GE writes mm2/s there for values in 1e-6 mm²/s."""
     tables = _dataset_items(values.get("ModalityLUTSequence"))
     texts = [
@@ -220,20 +220,23 @@ def _decide_by_unit(values: Mapping[str, object]) -> Verdict:
         ),
         ("Units", text_of(values.get("Units"))),  # of a BIDS sidecar
     ]
-    return next((Verdict(True, f"{name} says {text!r}") for name, text in texts if factor(text) is not None), SILENT)
+    return next(
+        (AdcDecision(True, f"{name} says {text!r}") for name, text in texts if find_unit_factor(text) is not None),
+        SILENT,
+    )
 
 
-def _decide_by_description(values: Mapping[str, object]) -> Verdict:
+def _decide_by_description(values: Mapping[str, object]) -> AdcDecision:
     """The description. Of an ORIGINAL image it names the acquisition from which a map is later computed, `DWI_ADC`."""
     source = "SeriesDescription" if text_of(values.get("SeriesDescription")).strip() else "ProtocolName"
     text = text_of(values.get(source))
-    decision = of_text(text, source)
+    decision = decide_from_text(text, source)
     if decision.adc and "ORIGINAL" in text_of(values.get("ImageType")).upper().split("\\"):
-        return of_text(SAYS_ADC.sub(" ", text.lower()), source)
+        return decide_from_text(SAYS_ADC.sub(" ", text.lower()), source)
     return decision
 
 
-def _decide_by_signal(values: Mapping[str, object]) -> Verdict:
+def _decide_by_signal(values: Mapping[str, object]) -> AdcDecision:
     """ImageType, where it names a kind of signal."""
     text = text_of(values.get("ImageType")).upper()
-    return Verdict(False, f"ImageType says {text!r}") if set(text.split("\\")) & SIGNALS else SILENT
+    return AdcDecision(False, f"ImageType says {text!r}") if set(text.split("\\")) & SIGNALS else SILENT

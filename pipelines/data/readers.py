@@ -39,7 +39,7 @@ def is_reader(source: object) -> bool:
     return callable(getattr(source, "described", None)) and callable(getattr(source, "write", None))
 
 
-def described(source: Any, folder: str = ".") -> Any:
+def resolve_source(source: Any, folder: str = ".") -> Any:
     """The source of files that stands for a reader's images in a folder; any other source is returned unchanged.
 
     Raises:

@@ -73,7 +73,7 @@ class Needed(NamedTuple):
         return Problem(self.where, f"{self.path!r} {state}; give a {what} that is there")
 
 
-def needed(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[Needed]:
+def list_needed_paths(source: Files, labels: Labels | None, gland: GlandMask | None) -> Iterator[Needed]:
     """Every folder and file without which a hospital's patients cannot be read."""
     if isinstance(source, TableSource | TensorSource):
         yield Needed(("source", "file"), "no_folder", source.file, False)

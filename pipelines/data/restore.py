@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.grids.geometry import Grid, resample
+from pipelines.data.grids.geometry import Grid, resample_volume
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.prepare import prepared_grid
 from pipelines.data.study import Array, Volume
@@ -37,7 +37,7 @@ def to_source_grid(
     rest = np.ones(source.shape, np.float32)
     highest = np.full(source.shape, -1.0, np.float32)
     for number in range(1, len(planes)):
-        resampled = resample(Volume(planes[number], grid.affine), *source, 1)
+        resampled = resample_volume(Volume(planes[number], grid.affine), *source, 1)
         share = resampled.astype(np.float32, copy=False)
         rest -= share
         better = share > highest
@@ -61,7 +61,7 @@ def map_on_source_grid(
     """
     grid = prepared_grid(source, images, gland)
     (plane,) = _stack_planes(maps[:, None], position, grid.shape)
-    resampled = resample(Volume(plane, grid.affine), *source, 1)
+    resampled = resample_volume(Volume(plane, grid.affine), *source, 1)
     return Volume(resampled.astype(np.float32, copy=False), source.affine)
 
 

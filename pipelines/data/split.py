@@ -70,16 +70,16 @@ def split_patients(
         if test:
             raise ValueError(f"test: {len(test)} patients are named, and a fold is the test; give one of the two")
         numbers = fold_numbers(labels, folds=fold.of, seed=seed, independent=independent, key=key)
-        test, fractions = [p for p, number in numbers.items() if number == fold.number], without_test(fractions)
+        test, fractions = [p for p, number in numbers.items() if number == fold.number], drop_test_share(fractions)
     if independent:
         return {patient: _independent_split(patient, fractions, seed, test, key) for patient in sorted(labels)}
     if test:  # even if none of them is in `labels`: a mistyped name must not silently lead to another test split
         test_patients = set(labels) & set(test)
         free = {patient: label for patient, label in labels.items() if patient not in test_patients}
-        free_splits = split_patients(free, fractions=without_test(fractions), seed=seed)
+        free_splits = split_patients(free, fractions=drop_test_share(fractions), seed=seed)
         return {patient: free_splits.get(patient, "test") for patient in sorted(labels)}
     shares = [fractions[name] for name in SPLITS]
-    groups = _group_by_class(labels, lambda name: rank(seed, name))
+    groups = _group_by_class(labels, lambda name: hash_patient(seed, name))
     counts = _split_counts([len(group) for group in groups], shares)
     assigned = {
         patient: name
@@ -103,16 +103,18 @@ def fold_numbers(
     if folds < 2:
         raise ValueError(f"folds must be >= 2, found {folds}")
     if independent:
-        ranks = {patient: int.from_bytes(rank(seed, f"fold\0{patient}", key)) for patient in sorted(labels)}
+        ranks = {patient: int.from_bytes(hash_patient(seed, f"fold\0{patient}", key)) for patient in sorted(labels)}
         return {patient: place * folds // RANKS for patient, place in ranks.items()}
     ordered = [
-        patient for group in _group_by_class(labels, lambda name: rank(seed, f"fold\0{name}")) for patient in group
+        patient
+        for group in _group_by_class(labels, lambda name: hash_patient(seed, f"fold\0{name}"))
+        for patient in group
     ]
     numbers = {patient: place % folds for place, patient in enumerate(ordered)}
     return {patient: numbers[patient] for patient in sorted(numbers)}
 
 
-def without_test(fractions: Mapping[str, float]) -> dict[str, float]:
+def drop_test_share(fractions: Mapping[str, float]) -> dict[str, float]:
     """The shares of training and validation among patients outside the test split."""
     share = fractions["train"] / (fractions["train"] + fractions["validation"])
     return {"train": share, "validation": 1 - share, "test": 0.0}
@@ -157,10 +159,10 @@ def _independent_split(
         return "test"
     open_to = [name for name in SPLITS if fractions[name] > 0 and not (test and name == "test")]
     edges = list(accumulate(Fraction(fractions[name]) for name in open_to))
-    return open_to[fallen(rank(seed, patient, key), edges)]
+    return open_to[find_share(hash_patient(seed, patient, key), edges)]
 
 
-def fallen(ranked: bytes, edges: Sequence[Fraction]) -> int:
+def find_share(ranked: bytes, edges: Sequence[Fraction]) -> int:
     """The share that contains a rank, as a fraction of the last edge. Exact: a float could round up to 1."""
     return bisect_right(edges, Fraction(int.from_bytes(ranked), RANKS) * edges[-1])
 
@@ -184,7 +186,7 @@ def _check_fractions(fractions: Mapping[str, float]) -> None:
         )
 
 
-def rank(seed: int, patient: str, key: bytes = b"") -> bytes:
+def hash_patient(seed: int, patient: str, key: bytes = b"") -> bytes:
     """A hash of seed and identifier; with a key, nobody outside can compute a patient's split or influence it."""
     text = f"{seed}\x00{patient}".encode("utf-8", "surrogateescape")
     return hmac.new(key, text, hashlib.sha256).digest() if key else hashlib.sha256(text).digest()
@@ -197,7 +199,7 @@ def _split_names(row: Sequence[int]) -> list[str]:
 
 def _split_counts(sizes: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
     """(classes, splits) whole numbers with row sums `sizes`, and column sums `rounded` if training gets a patient."""
-    totals = rounded(sum(sizes), shares)
+    totals = round_shares(sum(sizes), shares)
     table = [[math.floor(size * share + 1e-9) for share in shares] for size in sizes]
     for row, size in zip(table, sizes, strict=True):
         wanting = [total - sum(column) for total, column in zip(totals, zip(*table, strict=True), strict=True)]
@@ -212,7 +214,7 @@ def _split_counts(sizes: Sequence[int], shares: Sequence[float]) -> list[list[in
     return table
 
 
-def rounded(count: int, shares: Sequence[float]) -> list[int]:
+def round_shares(count: int, shares: Sequence[float]) -> list[int]:
     """Largest-remainder (Hamilton) rounding of count * shares."""
     totals = [math.floor(count * share + 1e-9) for share in shares]
     rest = sorted(range(len(shares)), key=lambda s: (totals[s] - count * shares[s], s))

@@ -126,7 +126,7 @@ def _content_problems(cohort: Cohort) -> list[str]:
     return problems
 
 
-def synthetic_in(cohort: Cohort) -> int:
+def count_synthetic(cohort: Cohort) -> int:
     """The number of synthetic images in the cohort: its last examples, all in the training split."""
     count = cohort.recipe.get("synthetic")
     return count if isinstance(count, int) else 0
@@ -134,7 +134,7 @@ def synthetic_in(cohort: Cohort) -> int:
 
 def of_patients(cohort: Cohort) -> Cohort:
     """The cohort without synthetic images."""
-    synthetic = synthetic_in(cohort)
+    synthetic = count_synthetic(cohort)
     if not synthetic:
         return cohort
     rows = len(cohort.labels) - synthetic
@@ -153,7 +153,7 @@ class NoMasks(ValueError):
     """The target's masks are missing in a cohort, or for some of its patients."""
 
 
-def targets(cohort: Cohort, target: Target) -> Tensor:
+def target_classes(cohort: Cohort, target: Target) -> Tensor:
     """The class of each pixel or voxel, (n, *spatial) int64, 0 = background.
 
     `gland` and `lesion` are 0 or 1, `masks` are the classes of the cohort's label maps. In a cohort 0 also stands for

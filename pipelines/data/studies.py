@@ -11,19 +11,19 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from pipelines.data.adc import to_adc
+from pipelines.data.adc import convert_to_adc
 from pipelines.data.contents import HEAD, is_dicom
 from pipelines.data.dicom.reader import SUFFIXES, index_dicom
-from pipelines.data.dicom.segmentation import read_seg
+from pipelines.data.dicom.segmentation import read_segmentation
 from pipelines.data.folder import OF_SYSTEM
 from pipelines.data.grids.geometry import reading_order
 from pipelines.data.images import Slices, Target, Volumes
 from pipelines.data.index import Candidate, Index
-from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, tried
+from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, try_collecting
 from pipelines.data.labels import Masks, Table, find_mask, open_masks, open_table, table_labels
 from pipelines.data.nifti.reader import index_nifti, read_volume
 from pipelines.data.prepare import prepare_slices, prepare_volume
-from pipelines.data.pseudonym import scanner
+from pipelines.data.pseudonym import describe_scanner
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.study import Array, Study, Unusable, Volume
 
@@ -66,9 +66,9 @@ def open_studies(
     if isinstance(images, Slices) and images.slices == "gland" and gland is None:
         problems.append("slices: gland needs a gland mask; give gland: {folder: ...}, or slices: all")
     scored = labels is None and target is None
-    index = tried(problems, lambda: index_volumes(source, adc=images.values == "adc", each=scored))
-    known = None if labels is None else tried(problems, lambda: _open_labels(labels, classes))
-    glands = None if gland is None else tried(problems, lambda: open_masks(gland, "gland"))
+    index = try_collecting(problems, lambda: index_volumes(source, adc=images.values == "adc", each=scored))
+    known = None if labels is None else try_collecting(problems, lambda: _open_labels(labels, classes))
+    glands = None if gland is None else try_collecting(problems, lambda: open_masks(gland, "gland"))
     if index is None or problems:
         raise ValueError("; ".join(problems))
     visits = Counter(candidate.patient for candidate in index.candidates)
@@ -107,10 +107,10 @@ def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
     """A candidate's examples, with masks and labels, prepared for the network."""
     study = candidate.load()
     if context.images.values == "adc":
-        study, _ = as_adc(study, context.source)
+        study, _ = convert_study_to_adc(study, context.source)
         values = np.asarray(study.image.values, np.float32) * MM2_PER_S_1E_3
     else:
-        values = standardized(np.asarray(study.image.values, np.float32))
+        values = standardize_values(np.asarray(study.image.values, np.float32))
     image = Volume(values, study.image.affine)
     lesion = (
         _read_patient_mask(context.known, candidate, "no_label", context) if isinstance(context.known, Masks) else None
@@ -125,7 +125,7 @@ def _read_study(candidate: Candidate, context: ReadingContext) -> ReadStudy:
     if context.target == "gland" and not examples.gland.any():
         raise Unusable("no_gland", "no example shows the gland, which is to be learnt. Draw it on the image.")
     evidence = (study.evidence, study.percentiles) if context.images.values == "adc" else ("", None)
-    return ReadStudy(study.patient, study.study, examples, labels, scanner(study.facts), *evidence, candidate)
+    return ReadStudy(study.patient, study.study, examples, labels, describe_scanner(study.facts), *evidence, candidate)
 
 
 def _foresee_study(candidate: Candidate, context: ReadingContext) -> None:
@@ -153,23 +153,23 @@ def _labelled_slices(candidate: Candidate, context: ReadingContext) -> Sequence[
     return [int(place) for place in prepare_slices(volume, lesion=None, gland=mask, images=context.images).position]
 
 
-def as_adc(study: Study, source: Source) -> tuple[Study, float]:
+def convert_study_to_adc(study: Study, source: Source) -> tuple[Study, float]:
     """A study of an index with `adc`: its values in 1e-6 mm²/s, with the evidence for kind and unit.
 
     Returns:
         The study; and the factor applied to its file's values.
 
     Raises:
-        Unusable: as `to_adc`.
+        Unusable: as `convert_to_adc`.
     """
     values = np.asarray(study.image.values, np.float32)
-    converted = to_adc(values, declared=source.unit, header_unit=study.unit)
+    converted = convert_to_adc(values, declared=source.unit, header_unit=study.unit)
     evidence = f"{study.evidence or 'the settings say ADC, by naming a unit'}; {converted.said}"
     image = Volume(converted.values, study.image.affine)
     return replace(study, image=image, evidence=evidence, percentiles=converted.percentiles), converted.scale
 
 
-def standardized(values: Array) -> Array:
+def standardize_values(values: Array) -> Array:
     """Values of a study whose unit has no meaning (T2, for instance): 0 mean and unit variance over nonzero values.
 
     Zeros stay 0: they are background, or outside the field of view.
@@ -235,11 +235,11 @@ def read_mask(path: Path, segment: str | None = None) -> Volume:
     segment: the segment of a DICOM Segmentation to read; None = all of them, which then must not overlap.
 
     Raises:
-        Unusable: as `read_seg` and `read_volume`.
+        Unusable: as `read_segmentation` and `read_volume`.
         OSError: the file is gone.
     """
     with path.open("rb") as file:
         is_dicom_file = is_dicom(file.read(HEAD))
     if is_dicom_file or path.suffix.lower() in SUFFIXES:
-        return read_seg(path, None if segment is None else (segment,))
+        return read_segmentation(path, None if segment is None else (segment,))
     return read_volume(path)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pipelines.data.folder import resolved, walk
+from pipelines.data.folder import list_files, resolve_path
 from pipelines.data.sources import (
     Files,
     GlandMask,
@@ -65,8 +65,8 @@ def _list_inputs(source: Files, labels: Labels | None, gland: GlandMask | None) 
 
 def _list_folder(role: str, folder: str) -> Iterator[tuple[str, str, Path]]:
     """Role, relative path and path of each file below a folder."""
-    root = resolved(Path(folder))
-    for path in walk(root):
+    root = resolve_path(Path(folder))
+    for path in list_files(root):
         yield role, path.relative_to(root).as_posix(), path
 
 

@@ -28,7 +28,7 @@ class Taken:
     told: tuple[str, tuple[float, float, float] | None] = ("", None)
 
 
-def take(
+def take_studies(
     waiting: Sequence[WaitingStudy], inputs: tuple[int, ...], readers: int, scratch: Path | None, *, masks: bool = False
 ) -> tuple[list[Taken], list[Rejected], dict[str, Tensor]]:
     """Read the waiting studies; examples and masks are written to disk. masks: whether there are label maps."""
@@ -53,7 +53,7 @@ def take(
     return taken, rejected, {name: spool.tensor() for name, spool in spools.items()}
 
 
-def kept(
+def select_patients(
     taken: Sequence[Taken], parts: Mapping[str, Tensor], patients: Collection[str]
 ) -> tuple[list[Taken], dict[str, Tensor]]:
     """The studies and rows of these patients only, in the same order; the rows are copied into memory."""
@@ -65,7 +65,7 @@ def kept(
     }
 
 
-def natural(study: str) -> tuple[object, ...]:
+def natural_key(study: str) -> tuple[object, ...]:
     """A sort key by which line 10 comes after line 9."""
     return tuple((part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", study))
 

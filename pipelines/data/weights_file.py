@@ -15,14 +15,14 @@ from federation.weights import Weights, fitting
 from privacy.message import Params
 
 
-class Found(NamedTuple):
+class LoadedWeights(NamedTuple):
     """The tensors of a file, and its SHA-256."""
 
     tensors: Params
     sha256: str
 
 
-def start_from(how: Weights, task: Task) -> Found:
+def load_start_weights(how: Weights, task: Task) -> LoadedWeights:
     """The initial weights of the task's networks, by our parameter names, and the digest of the file.
 
     Raises:
@@ -43,12 +43,12 @@ def start_from(how: Weights, task: Task) -> Found:
     with torch.device("meta"):
         network = task.model.build(inputs=task.inputs, classes=task.classes)
     try:
-        return Found(fitting(loaded.tensors, network, head=how.head), loaded.sha256)
+        return LoadedWeights(fitting(loaded.tensors, network, head=how.head), loaded.sha256)
     except ValueError as error:
         raise ValueError(f"{how.file} is not of this network: {error}") from error
 
 
-def stamp_of(how: Weights) -> str:
+def weights_digest(how: Weights) -> str:
     """The digest of the file as it is now. Raises: ValueError: it cannot be read."""
     path = Path(how.file)
     try:
@@ -59,13 +59,13 @@ def stamp_of(how: Weights) -> str:
 
 
 @lru_cache(maxsize=2)
-def _load_weights(path: Path, size: int, changed: int) -> Found:
+def _load_weights(path: Path, size: int, changed: int) -> LoadedWeights:
     """The file's tensors, cached until it changes. Raises: OSError, ValueError."""
     from safetensors.torch import load
 
     data = path.read_bytes()
     try:
-        return Found(load(data), hashlib.sha256(data).hexdigest())
+        return LoadedWeights(load(data), hashlib.sha256(data).hexdigest())
     except SafetensorError as error:
         remedy = "write one by safetensors.torch.save_file(network.state_dict(), FILE); nothing else is opened"
         raise ValueError(f"{path} is no safetensors file ({error}); {remedy}") from error

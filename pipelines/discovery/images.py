@@ -12,13 +12,13 @@ from typing import Any, Literal, TypeAlias, cast
 import nibabel
 import numpy as np
 
-from pipelines.data.dicom.choosing import object_name, with_kinds
+from pipelines.data.dicom.choosing import add_kinds, object_name
 from pipelines.data.dicom.frames import read_frames, series_of
 from pipelines.data.dicom.series import tiling_of
 from pipelines.data.headers import Frame, text_of
-from pipelines.data.index import readable
-from pipelines.data.nifti.bids import ENDINGS, SUBJECT, of_file, sidecar, stem
-from pipelines.data.pseudonym import allowed_facts, normalized, scanner
+from pipelines.data.index import convert_read_errors
+from pipelines.data.nifti.bids import ENDINGS, SUBJECT, decide_from_file, file_stem, read_sidecar
+from pipelines.data.pseudonym import allowed_facts, describe_scanner, normalized
 from pipelines.data.quantity import HEADERS
 from pipelines.data.sources import KIND
 from pipelines.data.study import Unusable
@@ -94,14 +94,14 @@ def dicom_series(paths: Iterable[Path]) -> tuple[list[Series], int]:
         if path.name.lower().endswith(KNOWN):
             continue
         try:
-            with readable(path.name):
+            with convert_read_errors(path.name):
                 read = read_frames(path, (*KEYWORDS, *HEADERS), diffusion=True, seen={})
         except Unusable:
             unreadable += path.name.lower().endswith(CLAIMS)
             continue
         frames += [frame for frame in read if not object_name(frame.values)]
     groups: dict[tuple[str, str, What], list[Frame]] = defaultdict(list)
-    for frame in with_kinds(frames):
+    for frame in add_kinds(frames):
         patient, kind = text_of(frame.values.get("PatientID")), cast(What, frame.values.get(KIND, "other"))
         groups[series_of(frame), patient, kind].append(frame)
     return [_series(group, what) for (_, _, what), group in groups.items()], unreadable
@@ -121,7 +121,7 @@ def nifti_files(paths: Iterable[Path]) -> tuple[list[Nifti], int]:
             unreadable += broken
             cut = len(word) + 1 if word else 0
             for path in group:
-                rest = stem(path.name)[: -cut or None]
+                rest = file_stem(path.name)[: -cut or None]
                 subject = SUBJECT.match(rest)
                 patient = subject[1] if subject else rest
                 found.append(Nifti(path, patient, what, word, path.name[len(rest) :], subject is not None))
@@ -142,7 +142,7 @@ def _series(group: Sequence[Frame], what: What) -> Series:
         description=text["SeriesDescription"],
         image_type=text["ImageType"],
         modality=text["Modality"],
-        scanner=scanner(allowed_facts(text)),
+        scanner=describe_scanner(allowed_facts(text)),
         b_values=b_values,
         orientations=len(turns),
         images=len(group),
@@ -161,7 +161,7 @@ def _numbers(value: Any) -> list[float]:
 
 def _by_word(files: Sequence[Path]) -> dict[str, list[Path]]:
     """Files by the last word of their names, if several share it, `P1_adc`, `P2_adc`, or it is the suffix of BIDS."""
-    matches = {path: LAST_WORD.match(stem(path.name)) for path in files}
+    matches = {path: LAST_WORD.match(file_stem(path.name)) for path in files}
     counts = Counter(match[3] for match in matches.values() if match)
     groups: dict[str, list[Path]] = defaultdict(list)
     for path, match in matches.items():
@@ -175,12 +175,12 @@ def _what(folder: Path, word: str, group: Sequence[Path]) -> tuple[What, int]:
     broken, looked, adc = 0, None, False
     for path in group:
         try:
-            with readable(path.name):
+            with convert_read_errors(path.name):
                 image = nibabel.load(path)
                 if looked is None and len(image.shape) in (3, 4):
                     looked = np.unique(np.asarray(image.dataobj))
                     description = bytes(image.header["descrip"]).rstrip(b"\0").decode("latin-1")
-                    adc = of_file(path, description, sidecar(path)).adc is True
+                    adc = decide_from_file(path, description, read_sidecar(path)).adc is True
         except Unusable:
             broken += 1
     if looked is not None and len(looked) <= MOST_VALUES and np.array_equal(looked, np.round(looked)):

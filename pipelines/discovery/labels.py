@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.data.label_classes import shortened
+from pipelines.data.label_classes import shorten_number
 from pipelines.data.nifti.bids import SESSION
 from pipelines.data.tables.csv_file import read_csv
 from pipelines.discovery.images import Nifti
@@ -79,7 +79,9 @@ def _table(path: Path, patients: Collection[str]) -> TableFound | None:
         return None
     mine = [line for line in lines if line[patient] in known]
     binary = [
-        column for column in header if column != patient and {shortened(line[column]) for line in mine} == {"0", "1"}
+        column
+        for column in header
+        if column != patient and {shorten_number(line[column]) for line in mine} == {"0", "1"}
     ]
     numbered = next((c for c in header if c.lower() in SLICE and all(line[c].isdigit() for line in mine)), None)
     columns = sorted((c for c in binary if c != numbered), key=lambda c: c.lower() not in LABEL)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.data.contents import kind_of
-from pipelines.data.folder import walk
+from pipelines.data.contents import detect_kind
+from pipelines.data.folder import list_files
 from pipelines.discovery.found import Found
 from pipelines.discovery.images import PICTURES, dicom_series, nifti_files
 from pipelines.discovery.pictures import pictures
@@ -53,7 +53,7 @@ def look(folder: Path, labels: Path | None = None) -> Found:
 def _packed(files: Sequence[Path]) -> list[str]:
     """A sentence on packed files, into which nothing looks."""
     named = [path for path in files if path.name.lower().endswith(PACKED)]
-    count = sum(kind_of(path) in ("packed", "packed_dicom") for path in named)
+    count = sum(detect_kind(path) in ("packed", "packed_dicom") for path in named)
     text = "are packed (zip, gz, tar and the like) and were not looked into; unpack them, if they hold images"
     return [f"{count:,} files {text}"] if count else []
 
@@ -82,7 +82,7 @@ def folder_problem(folder: Path) -> str:
 def below(folder: Path) -> list[Path]:
     """All regular files below a folder, with paths that begin with the folder as given."""
     root = folder.resolve()
-    return [folder / path.relative_to(root) for path in walk(folder)]
+    return [folder / path.relative_to(root) for path in list_files(folder)]
 
 
 def _closed(folder: Path) -> int:

@@ -19,7 +19,7 @@ from evaluation.rows import PRIVATE
 from federation.models.adapted import fixed_in
 from federation.parameters import count, read
 from pipelines.exports.network import preparation
-from pipelines.hospital.beginnings import START, beginnings
+from pipelines.hospital.beginnings import START, describe_beginnings
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import ALGORITHM, Ready
 from privacy.message import Json, as_mapping
@@ -201,7 +201,7 @@ def _own_limits(ready: Ready, report: Report | None) -> Sequence[str]:
         found.append("Whether the report is of this very training could not be checked: its other artifacts are away.")
     if ready.facts.get("privacy") is None:
         found.append("It was trained without differential privacy: it may tell of single training patients.")
-    if began := beginnings({"": {START: ready.facts.get(START)}}):
+    if began := describe_beginnings({"": {START: ready.facts.get(START)}}):
         found.append(f"{began[0].upper()}{began[1:]}.")
     if ready.scale is not None:
         found.append("It holds mean and spread of the training patients' columns, without noise.")

@@ -22,8 +22,8 @@ from federation.models.clip import Clip
 from federation.task import Output
 from personalize.routing import Routed
 from pipelines.data.images import Features, Slices, Tensors, Volumes
-from pipelines.data.tables.features import Moments, normalized_by
-from pipelines.data.tables.principal_components import Axes, projected
+from pipelines.data.tables.features import Moments, standardize_features
+from pipelines.data.tables.principal_components import Axes, project_features
 from pipelines.loader.command_line import installed_version
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import Ready
@@ -51,8 +51,8 @@ class Exported(nn.Module):
 
     def forward(self, examples: Tensor) -> Tensor:
         """Probabilities of examples."""
-        x = examples if self.scale is None else normalized_by(examples, self.scale)
-        x = x if self.axes is None else projected(x, self.axes)
+        x = examples if self.scale is None else standardize_features(examples, self.scale)
+        x = x if self.axes is None else project_features(x, self.axes)
         output: Output = self.network(x)
         if self.centring is None:
             return output.logits.softmax(dim=1)

@@ -15,7 +15,7 @@ from pipelines.batch.prediction import open_unlabelled
 from pipelines.data.images import Features
 from pipelines.data.intake import Intake
 from pipelines.data.sources import Files
-from pipelines.data.taking import natural
+from pipelines.data.taking import natural_key
 from pipelines.external.models_file import Models, read_models, shown_names
 from pipelines.external.settings import ExternalSettings, files_of, missing_models, place_of, source_problems
 from pipelines.loader.document import ConfigError, Document, problem_at
@@ -93,7 +93,7 @@ def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
 def _waiting(settings: ExternalSettings, models: Models, source: Files) -> Intake:
     """The studies to read, in the order in which models are adapted to them. Raises: ValueError: nothing fits."""
     found = open_unlabelled(models.described.images, source, settings.gland)
-    ordered = sorted(found.waiting, key=lambda one: (one.patient, natural(one.study)))
+    ordered = sorted(found.waiting, key=lambda one: (one.patient, natural_key(one.study)))
     return replace(found, waiting=tuple(ordered))
 
 

@@ -27,7 +27,7 @@ from personalize.routing_outside import Routing
 from pipelines.batch.loop import NOTICE, Results, collect, finish
 from pipelines.batch.prediction import THRESHOLD, facts_of, open_predictor, summary_of, write_predictions
 from pipelines.batch.scoring import Prediction, Predictor, columns_of, prediction_of
-from pipelines.data.accounts import accounted
+from pipelines.data.accounts import list_accounts
 from pipelines.data.intake import ReadStudy, read_studies
 from pipelines.data.study import Rejected, Unusable
 from pipelines.external.adapted import (
@@ -113,7 +113,7 @@ def _adapt_and_predict(job: Job, stop: Stop, console: Console, *, as_json: bool)
     else:
         for name in (ACCOUNT, CURVE, ROUTED):  # of an earlier run
             DiskFolder(out).remove(name)
-    accounts = accounted(job.opened.items, results.refused)
+    accounts = list_accounts(job.opened.items, results.refused)
     names = shown_names(described)
     write_predictions(out, columns_of(described.kind, described.images, names), results, accounts)
     facts |= facts_of(results, settings.out)

@@ -17,7 +17,13 @@ from federation.task import Task
 from personalize.adaptation import Adapted
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.segmentation import compared, most_of, own_sums, ranked, read_patient_scores
+from pipelines.hospital.segmentation import (
+    compute_sums,
+    most_of,
+    read_patient_scores,
+    score_patients,
+    select_shown_patients,
+)
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
@@ -37,15 +43,15 @@ def file_of(run: str) -> str:
     return f"{run.rpartition('/')[2]}.safetensors"
 
 
-def mixed(coefficients: Tensor) -> dict[str, Tensor]:
+def summarize_coefficients(coefficients: Tensor) -> dict[str, Tensor]:
     """Mean and standard deviation over images of their coefficients (n, L, K + 1)."""
     return {COEFFICIENTS: coefficients.mean(dim=0).cpu(), SPREAD: coefficients.std(dim=0, correction=0).cpu()}
 
 
-def account(facts: Mapping[str, Json], adapted: Adapted | None, layers: Sequence[str]) -> dict[str, Json]:
+def adaptation_facts(facts: Mapping[str, Json], adapted: Adapted | None, layers: Sequence[str]) -> dict[str, Json]:
     """Facts on an adaptation. layers: names of the mixed layers, if models were mixed."""
     shared = facts.get("shared")
-    said: dict[str, Json] = {
+    adaptation: dict[str, Json] = {
         "line": facts["line"],
         "way": as_mapping(facts["how"])["name"],
         "experts": facts["experts"],
@@ -54,14 +60,14 @@ def account(facts: Mapping[str, Json], adapted: Adapted | None, layers: Sequence
     }
     if adapted is not None:
         losses: list[Json] = [loss if math.isfinite(loss) else None for loss in adapted.losses]
-        shares: list[Json] = [list(one) for one in adapted.shares]
-        said |= {"losses": losses, "shares": shares, "epoch": adapted.epoch, "why": adapted.why}
-        said["online"] = adapted.probabilities is not None
-    return said
+        shares: list[Json] = [list(share) for share in adapted.shares]
+        adaptation |= {"losses": losses, "shares": shares, "epoch": adapted.epoch, "why": adapted.why}
+        adaptation["online"] = adapted.probabilities is not None
+    return adaptation
 
 
-def outlined(
-    cohort: Cohort, rows: Rows, found: Tensor, scored: Values, before: nn.Module | None, task: Task
+def select_masks_to_show(
+    cohort: Cohort, rows: Rows, predicted: Tensor, scored: Values, before: nn.Module | None, task: Task
 ) -> dict[str, Tensor]:
     """Masks of a few images of the best, the median and the worst patient, for pictures.
 
@@ -71,36 +77,36 @@ def outlined(
         scored: their scores by patient.
         before: the model that adaptation began with, where there is one.
     """
-    whose, chosen = rows.patient.cpu(), [int(scored.patients[place]) for _, place in ranked(scored)]
+    whose, chosen = rows.patient.cpu(), [int(scored.patients[place]) for _, place in select_shown_patients(scored)]
     if not chosen:
         return {}
     shown = torch.cat(most_of(rows.y.cpu(), [(whose == patient).nonzero()[:, 0] for patient in chosen]))
-    kept = {SHOWN: shown, AFTER: found[shown].to(torch.uint8)}
+    tensors = {SHOWN: shown, AFTER: predicted[shown].to(torch.uint8)}
     if before is not None:
         masks = answers(task, before, rows.x)
-        then = compared(cohort, rows, masks, task.classes)
+        then = score_patients(cohort, rows, masks, task.classes)
         places = np.searchsorted(then.patients, chosen)
-        kept |= {BEFORE: masks[shown].to(torch.uint8), SCORES: torch.from_numpy(then.scores[places])}
-    return kept
+        tensors |= {BEFORE: masks[shown].to(torch.uint8), SCORES: torch.from_numpy(then.scores[places])}
+    return tensors
 
 
 def read_lines(hospital: Hospital, facts: Mapping[str, Json]) -> dict[str, Message]:
     """The stored result of each of the facts' `lines`, each with `label` and `run`."""
     folder = DiskFolder(hospital.root / "scores")
-    named = [as_mapping(one) for one in as_list(facts.get("lines", []))]
-    kept = {str(one["label"]): file_of(str(one["run"])) for one in named}
-    return {label: from_bytes(folder.read(name)) for label, name in kept.items() if folder.has(name)}
+    named = [as_mapping(line) for line in as_list(facts.get("lines", []))]
+    file_of_line = {str(line["label"]): file_of(str(line["run"])) for line in named}
+    return {label: from_bytes(folder.read(name)) for label, name in file_of_line.items() if folder.has(name)}
 
 
-def evidence(hospital: Hospital, lines: Mapping[str, Message], copies: int) -> Tables:
+def read_line_evidence(hospital: Hospital, lines: Mapping[str, Message], copies: int) -> Tables:
     """Exact scores by line, as tables."""
-    own = (hospital.name, hospital.name)
-    return {label: {own: evidence_of(hospital, kept.tensors, copies)} for label, kept in lines.items()}
+    home_pair = (hospital.name, hospital.name)
+    return {label: {home_pair: evidence_of(hospital, scores.tensors, copies)} for label, scores in lines.items()}
 
 
-def evidence_of(hospital: Hospital, kept: Mapping[str, Tensor], copies: int) -> Evidence:
+def evidence_of(hospital: Hospital, scores: Mapping[str, Tensor], copies: int) -> Evidence:
     """Evidence from the stored scores of single patients, with the hospital's own bootstrap copies."""
-    if (values := read_patient_scores(kept)) is not None:
-        return own_sums(hospital, values, copies)
-    y, p, patient = (kept[name].numpy() for name in ("y", "probabilities", "patient"))
+    if (values := read_patient_scores(scores)) is not None:
+        return compute_sums(hospital, values, copies)
+    y, p, patient = (scores[name].numpy() for name in ("y", "probabilities", "patient"))
     return count_scores(y, p, patient, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)

@@ -16,10 +16,10 @@ from torch import nn
 from federation.parameters import loaded
 from federation.task import Task, cross_entropy
 from pipelines.data.stored import of_patients
-from pipelines.hospital.hospital import Asked, Done, Hospital, rows_of
-from pipelines.hospital.inversion import invert
+from pipelines.hospital.hospital import Context, Done, Hospital, rows_of
+from pipelines.hospital.inversion import invert_model
 from pipelines.hospital.kept import cohort_of, scores_name
-from pipelines.hospital.opening import opened, own_model
+from pipelines.hospital.opening import own_model, read_opening
 from pipelines.requests.audit import Attacked, Audit
 from pipelines.runs.store import DiskFolder
 from privacy.attacks.membership import Membership, model_membership
@@ -28,10 +28,10 @@ from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Json, as_mapping
 from privacy.release.form import ABSENT, value_or_none
 
-FOUND: TypeAdapter[Membership] = TypeAdapter(Membership)
+MEMBERSHIP: TypeAdapter[Membership] = TypeAdapter(Membership)
 
 
-def attack_models(hospital: Hospital, asked: Asked[Audit]) -> Done[Attacked]:
+def attack_models(hospital: Hospital, context: Context[Audit]) -> Done[Attacked]:
     """Attack this hospital's model of a checkpoint: membership inference, and inversion of gradients and features.
 
     The results are computed from training patients
@@ -41,54 +41,54 @@ def attack_models(hospital: Hospital, asked: Asked[Audit]) -> Done[Attacked]:
     Raises:
         Refused: `malformed_inversion`.
     """
-    question, facts = asked.question, asked.message.facts
-    start = opened(hospital, question.train_run)
+    question, facts = context.question, context.message.facts
+    start = read_opening(hospital, question.train_run)
     _, params = own_model(hospital, question.train_run, question.checkpoint, question.best)
     module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
     reply = Attacked(found=None)
     if question.membership is not False:
-        reply = replace(reply, found=as_mapping(_members(hospital, start.task, module, facts)))
+        reply = replace(reply, found=as_mapping(_infer_membership(hospital, start.task, module, facts)))
     if (how := value_or_none(question.inversion)) is not None:
-        reply = replace(reply, inversion=as_mapping(invert(hospital, start, module, how, question.cohort, facts)))
+        reply = replace(reply, inversion=as_mapping(invert_model(hospital, start, module, how, question.cohort, facts)))
     leaves = start.protection is None and not hospital.policy.promises
     if not leaves:
         reply = Attacked(found=None, inversion=ABSENT if reply.inversion is ABSENT else None)
     return Done(reply, describe(NON_PRIVATE if leaves else NOTHING))
 
 
-def _members(hospital: Hospital, task: Task, module: nn.Module, facts: Mapping[str, Json]) -> Json:
+def _infer_membership(hospital: Hospital, task: Task, module: nn.Module, facts: Mapping[str, Json]) -> Json:
     """Membership inference by the losses of training and test patients; the result is also stored here."""
     rows = rows_of(of_patients(cohort_of(hospital, str(facts["cohort"]))), hospital.device)
-    members, others = rows["train"], rows["test"]
-    found = model_membership(
-        _losses(task, module, members),
+    members, non_members = rows["train"], rows["test"]
+    result = model_membership(
+        _compute_losses(task, module, members),
         members.patient.cpu().numpy(),
-        _losses(task, module, others),
-        others.patient.cpu().numpy(),
+        _compute_losses(task, module, non_members),
+        non_members.patient.cpu().numpy(),
         member_images=members.x.cpu().numpy(),
-        other_images=others.x.cpu().numpy(),
+        other_images=non_members.x.cpu().numpy(),
         seed=hospital.bootstrap_seed(),
     )
-    plain: Json = json.loads(FOUND.dump_json(found))
-    _folder(hospital).write(_name(facts), json.dumps(plain).encode())
+    plain: Json = json.loads(MEMBERSHIP.dump_json(result))
+    _attack_folder(hospital).write(_result_name(facts), json.dumps(plain).encode())
     return plain
 
 
 def found_at_home(hospital: Hospital, facts: Mapping[str, Json]) -> Membership | None:
     """The stored result of a membership attack, for the hospital's own page; None if there was none."""
-    folder, name = _folder(hospital), _name(facts)
+    folder, name = _attack_folder(hospital), _result_name(facts)
     if not folder.has(name):
         return None
-    return from_plain(json.loads(folder.read(name)))
+    return parse_membership(json.loads(folder.read(name)))
 
 
-def from_plain(said: Mapping[str, Json]) -> Membership:
+def parse_membership(facts: Mapping[str, Json]) -> Membership:
     """The result from its JSON, where NaN is null."""
-    numbers = {name: math.nan if value is None and name != "reason" else value for name, value in said.items()}
-    return FOUND.validate_python(numbers)
+    numbers = {name: math.nan if value is None and name != "reason" else value for name, value in facts.items()}
+    return MEMBERSHIP.validate_python(numbers)
 
 
-def _losses(task: Task, module: nn.Module, rows: Rows) -> NDArray[np.float64]:
+def _compute_losses(task: Task, module: nn.Module, rows: Rows) -> NDArray[np.float64]:
     """Cross-entropy of each row, in evaluation mode."""
     module.eval()
     with torch.no_grad():
@@ -97,9 +97,9 @@ def _losses(task: Task, module: nn.Module, rows: Rows) -> NDArray[np.float64]:
     return np.asarray(losses.nan_to_num().numpy(), dtype=np.float64)
 
 
-def _folder(hospital: Hospital) -> DiskFolder:
+def _attack_folder(hospital: Hospital) -> DiskFolder:
     return DiskFolder(hospital.root / "scores")
 
 
-def _name(facts: Mapping[str, Json]) -> str:
+def _result_name(facts: Mapping[str, Json]) -> str:
     return f"{scores_name(facts).removesuffix('.safetensors')}.membership.json"

@@ -30,10 +30,10 @@ from harmonize.scale import Scale
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names
 from pipelines.hospital.harmonization import cohort_in, split_rows
-from pipelines.hospital.hospital import COHORT, SPLITS, Asked, Done, Hospital, keyed, write_cohort_file
+from pipelines.hospital.hospital import COHORT, SPLITS, Context, Done, Hospital, keyed_digest, write_cohort_file
 from pipelines.hospital.kept import REJECTED, SPLIT, digest_of, split_of
 from pipelines.hospital.released_counts import need_counts
-from pipelines.hospital.synthesis import inputs_of, learnt
+from pipelines.hospital.synthesis import inputs_of, learn_generator
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.fixed_features import WEIGHTS
 from pipelines.requests import augment as request
@@ -49,7 +49,7 @@ from privacy.release.gate import Refused
 AUGMENTED, BALANCED, ONE_CLASS, COPIES = "augmented", "balanced", "one_class", "copies"
 """What became of a hospital: synthetic images joined it; nothing was lacking; there is nothing to imitate of a class;
 the synthetic images copied training images, and are not used."""
-SHAPED, HELD = "synthetic training images were made from theirs", "synthetic images were compared with theirs"
+SHAPED, COMPARED_WITH = "synthetic training images were made from theirs", "synthetic images were compared with theirs"
 _MASKS = ("lesion", "gland", "mask")
 SEED, PUBLIC, COMPONENTS, ROUGHNESS = 0, 2000, 40, 1.0  # of the features of distances: the same at all hospitals
 
@@ -73,7 +73,7 @@ class Figures(TypedDict):
     near_copies: float | None
 
 
-def augment(hospital: Hospital, asked: Asked[request.Augment]) -> Done[request.Augmented]:
+def augment_cohort(hospital: Hospital, context: Context[request.Augment]) -> Done[request.Augmented]:
     """Synthesize images of the smaller class, and write the cohort with them.
 
     Returns:
@@ -84,28 +84,30 @@ def augment(hospital: Hospital, asked: Asked[request.Augment]) -> Done[request.A
     Raises:
         Refused: `malformed_settings`; or what the policy does not allow of a synthesis.
     """
-    call, question, settings = asked.call, asked.question, asked.question.augment
-    network = _network(question, asked.message.tensors)
+    call, question, settings = context.call, context.question, context.question.augment
+    network = _network(question, context.message.tensors)
     quiet = question.private is not False or hospital.policy.promises
     cohort = cohort_in(hospital, question.cohort)
     if len(label_names(cohort)) != 2:
         raise Refused("malformed_settings") from ValueError("augment balances two classes; this cohort has others")
     _check_priors(settings, question.prior, inputs_of(cohort)[0])
-    held, told = _counted(hospital, cohort) if quiet else (_classes(cohort), NON_PRIVATE)
-    wanted = find_lack(held, settings.balanced_at)
-    if wanted is None or not held[wanted.label]:
-        return _as_it_was(hospital, question.cohort, BALANCED if wanted is None else ONE_CLASS, told)
-    made = _made(hospital, cohort, call, question, wanted)
-    event = describe(composed([told, *made.events]))
-    how: dict[Split, str] = {"train": SHAPED} if quiet else {"train": SHAPED, "validation": HELD}
-    kept = Message({}, {**looked_at(question.cohort, how), **made.said})
-    figures = None if quiet else _judged(cohort, made.images, wanted, question, network)
+    class_counts, count_event = (
+        _released_class_counts(hospital, cohort) if quiet else (_count_classes(cohort), NON_PRIVATE)
+    )
+    lack = find_lack(class_counts, settings.balanced_at)
+    if lack is None or not class_counts[lack.label]:
+        return _keep_cohort(hospital, question.cohort, BALANCED if lack is None else ONE_CLASS, count_event)
+    made = _synthesize_images(hospital, cohort, call, question, lack)
+    event = describe(composed([count_event, *made.events]))
+    how: dict[Split, str] = {"train": SHAPED} if quiet else {"train": SHAPED, "validation": COMPARED_WITH}
+    memory = Message({}, {**looked_at(question.cohort, how), **made.said})
+    figures = None if quiet else _compute_figures(cohort, made.images, lack, question, network)
     copied = None if figures is None else figures["near_copies"]
     if settings.near_copies is not None and copied is not None and copied > settings.near_copies:
-        return Done(_reply(hospital, question.cohort, COPIES, None, 0, figures), event, kept)
-    digest_of_question = hashlib.sha256(to_bytes(asked.message)).hexdigest()
-    name = _written(hospital, _joined(cohort, question.scale, wanted.label, made, digest_of_question))
-    return Done(_reply(hospital, name, AUGMENTED, wanted.label, len(made.images), figures), event, kept)
+        return Done(_build_reply(hospital, question.cohort, COPIES, None, 0, figures), event, memory)
+    digest_of_question = hashlib.sha256(to_bytes(context.message)).hexdigest()
+    name = _write_cohort(hospital, _join_cohort(cohort, question.scale, lack.label, made, digest_of_question))
+    return Done(_build_reply(hospital, name, AUGMENTED, lack.label, len(made.images), figures), event, memory)
 
 
 def _network(question: request.Augment, tensors: Params) -> Network | None:
@@ -130,14 +132,14 @@ def _network(question: request.Augment, tensors: Params) -> Network | None:
 
 def _check_priors(settings: Augment, prior: str, channels: int) -> None:
     """Check that the priors of distances and of the synthesis draw such images. Raises: Refused: they do not."""
-    own = getattr(settings.synthesis, "prior", None)
-    for name in (prior, *([] if own is None else [str(own)])):
+    prior_of_synthesis = getattr(settings.synthesis, "prior", None)
+    for name in (prior, *([] if prior_of_synthesis is None else [str(prior_of_synthesis)])):
         if name not in PRIORS or PRIORS[name].channels != channels:
             text = f"the prior {name!r} draws no images of {channels} channels; known are {', '.join(PRIORS)}"
             raise Refused("malformed_settings") from ValueError(text)
 
 
-def _counted(hospital: Hospital, cohort: Cohort) -> tuple[tuple[int, ...], Event]:
+def _released_class_counts(hospital: Hospital, cohort: Cohort) -> tuple[tuple[int, ...], Event]:
     """Training patients with an example of each class, as the hospital released them, and the event of telling them."""
     counts = need_counts(hospital)
     if counts is not None:
@@ -147,15 +149,15 @@ def _counted(hospital: Hospital, cohort: Cohort) -> tuple[tuple[int, ...], Event
     return tuple(map(len, whose)), hospital.counts
 
 
-def _classes(cohort: Cohort) -> tuple[int, ...]:
+def _count_classes(cohort: Cohort) -> tuple[int, ...]:
     """Training images of each class."""
     rows = cohort.split == SPLITS.index("train")
     return tuple(torch.bincount(cohort.labels[rows], minlength=2).tolist())
 
 
-def _made(hospital: Hospital, cohort: Cohort, call: Call, question: request.Augment, wanted: Lack) -> _Made:
+def _synthesize_images(hospital: Hospital, cohort: Cohort, call: Call, question: request.Augment, lack: Lack) -> _Made:
     """As many synthetic images as are wanted."""
-    inputs, y = inputs_of(cohort), torch.full((wanted.number,), wanted.label)
+    inputs, y = inputs_of(cohort), torch.full((lack.number,), lack.label)
     seed = derived(question.seed, hospital.name, "augment", "images")
     how = question.augment.synthesis
     if isinstance(how, Public):
@@ -163,36 +165,38 @@ def _made(hospital: Hospital, cohort: Cohort, call: Call, question: request.Augm
         return _Made(
             draw_pictures(prior, y, inputs, seed), [], True, {"synthesis": {"name": how.name, "prior": prior.name}}
         )
-    found = learnt(hospital, cohort, how, call, question, "augment")
-    images = synthesis.draw_candidates(found.settings, inputs, found.params, y, seed=seed).cpu().float()
-    return _Made(images, found.events, found.settings.private, found.said)
+    generator = learn_generator(hospital, cohort, how, call, question, "augment")
+    images = synthesis.draw_candidates(generator.settings, inputs, generator.params, y, seed=seed).cpu().float()
+    return _Made(images, generator.events, generator.settings.private, generator.said)
 
 
-def _judged(cohort: Cohort, made: Tensor, wanted: Lack, question: request.Augment, network: Network | None) -> Figures:
+def _compute_figures(
+    cohort: Cohort, made: Tensor, lack: Lack, question: request.Augment, network: Network | None
+) -> Figures:
     """Distances and copies, by validation patients, whom no synthesis saw. Test patients are not looked at."""
     prior = PRIORS[question.prior]
-    train, held = (split_rows(cohort, question.scale, split) for split in ("train", "validation"))
-    features = _public(prior, inputs_of(cohort)) if network is None else partial(inception_features, network)
-    found = compute_distance(features, made, _of(held, wanted), _of(train, wanted), seed=SEED)
-    copied = near_copies(made, train.x, held.x)
+    train, validation = (split_rows(cohort, question.scale, split) for split in ("train", "validation"))
+    features = _public_features(prior, inputs_of(cohort)) if network is None else partial(inception_features, network)
+    distances = compute_distance(features, made, _select_class(validation, lack), _select_class(train, lack), seed=SEED)
+    copied = near_copies(made, train.x, validation.x)
     return {
-        "distance": None if found is None else found.made,
-        "distance_real": None if found is None else found.real,
-        "compared": None if found is None else found.images,
+        "distance": None if distances is None else distances.made,
+        "distance_real": None if distances is None else distances.real,
+        "compared": None if distances is None else distances.images,
         "features": prior.name if network is None else "inception",
         "near_copies": None if math.isnan(copied) else copied,
     }
 
 
-def _public(prior: Prior, inputs: Inputs) -> Features:
+def _public_features(prior: Prior, inputs: Inputs) -> Features:
     return partial(compute_features, make_view(prior, inputs, PUBLIC, COMPONENTS, ROUGHNESS, seed=SEED))
 
 
-def _of(rows: Rows, wanted: Lack) -> Tensor:
-    return rows.x[rows.y == wanted.label]
+def _select_class(rows: Rows, lack: Lack) -> Tensor:
+    return rows.x[rows.y == lack.label]
 
 
-def _joined(cohort: Cohort, scale: Scale, label: int, made: _Made, question: str) -> Cohort:
+def _join_cohort(cohort: Cohort, scale: Scale, label: int, made: _Made, question: str) -> Cohort:
     """The cohort with synthetic images after its own examples, each as a training patient's of its own."""
     images = scale.back(made.images)
     count, patients = len(images), len(cohort.patients)
@@ -220,7 +224,7 @@ def _joined(cohort: Cohort, scale: Scale, label: int, made: _Made, question: str
     return replace(cohort, **parts, patients=(*cohort.patients, *names), recipe=recipe)
 
 
-def _written(hospital: Hospital, cohort: Cohort) -> str:
+def _write_cohort(hospital: Hospital, cohort: Cohort) -> str:
     name = short(write_cohort_file(hospital.root / "cohorts", cohort, hospital.key()))
     folder = DiskFolder(hospital.cohort_folder(name))
     folder.write(REJECTED, b"[]")  # rejections are listed beside the raw cohort
@@ -228,15 +232,17 @@ def _written(hospital: Hospital, cohort: Cohort) -> str:
     return name
 
 
-def _as_it_was(hospital: Hospital, cohort: str, state: str, told: Event) -> Done[request.Augmented]:
-    return Done(_reply(hospital, cohort, state, None, 0, None), describe(told), Message({}, looked_at(cohort, {})))
+def _keep_cohort(hospital: Hospital, cohort: str, state: str, count_event: Event) -> Done[request.Augmented]:
+    return Done(
+        _build_reply(hospital, cohort, state, None, 0, None), describe(count_event), Message({}, looked_at(cohort, {}))
+    )
 
 
-def _reply(
+def _build_reply(
     hospital: Hospital, cohort: str, state: str, label: int | None, made: int, figures: Figures | None
 ) -> request.Augmented:
     """What leaves. figures: None where privacy is promised, and where nothing was made."""
-    digest = keyed(hospital.key(), digest_of(hospital.cohort_folder(cohort) / COHORT) or "")
+    digest = keyed_digest(hospital.key(), digest_of(hospital.cohort_folder(cohort) / COHORT) or "")
     if figures is None:
         return request.Augmented(cohort=cohort, sha256=digest, state=state, label=label, made=made)
     return request.Judged(cohort=cohort, sha256=digest, state=state, label=label, made=made, **figures)

@@ -26,65 +26,74 @@ CODE = "Those whose data shaped weights that the code of an own network reads wh
 KEEPS = "Patients whose examples code of one's own keeps in its globals, from one patient to the next"
 
 
-def beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
+def describe_beginnings(memories: Mapping[str, Mapping[str, Json]]) -> str:
     """Everything that is not a patient's and shaped what these runs learnt; empty if nothing did.
 
     memories: of a hospital's runs, as `extract`, `translate` and `synthesize` left them, and openings of training.
     """
-    return "; ".join(dict.fromkeys(text for said in memories.values() for text in _of(said)))
+    return "; ".join(dict.fromkeys(text for facts in memories.values() for text in _list_beginnings(facts)))
 
 
-def uncovered(memories: Iterable[Mapping[str, Json]]) -> tuple[str, ...]:
+def list_uncovered_patients(memories: Iterable[Mapping[str, Json]]) -> tuple[str, ...]:
     """Whom no ε of these runs covers because of what networks began with: a sentence for each file. memories: with the
     fact `start`, as openings and finished models have it.
     """
     memories = list(memories)
-    starts = (as_mapping(said.get(START)) for said in memories)
-    own = (one for one in starts if "weights" in one and as_mapping(one["weights"]).get("public") is not True)
-    said = [f"{BEFORE} (SHA-256 {one.get('sha256')})" for one in own]
-    said += [f"{CODE} ({one.get('network')}; nobody reviewed it)" for one in map(_own_network, memories) if one]
-    code = [name for memory in memories for name in (_own_network(memory).get("network"), _transform(memory)) if name]
-    said += [f"{KEEPS} ({name}; nobody reviewed it)" for name in code]
-    return tuple(dict.fromkeys(said))
+    starts = (as_mapping(facts.get(START)) for facts in memories)
+    private_starts = (
+        start for start in starts if "weights" in start and as_mapping(start["weights"]).get("public") is not True
+    )
+    sentences = [f"{BEFORE} (SHA-256 {start.get('sha256')})" for start in private_starts]
+    sentences += [
+        f"{CODE} ({network.get('network')}; nobody reviewed it)" for network in map(_own_network, memories) if network
+    ]
+    code = [
+        name
+        for memory in memories
+        for name in (_own_network(memory).get("network"), _registered_transform(memory))
+        if name
+    ]
+    sentences += [f"{KEEPS} ({name}; nobody reviewed it)" for name in code]
+    return tuple(dict.fromkeys(sentences))
 
 
-def _transform(said: Mapping[str, Json]) -> Json:
+def _registered_transform(facts: Mapping[str, Json]) -> Json:
     """The name of a transform that was registered from Python; None if there is none."""
-    return as_mapping(as_mapping(said.get("work")).get("transform")).get("function")
+    return as_mapping(as_mapping(facts.get("work")).get("transform")).get("function")
 
 
-def _own_network(said: Mapping[str, Json]) -> Mapping[str, Json]:
+def _own_network(facts: Mapping[str, Json]) -> Mapping[str, Json]:
     """The settings of a network that was registered from Python; empty if it is none."""
-    model = as_mapping(said.get("model"))
+    model = as_mapping(facts.get("model"))
     return model if model.get("name") == "own" else {}
 
 
-def _of(said: Mapping[str, Json]) -> Iterator[str]:
-    prior = as_mapping(said.get("synthesis")).get("prior")
+def _list_beginnings(facts: Mapping[str, Json]) -> Iterator[str]:
+    prior = as_mapping(facts.get("synthesis")).get("prior")
     if prior:
-        yield f"the synthesis began with {_drawn(prior)}"
-    translation = as_mapping(said.get(TRANSLATION))
+        yield f"the synthesis began with {_describe_prior(prior)}"
+    translation = as_mapping(facts.get(TRANSLATION))
     if translation:
         yield (
             f"a network (SHA-256 {translation.get('sha256')}) that translates images, used unless the veto refused it, "
-            f"learnt from {_drawn(translation.get('prior'))}, and no patient shaped it (ε = 0)"
+            f"learnt from {_describe_prior(translation.get('prior'))}, and no patient shaped it (ε = 0)"
         )
-    if own := _own_network(said):
-        code = f"the code of {own.get('network')} makes them (SHA-256 {own.get('code') or 'not known'})"
+    if network := _own_network(facts):
+        code = f"the code of {network.get('network')} makes them (SHA-256 {network.get('code') or 'not known'})"
         read = "random numbers, or weights that it reads; nobody reviewed which, and whose data shaped them"
         yield f"networks began as {code}: {read}"
-    start = as_mapping(said.get(START))
+    start = as_mapping(facts.get(START))
     if brought := as_mapping(start.get("weights")):
         file = f"networks began with weights of a file (SHA-256 {start.get('sha256')}) that the coordinator brought"
         yield f"{file} and calls public" if brought.get("public") is True else f"{file}; {NOT_PUBLIC}"
     elif start:
         yield (
             f"networks began with weights (SHA-256 {start.get('sha256')}) that the coordinator says it trained on "
-            f"{_pictures(as_mapping(start.get('public')))}"
+            f"{_describe_pictures(as_mapping(start.get('public')))}"
         )
-    features = as_mapping(said.get(FEATURES))
+    features = as_mapping(facts.get(FEATURES))
     if as_mapping(features.get("public")).get("pictures"):
-        yield f"features were scaled by {_pictures(as_mapping(features.get('public')))}"
+        yield f"features were scaled by {_describe_pictures(as_mapping(features.get('public')))}"
     if encoder := as_mapping(features.get(ENCODER)):
         yield (
             f"features are those of a frozen network ({encoder.get('kind')}) of a file with SHA-256 "
@@ -93,16 +102,16 @@ def _of(said: Mapping[str, Json]) -> Iterator[str]:
     if detector := as_mapping(features.get(DETECTOR)):
         yield (
             f"features are what a network marks (SHA-256 {detector.get('sha256')}) that the coordinator says it "
-            f"trained on {_drawn(detector.get('prior'))}"
+            f"trained on {_describe_prior(detector.get('prior'))}"
         )
 
 
-def _pictures(public: Mapping[str, Json]) -> str:
+def _describe_pictures(public: Mapping[str, Json]) -> str:
     if "prior" in public:
-        return f"{public.get('pictures')} {_drawn(public['prior'])}"
+        return f"{public.get('pictures')} {_describe_prior(public['prior'])}"
     named = f"{public.get('pictures')} pictures, {public.get('folder')} (SHA-256 {public.get('sha256')})"
     return f"{named}, which the coordinator read and calls public"
 
 
-def _drawn(prior: Json) -> str:
+def _describe_prior(prior: Json) -> str:
     return f"pictures of the procedural prior {prior}, which is code of this program"

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from federation.registry import NotPermitted
 from pipelines.data.cohort import Cohort
-from pipelines.hospital.hospital import SPLITS, Asked, Done, Hospital, all_rows
+from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, all_rows
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.opening import TARGET
 from pipelines.hospital.private_limits import check_affordable
-from pipelines.hospital.scoring import Told, counted, noised
-from pipelines.hospital.segmentation import compared, reply_tensors
+from pipelines.hospital.scoring import ReleasedScores, count_exact_scores, noise_scores
+from pipelines.hospital.segmentation import reply_tensors, score_patients
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.file import Ready, parsed_ready
 from pipelines.models.likeness import studies_of
@@ -48,7 +48,7 @@ SEEN = "somebody else's finished model was scored on them"
 Reply: TypeAlias = LabelsBenchmarked | MasksBenchmarked | NoisedLabelsBenchmarked
 
 
-def benchmark(hospital: Hospital, asked: Asked[Benchmark]) -> Done[Reply]:
+def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[Reply]:
     """Score a model on all patients, of all splits.
 
     The conversation begins with the file's SHA-256, so that the ledger names what was evaluated.
@@ -62,8 +62,8 @@ def benchmark(hospital: Hospital, asked: Asked[Benchmark]) -> Done[Reply]:
             `malformed_cohort`: images were read otherwise than the model wants; `no_test_patients`; `policy_privacy`,
             `unprotected_scores`: this hospital promises privacy, and no epsilon, or no noise for masks, is there.
     """
-    call, question, policy = asked.call, asked.question, hospital.policy
-    ready = _trusted(hospital, call, question)
+    call, question, policy = context.call, context.question, hospital.policy
+    ready = _read_trusted_model(hospital, call, question)
     epsilon = value_or_none(question.epsilon)
     if policy.promises and ready.task.kind == "segmentation":
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and patients are promised")
@@ -72,35 +72,35 @@ def benchmark(hospital: Hospital, asked: Asked[Benchmark]) -> Done[Reply]:
     cohort = cohort_of(hospital, question.cohort)
     if odd := read_otherwise(ready, cohort.recipe):
         raise Refused("malformed_cohort") from ValueError(f"not read as the signed model wants: {odd}")
-    noise = _noise(hospital, epsilon) if policy.promises and epsilon is not None else None
+    noise = _compute_noise(hospital, epsilon) if policy.promises and epsilon is not None else None
     check_affordable(hospital, [NON_PRIVATE if noise is None else noise], call)
     target = TARGET.validate_python(ready.facts.get("target"))
     rows = all_rows(cohort, target=target)
     if not len(rows.y):
         raise Refused("no_test_patients")
     ready = replace(ready, module=ready.module.to(hospital.device))
-    tensors, said, event = (
-        _masks(hospital, ready, cohort, rows, question.copies)
+    tensors, score_facts, event = (
+        _score_masks(hospital, ready, cohort, rows, question.copies)
         if ready.task.kind == "segmentation"
-        else _labels(hospital, ready, cohort, rows, question.copies, noise)
+        else _score_labels(hospital, ready, cohort, rows, question.copies, noise)
     )
     seen = looked_at(question.cohort, dict.fromkeys(SPLITS, SEEN))
-    reply = read_reply(BENCHMARK, Message(tensors, {**said, "model": _digest_in(call)}))
+    reply = read_reply(BENCHMARK, Message(tensors, {**score_facts, "model": _digest_in(call)}))
     return Done(reply, describe(event), Message({}, seen))
 
 
-def _trusted(hospital: Hospital, call: Call, question: Benchmark) -> Ready:
+def _read_trusted_model(hospital: Hospital, call: Call, question: Benchmark) -> Ready:
     """The model, if the hospital's own list of signers vouches for it. Raises: Refused: see `benchmark`."""
-    policy, file, said = hospital.policy, question.model, question.signature
+    policy, file, signature = hospital.policy, question.model, question.signature
     if file.numel() > policy.max_model_bytes:
         text = f"the model has {file.numel()} bytes, and max_model_bytes of the policy is {policy.max_model_bytes}"
         raise Refused("oversized_model") from ValueError(text)
     data = file.cpu().numpy().tobytes()
     try:
-        check_signature(data, said, policy.trusted_models, today=date.fromisoformat(hospital.now()[:10]))
+        check_signature(data, signature, policy.trusted_models, today=date.fromisoformat(hospital.now()[:10]))
     except Unsigned as error:
         raise Refused(error.code) from error
-    if _digest_in(call) != said.statement.sha256:
+    if _digest_in(call) != signature.statement.sha256:
         raise Refused("tampered_model") from ValueError("the conversation is named for another model")
     try:
         ready = parsed_ready(data)
@@ -108,7 +108,7 @@ def _trusted(hospital: Hospital, call: Call, question: Benchmark) -> Ready:
         if isinstance(error.__cause__, NotPermitted):  # the worker knows its code: policy_plugin
             raise error.__cause__ from None
         raise Refused("malformed_model") from error
-    if dict(said.statement.settings) != settings_of(ready):
+    if dict(signature.statement.settings) != settings_of(ready):
         raise Refused("tampered_model") from ValueError("its settings are not those that were signed")
     run = str(ready.facts.get("run", ""))
     if run and (hospital.root / "conversations" / run).is_dir():
@@ -121,41 +121,43 @@ def _digest_in(call: Call) -> str:
     return call.run.partition("/")[2][:64]
 
 
-def predictions(ready: Ready, cohort: Cohort) -> Tensor:
+def predict_probabilities(ready: Ready, cohort: Cohort) -> Tensor:
     """Probabilities (n, classes, *spatial) of a cohort's examples on the CPU, study by study as `predict` makes them:
     a translation depends on the whole study, and on nobody else.
     """
     study = studies_of(cohort.patient, cohort.position)
     device = next(ready.module.parameters()).device
-    found = []
+    parts = []
     with compute_repeatably():  # with several, last bits change from one call to the next
         for number in range(study[-1] + 1):
-            own = cohort.images[torch.from_numpy(study == number)]
-            found.append(ready.probabilities(ready.seen(own).to(device)).cpu())
-    return torch.cat(found)
+            images = cohort.images[torch.from_numpy(study == number)]
+            parts.append(ready.probabilities(ready.seen(images).to(device)).cpu())
+    return torch.cat(parts)
 
 
-def _labels(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, copies: int, noise: Gaussian | None) -> Told:
+def _score_labels(
+    hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, copies: int, noise: Gaussian | None
+) -> ReleasedScores:
     """Released scores of a model that predicts labels; exact ones without noise."""
-    probabilities = predictions(ready, cohort).nan_to_num(nan=1.0 / ready.task.classes)
+    probabilities = predict_probabilities(ready, cohort).nan_to_num(nan=1.0 / ready.task.classes)
     tested = Rows(probabilities, rows.y, rows.patient)
     if noise is None:
-        return counted(hospital, tested, copies)
+        return count_exact_scores(hospital, tested, copies)
     cut_of(cohort)  # refuses a cohort in which one patient could change another's image
-    return noised(hospital, tested, noise.noise_multiplier, None)
+    return noise_scores(hospital, tested, noise.noise_multiplier, None)
 
 
-def _noise(hospital: Hospital, epsilon: float) -> Gaussian:
+def _compute_noise(hospital: Hospital, epsilon: float) -> Gaussian:
     """The event of the one noised histogram that costs the asked epsilon at the budget's delta."""
     budget = hospital.policy.budget
     return Gaussian(noise_for(epsilon, hospital.policy.delta if budget is None else budget.delta))
 
 
-def _masks(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, copies: int) -> Told:
+def _score_masks(hospital: Hospital, ready: Ready, cohort: Cohort, rows: Rows, copies: int) -> ReleasedScores:
     """Released scores of a model that segments."""
-    masks = predictions(ready, cohort).nan_to_num(nan=0.0).argmax(dim=1)  # no number: background
-    found = compared(cohort, rows, masks, ready.task.classes)
-    return reply_tensors(hospital, found, None, copies), {}, NON_PRIVATE
+    masks = predict_probabilities(ready, cohort).nan_to_num(nan=0.0).argmax(dim=1)  # no number: background
+    values = score_patients(cohort, rows, masks, ready.task.classes)
+    return reply_tensors(hospital, values, None, copies), {}, NON_PRIVATE
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ from federation.models import OnFeatures
 from federation.models.clip import Clip
 from pipelines.hospital.beginnings import DETECTOR, ENCODER, FEATURES
 from pipelines.hospital.frozen import SCALE
-from pipelines.hospital.hospital import COHORT, Asked, Done, Hospital, keyed, write_cohort_file
+from pipelines.hospital.hospital import COHORT, Context, Done, Hospital, keyed_digest, write_cohort_file
 from pipelines.hospital.kept import REJECTED, SPLIT, cohort_of, digest_of, split_of
 from pipelines.models.fixed_features import Fixed, featured, from_tensors, to_tensors
 from pipelines.requests.extract import Extract, Extracted
@@ -25,7 +25,7 @@ from privacy.message import Json, Message, to_bytes
 from privacy.release.gate import Refused
 
 
-def extract(hospital: Hospital, asked: Asked[Extract]) -> Done[Extracted]:
+def extract_features(hospital: Hospital, context: Context[Extract]) -> Done[Extracted]:
     """Write the features of a cohort's images as a cohort.
 
     Of the model `of`, `components`, `fourier` and `bandwidth` matter here. Tensors: the scale; of an encoder also its
@@ -39,7 +39,7 @@ def extract(hospital: Hospital, asked: Asked[Extract]) -> Done[Extracted]:
         Refused: `malformed_settings`: the model has no features, images of this form have none, or the encoder's file
             is another one or cannot be used here.
     """
-    message, question, model = asked.message, asked.question, asked.question.model
+    message, question, model = context.message, context.question, context.question.model
     cohort = cohort_of(hospital, question.cohort)
     try:
         if not isinstance(model, OnFeatures):
@@ -60,8 +60,8 @@ def extract(hospital: Hospital, asked: Asked[Extract]) -> Done[Extracted]:
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
     folder.write(SCALE, to_bytes(Message(to_tensors(fixed))))
     code = digest_of(hospital.cohort_folder(name) / COHORT) or ""
-    kept = Message({}, {FEATURES: {"public": message.facts["public"], **_network(model, fixed)}})
-    return Done(Extracted(cohort=name, sha256=keyed(hospital.key(), code)), describe(NOTHING), kept)
+    memory = Message({}, {FEATURES: {"public": message.facts["public"], **_network(model, fixed)}})
+    return Done(Extracted(cohort=name, sha256=keyed_digest(hospital.key(), code)), describe(NOTHING), memory)
 
 
 def _network(model: OnFeatures, fixed: Fixed) -> dict[str, Json]:

@@ -11,14 +11,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from federation.origins import identity
-from pipelines.data.archive_cache import ODD, Arbitrary, copied, is_copied, matching, refreshed
-from pipelines.data.archive_sources import ArchiveSource, DicomNodeSource, DicomWebSource, as_folder, place_of
+from pipelines.data.archive_cache import (
+    ODD,
+    Arbitrary,
+    find_matching_series,
+    is_copied,
+    load_cached_series,
+    refresh_cache,
+)
+from pipelines.data.archive_sources import (
+    ArchiveSource,
+    DicomNodeSource,
+    DicomWebSource,
+    build_folder_source,
+    describe_query,
+)
 from pipelines.data.cohort import survey
-from pipelines.data.readers import described, is_reader
-from pipelines.data.requirements import needed
+from pipelines.data.readers import is_reader, resolve_source
+from pipelines.data.requirements import list_needed_paths
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.sources import Files as Source
-from pipelines.hospital.hospital import Asked, Done, Hospital
+from pipelines.hospital.hospital import Context, Done, Hospital
 from pipelines.hospital.witness import check_witness
 from pipelines.loader.validation import to_plain
 from pipelines.pacs.archive import Denied, Unreachable
@@ -36,7 +49,7 @@ from privacy.system_errors import of_machine
 
 ARCHIVE_ERRORS = (Unreachable, Denied, Missing, SettingsError, Arbitrary)
 """Why nothing can be had from an archive."""
-ELSEWHERE = ("policy", "home", "methods", "work", "readers", "veto")
+NOT_OF_COHORT = ("policy", "home", "methods", "work", "readers", "veto")
 """Settings of a hospital that do not change its cohort."""
 SELECTED = {"adc": {"ImageType": "ADC"}, "t2w": {"ImageType": "ORIGINAL"}}
 """By a phantom's contrast."""
@@ -50,27 +63,27 @@ class Files(NamedTuple):
     gland: GlandMask | None
 
 
-def survey_files(hospital: Hospital, asked: Asked[Survey]) -> Done[Surveyed]:
+def survey_files(hospital: Hospital, context: Context[Survey]) -> Done[Surveyed]:
     """Number of files, and a keyed digest of their names, sizes, times and settings.
 
     Raises:
         Refused: as `check_witness` and `files_of`.
     """
-    check_witness(hospital, value_or_none(asked.question.witness))
+    check_witness(hospital, value_or_none(context.question.witness))
     settings = settings_of(hospital)
     files = files_of(hospital, again=True)
-    _look(files)
-    found = survey(*files)
-    if not found["files"]:
+    _check_exist(files)
+    file_survey = survey(*files)
+    if not file_survey["files"]:
         raise Refused("no_files")
-    own = {"files": found["digest"], "settings": of_cohort(settings)}
+    surveyed_facts = {"files": file_survey["digest"], "settings": cohort_settings(settings)}
     # Keyed, because a plain digest would allow to test guesses of file names.
-    keyed = hmac.new(hospital.key(), digest(own).encode(), "sha256").hexdigest()
+    keyed = hmac.new(hospital.key(), digest(surveyed_facts).encode(), "sha256").hexdigest()
     policy = settings.policy
     reply = Surveyed(
         digest=keyed,
-        files=ABSENT if policy.promises else whole_of(found, "files"),  # it changes with a patient, as bytes do
-        bytes=ABSENT if policy.promises else whole_of(found, "bytes"),
+        files=ABSENT if policy.promises else whole_of(file_survey, "files"),  # it changes with a patient, as bytes do
+        bytes=ABSENT if policy.promises else whole_of(file_survey, "bytes"),
         requests=[*policy.requests],
         algorithms=None if policy.algorithms is None else [*policy.algorithms],
         private=policy.promises,
@@ -79,29 +92,32 @@ def survey_files(hospital: Hospital, asked: Asked[Survey]) -> Done[Surveyed]:
     return Done(reply, describe(hospital.counts))
 
 
-def of_cohort(settings: SiteSettings) -> dict[str, Json]:
+def cohort_settings(settings: SiteSettings) -> dict[str, Json]:
     """The settings on which a hospital's cohort depends, without null or empty ones, so that a new optional setting
     does not invalidate existing cohorts.
     """
-    whole = as_mapping(_filled(to_plain(settings)))
+    all_settings = as_mapping(_drop_empty(to_plain(settings)))
     if isinstance(settings.source, DicomWebSource | DicomNodeSource):
-        said = as_folder(settings.source, ".")
-        whole = {**whole, "source": _filled({**as_mapping(to_plain(said)), "folder": place_of(settings.source)})}
-    whole |= identity(settings.source)
-    whole = {**whole, "source": _without(as_mapping(whole["source"]), ("contrast", "adc"))}
-    return {key: value for key, value in whole.items() if key not in ELSEWHERE}
+        folder_source = build_folder_source(settings.source, ".")
+        all_settings = {
+            **all_settings,
+            "source": _drop_empty({**as_mapping(to_plain(folder_source)), "folder": describe_query(settings.source)}),
+        }
+    all_settings |= identity(settings.source)
+    all_settings = {**all_settings, "source": _drop_defaults(as_mapping(all_settings["source"]), ("contrast", "adc"))}
+    return {key: value for key, value in all_settings.items() if key not in NOT_OF_COHORT}
 
 
-def _without(source: Mapping[str, Json], *defaults: tuple[str, Json]) -> dict[str, Json]:
+def _drop_defaults(source: Mapping[str, Json], *defaults: tuple[str, Json]) -> dict[str, Json]:
     """A phantom's settings without those that have the value they had before there was a choice."""
     return {key: value for key, value in source.items() if (key, value) not in defaults}
 
 
-def _filled(value: Json) -> Json:
+def _drop_empty(value: Json) -> Json:
     """The value without null or empty members, at any depth."""
     if not isinstance(value, dict):
         return value
-    inner = {key: _filled(each) for key, each in value.items()}
+    inner = {key: _drop_empty(each) for key, each in value.items()}
     return {key: each for key, each in inner.items() if each is not None and each not in ("", [], {})}
 
 
@@ -115,15 +131,15 @@ def files_of(hospital: Hospital, *, again: bool = False, checked: bool = True) -
     """
     settings = settings_of(hospital)
     if isinstance(settings.source, DicomWebSource | DicomNodeSource):
-        folder = _copied(hospital, settings.source, again=again)
-        return Files(as_folder(settings.source, str(folder)), settings.labels, settings.gland)
+        folder = _copy_archive(hospital, settings.source, again=again)
+        return Files(build_folder_source(settings.source, str(folder)), settings.labels, settings.gland)
     if isinstance(settings.source, Elsewhere):
         raise Refused("no_files")
     if is_reader(settings.source):
-        return Files(_written(hospital, settings.source, again=again), settings.labels, settings.gland)
+        return Files(_write_package_source(hospital, settings.source, again=again), settings.labels, settings.gland)
     if not isinstance(settings.source, PhantomSource):
         return Files(settings.source, settings.labels, settings.gland)
-    folder = _phantom(hospital, settings.source)
+    folder = _write_phantom(hospital, settings.source)
     images = str(folder / "images")
     source = (
         DicomSource(kind="dicom", folder=images, select=SELECTED[settings.source.contrast])
@@ -151,23 +167,23 @@ def files_of(hospital: Hospital, *, again: bool = False, checked: bool = True) -
     return files
 
 
-def _copied(hospital: Hospital, source: ArchiveSource, *, again: bool) -> Path:
+def _copy_archive(hospital: Hospital, source: ArchiveSource, *, again: bool) -> Path:
     """The folder with a copy of what matches in an archive."""
-    folder = hospital.vault / "archive" / short(digest(place_of(source)))
+    folder = hospital.vault / "archive" / short(digest(describe_query(source)))
     try:
-        found = refreshed(source, folder) if again or not is_copied(folder) else copied(folder)
+        copy = refresh_cache(source, folder) if again or not is_copied(folder) else load_cached_series(folder)
     except (Unreachable, Denied, Missing, SettingsError) as error:
         raise Refused("no_archive") from error
     except Arbitrary as error:
         raise Refused("bad_archive") from error
-    out = sum(found.left_out.values())
-    if out > settings_of(hospital).max_rejected * max(1, out + found.series):
-        text = f"{out} of {out + found.series} series cannot be used, and max_rejected allows fewer: {folder / ODD}"
+    out = sum(copy.left_out.values())
+    if out > settings_of(hospital).max_rejected * max(1, out + copy.series):
+        text = f"{out} of {out + copy.series} series cannot be used, and max_rejected allows fewer: {folder / ODD}"
         raise Refused("bad_archive") from ValueError(text)
-    return found.folder
+    return copy.folder
 
 
-def _written(hospital: Hospital, source: Any, *, again: bool) -> Source:
+def _write_package_source(hospital: Hospital, source: Any, *, again: bool) -> Source:
     """The source as which a package's reader wrote its images; `again`: it writes what is there now.
 
     Raises:
@@ -176,7 +192,7 @@ def _written(hospital: Hospital, source: Any, *, again: bool) -> Source:
     folder = hospital.vault / "read" / short(digest({"source": to_plain(source), **identity(source)}))
     mark = folder.with_suffix(".done")
     if again or not mark.exists():
-        before = _known(folder) if mark.exists() else {}
+        before = _digest_files(folder) if mark.exists() else {}
         mark.unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -186,19 +202,19 @@ def _written(hospital: Hospital, source: Any, *, again: bool) -> Source:
                 raise
             raise Refused("bad_source") from error
         for path, (code, changed) in before.items():
-            if path.is_file() and _code(path) == code:  # it did not change, whoever wrote it again
+            if path.is_file() and _file_digest(path) == code:  # it did not change, whoever wrote it again
                 os.utime(path, ns=(changed, changed))
         mark.touch()
-    found: Source = described(source, str(folder))
-    return found
+    written_source: Source = resolve_source(source, str(folder))
+    return written_source
 
 
-def _known(folder: Path) -> dict[Path, tuple[str, int]]:
+def _digest_files(folder: Path) -> dict[Path, tuple[str, int]]:
     """Digest and time of each file."""
-    return {path: (_code(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+    return {path: (_file_digest(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
-def _code(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -210,26 +226,26 @@ def in_archive(source: ArchiveSource) -> int:
         Unreachable, Denied, Missing, SettingsError, Arbitrary.
     """
     with open_archive(source) as archive:
-        return len(matching(archive, source)[0])
+        return len(find_matching_series(archive, source)[0])
 
 
 def is_unwritten(hospital: Hospital) -> bool:
     """Whether this is a phantom hospital whose files no run has written yet."""
     source = settings_of(hospital).source
-    return isinstance(source, PhantomSource) and not _phantom(hospital, source).is_dir()
+    return isinstance(source, PhantomSource) and not _write_phantom(hospital, source).is_dir()
 
 
-def _phantom(hospital: Hospital, source: PhantomSource) -> Path:
+def _write_phantom(hospital: Hospital, source: PhantomSource) -> Path:
     """The folder of a phantom hospital's files."""
-    said = _without(as_mapping(to_plain(source)), ("labels", "significant"), ("contrast", "adc"))
-    return hospital.root / "phantom" / short(digest(said))
+    settings = _drop_defaults(as_mapping(to_plain(source)), ("labels", "significant"), ("contrast", "adc"))
+    return hospital.root / "phantom" / short(digest(settings))
 
 
-def _look(files: Files) -> None:
+def _check_exist(files: Files) -> None:
     """Check that folders and tables exist. Raises: Refused: `no_folder`, `no_labels`, `no_gland`."""
-    for one in needed(*files):
-        if not one.there:
-            raise Refused(one.code) from FileNotFoundError(str(one.problem))
+    for requirement in list_needed_paths(*files):
+        if not requirement.there:
+            raise Refused(requirement.code) from FileNotFoundError(str(requirement.problem))
 
 
 def settings_of(hospital: Hospital) -> SiteSettings:

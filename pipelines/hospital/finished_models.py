@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from evaluation.records import Model
 from federation.conversation import newest_whole
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.opening import opened
+from pipelines.hospital.opening import read_opening
 from pipelines.loader.names import named
 from pipelines.models.file import READY, WHOLE, ended_in
 from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, losses_of, unsealed, whole_of
@@ -16,21 +16,21 @@ from privacy.release import ledger as ledgers
 from privacy.release.gate import BUDGET, Refused
 
 
-def usable(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[Model, ...]:
+def list_usable_models(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[Model, ...]:
     """The models that a `report` request names. Variants have no validation loss."""
-    methods, variants = (_each(facts, name) for name in ("methods", "variants"))
+    methods, variants = (_list_mappings(facts, name) for name in ("methods", "variants"))
     return (
-        *(_model(hospital, one, _loss(hospital, one)) for one in methods),
-        *(_model(hospital, one, math.nan) for one in variants),
+        *(_build_model(hospital, method, _validation_loss(hospital, method)) for method in methods),
+        *(_build_model(hospital, variant, math.nan) for variant in variants),
     )
 
 
-def _model(hospital: Hospital, one: Mapping[str, Json], loss: float) -> Model:
-    ended = ended_in(history(hospital, str(one["train_run"]), one.get("rounds")))
-    return Model(hospital.name, str(one["label"]), loss, _file(hospital, one), ended)
+def _build_model(hospital: Hospital, line: Mapping[str, Json], loss: float) -> Model:
+    ended = ended_in(training_history(hospital, str(line["train_run"]), line.get("rounds")))
+    return Model(hospital.name, str(line["label"]), loss, _model_path(hospital, line), ended)
 
 
-def history(hospital: Hospital, run: str, rounds: Json) -> dict[str, Json]:
+def training_history(hospital: Hospital, run: str, rounds: Json) -> dict[str, Json]:
     """How a training went here, by the ledger: `rounds_trained`, of how many `rounds` (None = nobody said), and how it
     `ended`: `whole`, or with the code with which this hospital left.
     """
@@ -42,22 +42,22 @@ def history(hospital: Hospital, run: str, rounds: Json) -> dict[str, Json]:
     return {"rounds_trained": len(trained), "rounds": rounds, "ended": BUDGET if spent else WHOLE}
 
 
-def noised(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> bool:
+def has_noised_scores(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> bool:
     """Whether this hospital's scores leave with noise, by the settings that it got when a method began."""
-    for one in methods:
+    for method in methods:
         try:
-            if opened(hospital, str(one["train_run"])).protection is not None:
+            if read_opening(hospital, str(method["train_run"])).protection is not None:
                 return True
         except (Refused, Malformed):
             continue  # the central baseline is trained at the pooled site
     return False
 
 
-def _each(facts: Mapping[str, Json], name: str) -> list[Mapping[str, Json]]:
-    return [as_mapping(one) for one in as_list(facts.get(name, []))]
+def _list_mappings(facts: Mapping[str, Json], name: str) -> list[Mapping[str, Json]]:
+    return [as_mapping(item) for item in as_list(facts.get(name, []))]
 
 
-def _loss(hospital: Hospital, method: Mapping[str, Json]) -> float:
+def _validation_loss(hospital: Hospital, method: Mapping[str, Json]) -> float:
     """Validation loss of a checkpoint's model; NaN if it was not scored on validation patients."""
     finite = losses_of(newest_whole(hospital.conversation(str(method["train_run"]))).facts)
     if not finite:
@@ -68,14 +68,14 @@ def _loss(hospital: Hospital, method: Mapping[str, Json]) -> float:
     return finite.get(number, math.nan)
 
 
-def _file(hospital: Hospital, method: Mapping[str, Json]) -> str:
+def _model_path(hospital: Hospital, method: Mapping[str, Json]) -> str:
     """Path of this run's model file; empty if there is none, or one of another run."""
     label = str(method["label"])
     path = hospital.root / READY / f"{label}.safetensors"
     if not named(label) or not path.is_file():  # labels come from the coordinator and become file names
         return ""
     try:
-        found = from_bytes(unsealed(path.read_bytes())).facts
+        facts = from_bytes(unsealed(path.read_bytes())).facts
     except (Malformed, ValueError, OSError):
         return ""  # damaged, so it cannot be recommended
-    return str(path) if found.get("run") == method["train_run"] else ""
+    return str(path) if facts.get("run") == method["train_run"] else ""

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pipelines.data.cohort import matched, names_of
+from pipelines.data.cohort import count_matched_names, list_patient_names
 from pipelines.data.examples import open_source
-from pipelines.data.intake import WaitingStudy, foreseen_rejection
+from pipelines.data.intake import WaitingStudy, foresee_rejection
 from pipelines.data.labels import open_table
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import PictureSource, TableLabels
@@ -17,13 +17,13 @@ from pipelines.data.study import Rejected
 from pipelines.hospital.files import Files, files_of, settings_of
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.intake import read_as_asked
-from pipelines.hospital.overview import in_a_line, read_some
+from pipelines.hospital.overview import describe_sample, read_sample
 from pipelines.requests.ingest import Ingest
 from privacy.message import as_mapping
 from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
 
-WHOLE = ("table", "tensors")
+READ_WHOLE = ("table", "tensors")
 """Kinds of sources that are read whole here, as ingest does: they are small."""
 
 
@@ -34,7 +34,7 @@ class Foreseen(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-def foreseen(hospital: Hospital, question: Ingest) -> Foreseen:
+def foresee_ingest(hospital: Hospital, question: Ingest) -> Foreseen:
     """What ingest would find: of volumes and pictures from all headers and names, and the pixels of a few studies.
 
     Raises:
@@ -42,9 +42,9 @@ def foreseen(hospital: Hospital, question: Ingest) -> Foreseen:
     """
     files = files_of(hospital)
     try:
-        if files.source.kind in WHOLE:
+        if files.source.kind in READ_WHOLE:
             return _read_whole(hospital, question)
-        return _looked_into(hospital, files, question)
+        return _look_into_files(hospital, files, question)
     except ValueError as error:
         return Foreseen("", (str(error),))
 
@@ -57,7 +57,7 @@ def table_problems(files: Files, question: Ingest) -> tuple[str, ...]:
 
             check_table(files.source)
         if isinstance(files.labels, TableLabels):
-            open_table(files.labels, _classes(question))
+            open_table(files.labels, _class_names(question))
     except ValueError as error:
         return (str(error),)
     return ()
@@ -71,64 +71,66 @@ def _read_whole(hospital: Hospital, question: Ingest) -> Foreseen:
     counts = {name: int(str(read.facts[name])) for name in ("patients", "studies", "images")}
     line = ", ".join(f"{number:,} {name}" for name, number in counts.items())
     used = int(str(read.facts.get("source_studies", counts["studies"])))
-    problems = _rejections(hospital, Counter(one.reason for one in read.rejected), used, read.rejected)
+    problems = _find_rejection_problems(hospital, Counter(study.reason for study in read.rejected), used, read.rejected)
     splits = as_mapping(read.facts["splits"])
-    told = {split: as_mapping(splits[split])["patients"] for split in ("train", "test")}
-    problems += [f"no patient in the {split} split" for split, number in told.items() if not number]
+    patients = {split: as_mapping(splits[split])["patients"] for split in ("train", "test")}
+    problems += [f"no patient in the {split} split" for split, number in patients.items() if not number]
     return Foreseen(line, tuple(problems))
 
 
-def _looked_into(hospital: Hospital, files: Files, question: Ingest) -> Foreseen:
-    settings, classes = settings_of(hospital), _classes(question)
+def _look_into_files(hospital: Hospital, files: Files, question: Ingest) -> Foreseen:
+    settings, classes = settings_of(hospital), _class_names(question)
     opened = open_source(
         files.source, files.labels, question.images, files.gland, value_or_none(question.target), classes
     )
-    called = names_of(opened.waiting, hospital.key())
+    called = list_patient_names(opened.waiting, hospital.key())
     out = {*map(normalized, settings.exclude)}
-    asked_for = [one for one in opened.waiting if not out & called.get(one.patient, set())]
+    asked_for = [study for study in opened.waiting if not out & called.get(study.patient, set())]
     rejected = [*opened.rejected]
     left: list[WaitingStudy] = []
-    for one in asked_for:
-        if (why := foreseen_rejection(one)) is None:
-            left.append(one)
+    for study in asked_for:
+        if (why := foresee_rejection(study)) is None:
+            left.append(study)
         else:
             rejected.append(why)
-    some = read_some(replace(opened, waiting=tuple(left)), settings.readers)
-    rejected += some.rejected
-    problems = _rejections(hospital, Counter(one.reason for one in rejected), len(left) - len(some.rejected), rejected)
-    if some.rejected and not some.read:
-        told = ", ".join(sorted({f"{one.reason}: {one.detail}" for one in some.rejected}))
-        problems.append(f"each of the {len(some.rejected)} studies that were read was rejected ({told})")
-    usable = {one.patient for one in left}
+    sample = read_sample(replace(opened, waiting=tuple(left)), settings.readers)
+    rejected += sample.rejected
+    problems = _find_rejection_problems(
+        hospital, Counter(study.reason for study in rejected), len(left) - len(sample.rejected), rejected
+    )
+    if sample.rejected and not sample.read:
+        reasons = ", ".join(sorted({f"{study.reason}: {study.detail}" for study in sample.rejected}))
+        problems.append(f"each of the {len(sample.rejected)} studies that were read was rejected ({reasons})")
+    usable = {study.patient for study in left}
     problems += _too_few(question, len(usable), settings.test)
-    asked = {"test": settings.test, "exclude": settings.exclude}
-    misspelt = {key: len(names) - matched(names, called) for key, names in asked.items()}
+    names_by_key = {"test": settings.test, "exclude": settings.exclude}
+    misspelt = {key: len(names) - count_matched_names(names, called) for key, names in names_by_key.items()}
     if settings.test and misspelt["test"] == len(settings.test):
         problems.append(f"none of the {len(settings.test)} names in test matches a patient, so nobody would be tested")
-    line = in_a_line(opened, some) + "".join(
+    line = describe_sample(opened, sample) + "".join(
         f" ! {number} of the names in {key} match no patient." for key, number in misspelt.items() if number
     )
     return Foreseen(line, tuple(problems))
 
 
-def _classes(question: Ingest) -> tuple[str, ...]:
+def _class_names(question: Ingest) -> tuple[str, ...]:
     return tuple(value_or_none(question.classes) or ())
 
 
-def _rejections(
+def _find_rejection_problems(
     hospital: Hospital, reasons: Mapping[str, int], used: int, examples: Sequence[Rejected] = ()
 ) -> list[str]:
     """A problem if more studies are rejected than the hospital's `max_rejected` allows, or none is left. examples: of
     rejected studies, of which the first with each reason is told.
     """
     rejected, most = sum(reasons.values()), settings_of(hospital).max_rejected
-    first = {one.reason: f", as {one.study}: {one.detail}" for one in reversed(examples)}
-    found = [f"{reason} ({count}{first.get(reason, '')})" for reason, count in sorted(reasons.items()) if count]
-    told = ", ".join(found)
+    first = {study.reason: f", as {study.study}: {study.detail}" for study in reversed(examples)}
+    counts = [f"{reason} ({count}{first.get(reason, '')})" for reason, count in sorted(reasons.items()) if count]
+    text = ", ".join(counts)
     if rejected / max(1, rejected + used) > most:
         of = f"{rejected} of {rejected + used} studies would be rejected"
-        return [f"{of}, and max_rejected allows {most:.0%}: {told}"]
-    return [] if used else [f"no study can be used ({told or 'none was found'})"]
+        return [f"{of}, and max_rejected allows {most:.0%}: {text}"]
+    return [] if used else [f"no study can be used ({text or 'none was found'})"]
 
 
 def _too_few(question: Ingest, patients: int, test: Sequence[str]) -> list[str]:

@@ -26,11 +26,11 @@ def held_here(hospital: Hospital, cohort: str, model: Clip) -> Mapping[str, Tens
     path = hospital.cohort_folder(cohort) / SCALE
     try:
         stamp = path.stat()
-        return _held(model, path, stamp.st_size, stamp.st_mtime_ns)
+        return _load_weights(model, path, stamp.st_size, stamp.st_mtime_ns)
     except (OSError, Malformed) as error:
         raise ValueError("the cohort has no vectors of a CLIP") from error
 
 
 @lru_cache(maxsize=2)
-def _held(model: Clip, path: Path, size: int, changed: int) -> Mapping[str, Tensor]:
+def _load_weights(model: Clip, path: Path, size: int, changed: int) -> Mapping[str, Tensor]:
     return held_by(model, weights_in(from_bytes(path.read_bytes()).tensors))

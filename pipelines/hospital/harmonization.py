@@ -50,17 +50,17 @@ def training_rows(cohort: Cohort, how: Copied) -> Rows:
     """
     chosen = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
     x = make_deformed_copies(how.scale.into(cohort.images[chosen]), how.copies, seed=how.seed)
-    y, patient = (part[chosen].repeat_interleave(how.copies) for part in (sides(cohort), cohort.patient))
+    y, patient = (part[chosen].repeat_interleave(how.copies) for part in (class_sides(cohort), cohort.patient))
     return Rows(x, y, patient)
 
 
 def split_rows(cohort: Cohort, scale: Scale, split: Split) -> Rows:
     """One split's images in [-1, 1], as they are."""
     chosen = (cohort.split == SPLITS.index(split)).nonzero()[:, 0]
-    return Rows(scale.into(cohort.images[chosen]), sides(cohort)[chosen], cohort.patient[chosen])
+    return Rows(scale.into(cohort.images[chosen]), class_sides(cohort)[chosen], cohort.patient[chosen])
 
 
-def sides(cohort: Cohort) -> Tensor:
+def class_sides(cohort: Cohort) -> Tensor:
     """(n,) 0 = the first class, 1 = any other: the two that public priors draw and that harmonization keeps apart,
     however many the task has.
     """
@@ -76,16 +76,16 @@ def access_to(
         return open_access({"train": rows}, batch=batch, seed=seed)
     from privacy.dp.private_access import open_private  # slow to import
 
-    told = need_counts(hospital)
-    sizes = None if told is None else told.sizes()
+    counts = need_counts(hospital)
+    sizes = None if counts is None else counts.sizes()
     return open_private({"train": rows}, replace(protection, cut=cut_of(cohort)), counts=hospital.counts, sizes=sizes)
 
 
-def telling(hospital: Hospital, step: Shown) -> Progress:
+def make_progress(hospital: Hospital, step: Shown) -> Progress:
     """A progress callback for long work, which also stops the work on request."""
 
-    def told(done: int, total: int, what: str) -> None:
+    def report_progress(done: int, total: int, what: str) -> None:
         hospital.pause()
         step(done, total, what)
 
-    return told
+    return report_progress

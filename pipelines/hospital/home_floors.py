@@ -19,11 +19,11 @@ from evaluation.records import Model
 from federation.alone import Alone, solved
 from federation.calibration import Calibrated
 from federation.models.features import Features
-from pipelines.hospital.finished_models import noised
+from pipelines.hospital.finished_models import has_noised_scores
 from pipelines.hospital.hospital import Hospital, rows_of
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.model_file import make_ready
-from pipelines.hospital.opening import Opening, opened
+from pipelines.hospital.opening import Opening, read_opening
 from pipelines.hospital.validation_scores import scores_at_home
 from pipelines.models.file import READY
 from privacy.message import Json, Malformed
@@ -41,18 +41,18 @@ class HomeFloor(NamedTuple):
 
 def home_floors(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> tuple[HomeFloor, ...]:
     """Floors on the features of the first private method that has any; none where the run is not private."""
-    if not noised(hospital, methods):
+    if not has_noised_scores(hospital, methods):
         return ()
     for method in methods:
         with suppress(Refused, Malformed):
-            start = opened(hospital, str(method["train_run"]))
+            start = read_opening(hospital, str(method["train_run"]))
             if start.protection is not None and isinstance(start.task.model, Features):
-                return tuple(_learnt(hospital, start, str(method["train_run"])))
+                return tuple(_learn_floors(hospital, start, str(method["train_run"])))
     return ()
 
 
-def _learnt(hospital: Hospital, start: Opening, run: str) -> list[HomeFloor]:
-    cohort, found = cohort_of(hospital, start.cohort), []
+def _learn_floors(hospital: Hospital, start: Opening, run: str) -> list[HomeFloor]:
+    cohort, floors = cohort_of(hospital, start.cohort), []
     splits, task = rows_of(cohort), start.task
     if not len(splits["train"].y) or not len(splits["test"].y):
         return []
@@ -65,5 +65,5 @@ def _learnt(hospital: Hospital, start: Opening, run: str) -> list[HomeFloor]:
             alone = replace(start, algorithm=algorithm, protection=None)
             make_ready(hospital, label, alone, served, cohort, {"run": run, "checkpoint": "latest", "round": 1})
             file = str(hospital.root / READY / f"{label}.safetensors")
-            found.append(HomeFloor(Model(hospital.name, label, file=file), scores_at_home(task, served, splits)))
-    return found
+            floors.append(HomeFloor(Model(hospital.name, label, file=file), scores_at_home(task, served, splits)))
+    return floors

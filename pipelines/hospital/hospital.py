@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pipelines.data.cohort import Cohort, from_message, to_message
 from pipelines.data.images import Target
-from pipelines.data.stored import targets
+from pipelines.data.stored import target_classes
 from pipelines.loader.names import named
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.listing import listed
@@ -40,7 +40,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 COHORT, KEY = "cohort.safetensors", "pseudonym.key"
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """The default `pause`: no stop was requested."""
 
 
@@ -56,7 +56,7 @@ class Done(NamedTuple, Generic[R]):
     memory: Message = Message()
 
 
-class Asked(NamedTuple, Generic[Q]):
+class Context(NamedTuple, Generic[Q]):
     """What a handler gets. question: parsed, of the request's form. message: as it came, for digests of what was asked.
     memory: what this hospital committed with its last reply of the run.
     """
@@ -80,7 +80,7 @@ class Hospital:
     now: Callable[[], str]
     pooled: Policy = Policy()
     device: str = "cpu"
-    pause: Callable[[], None] = nothing
+    pause: Callable[[], None] = do_nothing
     public: Path | None = None
     simulation: bool = True
 
@@ -116,11 +116,11 @@ class Hospital:
 
     def conversation(self, run: str) -> DiskFolder:
         """Committed replies of a run. Raises: Refused: the run's name cannot be a path."""
-        return DiskFolder(self.root.joinpath("conversations", *_parts(run)))
+        return DiskFolder(self.root.joinpath("conversations", *_path_parts(run)))
 
     def models(self, run: str) -> DiskFolder:
         """Models of single rounds of a run."""
-        return DiskFolder(self.root.joinpath("models", *_parts(run)))
+        return DiskFolder(self.root.joinpath("models", *_path_parts(run)))
 
     def cohort_folder(self, name: str) -> Path:
         """The folder of a cohort. Raises: Refused: not a valid cohort name."""
@@ -164,7 +164,7 @@ class Hospital:
         return int.from_bytes(hashlib.sha256(b"bootstrap" + self.key()).digest()[:7], "big")
 
 
-def _parts(run: str) -> list[str]:
+def _path_parts(run: str) -> list[str]:
     parts = run.split("/")
     if len(parts) != 2 or not all(named(part) for part in parts):
         raise Refused("malformed_run")
@@ -186,7 +186,7 @@ def write_cohort_file(folder: Path, cohort: Cohort, key: bytes) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{HIDDEN}{secrets.token_hex(8)}"
     try:
-        code = keyed(key, to_file(to_message(cohort), part))
+        code = keyed_digest(key, to_file(to_message(cohort), part))
         place = folder / short(code)
         place.mkdir(exist_ok=True)
         part.replace(place / COHORT)
@@ -198,7 +198,7 @@ def write_cohort_file(folder: Path, cohort: Cohort, key: bytes) -> str:
     return code
 
 
-def keyed(key: bytes, sha: str) -> str:
+def keyed_digest(key: bytes, sha: str) -> str:
     """HMAC-SHA256 (RFC 2104) of a digest of patients' data, 64 hexadecimal digits; only this form leaves.
 
     A guess of the data could be tested against the plain digest, but not against this one without the hospital's key.
@@ -208,15 +208,15 @@ def keyed(key: bytes, sha: str) -> str:
 
 def rows_of(cohort: Cohort, device: str = "cpu", target: Target | None = None) -> dict[Split, Rows]:
     """The cohort's images by split, on a device, with labels, or with the target's masks."""
-    return {split: _rows(cohort, cohort.split == number, device, target) for number, split in enumerate(SPLITS)}
+    return {split: _select_rows(cohort, cohort.split == number, device, target) for number, split in enumerate(SPLITS)}
 
 
 def all_rows(cohort: Cohort, device: str = "cpu", target: Target | None = None) -> Rows:
     """As `read_rows`, of all splits together."""
-    return _rows(cohort, torch.ones(len(cohort.split), dtype=torch.bool), device, target)
+    return _select_rows(cohort, torch.ones(len(cohort.split), dtype=torch.bool), device, target)
 
 
-def _rows(cohort: Cohort, chosen: Tensor, device: str, target: Target | None) -> Rows:
-    truth = cohort.labels if target is None else targets(cohort, target)
+def _select_rows(cohort: Cohort, chosen: Tensor, device: str, target: Target | None) -> Rows:
+    truth = cohort.labels if target is None else target_classes(cohort, target)
     index = chosen.nonzero()[:, 0]
     return Rows(*(part.to(device) for part in (cohort.images[index], truth[index], cohort.patient[index])))

@@ -10,16 +10,22 @@ import torch
 
 from federation.conversation import newest, newest_whole, remembered, stored_reply
 from federation.participant import CHECKPOINTS, checkpoint
-from pipelines.data.accounts import unserved
-from pipelines.data.cohort import Reading, read_cohort, training_moments
+from pipelines.data.accounts import reject_unserved_patients
+from pipelines.data.cohort import Reading, compute_training_moments, read_cohort
 from pipelines.data.tables.features import Moments
 from pipelines.hospital.files import files_of, settings_of
-from pipelines.hospital.hospital import COHORT, Asked, Done, Hospital, keyed, write_cohort_file
+from pipelines.hospital.hospital import COHORT, Context, Done, Hospital, keyed_digest, write_cohort_file
 from pipelines.hospital.kept import COUNTS, PARTITION, REJECTED, SPLIT, digest_of, split_of
-from pipelines.hospital.overview import described, remember_inside
-from pipelines.hospital.promises import broken, complaint_of, keep
-from pipelines.hospital.quarantine import Quarantine, quarantined, remember, write_accounts
-from pipelines.hospital.released_counts import ASKED, check_same_cohort, floor_of, recount, released_counts
+from pipelines.hospital.overview import describe_reading, remember_inside
+from pipelines.hospital.promises import find_answer_complaint, find_broken_files, keep_promises
+from pipelines.hospital.quarantine import Quarantine, add_to_linkage, list_quarantine, write_accounts
+from pipelines.hospital.released_counts import (
+    COUNTED_FILE,
+    check_same_cohort,
+    count_once,
+    floor_of,
+    read_released_counts,
+)
 from pipelines.requests import REQUESTS
 from pipelines.requests import moments as requests
 from pipelines.requests.holds import Held, Holds
@@ -32,36 +38,36 @@ from privacy.release.form import read, value_or_none
 from privacy.release.gate import Refused
 
 
-def ingest(hospital: Hospital, asked: Asked[Ingest]) -> Done[Counted | CountedOnce]:
+def ingest_cohort(hospital: Hospital, context: Context[Ingest]) -> Done[Counted | CountedOnce]:
     """Read, check, de-identify and split.
 
     Returns:
         Counts by split and by reason of rejection; the name of the cohort and its digest, `sha256`, both keyed; and
         `cut`, a keyed name of the division into splits. With a budget the counts are those released once (see
-        `pipelines.hospital.released_counts`), and nothing else is counted. Files that stay here, beside the cohort:
-        `rejected.json`, each rejected study with its reason; `counts.json`, the exact counts; `partition.json`, which
-        patients of a partitioned source this hospital has; and in the hospital's folder `accounted.csv`, what became
-        of each file.
+        `pipelines.hospital.read_released_counts`), and nothing else is counted. Files that stay here, beside the
+        cohort: `rejected.json`, each rejected study with its reason; `counts.json`, the exact counts; `partition.json`,
+        which patients of a partitioned source this hospital has; and in the hospital's folder `accounted.csv`, what
+        became of each file.
 
     Raises:
         Refused: `bad_source`; with a budget `another_cohort`, `too_many_rejected`, or as `recount`.
     """
-    settings, message = settings_of(hospital), asked.message
+    settings, message = settings_of(hospital), context.message
     if hospital.policy.promises and message.tensors:  # sums of all hospitals' training patients
         raise Refused("dependent_patients")
     check_same_cohort(hospital, dict(message.facts))
-    reading = read_as_asked(hospital, asked.question)
+    reading = read_as_asked(hospital, context.question)
     cohort, facts = reading.cohort, reading.facts
-    rejected = (*reading.rejected, *unserved(reading.accounts))
-    remember(hospital, rejected, reading.names)
+    rejected = (*reading.rejected, *reject_unserved_patients(reading.accounts))
+    add_to_linkage(hospital, rejected, reading.names)
     write_accounts(hospital, reading.accounts)
     counts = {name: whole_of(facts, name) for name in ("patients", "studies", "images")}
     of = {"table": "lines", "tensors": "examples"}.get(files_of(hospital).source.kind, "files")
-    line = described(counts, reading.accounts, reading.rejected, reading.told, unit=cohort.unit, of=of)
-    remember_inside(hospital, line + _misspelt(facts))
+    line = describe_reading(counts, reading.accounts, reading.rejected, reading.told, unit=cohort.unit, of=of)
+    remember_inside(hospital, line + _describe_unmatched_names(facts))
     code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())
     folder = DiskFolder(hospital.cohort_folder(short(code)))
-    folder.write(REJECTED, json.dumps([q._asdict() for q in quarantined(hospital, rejected)], indent=1).encode())
+    folder.write(REJECTED, json.dumps([q._asdict() for q in list_quarantine(hospital, rejected)], indent=1).encode())
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
     folder.write(COUNTS, json.dumps(facts, indent=1).encode())
     if reading.partition is not None:
@@ -73,8 +79,8 @@ def ingest(hospital: Hospital, asked: Asked[Ingest]) -> Done[Counted | CountedOn
     if hospital.policy.promises:
         if too_many:  # refuse: a fact would reveal it again with every request
             raise Refused("too_many_rejected") from ValueError(f"why, study by study: {folder.root / REJECTED}")
-        told, event = recount(hospital, asked.call, cohort, dict(message.facts))
-        released = Message({}, {**named, **told.facts(), "min_patients": floor_of(hospital)})
+        counted, event = count_once(hospital, context.call, cohort, dict(message.facts))
+        released = Message({}, {**named, **counted.facts(), "min_patients": floor_of(hospital)})
         return Done(read(CountedOnce, released), describe(event))
     rejections: dict[str, Json] = {
         "rejected": len(reading.rejected),
@@ -84,25 +90,25 @@ def ingest(hospital: Hospital, asked: Asked[Ingest]) -> Done[Counted | CountedOn
     return Done(read(Counted, Message({}, {**facts, **named, **rejections})), describe(hospital.counts))
 
 
-def _misspelt(facts: Mapping[str, Json]) -> str:
+def _describe_unmatched_names(facts: Mapping[str, Json]) -> str:
     """A warning if names of patients in the hospital's settings match no patient; otherwise empty."""
-    found = {"test": facts["unmatched_tests"], "exclude": facts["unmatched_exclusions"]}
+    unmatched = {"test": facts["unmatched_tests"], "exclude": facts["unmatched_exclusions"]}
     return "".join(
         f" ! {number} of the names in {key} match no patient: check the spelling (the identifier as in the files, or "
         "the pseudonym)."
-        for key, number in found.items()
+        for key, number in unmatched.items()
         if number
     )
 
 
-def pooled_moments(hospital: Hospital, asked: Asked[requests.ReadFeatures]) -> Done[requests.Moments]:
+def pooled_moments(hospital: Hospital, context: Context[requests.ReadFeatures]) -> Done[requests.Moments]:
     """Number, sums and sums of squares of this hospital's training features, for normalization over all sites.
 
     Returns: tensors `count`, `total`, `squares`.
     """
-    own = training_moments(read_as_asked(hospital, asked.question).cohort)
-    count = torch.tensor([own.count], dtype=torch.float64)
-    return Done(requests.Moments(count=count, total=own.total, squares=own.squares), describe(NON_PRIVATE))
+    moments = compute_training_moments(read_as_asked(hospital, context.question).cohort)
+    count = torch.tensor([moments.count], dtype=torch.float64)
+    return Done(requests.Moments(count=count, total=moments.total, squares=moments.squares), describe(NON_PRIVATE))
 
 
 def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
@@ -122,7 +128,7 @@ def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
             independent=question.independent is True,
             readers=settings.readers,
             scratch=hospital.scratch(),
-            scale=_scale(question),
+            scale=_scale_moments(question),
             fold=shares.place,
             part=settings.part,
             target=value_or_none(question.target),
@@ -132,7 +138,7 @@ def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
         raise Refused("bad_source") from error
 
 
-def _scale(question: Asks) -> Moments | None:
+def _scale_moments(question: Asks) -> Moments | None:
     """The moments by which features are scaled, if the question has them."""
     if not isinstance(question, Ingest):
         return None
@@ -144,12 +150,12 @@ def _scale(question: Asks) -> Moments | None:
     return None if count is None or total is None or squares is None else Moments(float(count), total, squares)
 
 
-def holds(hospital: Hospital, asked: Asked[Holds]) -> Done[Held]:
+def check_holdings(hospital: Hospital, context: Context[Holds]) -> Done[Held]:
     """Whether this hospital still has what an artifact of the coordinator names: a cohort, models of runs."""
-    facts = asked.message.facts
-    begun = [run for run in _runs(facts) if _trained(hospital, run)]
+    facts = context.message.facts
+    known_runs = [run for run in _list_runs(facts) if _has_trained(hospital, run)]
     # About patients this reveals only whether keyed digests that the hospital sent before are unchanged.
-    return Done(Held(complaint=_complaint(hospital, facts), known=begun), describe(NOTHING))
+    return Done(Held(complaint=_find_complaint(hospital, facts), known=known_runs), describe(NOTHING))
 
 
 def forget_damaged(hospital: Hospital, call: Call) -> None:
@@ -168,38 +174,38 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
         return
     if not REQUESTS[call.request].cohort:
         return
-    lost = _complaint(hospital, facts) or _stale(hospital, facts)
-    gone = broken(hospital, call)
+    lost = _find_complaint(hospital, facts) or _is_stale(hospital, facts)
+    gone = find_broken_files(hospital, call)
     if call.request == "augment" and not lost and gone is None:  # made again it would be charged again, for a list
-        keep(hospital, call, sorted(hospital.cohort_folder(str(facts["cohort"])).iterdir()))
+        keep_promises(hospital, call, sorted(hospital.cohort_folder(str(facts["cohort"])).iterdir()))
     elif lost or gone != []:
         folder.remove(name)
 
 
-def _stale(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
+def _is_stale(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
     """Whether a reply has other counts than the released ones."""
-    told = released_counts(hospital)
-    return told is not None and "splits" in facts and facts["splits"] != told.facts()["splits"]
+    counted = read_released_counts(hospital)
+    return counted is not None and "splits" in facts and facts["splits"] != counted.facts()["splits"]
 
 
-def _complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
+def _find_complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
     cohort, page = facts.get("cohort"), facts.get("page")
     if isinstance(cohort, str) and (complaint := _cohort_complaint(hospital, cohort, facts)):
         return complaint
     if isinstance(page, str) and _keyed_digest(hospital, hospital.root / "report.html") != page:
         return "its own page is gone, or of another run"
-    found = (_run_complaint(hospital, run, state) for run, state in _runs(facts).items())
-    return next((complaint for complaint in found if complaint), complaint_of(hospital, facts))
+    complaints = (_run_complaint(hospital, run, state) for run, state in _list_runs(facts).items())
+    return next((complaint for complaint in complaints if complaint), find_answer_complaint(hospital, facts))
 
 
 def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]) -> str | None:
     folder = hospital.cohort_folder(cohort)
-    if hospital.policy.promises and released_counts(hospital) is None:
-        return f"{ASKED} is gone, so that its patients must be counted anew"
+    if hospital.policy.promises and read_released_counts(hospital) is None:
+        return f"{COUNTED_FILE} is gone, so that its patients must be counted anew"
     digest = digest_of(folder / COHORT)
     if digest is None:
         return "the cohort is gone"
-    if keyed(hospital.key(), digest) != facts.get("sha256"):
+    if keyed_digest(hospital.key(), digest) != facts.get("sha256"):
         return "the cohort is corrupt"
     for name in (REJECTED, SPLIT):
         try:
@@ -232,19 +238,19 @@ def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
     return None
 
 
-def _runs(facts: Mapping[str, Json]) -> dict[str, Json]:
+def _list_runs(facts: Mapping[str, Json]) -> dict[str, Json]:
     runs = facts.get("runs")
     return dict(runs) if isinstance(runs, dict) else {}
 
 
-def _trained(hospital: Hospital, run: str) -> bool:
+def _has_trained(hospital: Hospital, run: str) -> bool:
     """Whether this hospital has answered requests of a run after its introduction."""
     return any(not name.startswith("introduce") for name in hospital.conversation(run).names())
 
 
 def _keyed_digest(hospital: Hospital, path: Path) -> str | None:
     digest = digest_of(path)
-    return None if digest is None else keyed(hospital.key(), digest)
+    return None if digest is None else keyed_digest(hospital.key(), digest)
 
 
 def rejected_studies(hospital: Hospital, cohort: str) -> list[Quarantine]:

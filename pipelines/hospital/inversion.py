@@ -51,7 +51,7 @@ NO_IMAGES = "its examples are lines of a table: there is no image to draw"
 NO_PIXELS = "its examples are fixed features of images: this attack draws pixels, and is not tried on features"
 MEAN, PLAIN, PROTECTED, FEATURES = "mean image", "gradient", "gradient, clipped and noised", "features"
 ATTACKS = (MEAN, PLAIN, PROTECTED, FEATURES)
-SAID = (
+CAPTION = (
     "Left: a training image. Mean image: that of this hospital's other training patients, the floor: what is drawn no "
     "better was not found. Then what an attacker draws who holds this hospital's model and, of this one image, its "
     "gradient or its features; who knows its {truth}, and bounds and mean of the images' values. A round sums up more "
@@ -66,7 +66,7 @@ class Drawn(NamedTuple):
     alike: Mapping[str, Sequence[Likeness]]
 
 
-def invert(
+def invert_model(
     hospital: Hospital, start: Opening, module: nn.Module, settings: Inversion, name: str, facts: Mapping[str, Json]
 ) -> dict[str, Json]:
     """Attack a model of this hospital on its training images, and store the reconstructions here.
@@ -87,56 +87,64 @@ def invert(
         raise Refused("malformed_inversion") from ValueError(text)
     if rows.x.dim() < 4:
         return {"reason": NO_PIXELS if "features" in cohort.recipe else NO_IMAGES}
-    index = chosen(rows, settings.images)
-    found = _drawn(hospital, start, module, rows, index, settings)
-    said: dict[str, Json] = {
+    index = select_images(rows, settings.images)
+    reconstructions = _reconstruct_images(hospital, start, module, rows, index, settings)
+    summary: dict[str, Json] = {
         "images": len(index),
         "steps": settings.steps,
-        "attacks": {name: _means(alike, found.alike[MEAN]) for name, alike in found.alike.items()},
+        "attacks": {
+            name: _mean_figures(likenesses, reconstructions.alike[MEAN])
+            for name, likenesses in reconstructions.alike.items()
+        },
     }
-    told: dict[str, Json] = {
-        **said,
+    stored_facts: dict[str, Json] = {
+        **summary,
         "patients": [cohort.patients[int(rows.patient[row])] for row in index],
-        "figures": {name: [[_json(f) for f in one] for one in alike] for name, alike in found.alike.items()},
+        "figures": {
+            name: [[_finite_or_none(f) for f in likeness_figures] for likeness_figures in likenesses]
+            for name, likenesses in reconstructions.alike.items()
+        },
         "masks": start.target is not None,
     }
-    kept = {"image": rows.x[index].cpu(), **found.pictures}
-    _folder(hospital).write(_name(facts), to_bytes(Message(kept, told)))
-    return said
+    tensors = {"image": rows.x[index].cpu(), **reconstructions.pictures}
+    _attack_folder(hospital).write(_result_name(facts), to_bytes(Message(tensors, stored_facts)))
+    return summary
 
 
 def inversion_sheets(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Iterator[Picture]:
     """A sheet per method on whose model here the attack was tried; a row per image."""
     for method in methods:
-        if not _folder(hospital).has(_name(method)):
+        if not _attack_folder(hospital).has(_result_name(method)):
             continue
-        kept = from_bytes(_folder(hospital).read(_name(method)))
-        yield _sheet(str(method["label"]), kept, cohort_of(hospital, str(method["cohort"])))
+        stored = from_bytes(_attack_folder(hospital).read(_result_name(method)))
+        yield _draw_sheet(str(method["label"]), stored, cohort_of(hospital, str(method["cohort"])))
 
 
-def chosen(rows: Rows, images: int) -> list[int]:
+def select_images(rows: Rows, images: int) -> list[int]:
     """Indices in `rows` of the middle image of each of the first patients; at most `images`."""
     places = ((rows.patient == patient).nonzero()[:, 0] for patient in torch.unique(rows.patient)[:images])
-    return [int(own[len(own) // 2]) for own in places]
+    return [int(patient_rows[len(patient_rows) // 2]) for patient_rows in places]
 
 
-def _drawn(
+def _reconstruct_images(
     hospital: Hospital, start: Opening, module: nn.Module, rows: Rows, index: Sequence[int], settings: Inversion
 ) -> Drawn:
     """Every attack on every image."""
-    pixels = _pixels(rows.x)
-    found: dict[str, list[Tensor]] = {}
+    pixels = _pixel_bounds(rows.x)
+    images_by_attack: dict[str, list[Tensor]] = {}
     for place in index:
         hospital.pause()
-        attacks = _attacks(hospital, start, module, rows, place, settings, pixels)
-        for name, image in {MEAN: _mean_of_others(rows, place), **attacks}.items():
-            found.setdefault(name, []).append(image.detach().cpu())
+        attacks = _attack_image(hospital, start, module, rows, place, settings, pixels)
+        for name, image in {MEAN: _mean_without_patient(rows, place), **attacks}.items():
+            images_by_attack.setdefault(name, []).append(image.detach().cpu())
     truth = rows.x[list(index)].cpu()
-    alike = {name: [likeness(a, b) for a, b in zip(truth, drawn, strict=True)] for name, drawn in found.items()}
-    return Drawn({name: torch.stack(drawn) for name, drawn in found.items()}, alike)
+    likenesses = {
+        name: [likeness(a, b) for a, b in zip(truth, drawn, strict=True)] for name, drawn in images_by_attack.items()
+    }
+    return Drawn({name: torch.stack(drawn) for name, drawn in images_by_attack.items()}, likenesses)
 
 
-def _attacks(
+def _attack_image(
     hospital: Hospital, start: Opening, module: nn.Module, rows: Rows, place: int, settings: Inversion, pixels: Pixels
 ) -> dict[str, Tensor]:
     """What is drawn of one image, by attack."""
@@ -145,7 +153,7 @@ def _attacks(
     ways: dict[str, Protection | None] = {PLAIN: None}
     ways |= {} if start.protection is None else {PROTECTED: start.protection}
 
-    def fresh() -> torch.Generator:
+    def make_generator() -> torch.Generator:
         return torch.Generator().manual_seed(derived(start.seed, hospital.name, "inversion", place))
 
     made: dict[str, Tensor] = {}
@@ -153,7 +161,9 @@ def _attacks(
         # This noise protects nobody, since the result stays here; a secret seed makes it repeatable.
         noise = random.Random(derived(hospital.bootstrap_seed(), "inversion", place)).randbytes  # noqa: S311
         gradient = shown_gradient(module, task.objective, x, y, protection, source=noise)
-        made[name] = invert_gradient(module, task.objective, gradient, shape, y, settings, fresh(), pixels=pixels)
+        made[name] = invert_gradient(
+            module, task.objective, gradient, shape, y, settings, make_generator(), pixels=pixels
+        )
 
     def features(image: Tensor) -> Tensor:
         seen: Tensor = module(image).features
@@ -162,69 +172,71 @@ def _attacks(
     module.eval()
     with torch.no_grad():
         target = features(x[None])
-    return made | {FEATURES: invert_features(module, features, target, shape, settings, fresh(), pixels=pixels)}
+    return made | {
+        FEATURES: invert_features(module, features, target, shape, settings, make_generator(), pixels=pixels)
+    }
 
 
-def _pixels(x: Tensor) -> Pixels:
+def _pixel_bounds(x: Tensor) -> Pixels:
     """Bounds and mean of a hospital's images, without the few brightest pixels, which would set the bound too high."""
-    some = x.flatten()[:: max(1, x.numel() // ENOUGH)].cpu().numpy()
-    low, high = np.quantile(some.astype(np.float64), [1 - WHITE, WHITE])
-    return Pixels(float(low), float(high), float(some.mean()))
+    sample = x.flatten()[:: max(1, x.numel() // ENOUGH)].cpu().numpy()
+    low, high = np.quantile(sample.astype(np.float64), [1 - WHITE, WHITE])
+    return Pixels(float(low), float(high), float(sample.mean()))
 
 
-def _mean_of_others(rows: Rows, place: int) -> Tensor:
+def _mean_without_patient(rows: Rows, place: int) -> Tensor:
     """The mean training image of all other patients; zeros if there is no other."""
-    others = rows.patient != rows.patient[place]
-    return rows.x[others].mean(dim=0) if bool(others.any()) else torch.zeros_like(rows.x[place])
+    other_rows = rows.patient != rows.patient[place]
+    return rows.x[other_rows].mean(dim=0) if bool(other_rows.any()) else torch.zeros_like(rows.x[place])
 
 
-def _means(alike: Sequence[Likeness], floor: Sequence[Likeness]) -> dict[str, Json]:
-    psnr, ssim = (math.fsum(values) / len(values) for values in zip(*alike, strict=True))
-    better = sum(one.above(low) for one, low in zip(alike, floor, strict=True))
-    return {"psnr": _json(psnr), "ssim": _json(ssim), "better": better}
+def _mean_figures(likenesses: Sequence[Likeness], floor: Sequence[Likeness]) -> dict[str, Json]:
+    psnr, ssim = (math.fsum(values) / len(values) for values in zip(*likenesses, strict=True))
+    better = sum(likeness_of_image.above(low) for likeness_of_image, low in zip(likenesses, floor, strict=True))
+    return {"psnr": _finite_or_none(psnr), "ssim": _finite_or_none(ssim), "better": better}
 
 
-def _json(figure: float) -> float | None:
+def _finite_or_none(figure: float) -> float | None:
     return figure if math.isfinite(figure) else None
 
 
-def _sheet(label: str, kept: Message, cohort: Cohort) -> Picture:
-    found, figures = as_mapping(kept.facts["attacks"]), as_mapping(kept.facts["figures"])
-    attacks = [name for name in ATTACKS if name in found]
+def _draw_sheet(label: str, stored: Message, cohort: Cohort) -> Picture:
+    attack_facts, figures = as_mapping(stored.facts["attacks"]), as_mapping(stored.facts["figures"])
+    attacks = [name for name in ATTACKS if name in attack_facts]
     colour = kind_of(cohort) != "slices"  # channels of slices may be neighbouring slices
     tiles = []
-    for row, patient in enumerate(as_list(kept.facts["patients"])):
-        tiles.append(Tile(_plane(kept.tensors["image"][row], colour), str(patient)[:8]))
+    for row, patient in enumerate(as_list(stored.facts["patients"])):
+        tiles.append(Tile(_middle_plane(stored.tensors["image"][row], colour), str(patient)[:8]))
         for name in attacks:
-            said = f"{name}: {_similarity_text(*as_list(as_list(figures[name])[row]))}"
-            tiles.append(Tile(_plane(kept.tensors[name][row], colour), said))
+            caption = f"{name}: {_similarity_text(*as_list(as_list(figures[name])[row]))}"
+            tiles.append(Tile(_middle_plane(stored.tensors[name][row], colour), caption))
     columns = 1 + len(attacks)
     grey = [tile.image for tile in tiles[::columns] if tile.image.ndim == 2]
     window = (float(np.min(grey)), float(np.quantile(np.stack(grey).astype(np.float64), WHITE))) if grey else None
     title = f"{label}: what could be drawn of training images"
     sheet = contact_sheet(tiles, title=title, columns=columns, window=window)
-    means = "; ".join(_of_mean(name, as_mapping(found[name])) for name in attacks)
-    said = SAID.format(truth="mask" if kept.facts["masks"] else "label")
-    return replace(sheet, caption=f"{said} Means over {kept.facts['images']}: {means}. {sheet.caption}".strip())
+    means = "; ".join(_describe_mean(name, as_mapping(attack_facts[name])) for name in attacks)
+    caption = CAPTION.format(truth="mask" if stored.facts["masks"] else "label")
+    return replace(sheet, caption=f"{caption} Means over {stored.facts['images']}: {means}. {sheet.caption}".strip())
 
 
-def _of_mean(name: str, found: Mapping[str, Json]) -> str:
-    beside = "" if name == MEAN else f", {found['better']} better than the mean image"
-    return f"{name} {_similarity_text(found['psnr'], found['ssim'])}{beside}"
+def _describe_mean(name: str, means: Mapping[str, Json]) -> str:
+    comparison = "" if name == MEAN else f", {means['better']} better than the mean image"
+    return f"{name} {_similarity_text(means['psnr'], means['ssim'])}{comparison}"
 
 
-def figure(value: Json) -> float:
+def parse_figure(value: Json) -> float:
     """A figure of an attack; null in the facts becomes NaN."""
     return number_of({"figure": value}, "figure", math.nan)
 
 
 def _similarity_text(psnr: Json, ssim: Json) -> str:
     """ "PSNR 12.3 dB, SSIM 0.456"; an en dash for a missing value."""
-    decibel = "–" if psnr is None else f"{figure(psnr):.1f}"
-    return f"PSNR {decibel} dB, SSIM {format_number(figure(ssim))}"
+    decibel = "–" if psnr is None else f"{parse_figure(psnr):.1f}"
+    return f"PSNR {decibel} dB, SSIM {format_number(parse_figure(ssim))}"
 
 
-def _plane(image: Tensor, colour: bool) -> NDArray[np.float32]:
+def _middle_plane(image: Tensor, colour: bool) -> NDArray[np.float32]:
     """(H, W), or (H, W, 3) in [0, 1], of (C, *spatial): the middle plane of a volume, the middle one of neighbours."""
     image = image[:, image.shape[1] // 2] if image.dim() == 4 else image
     if colour and len(image) == 3:
@@ -232,9 +244,9 @@ def _plane(image: Tensor, colour: bool) -> NDArray[np.float32]:
     return np.asarray(image[len(image) // 2].numpy())
 
 
-def _folder(hospital: Hospital) -> DiskFolder:
+def _attack_folder(hospital: Hospital) -> DiskFolder:
     return DiskFolder(hospital.root / "scores")
 
 
-def _name(facts: Mapping[str, Json]) -> str:
+def _result_name(facts: Mapping[str, Json]) -> str:
     return f"{scores_name(facts).removesuffix('.safetensors')}.inversion.safetensors"

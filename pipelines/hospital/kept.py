@@ -45,11 +45,11 @@ def cohort_of(hospital: Hospital, cohort: str) -> Cohort:
 
 def split_of(cohort: Cohort) -> dict[str, list[str]]:
     """Pseudonyms by split."""
-    found: dict[str, list[str]] = {}
+    codes_by_split: dict[str, list[str]] = {}
     for number, split in enumerate(SPLITS):
         patients = torch.unique(cohort.patient[cohort.split == number]).tolist()
-        found[split] = [cohort.patients[patient] for patient in patients]
-    return found
+        codes_by_split[split] = [cohort.patients[patient] for patient in patients]
+    return codes_by_split
 
 
 def central_name(facts: Mapping[str, Json]) -> str:
@@ -59,10 +59,10 @@ def central_name(facts: Mapping[str, Json]) -> str:
 
 def scores_name(facts: Mapping[str, Json]) -> str:
     """The file of a model's scores at its own hospital, by run, checkpoint, globally best round and calibration."""
-    said = facts.get("calibration")
-    how = f".{said.get('calibration')}-{said.get('quantile')}" if isinstance(said, dict) else ""
-    if isinstance(said, dict) and said.get("tuning") is not None:
-        how = f".{said['calibration']}-{short(digest(said['tuning']))}"
+    calibration = facts.get("calibration")
+    how = f".{calibration.get('calibration')}-{calibration.get('quantile')}" if isinstance(calibration, dict) else ""
+    if isinstance(calibration, dict) and calibration.get("tuning") is not None:
+        how = f".{calibration['calibration']}-{short(digest(calibration['tuning']))}"
     return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}{how}.safetensors"
 
 

@@ -51,7 +51,7 @@ def make_ready(
 
     served: the network that was scored, so that the file predicts as the evaluation did.
     """
-    translator, tensors, used = _translator(hospital, str(cohort.recipe.get("of", start.cohort)), cohort)
+    translator, tensors, used = _read_translator(hospital, str(cohort.recipe.get("of", start.cohort)), cohort)
     if isinstance(start.task.model, OnFeatures):
         scale = from_bytes((hospital.cohort_folder(start.cohort) / FEATURES).read_bytes())
         tensors = {**tensors, **{f"{SCALED}{name}": tensor for name, tensor in scale.tensors.items()}}
@@ -73,7 +73,7 @@ def make_ready(
         **cohort.recipe,
         "kind": start.task.kind,
         "classes": start.task.classes,
-        "names": list(_names(start, cohort)),
+        "names": list(_class_names(start, cohort)),
         **({"ordered": True} if start.ordered else {}),
         **({START: dict(start.begun)} if start.begun is not None else {}),
         **packages_of(start.algorithm, start.task.model, *used),
@@ -82,10 +82,10 @@ def make_ready(
     params = {name: tensor.cpu() for name, tensor in read(served.module).items()}
     fitted = {} if served.centring is None else {CENTRING: torch.tensor(served.centring, dtype=torch.float64)}
     fixed = {f"{FIXED}{name}": tensor.cpu().clone() for name, tensor in fixed_in(served.module).items()}
-    whole = Message({**params, **fixed, **tensors, **fitted}, facts)
-    data = sealed(to_bytes(whole))
+    content = Message({**params, **fixed, **tensors, **fitted}, facts)
+    data = sealed(to_bytes(content))
     folder = DiskFolder(hospital.root / READY)
-    name = _place(folder, label, data, facts)
+    name = _choose_place(folder, label, data, facts)
     folder.remove(f"{name}{ENDING}")  # left by another model
     folder.write(f"{name}.safetensors", data)
     likeness = likeness_of(served.module, of_patients(cohort), window_in(origin), hospital.device)
@@ -93,7 +93,7 @@ def make_ready(
         folder.write(f"{name}{ENDING}", to_file(likeness, digest_of(data)))
 
 
-def _place(folder: DiskFolder, label: str, data: bytes, facts: Mapping[str, Json]) -> str:
+def _choose_place(folder: DiskFolder, label: str, data: bytes, facts: Mapping[str, Json]) -> str:
     """The name under which a model is written, after the one there moved aside if patients paid for it."""
     try:
         before = folder.read(f"{label}.safetensors")
@@ -111,21 +111,21 @@ def _place(folder: DiskFolder, label: str, data: bytes, facts: Mapping[str, Json
     return label
 
 
-def _names(start: Opening, cohort: Cohort) -> tuple[str, ...]:
+def _class_names(start: Opening, cohort: Cohort) -> tuple[str, ...]:
     """Names of classes 1, 2, ... of a segmentation; of all classes, if labels have more than two."""
     if start.task.kind == "classification":
         return label_names(cohort) if start.task.classes > 2 else ()
     if start.target in ("gland", "lesion"):
         return (start.target,)
-    said = cohort.recipe.get("classes")
-    names = [str(name) for name in said] if isinstance(said, list) else []
+    classes = cohort.recipe.get("classes")
+    names = [str(name) for name in classes] if isinstance(classes, list) else []
     return tuple((names + [f"class_{number}" for number in range(1, start.task.classes)])[: start.task.classes - 1])
 
 
-def _translator(hospital: Hospital, name: str, cohort: Cohort) -> tuple[Json, Params, tuple[AnyTranslator, ...]]:
+def _read_translator(hospital: Hospital, name: str, cohort: Cohort) -> tuple[Json, Params, tuple[AnyTranslator, ...]]:
     """The translator into this cohort's space: its settings with their scale, its tensors by name, and itself."""
     if "space" not in cohort.recipe or cohort.recipe.get("translator") is None:
         return None, {}, ()
     made = read_translator(hospital.cohort_folder(name) / f"{BESIDE}.safetensors")
-    said: dict[str, Json] = {"settings": to_plain(made.settings), "scale": to_plain(made.scale)}
-    return said, {f"{PREFIX}{name}": tensor for name, tensor in made.params.items()}, (made.settings,)
+    facts: dict[str, Json] = {"settings": to_plain(made.settings), "scale": to_plain(made.scale)}
+    return facts, {f"{PREFIX}{name}": tensor for name, tensor in made.params.items()}, (made.settings,)

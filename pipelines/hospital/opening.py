@@ -59,7 +59,7 @@ class Opening:
     begun: Mapping[str, Json] | None = None
 
 
-def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
+def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
     """Parse a run's settings, as strictly as YAML.
 
     Args:
@@ -72,40 +72,40 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         Refused: `malformed_opening`; `policy_algorithm`: this hospital does not train by this method.
     """
     try:
-        own = hospital.settings
-        common = algorithm = ALGORITHM.validate_json(json.dumps(said["algorithm"]), strict=True)
-        work = overridden(Work(), _mapping(said["work"]))
-        if own is not None:
-            algorithm = overridden(algorithm, own.methods.get(str(said["label"]), {}))
-            work = overridden(work, own.work)
-        inputs = tuple(wholes_of(said, "inputs"))
-        target = TARGET.validate_python(said.get("target"))
-        model, classes = MODEL.validate_json(json.dumps(said["model"]), strict=True), whole_of(said, "classes")
-        seed, cohort = whole_of(said, "seed"), str(said["cohort"])
+        site_settings = hospital.settings
+        common = algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
+        work = overridden(Work(), _check_mapping(facts["work"]))
+        if site_settings is not None:
+            algorithm = overridden(algorithm, site_settings.methods.get(str(facts["label"]), {}))
+            work = overridden(work, site_settings.work)
+        inputs = tuple(wholes_of(facts, "inputs"))
+        target = TARGET.validate_python(facts.get("target"))
+        model, classes = MODEL.validate_json(json.dumps(facts["model"]), strict=True), whole_of(facts, "classes")
+        seed, cohort = whole_of(facts, "seed"), str(facts["cohort"])
         frozen = held_here(hospital, cohort, model) if isinstance(model, Clip) else None
         task = Task(model, inputs, classes, "classification" if target is None else "segmentation", frozen=frozen)
-        check_start(said)
-        how = said.get("privacy")
+        check_start(facts)
+        how = facts.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
-        evaluation_noise = number_of(said, "evaluation_noise", 0.0)
+        evaluation_noise = number_of(facts, "evaluation_noise", 0.0)
         most = MOST_LABELS if target is None else MOST + 1
         if not 0 <= evaluation_noise <= 1e6 or not 2 <= classes <= most:
             raise ValueError(
                 f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
             )
-        found = size_problems(algorithm, task, work)
-        found += [] if protection is None else work.privately
-        found += [work.transform.missing] if work.transform is not None and work.transform.missing else []
-        if found:
-            raise ValueError("; ".join(found))
+        problems = size_problems(algorithm, task, work)
+        problems += [] if protection is None else work.privately
+        problems += [work.transform.missing] if work.transform is not None and work.transform.missing else []
+        if problems:
+            raise ValueError("; ".join(problems))
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("malformed_opening") from error
     if hospital.policy.promises:  # an error while reading patients would count as if it depended on them
-        there = cohort_of(hospital, cohort)
+        read_as = cohort_of(hospital, cohort)
         if (
-            tuple(there.images.shape[1:]) != inputs
-            or target not in (None, there.recipe.get("target"))
-            or (target is None and classes != len(label_names(there)))
+            tuple(read_as.images.shape[1:]) != inputs
+            or target not in (None, read_as.recipe.get("target"))
+            or (target is None and classes != len(label_names(read_as)))
         ):
             raise Refused("malformed_opening") from ValueError(
                 "the cohort was read with other inputs, masks or classes"
@@ -122,21 +122,21 @@ def opening(hospital: Hospital, said: Mapping[str, Json]) -> Opening:
         protection=protection,
         evaluation_noise=evaluation_noise,
         target=target,
-        ordered=said.get("ordered") is True,
+        ordered=facts.get("ordered") is True,
         recipient="sites" if SITES in (recipient_of(common), recipient_of(algorithm)) else "coordinator",
-        begun=as_mapping(said["start"]) if "start" in said else None,
+        begun=as_mapping(facts["start"]) if "start" in facts else None,
     )
 
 
-def opened(hospital: Hospital, run: str) -> Opening:
+def read_opening(hospital: Hospital, run: str) -> Opening:
     """The settings of a run that this hospital accepted. Raises: Refused: `not_introduced`."""
     try:
-        said = remembered(hospital.conversation(run), 0).facts.get("opening")
+        facts = remembered(hospital.conversation(run), 0).facts.get("opening")
     except Malformed as error:
         raise Refused("not_introduced") from error
-    if not isinstance(said, dict):
+    if not isinstance(facts, dict):
         raise Refused("not_introduced")
-    return opening(hospital, said)
+    return parse_opening(hospital, facts)
 
 
 def own_model(hospital: Hospital, run: str, which: Checkpoint, best: int | None) -> tuple[int, Params]:
@@ -149,7 +149,7 @@ def own_model(hospital: Hospital, run: str, which: Checkpoint, best: int | None)
         raise Refused("no_model") from error
 
 
-def _mapping(value: Json) -> dict[str, Any]:
+def _check_mapping(value: Json) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"expected a mapping, found {type(value).__name__}")
     return value

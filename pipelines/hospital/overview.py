@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelines.data.accounts import Account, accounted, describe_sums
+from pipelines.data.accounts import Account, describe_outcomes, list_accounts
 from pipelines.data.examples import open_source
 from pipelines.data.images import AnyImages, Slices, Target, Tensors
 from pipelines.data.intake import Intake, ReadStudy, read_studies
@@ -27,37 +27,41 @@ INSIDE = "inside.txt"
 SAMPLE = 3  # studies whose pixels are read, besides all headers
 NUMBERS = ": values at"  # what follows in an evidence are percentiles of a single study
 NAMED = 4  # most kinds of series, or of evidence, that are named
-Told = tuple[str, tuple[float, float, float] | None]
+StudyEvidence = tuple[str, tuple[float, float, float] | None]
 
 
-def described(
+def describe_reading(
     counts: Mapping[str, int],
     accounts: Sequence[Account],
     rejected: Sequence[Rejected],
-    told: Sequence[Told],
+    evidence_of_studies: Sequence[StudyEvidence],
     *,
     unit: str,
     of: str = "files",
 ) -> str:
     """The summary line. counts: as in {"patients": 3}. told: evidence and percentiles of the studies that were read."""
-    series = {(one.study, known_words(one.series)) for one in accounts if one.what == "used" and one.series}
-    values = [found for _, found in told if found is not None]
+    series = {
+        (account.study, known_words(account.series))
+        for account in accounts
+        if account.what == "used" and account.series
+    }
+    values = [percentiles for _, percentiles in evidence_of_studies if percentiles is not None]
     parts = [", ".join(f"{number:,} {name}" for name, number in counts.items())]
-    parts.append(_listed("series chosen", Counter(text or "(no known word)" for _, text in series)))
-    evidence = Counter(said.split(NUMBERS)[0] for said, _ in told if said)
-    parts.append(_listed("taken for ADC because", evidence))
+    parts.append(_list_commonest("series chosen", Counter(text or "(no known word)" for _, text in series)))
+    evidence = Counter(text.split(NUMBERS)[0] for text, _ in evidence_of_studies if text)
+    parts.append(_list_commonest("taken for ADC because", evidence))
     parts.append(f"brought into {unit}" if evidence else f"unit {unit}")
     if values:
         low, middle, high = np.median(np.array(values), axis=0)
         parts.append(
             f"ADC at 1, 50 and 99 %: {low:.0f}, {middle:.0f}, {high:.0f} x 1e-6 mm²/s (median of {len(values)} studies)"
         )
-    parts.append(_listed("rejected", Counter(one.reason for one in rejected), None) or "rejected: none")
-    parts.append(describe_sums(accounts, of).replace("\n", " "))
+    parts.append(_list_commonest("rejected", Counter(study.reason for study in rejected), None) or "rejected: none")
+    parts.append(describe_outcomes(accounts, of).replace("\n", " "))
     return "; ".join(part for part in parts if part)
 
 
-def looked_into(
+def look_into_source(
     files: Files, images: AnyImages, readers: int, target: Target | None = None, classes: tuple[str, ...] = ()
 ) -> str:
     """The summary line before any run: from all headers, and the pixels of a few studies. target, classes: of the task,
@@ -68,39 +72,41 @@ def looked_into(
     """
     if isinstance(images, Slices) and images.slices == "gland":  # no mask is opened here
         images = replace(images, slices="all")
-    asked = (target, classes) if isinstance(images, Tensors) else (None, ())
-    opened = open_source(files.source, None, images, None, *asked)
-    return in_a_line(opened, read_some(opened, readers))
+    task = (target, classes) if isinstance(images, Tensors) else (None, ())
+    opened = open_source(files.source, None, images, None, *task)
+    return describe_sample(opened, read_sample(opened, readers))
 
 
-class Some(NamedTuple):
+class StudySample(NamedTuple):
     """A few studies of a source, read whole, and those of them that cannot be used."""
 
     read: tuple[ReadStudy, ...]
     rejected: tuple[Rejected, ...]
 
 
-def read_some(opened: Intake, readers: int) -> Some:
+def read_sample(opened: Intake, readers: int) -> StudySample:
     """Read a few studies, from the first to the last."""
     waiting = opened.waiting
     places = {*np.linspace(0, len(waiting) - 1, SAMPLE, dtype=int).tolist()} if waiting else set()
     results = list(read_studies([waiting[place] for place in sorted(places)], readers=readers))
-    rejected = tuple(one for one in results if isinstance(one, Rejected))
-    return Some(tuple(one for one in results if isinstance(one, ReadStudy)), rejected)
+    rejected = tuple(study for study in results if isinstance(study, Rejected))
+    return StudySample(tuple(study for study in results if isinstance(study, ReadStudy)), rejected)
 
 
-def in_a_line(opened: Intake, some: Some) -> str:
+def describe_sample(opened: Intake, sample: StudySample) -> str:
     """The summary line of a source of which a few studies were read."""
-    waiting, read, of_them = opened.waiting, some.read, len(some.read) + len(some.rejected)
-    rejected = [*opened.rejected, *some.rejected]
+    waiting, read, of_them = opened.waiting, sample.read, len(sample.read) + len(sample.rejected)
+    rejected = [*opened.rejected, *sample.rejected]
     counts = {
-        "patients": len({one.patient for one in waiting}),
+        "patients": len({study.patient for study in waiting}),
         "studies": len(waiting),
         "of them read": of_them,
-        "images in these": sum(len(one.labels) for one in read),
+        "images in these": sum(len(study.labels) for study in read),
     }
-    told = [(one.evidence, one.percentiles) for one in read]
-    line = described(counts, accounted(opened.items, rejected), rejected, told, unit=opened.unit, of=opened.of)
+    evidence = [(study.evidence, study.percentiles) for study in read]
+    line = describe_reading(
+        counts, list_accounts(opened.items, rejected), rejected, evidence, unit=opened.unit, of=opened.of
+    )
     unread = len(waiting) - of_them
     return f"{line} Of {unread:,} studies only the headers were read; their files count as used." if unread else line
 
@@ -110,7 +116,7 @@ def remember_inside(hospital: Hospital, line: str) -> None:
     DiskFolder(hospital.root).write(INSIDE, f"{line}\n".encode())
 
 
-def _listed(what: str, counts: Counter[str], most: int | None = NAMED) -> str:
+def _list_commonest(what: str, counts: Counter[str], most: int | None = NAMED) -> str:
     """The commonest names with their counts. most: how many are named; None = all."""
     if not counts:
         return ""

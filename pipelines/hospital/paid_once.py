@@ -36,17 +36,17 @@ def check_paid_once(hospital: Hospital, call: Call, message: Message) -> None:
     if hospital.policy.spend_again or request.rounds or issubclass(request.question, Reading):
         return
     lines = ledgers.lines(hospital.ledger) if hospital.ledger.exists() else iter(())
-    paid = {str(line.get("run")) for line, _ in ledgers.charged(lines) if _costs(line.get("event"))}
-    asked = meaning_of(call, message)
+    paid = {str(line.get("run")) for line, _ in ledgers.charged(lines) if _costs_privacy(line.get("event"))}
+    meaning = meaning_of(call, message)
     for path in listed(hospital.root, "conversations/*/*/"):
         run = f"{path.parent.name}/{path.name}"
-        if run != call.run and run in paid and asked in _answered(path, call, message):
+        if run != call.run and run in paid and meaning in _answered_meanings(path, call, message):
             raise Refused("policy_again") from ValueError(
                 f"{run} asked the same, patients paid for it, and the policy says spend_again: false"
             )
 
 
-def _answered(path: Path, call: Call, message: Message) -> set[str]:
+def _answered_meanings(path: Path, call: Call, message: Message) -> set[str]:
     """Digests of the questions that a conversation answered; of a training, of its introduction."""
     folder = DiskFolder(path)
     try:
@@ -54,9 +54,11 @@ def _answered(path: Path, call: Call, message: Message) -> set[str]:
     except Malformed:
         return set()
     opening = as_mapping(facts.get("opening"))
-    begun = meaning_of(call, Message(message.tensors, opening)) if opening and call.request == "introduce" else ""
-    return {str(facts.get(MEANING, "")), begun} - {""}
+    meaning_of_opening = (
+        meaning_of(call, Message(message.tensors, opening)) if opening and call.request == "introduce" else ""
+    )
+    return {str(facts.get(MEANING, "")), meaning_of_opening} - {""}
 
 
-def _costs(event: Json) -> bool:
+def _costs_privacy(event: Json) -> bool:
     return as_mapping(event).get("kind") not in ("nothing", "declared")

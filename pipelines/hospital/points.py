@@ -27,20 +27,20 @@ def write_points(
     that are not finite are left out; with too few of them there is no map.
     """
     mine = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
-    rows = _some(mine)
-    groups = [scale.into(cohort.images[rows]), scale.into(translated[rows]), _some(shared)]
-    whole = [some[some.flatten(1).isfinite().all(dim=1)] for some in groups]
-    both = torch.cat(whole)
+    rows = _thin_out(mine)
+    groups = [scale.into(cohort.images[rows]), scale.into(translated[rows]), _thin_out(shared)]
+    finite_groups = [group[group.flatten(1).isfinite().all(dim=1)] for group in groups]
+    both = torch.cat(finite_groups)
     folder, name = DiskFolder(hospital.root / FOLDER), f"{space}{ENDING}"
     if len(both) < FEWEST:
         folder.remove(name)
         return
     score = Score()
-    found = tsne(project_images(compute_basis(both, score.components), both), perplexity=score.perplexity, seed=0)
-    parts = torch.split(found, [len(some) for some in whole])
+    positions = tsne(project_images(compute_basis(both, score.components), both), perplexity=score.perplexity, seed=0)
+    parts = torch.split(positions, [len(group) for group in finite_groups])
     folder.write(name, to_bytes(Message(dict(zip(GROUPS, (part.clone() for part in parts), strict=True)))))
 
 
-def _some(rows: Tensor) -> Tensor:
+def _thin_out(rows: Tensor) -> Tensor:
     """At most `MOST` rows, evenly spaced."""
     return rows[torch.linspace(0, len(rows) - 1, min(len(rows), MOST)).round().long()]

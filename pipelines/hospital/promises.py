@@ -25,58 +25,63 @@ ANSWERS, FILES = "answers", "files"
 GONE = "its list of files is gone or corrupt"
 
 
-def keep(hospital: Hospital, call: Call, written: Sequence[Path]) -> None:
+def keep_promises(hospital: Hospital, call: Call, written: Sequence[Path]) -> None:
     """Write down what an answer wrote, in place of what it wrote before.
 
     Raises:
         OSError: the disk.
     """
-    here = [path.relative_to(hospital.root) for path in written if path.is_relative_to(hospital.root)]
-    kept = [path for path in dict.fromkeys(here) if path.parts[0] not in SEALED and (hospital.root / path).is_file()]
-    sums = {path.as_posix(): str(digest_of(hospital.root / path)) for path in kept}
+    paths = [path.relative_to(hospital.root) for path in written if path.is_relative_to(hospital.root)]
+    kept_paths = [
+        path for path in dict.fromkeys(paths) if path.parts[0] not in SEALED and (hospital.root / path).is_file()
+    ]
+    sums = {path.as_posix(): str(digest_of(hospital.root / path)) for path in kept_paths}
     common = {name: code for name, code in sums.items() if "/" not in name}
-    said = _read(hospital) or {ANSWERS: {}, FILES: {}}
-    answers, files = as_mapping(said[ANSWERS]), as_mapping(said[FILES])
+    content = _read_list(hospital) or {ANSWERS: {}, FILES: {}}
+    answers, files = as_mapping(content[ANSWERS]), as_mapping(content[FILES])
     now: dict[str, Json] = {
-        ANSWERS: {**answers, _key(call): {name: COMMON if name in common else code for name, code in sums.items()}},
+        ANSWERS: {
+            **answers,
+            _answer_key(call): {name: COMMON if name in common else code for name, code in sums.items()},
+        },
         FILES: {**files, **common},
     }
-    if now != said:
+    if now != content:
         DiskFolder(hospital.root).write(PROMISES, json.dumps(now, indent=0, sort_keys=True).encode())
 
 
-def broken(hospital: Hospital, call: Call) -> list[str] | None:
+def find_broken_files(hospital: Hospital, call: Call) -> list[str] | None:
     """Files of an answer that are gone or not as they were written; None if nobody knows which files it wrote."""
-    said = _read(hospital)
-    mine = None if said is None else as_mapping(said[ANSWERS]).get(_key(call))
-    if said is None or not isinstance(mine, dict):
+    list_of_files = _read_list(hospital)
+    mine = None if list_of_files is None else as_mapping(list_of_files[ANSWERS]).get(_answer_key(call))
+    if list_of_files is None or not isinstance(mine, dict):
         return None
-    common = as_mapping(said[FILES])
-    wanted = {name: common.get(name) if code == COMMON else code for name, code in mine.items()}
-    return [name for name, code in wanted.items() if digest_of(hospital.root / name) != code]
+    common = as_mapping(list_of_files[FILES])
+    expected_digests = {name: common.get(name) if code == COMMON else code for name, code in mine.items()}
+    return [name for name, code in expected_digests.items() if digest_of(hospital.root / name) != code]
 
 
-def complaint_of(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
+def find_answer_complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
     """What is wrong with the files of the answers that a `holds` names: a fixed sentence, or None."""
-    for one in as_list(facts.get("answers", [])):
-        run, round_, request = (str(part) for part in as_list(one))
-        found = broken(hospital, Call(run, int(round_), request, {}))
-        if found is None:
+    for answer in as_list(facts.get("answers", [])):
+        run, round_, request = (str(part) for part in as_list(answer))
+        broken_files = find_broken_files(hospital, Call(run, int(round_), request, {}))
+        if broken_files is None:
             return GONE
-        if found:
+        if broken_files:
             return f"a file of its answer to {request} is gone or corrupt"
     return None
 
 
-def _key(call: Call) -> str:
+def _answer_key(call: Call) -> str:
     return f"{call.run} {call.round} {call.request}"
 
 
-def _read(hospital: Hospital) -> dict[str, Json] | None:
+def _read_list(hospital: Hospital) -> dict[str, Json] | None:
     """The list; None if it is missing or cut off."""
     folder = DiskFolder(hospital.root)
     try:
-        said = json.loads(folder.read(PROMISES)) if folder.has(PROMISES) else None
+        content = json.loads(folder.read(PROMISES)) if folder.has(PROMISES) else None
     except ValueError:
         return None
-    return said if isinstance(said, dict) and {ANSWERS, FILES} <= said.keys() else None
+    return content if isinstance(content, dict) and {ANSWERS, FILES} <= content.keys() else None

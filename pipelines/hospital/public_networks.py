@@ -34,22 +34,22 @@ def learnt_once(
     `waits` each second, which may raise. Where nothing can be kept, because a folder is full or is somebody else's,
     everybody learns by itself: that costs time, and not the run.
     """
-    name = f"{short(digest({**about, 'code': _code()}))}.safetensors"
-    with _alone(folder, name, waits):
-        if (params := _kept(folder, name)) is None:
+    name = f"{short(digest({**about, 'code': _digest_code()}))}.safetensors"
+    with _lock_file(folder, name, waits):
+        if (params := _load_kept(folder, name)) is None:
             params = learn()
             with suppress(OSError):
                 folder.write(name, sealed(to_bytes(Message(params))))
         return params
 
 
-def _kept(folder: Folder, name: str) -> Params | None:
+def _load_kept(folder: Folder, name: str) -> Params | None:
     with suppress(Malformed, OSError):
         return from_bytes(unsealed(folder.read(name))).tensors if folder.has(name) else None
     return None
 
 
-def _alone(folder: Folder, name: str, waits: Callable[[], None]) -> AbstractContextManager[object]:
+def _lock_file(folder: Folder, name: str, waits: Callable[[], None]) -> AbstractContextManager[object]:
     """Held by one process at a time, for a file of a folder on the disk."""
     if not isinstance(folder, DiskFolder):
         return nullcontext()
@@ -64,7 +64,7 @@ def _alone(folder: Folder, name: str, waits: Callable[[], None]) -> AbstractCont
             return nullcontext()
 
 
-def translation(
+def learn_translation(
     folder: Path,
     how: Randomized,
     inputs: Inputs,
@@ -85,7 +85,7 @@ def translation(
     )
 
 
-def _code() -> str:
+def _digest_code() -> str:
     """A digest of the code, so that other code makes other networks."""
     files = [*sorted(Path(wgan.__file__).parent.glob("*.py")), Path(randomization.__file__)]
     return digest({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files})

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pipelines.data.accounts import Account, accounts_csv
+from pipelines.data.accounts import Account, format_accounts_csv
 from pipelines.data.pseudonym import pseudonym
 from pipelines.data.study import Rejected
 from pipelines.hospital.hospital import Hospital
@@ -100,10 +100,10 @@ class Quarantine(NamedTuple):
     meaning: str
 
 
-def quarantined(hospital: Hospital, rejected: Sequence[Rejected]) -> list[Quarantine]:
+def list_quarantine(hospital: Hospital, rejected: Sequence[Rejected]) -> list[Quarantine]:
     """The rejected studies, named by their codes."""
     key = hospital.key()
-    return [Quarantine(study_code(key, one.study), one.reason, MEANING.get(one.reason, "")) for one in rejected]
+    return [Quarantine(study_code(key, study.study), study.reason, MEANING.get(study.reason, "")) for study in rejected]
 
 
 def study_code(key: bytes, study: str) -> str:
@@ -111,13 +111,14 @@ def study_code(key: bytes, study: str) -> str:
     return f"study-{pseudonym(key, f'study {study}')[:8]}"
 
 
-def remember(hospital: Hospital, rejected: Sequence[Rejected], patients: Mapping[str, str]) -> None:
+def add_to_linkage(hospital: Hospital, rejected: Sequence[Rejected], patients: Mapping[str, str]) -> None:
     """Add to linkage.json; entries of earlier runs stay. patients: pseudonym -> identifier."""
     folder = DiskFolder(hospital.root)
-    known = linkage(hospital)
+    known = read_linkage(hospital)
     key = hospital.key()
     studies = {
-        study_code(key, one.study): {"study": one.study, "reason": one.reason, "detail": one.detail} for one in rejected
+        study_code(key, study.study): {"study": study.study, "reason": study.reason, "detail": study.detail}
+        for study in rejected
     }
     merged = {
         "patients": {**known.get("patients", {}), **patients},
@@ -128,14 +129,14 @@ def remember(hospital: Hospital, rejected: Sequence[Rejected], patients: Mapping
 
 def write_accounts(hospital: Hospital, accounts: Sequence[Account]) -> None:
     """Write what became of each file, beside linkage.json and as secret; replaces that of an earlier reading."""
-    DiskFolder(hospital.root).write(ACCOUNTS, accounts_csv(accounts))
+    DiskFolder(hospital.root).write(ACCOUNTS, format_accounts_csv(accounts))
 
 
-def linkage(hospital: Hospital) -> dict[str, dict[str, object]]:
+def read_linkage(hospital: Hospital) -> dict[str, dict[str, object]]:
     """The contents of linkage.json, `patients` and `studies`; empty if it is missing or damaged."""
     folder = DiskFolder(hospital.root)
     try:
-        found = json.loads(folder.read(LINKAGE)) if folder.has(LINKAGE) else {}
+        content = json.loads(folder.read(LINKAGE)) if folder.has(LINKAGE) else {}
     except ValueError:
-        found = {}
-    return found if isinstance(found, dict) else {}
+        content = {}
+    return content if isinstance(content, dict) else {}

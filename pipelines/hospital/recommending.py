@@ -35,11 +35,11 @@ from federation.models.mlp import Mlp
 from personalize import AnyAlgorithm
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
-from pipelines.hospital.finished_models import noised, usable
+from pipelines.hospital.finished_models import has_noised_scores, list_usable_models
 from pipelines.hospital.home_floors import HomeFloor
-from pipelines.hospital.hospital import Asked, Done, Hospital
+from pipelines.hospital.hospital import Context, Done, Hospital
 from pipelines.hospital.kept import scores_name
-from pipelines.hospital.opening import Opening, opened
+from pipelines.hospital.opening import Opening, read_opening
 from pipelines.hospital.validation_scores import VALIDATED
 from pipelines.models.recommended import RECOMMENDED, of_newer, to_bytes
 from pipelines.requests.compare import Compare, Compared
@@ -52,21 +52,25 @@ from privacy.release.gate import Refused
 LARGEST = 2.0**64  # of numbers that others measured
 
 
-def compare(hospital: Hospital, asked: Asked[Compare]) -> Done[Compared]:
+def compare_models(hospital: Hospital, context: Context[Compare]) -> Done[Compared]:
     """Gains over the hospital's own model on validation patients, by label: facts `gains`, value and variance of each.
 
     Empty where anything is promised to patients, or nothing could be
     measured.
     """
-    facts = asked.message.facts
-    if _promised(hospital, facts):
+    facts = context.message.facts
+    if _is_promised(hospital, facts):
         return Done(Compared(), describe(NOTHING))
-    found = _measured(hospital, facts, usable(hospital, facts), ())
-    gains = {label: (gain.value, gain.variance) for label, gain in found.gains.items() if math.isfinite(gain.variance)}
+    measured_gains = _measure_gains(hospital, facts, list_usable_models(hospital, facts), ())
+    gains = {
+        label: (gain.value, gain.variance)
+        for label, gain in measured_gains.gains.items()
+        if math.isfinite(gain.variance)
+    }
     return Done(Compared(gains=gains), describe(NON_PRIVATE))
 
 
-def recommendation(
+def make_recommendation(
     hospital: Hospital,
     facts: Mapping[str, Json],
     models: Sequence[Model],
@@ -82,9 +86,13 @@ def recommendation(
     """
     if facts.get("structures"):
         return ()
-    others = _others(as_mapping(facts.get("others")))
-    found = recommend_model(hospital.name, _measured(hospital, facts, models, floors), others)
-    return () if found is None else (replace(found, epsilon=losses.get(_run_of(facts, found.method), "")),)
+    gains_of_others = _read_gains_of_others(as_mapping(facts.get("others")))
+    model_choice = recommend_model(hospital.name, _measure_gains(hospital, facts, models, floors), gains_of_others)
+    return (
+        ()
+        if model_choice is None
+        else (replace(model_choice, epsilon=losses.get(_run_of(facts, model_choice.method), "")),)
+    )
 
 
 def keep_decision(hospital: Hospital, facts: Mapping[str, Json], decision: Decision, choice: Choice) -> None:
@@ -97,53 +105,63 @@ def keep_decision(hospital: Hospital, facts: Mapping[str, Json], decision: Decis
     DiskFolder(hospital.root).write(RECOMMENDED, content)
 
 
-def told(hospital: Hospital, facts: Mapping[str, Json], found: Decision | None) -> dict[str, Json] | None:
+def released_decision_facts(
+    hospital: Hospital, facts: Mapping[str, Json], decision: Decision | None
+) -> dict[str, Json] | None:
     """What the coordinator hears of a decision; None where anything is promised to patients."""
-    return None if found is None or _promised(hospital, facts) else to_facts(found)
+    return None if decision is None or _is_promised(hospital, facts) else to_facts(decision)
 
 
 def _run_of(facts: Mapping[str, Json], method: str) -> str:
     """The run of a method's training; empty for a floor of this hospital's own, which is of no run."""
-    return {str(one["label"]): str(one["train_run"]) for one in _lines(facts)}.get(method, "")
+    return {str(line["label"]): str(line["train_run"]) for line in _list_lines(facts)}.get(method, "")
 
 
-def _promised(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
-    return hospital.policy.promises or noised(hospital, [as_mapping(one) for one in as_list(facts["methods"])])
+def _is_promised(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
+    return hospital.policy.promises or has_noised_scores(
+        hospital, [as_mapping(method) for method in as_list(facts["methods"])]
+    )
 
 
-def _lines(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
-    return [as_mapping(one) for name in ("methods", "variants") for one in as_list(facts.get(name, []))]
+def _list_lines(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+    return [as_mapping(line) for name in ("methods", "variants") for line in as_list(facts.get(name, []))]
 
 
-def _measured(
+def _measure_gains(
     hospital: Hospital, facts: Mapping[str, Json], models: Sequence[Model], floors: Sequence[HomeFloor]
 ) -> Measured:
-    folder, filed = DiskFolder(hospital.root / "scores"), {one.method for one in models if one.file and not one.ended}
-    held, own = {floor.model.method: floor.scores for floor in floors}, [floor.model.method for floor in floors]
-    heads = {*own}
-    for line in _lines(facts):
+    folder, filed = (
+        DiskFolder(hospital.root / "scores"),
+        {model.method for model in models if model.file and not model.ended},
+    )
+    scores_by_label, home_labels = (
+        {floor.model.method: floor.scores for floor in floors},
+        [floor.model.method for floor in floors],
+    )
+    heads = {*home_labels}
+    for line in _list_lines(facts):
         label, name = str(line["label"]), scores_name(line)
         if label in filed and folder.has(name):
-            held[label] = from_bytes(folder.read(name)).tensors
-            start = _start(hospital, str(line["train_run"]))
-            own += [label] if start is not None and alone(start.algorithm) else []
+            scores_by_label[label] = from_bytes(folder.read(name)).tensors
+            start = _read_start(hospital, str(line["train_run"]))
+            home_labels += [label] if start is not None and is_trained_alone(start.algorithm) else []
             heads |= {label} if start is not None and is_head(start.algorithm, start.task.model) else set()
     rows, scores = dict[str, Tensor](), dict[str, Floats]()
-    for label, kept in held.items():
-        here = {part: kept.get(f"{VALIDATED}{part}", torch.zeros(0)) for part in ("y", "patient")}
-        rows = rows or (here if len(here["y"]) else {})
+    for label, tensors in scores_by_label.items():
+        validation_rows = {part: tensors.get(f"{VALIDATED}{part}", torch.zeros(0)) for part in ("y", "patient")}
+        rows = rows or (validation_rows if len(validation_rows["y"]) else {})
         # Others were scored on other patients, as those whose images another space keeps.
-        if rows and all(tensor.equal(here[part]) for part, tensor in rows.items()):
-            scores[label] = kept[f"{VALIDATED}probabilities"].double().numpy()
+        if rows and all(tensor.equal(validation_rows[part]) for part, tensor in rows.items()):
+            scores[label] = tensors[f"{VALIDATED}probabilities"].double().numpy()
     if not rows:
         return Measured("", {})
-    found = Validated(rows["y"].numpy(), rows["patient"].numpy(), scores)
-    return measure_gains(found, own, heads, seed=hospital.bootstrap_seed())
+    validated = Validated(rows["y"].numpy(), rows["patient"].numpy(), scores)
+    return measure_gains(validated, home_labels, heads, seed=hospital.bootstrap_seed())
 
 
-def _start(hospital: Hospital, run: str) -> Opening | None:
+def _read_start(hospital: Hospital, run: str) -> Opening | None:
     try:
-        return opened(hospital, run)
+        return read_opening(hospital, run)
     except (Refused, Malformed):
         return None  # the central baseline is trained at the pooled site
 
@@ -153,7 +171,7 @@ def is_head(algorithm: AnyAlgorithm, model: object) -> bool:
     return isinstance(algorithm, Alone | Moments | DpHead) or (isinstance(model, Features | Mlp) and not model.hidden)
 
 
-def alone(algorithm: AnyAlgorithm) -> bool:
+def is_trained_alone(algorithm: AnyAlgorithm) -> bool:
     """Whether no other hospital has a part in a method's models."""
     if isinstance(algorithm, Moments):
         return algorithm.others_gram == 0 and algorithm.others_classes == 0
@@ -162,22 +180,22 @@ def alone(algorithm: AnyAlgorithm) -> bool:
     )
 
 
-def _others(said: Mapping[str, Json]) -> OtherGains:
-    pairs = {label: _pair(pair) for label, pair in as_mapping(said.get("sums")).items()}
+def _read_gains_of_others(facts: Mapping[str, Json]) -> OtherGains:
+    pairs = {label: _parse_pair(pair) for label, pair in as_mapping(facts.get("sums")).items()}
     sums = {label: Sums(*pair) for label, pair in pairs.items() if pair is not None and pair[1] > 0}
-    return OtherGains(whole_of(said, "hospitals", 0), sums)
+    return OtherGains(whole_of(facts, "hospitals", 0), sums)
 
 
 def read_gains(question: Compare, reply: Compared) -> dict[str, Gain]:
     """The gains that a hospital told of the lines of its question; ones that cannot be are left out."""
     gains = value_or_none(reply.gains) or {}
     labels = [line["label"] for line in (*question.methods, *(value_or_none(question.variants) or ()))]
-    pairs = {label: _pair([*gains[label]]) for label in labels if label in gains}
-    found = {label: Gain(*pair) for label, pair in pairs.items() if pair is not None}
-    return {label: gain for label, gain in found.items() if abs(gain.value) <= 1 and gain.variance > 0}
+    pairs = {label: _parse_pair([*gains[label]]) for label in labels if label in gains}
+    finite_gains = {label: Gain(*pair) for label, pair in pairs.items() if pair is not None}
+    return {label: gain for label, gain in finite_gains.items() if abs(gain.value) <= 1 and gain.variance > 0}
 
 
-def _pair(said: Json) -> tuple[float, float] | None:
+def _parse_pair(value: Json) -> tuple[float, float] | None:
     """Two numbers that are finite; None if something else was said."""
-    numbers = [float(one) for one in as_list(said) if isinstance(one, int | float) and abs(one) < LARGEST]
+    numbers = [float(number) for number in as_list(value) if isinstance(number, int | float) and abs(number) < LARGEST]
     return (numbers[0], numbers[1]) if len(numbers) == 2 else None

@@ -32,7 +32,7 @@ FINISHED = Message({}, {"algorithm": {}})
 
 
 @lru_cache(maxsize=64)
-def events(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Protection) -> Rehearsed:
+def rehearse_private_events(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Protection) -> Rehearsed:
     """The privacy events of private training.
 
     Raises:
@@ -40,22 +40,22 @@ def events(algorithm: AnyAlgorithm, task: Task, work: Work, protection: Protecti
             method itself says that it cannot be private.
     """
     try:
-        if said := algorithm.complaints(algorithm.network(task), work, True):
-            raise ValueError("; ".join(said))
-        found = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), protection)
-        _forms(algorithm, task, work)
+        if complaints := algorithm.complaints(algorithm.network(task), work, True):
+            raise ValueError("; ".join(complaints))
+        rehearsed = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), protection)
+        _rehearse_forms(algorithm, task, work)
     except TooLong as error:
         raise Refused("malformed_opening") from error
     except Exception as error:
         if of_machine(error):
             raise
-        told = f"{algorithm.name} cannot train this network privately: {type(error).__name__}: {error}"
-        raise Refused("malformed_opening") from ValueError(told)
-    return found
+        text = f"{algorithm.name} cannot train this network privately: {type(error).__name__}: {error}"
+        raise Refused("malformed_opening") from ValueError(text)
+    return rehearsed
 
 
 @lru_cache(maxsize=64)
-def _forms(algorithm: AnyAlgorithm, task: Task, work: Work) -> Forms:
+def _rehearse_forms(algorithm: AnyAlgorithm, task: Task, work: Work) -> Forms:
     return rehearse_forms(algorithm, task, work, initial_parameters(algorithm, task, seed=0))
 
 
@@ -81,8 +81,8 @@ def check_trainable(
     except Exception as error:
         if of_machine(error):
             raise
-        told = f"{algorithm.name} cannot work on these tensors and facts: {type(error).__name__}: {error}"
-        raise Refused("malformed_message") from ValueError(told)
+        text = f"{algorithm.name} cannot work on these tensors and facts: {type(error).__name__}: {error}"
+        raise Refused("malformed_message") from ValueError(text)
 
 
 def check_reply(
@@ -93,11 +93,11 @@ def check_reply(
     Raises:
         Refused: `unexpected_reply`; its cause names every tensor and fact that differs.
     """
-    forms = _forms(algorithm, task, work)
+    forms = _rehearse_forms(algorithm, task, work)
     form = {"introduce": forms.introduction, "finish": FINISHED}.get(call.request, forms.reply)
     received = Message({}, as_mapping(message.facts.get("algorithm")))
-    whole = private or call.request != "introduce"
-    if wrong := unlike(reply, form, received, first=whole):
+    is_compared_whole = private or call.request != "introduce"
+    if wrong := unlike(reply, form, received, first=is_compared_whole):
         names = f"{', '.join(wrong[:10])}{' and more' * (len(wrong) > 10)}"
         raise Refused("unexpected_reply") from ValueError(
             f"{algorithm.name}, {call.request}: not as rehearsed: {names}"

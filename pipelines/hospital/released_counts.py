@@ -36,7 +36,7 @@ from privacy.release.gate import Refused, unaffordable
 from privacy.release.policy import FLOOR, Budget, largest_delta
 from privacy.settings_error import words_of
 
-ASKED = "asked.json"
+COUNTED_FILE = "asked.json"
 SHARE = 0.05
 """The noised counts' largest share of the budget's squared mu."""
 LEAST_NOISE = 1.0
@@ -78,8 +78,8 @@ class Counted:
         """Patients of a split with an example of each class; of more than two classes, of whom it is the highest."""
         if self.classes > 2:
             return self.cells[split]
-        zero, one, both = self.cells[split]
-        return zero + both, one + both
+        zero, first, both = self.cells[split]
+        return zero + both, first + both
 
     def facts(self) -> dict[str, Json]:
         """As facts of `ingest`. Examples are not counted: a patient counts as one example of each class they have."""
@@ -89,8 +89,8 @@ class Counted:
             parts[split] = {"patients": self.patients(split), "images": sum(each), "positives": sum(each[1:])}
         sums = {name: sum(part[name] for part in parts.values()) for name in ("patients", "images", "positives")}
         released: dict[str, Json] = {"noise": self.noise, "date": self.date}
-        told: dict[str, Json] = {split: self._told(split, part) for split, part in parts.items()}
-        return {**sums, "splits": told, "released": released}
+        facts_by_split: dict[str, Json] = {split: self._told(split, part) for split, part in parts.items()}
+        return {**sums, "splits": facts_by_split, "released": released}
 
     def _told(self, split: str, part: Mapping[str, int]) -> dict[str, Json]:
         return {**part, **({"classes": [*self.of_classes(split)]} if self.classes > 2 else {})}
@@ -99,37 +99,37 @@ class Counted:
 COUNTED: TypeAdapter[Counted] = TypeAdapter(Counted)
 
 
-def check_same_cohort(hospital: Hospital, asked: Json) -> None:
+def check_same_cohort(hospital: Hospital, settings: Json) -> None:
     """Check that patients are read and split by the same settings as when they were counted.
 
     Raises:
         Refused: `another_cohort`: a person must consent, by removing `asked.json` beside the ledger.
     """
-    if hospital.policy.promises and _read(hospital).get("digest", digest(asked)) != digest(asked):
+    if hospital.policy.promises and _read_file(hospital).get("digest", digest(settings)) != digest(settings):
         raise Refused("another_cohort")
 
 
-def released_counts(hospital: Hospital) -> Counted | None:
+def read_released_counts(hospital: Hospital) -> Counted | None:
     """The counts that this hospital released; None if it promises no privacy, or released none yet."""
-    said = _read(hospital).get("counted") if hospital.policy.promises else None
-    return None if said is None else COUNTED.validate_python(said)
+    counted = _read_file(hospital).get("counted") if hospital.policy.promises else None
+    return None if counted is None else COUNTED.validate_python(counted)
 
 
-def recount(hospital: Hospital, call: Call, cohort: Cohort, asked: Json) -> tuple[Counted, Event]:
+def count_once(hospital: Hospital, call: Call, cohort: Cohort, settings: Json) -> tuple[Counted, Event]:
     """The counts of this hospital's patients, and the event of releasing them; counted now if they never were.
 
     Raises:
         Refused: `dependent_patients`: the split of one patient depends on others, so that one patient could move
         others between cells; `too_few_patients`, where counts are declared public; or the code of the gate.
     """
-    known = released_counts(hospital)
+    known = read_released_counts(hospital)
     if known is None:
-        known = _count(hospital, call, cohort)
+        known = _count_patients(hospital, call, cohort)
         if known.noise == 0:
-            _enough(hospital, known)
-        said = {"digest": digest(asked), "counted": COUNTED.dump_python(known, mode="json")}
-        DiskFolder(hospital.vault).write(ASKED, json.dumps(said).encode())
-    return known, _event(hospital, known)
+            _check_enough(hospital, known)
+        content = {"digest": digest(settings), "counted": COUNTED.dump_python(known, mode="json")}
+        DiskFolder(hospital.vault).write(COUNTED_FILE, json.dumps(content).encode())
+    return known, _release_event(hospital, known)
 
 
 def need_counts(hospital: Hospital, delta: float | None = None) -> Counted | None:
@@ -145,24 +145,26 @@ def need_counts(hospital: Hospital, delta: float | None = None) -> Counted | Non
     budget = hospital.policy.budget
     if not hospital.policy.promises:
         return None
-    known = released_counts(hospital)
+    known = read_released_counts(hospital)
     if known is None:
-        raise Refused("no_counts") from ValueError(f"{hospital.vault / ASKED} tells no counts; ingest comes first")
-    _enough(hospital, known)
+        raise Refused("no_counts") from ValueError(
+            f"{hospital.vault / COUNTED_FILE} tells no counts; ingest comes first"
+        )
+    _check_enough(hospital, known)
     largest = largest_delta(known.total)
-    for said in (hospital.policy.delta if budget is None else budget.delta, delta):
-        if said is not None and said > largest:
+    for limit in (hospital.policy.delta if budget is None else budget.delta, delta):
+        if limit is not None and limit > largest:
             raise Refused("delta_too_large") from ValueError(
-                f"delta {said:g} is above {largest:.3g} = 1 / (10 x {known.total} patients); say a smaller one"
+                f"delta {limit:g} is above {largest:.3g} = 1 / (10 x {known.total} patients); say a smaller one"
             )
     return known
 
 
 def floor_of(hospital: Hospital) -> int:
     """The lowest number of training patients with which this hospital trains under a budget."""
-    said = hospital.policy.min_patients
+    minimum = hospital.policy.min_patients
     simulated = hospital.settings is not None and isinstance(hospital.settings.source, PhantomSource)
-    return said if said is not None else 1 if simulated else FLOOR
+    return minimum if minimum is not None else 1 if simulated else FLOOR
 
 
 @lru_cache(maxsize=64)
@@ -176,20 +178,20 @@ def noise_of(budget: Budget) -> float:
 def cost_of_counts(hospital: Hospital) -> Sequence[Event]:
     """The events of counting that the budget has not paid yet."""
     policy = hospital.policy
-    if policy.budget is None or policy.declares("counts") or released_counts(hospital) is not None:
+    if policy.budget is None or policy.declares("counts") or read_released_counts(hospital) is not None:
         return ()
     return (Gaussian(noise_of(policy.budget)),)
 
 
-def _enough(hospital: Hospital, known: Counted) -> None:
-    floor, found = floor_of(hospital), known.patients("train")
-    if found < floor:
+def _check_enough(hospital: Hospital, known: Counted) -> None:
+    floor, patients = floor_of(hospital), known.patients("train")
+    if patients < floor:
         raise Refused("too_few_patients") from ValueError(
-            f"{found} training patients were told, and min_patients of the policy is {floor}"
+            f"{patients} training patients were told, and min_patients of the policy is {floor}"
         )
 
 
-def _count(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
+def _count_patients(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
     budget = hospital.policy.budget
     exact = hospital.policy.declares("counts")
     noise = 0.0 if exact or budget is None else noise_of(budget)
@@ -199,10 +201,10 @@ def _count(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
             raise Refused("dependent_patients")
         if refusal := unaffordable(hospital.policy, lines, [Gaussian(noise)], call.run):
             raise Refused(refusal.code) from ValueError(refusal.why)
-    told = vote_histogram(_cells(cohort), noise_multiplier=noise).value.round().clamp(min=0).int().tolist()
+    noised = vote_histogram(_patient_cells(cohort), noise_multiplier=noise).value.round().clamp(min=0).int().tolist()
     classes = len(label_names(cohort))
     kinds = kinds_of(classes)
-    cells = {split: tuple(told[n * kinds : (n + 1) * kinds]) for n, split in enumerate(SPLITS)}
+    cells = {split: tuple(noised[n * kinds : (n + 1) * kinds]) for n, split in enumerate(SPLITS)}
     place: dict[str, Json] = {"classes": classes} if classes > 2 else {}
     place |= {"run": call.run, "round": call.round, "since": len(lines), "date": hospital.now()}
     return COUNTED.validate_python({"cells": cells, "noise": noise, **place})
@@ -213,22 +215,22 @@ def kinds_of(classes: int) -> int:
     return KINDS if classes == 2 else classes
 
 
-def _cells(cohort: Cohort) -> torch.Tensor:
+def _patient_cells(cohort: Cohort) -> torch.Tensor:
     """(N, 3 kinds): for each patient a 1 in their cell."""
     classes = len(label_names(cohort))
     kinds = kinds_of(classes)
     votes = torch.zeros(len(cohort.patients), len(SPLITS) * kinds, dtype=torch.float64)
     for number in range(len(votes)):
-        own = cohort.patient == number
-        labels = cohort.labels[own]
+        patient_rows = cohort.patient == number
+        labels = cohort.labels[patient_rows]
         if len(labels):
             both = classes == 2 and int(labels.min()) < int(labels.max())
             kind = 2 if both else int(labels.max())
-            votes[number, int(cohort.split[own][0]) * kinds + kind] = 1.0
+            votes[number, int(cohort.split[patient_rows][0]) * kinds + kind] = 1.0
     return votes
 
 
-def _event(hospital: Hospital, known: Counted) -> Event:
+def _release_event(hospital: Hospital, known: Counted) -> Event:
     """The event of releasing them; `NOTHING` if the ledger shows that they left before, since repeating is free."""
     if known.noise == 0:
         return Declared("counts")
@@ -238,19 +240,19 @@ def _event(hospital: Hospital, known: Counted) -> Event:
     return NOTHING if paid else Gaussian(known.noise)
 
 
-def _read(hospital: Hospital) -> Mapping[str, Json]:
+def _read_file(hospital: Hospital) -> Mapping[str, Json]:
     folder = DiskFolder(hospital.vault)
-    if not folder.has(ASKED):
+    if not folder.has(COUNTED_FILE):
         return {}
     try:
-        said = json.loads(folder.read(ASKED))
-        if not isinstance(said, dict):
+        content = json.loads(folder.read(COUNTED_FILE))
+        if not isinstance(content, dict):
             raise ValueError("it holds no mapping")
-        check_format(said.get("format"), 1, "it")
-        if said.get("counted") is not None:
-            COUNTED.validate_python(said["counted"])
+        check_format(content.get("format"), 1, "it")
+        if content.get("counted") is not None:
+            COUNTED.validate_python(content["counted"])
     except ValueError as error:
         raise Refused("damaged_counts") from ValueError(
-            f"{hospital.vault / ASKED} cannot be read: {words_of(error)}; restore it from its backup"
+            f"{hospital.vault / COUNTED_FILE} cannot be read: {words_of(error)}; restore it from its backup"
         )
-    return said
+    return content

@@ -31,13 +31,13 @@ from personalize.adaptation_turns import train_at_test
 from personalize.routing import Routed, coefficients
 from personalize.routing_outside import route as routed
 from pipelines.data.cohort import Cohort
-from pipelines.hospital.adaptation import account, file_of, mixed, outlined
-from pipelines.hospital.hospital import SPLITS, Asked, Done, Hospital, all_rows, rows_of
+from pipelines.hospital.adaptation import adaptation_facts, file_of, select_masks_to_show, summarize_coefficients
+from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, all_rows, rows_of
 from pipelines.hospital.kept import cohort_of
-from pipelines.hospital.opening import Opening, opening
+from pipelines.hospital.opening import Opening, parse_opening
 from pipelines.hospital.private_limits import check_affordable
-from pipelines.hospital.scoring import counted
-from pipelines.hospital.segmentation import compared, patient_scores, reply_tensors
+from pipelines.hospital.scoring import count_exact_scores
+from pipelines.hospital.segmentation import patient_scores, reply_tensors, score_patients
 from pipelines.hospital.training import data_access
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.answers import answers
@@ -58,7 +58,7 @@ INSIDE = "introduce-0"
 """A committed reply that shows that the hospital takes part in the federation."""
 
 
-def route(hospital: Hospital, asked: Asked[Route]) -> Done[LabelScores | MaskScores]:
+def route_models(hospital: Hospital, context: Context[Route]) -> Done[LabelScores | MaskScores]:
     """Make a model for this site and score it on all patients, or on test patients.
 
     Returns:
@@ -68,11 +68,11 @@ def route(hospital: Hospital, asked: Asked[Route]) -> Done[LabelScores | MaskSco
         Refused: `malformed_route`: models and way do not go together; `policy_inside`: this hospital takes part in the
             federation; `no_test_patients`; or with the code of `privacy.release.gate.unaffordable`, before any work.
     """
-    call, question, how, copies = asked.call, asked.question, asked.question.how, asked.question.copies
-    _willing(hospital, call)
+    call, question, how, copies = context.call, context.question, context.question.how, context.question.copies
+    _check_willing(hospital, call)
     seed = derived(question.seed, hospital.name, question.line)
     cohort = cohort_of(hospital, question.cohort)
-    start, experts = _experts(hospital, question, asked.message.tensors)
+    start, experts = _load_experts(hospital, question, context.message.tensors)
     tested = question.scored == "test"
     rows = (
         rows_of(cohort, hospital.device, start.target)["test"]
@@ -85,16 +85,16 @@ def route(hospital: Hospital, asked: Asked[Route]) -> Done[LabelScores | MaskSco
         raise Refused("malformed_route") from ValueError(f"the models are for images {start.task.inputs}, not for ours")
     try:
         if isinstance(how, FineTuned):
-            came = Came(_tuned(hospital, start, cohort, list(experts.values())[-1], how, seed, tested=tested))
+            came = Came(_fine_tune(hospital, start, cohort, list(experts.values())[-1], how, seed, tested=tested))
         else:
-            came = _came(how, experts, rows.x, start.task, seed)
+            came = _apply_way(how, experts, rows.x, start.task, seed)
     except ValueError as error:
         raise Refused("malformed_route") from error
     changed = came.adapted is not None or isinstance(how, FineTuned)
     before = list(experts.values())[-1] if changed else None
-    tensors, home = _scored(hospital, start.task, cohort, rows, came.made, copies, before)
-    told_of = account(asked.message.facts, came.adapted, came.layers)
-    kept_here = to_bytes(Message({**home, **came.mixed}, told_of))
+    tensors, patient_scores = _score_model(hospital, start.task, cohort, rows, came.made, copies, before)
+    told_of = adaptation_facts(context.message.facts, came.adapted, came.layers)
+    kept_here = to_bytes(Message({**patient_scores, **came.mixed}, told_of))
     DiskFolder(hospital.root / "scores").write(file_of(call.run), kept_here)
     how_seen: dict[Split, str] = dict.fromkeys(SPLITS, "a model was adapted to their images")
     if tested:
@@ -105,7 +105,7 @@ def route(hospital: Hospital, asked: Asked[Route]) -> Done[LabelScores | MaskSco
     return Done(read_reply(ROUTE, Message(tensors)), describe(NON_PRIVATE), Message({}, seen))
 
 
-def _willing(hospital: Hospital, call: Call) -> None:
+def _check_willing(hospital: Hospital, call: Call) -> None:
     """Raises: Refused: `policy_inside`: the patients whom it would score trained the models; or with the code of
     `privacy.release.gate.unaffordable`.
     """
@@ -114,21 +114,26 @@ def _willing(hospital: Hospital, call: Call) -> None:
     check_affordable(hospital, [NON_PRIVATE], call)
 
 
-def _experts(hospital: Hospital, question: Route, tensors: Params) -> tuple[Opening, dict[str, nn.Module]]:
+def _load_experts(hospital: Hospital, question: Route, tensors: Params) -> tuple[Opening, dict[str, nn.Module]]:
     """The opening of the first model, and all models in order, each in the network of its method."""
-    found: dict[str, nn.Module] = {}
-    said = [one for one in (value_or_none(question.personal), value_or_none(question.shared)) if one is not None]
-    starts, names = [opening(hospital, {**one, "cohort": question.cohort}) for one in said], question.experts
+    experts: dict[str, nn.Module] = {}
+    openings = [
+        value for value in (value_or_none(question.personal), value_or_none(question.shared)) if value is not None
+    ]
+    starts, names = (
+        [parse_opening(hospital, {**opening_facts, "cohort": question.cohort}) for opening_facts in openings],
+        question.experts,
+    )
     if not starts or len(set(names)) < len(names):
         raise Refused("malformed_route") from ValueError("no openings, or two models of one name")
     try:
         for place, name in enumerate(names):
             start = starts[-1] if place == len(names) - 1 else starts[0]
             network = start.algorithm.network(start.task)
-            found[name] = loaded(network, section(tensors, name)).to(hospital.device).eval()
+            experts[name] = loaded(network, section(tensors, name)).to(hospital.device).eval()
     except (RuntimeError, KeyError, ValueError) as error:
         raise Refused("malformed_route") from error
-    return starts[0], found
+    return starts[0], experts
 
 
 Made = nn.Module | Tensor | Sequence[nn.Module]
@@ -146,7 +151,7 @@ class Came(NamedTuple):
     mixed: Mapping[str, Tensor] = MappingProxyType({})
 
 
-def _came(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, seed: int) -> Came:
+def _apply_way(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, seed: int) -> Came:
     """Apply a way to the models and all images. Raises: ValueError: models and way do not fit together."""
     models = list(experts.values())
     if how.name == "average":
@@ -169,10 +174,10 @@ def _came(how: How, experts: Mapping[str, nn.Module], x: Tensor, task: Task, see
         return Came(network, adapted)
     by_image = torch.cat([coefficients(network, part) for part in torch.split(x, how.batch)])
     made = network if adapted.probabilities is None else adapted.probabilities
-    return Came(made, adapted, tuple(network.layers), mixed(by_image))
+    return Came(made, adapted, tuple(network.layers), summarize_coefficients(by_image))
 
 
-def _tuned(
+def _fine_tune(
     hospital: Hospital,
     start: Opening,
     cohort: Cohort,
@@ -194,7 +199,7 @@ def _tuned(
         return fine_tuned(Site(hospital.name, start.task, start.work, questions(access)), model, how.tuning())
 
 
-def _scored(
+def _score_model(
     hospital: Hospital,
     task: Task,
     cohort: Cohort,
@@ -205,29 +210,29 @@ def _scored(
 ) -> tuple[Mapping[str, Tensor], dict[str, Tensor]]:
     """Released scores, and scores of single patients, which stay. before: the model before adaptation, for pictures."""
     if task.kind == "segmentation":
-        drawn = _answers(task, made, rows.x)
-        found = [compared(cohort, rows, masks, task.classes) for masks in drawn]
-        mean = found[0] if len(found) == 1 else averaged(found)
-        seen = outlined(cohort, rows, drawn[0], mean, before, task) if len(drawn) == 1 else {}
+        drawn = _predict(task, made, rows.x)
+        values = [score_patients(cohort, rows, masks, task.classes) for masks in drawn]
+        mean = values[0] if len(values) == 1 else average_values(values)
+        seen = select_masks_to_show(cohort, rows, drawn[0], mean, before, task) if len(drawn) == 1 else {}
         return reply_tensors(hospital, mean, None, copies), {**patient_scores(mean, None), **seen}
     if not isinstance(made, nn.Module | Tensor):
         raise Refused("malformed_route") from ValueError("an average of scores is for masks; say ensemble")
     p = (task.probabilities(made, rows.x) if isinstance(made, nn.Module) else made).cpu()
     p = p.nan_to_num(nan=1.0 / task.classes)
     y, whose = rows.y.cpu(), rows.patient.cpu()
-    tensors, _, _ = counted(hospital, Rows(p, y, whose), copies)
+    tensors, _, _ = count_exact_scores(hospital, Rows(p, y, whose), copies)
     return tensors, {"y": y, "probabilities": p, "patient": whose}
 
 
-def _answers(task: Task, made: Made, x: Tensor) -> list[Tensor]:
+def _predict(task: Task, made: Made, x: Tensor) -> list[Tensor]:
     if isinstance(made, Tensor):
         return [made.argmax(dim=1).cpu()]
-    return [answers(task, one, x) for one in ([made] if isinstance(made, nn.Module) else made)]
+    return [answers(task, model, x) for model in ([made] if isinstance(made, nn.Module) else made)]
 
 
-def averaged(found: Sequence[Values]) -> Values:
+def average_values(values: Sequence[Values]) -> Values:
     """Each patient's scores, averaged over the models for which they have a value."""
-    scores = np.stack([one.scores for one in found])
+    scores = np.stack([value.scores for value in values])
     known = np.isfinite(scores).sum(axis=0)
     mean = np.where(known > 0, np.nansum(scores, axis=0) / np.maximum(known, 1), np.nan)
-    return replace(found[0], scores=np.round(mean * GRID) / GRID)
+    return replace(values[0], scores=np.round(mean * GRID) / GRID)

@@ -24,42 +24,42 @@ SLICES = 3  # of a patient who has several images
 
 FLOOR = "floor/"
 """Prefix of the mean mask's tensors, in a reply and in the hospital's copy."""
-KEPT = ("patients", "scores", "present", "images")
+STORED = ("patients", "scores", "present", "images")
 
 
-def compared(cohort: Cohort, truth: Rows, found: Tensor, classes: int) -> Values:
+def score_patients(cohort: Cohort, truth: Rows, predicted: Tensor, classes: int) -> Values:
     """Scores of each test patient. truth: the test rows. found: (n, *spatial)."""
-    own, spacing = truth.patient.cpu().numpy(), spacing_of(cohort)
-    return score_masks(truth.y.cpu().numpy(), found.numpy(), own, spacing_mm=spacing, classes=classes)
+    patients, spacing = truth.patient.cpu().numpy(), spacing_of(cohort)
+    return score_masks(truth.y.cpu().numpy(), predicted.numpy(), patients, spacing_mm=spacing, classes=classes)
 
 
 def floor_of(cohort: Cohort, splits: Mapping[Split, Rows], classes: int) -> Values:
     """Scores of a baseline: the mean mask of the training patients, predicted for every test image."""
     test = splits["test"]
-    one = torch.from_numpy(mean_mask(splits["train"].y.cpu().numpy(), classes))
-    return compared(cohort, test, one.expand(test.y.shape), classes)
+    mask = torch.from_numpy(mean_mask(splits["train"].y.cpu().numpy(), classes))
+    return score_patients(cohort, test, mask.expand(test.y.shape), classes)
 
 
-def own_sums(hospital: Hospital, found: Values, copies: int) -> Overlaps:
+def compute_sums(hospital: Hospital, values: Values, copies: int) -> Overlaps:
     """Sums over the hospital's patients, and over its own draws of them."""
-    return sum_over_patients(found, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
+    return sum_over_patients(values, copies=copies, seed=hospital.bootstrap_seed(), site=hospital.name)
 
 
-def reply_tensors(hospital: Hospital, found: Values, floor: Values | None, copies: int) -> dict[str, Tensor]:
+def reply_tensors(hospital: Hospital, values: Values, floor: Values | None, copies: int) -> dict[str, Tensor]:
     """The tensors of a reply."""
-    own = to_tensors(own_sums(hospital, found, copies))
-    low = {} if floor is None else to_tensors(own_sums(hospital, floor, copies))
-    return {**own, **{f"{FLOOR}{name}": tensor for name, tensor in low.items()}}
+    model_tensors = to_tensors(compute_sums(hospital, values, copies))
+    low = {} if floor is None else to_tensors(compute_sums(hospital, floor, copies))
+    return {**model_tensors, **{f"{FLOOR}{name}": tensor for name, tensor in low.items()}}
 
 
-def patient_scores(found: Values, floor: Values | None) -> dict[str, Tensor]:
+def patient_scores(values: Values, floor: Values | None) -> dict[str, Tensor]:
     """Tensors of single patients' scores, which stay at the hospital."""
-    parts = {"": found} | ({} if floor is None else {FLOOR: floor})
+    parts = {"": values} | ({} if floor is None else {FLOOR: floor})
     tensors: dict[str, Tensor] = {}
-    for prefix, own in parts.items():
-        numbers = (own.patients, own.scores, own.present.astype("uint8"))
-        tensors |= {f"{prefix}{name}": torch.from_numpy(n) for name, n in zip(KEPT, numbers, strict=False)}
-        tensors[f"{prefix}images"] = torch.tensor([own.images])
+    for prefix, part in parts.items():
+        numbers = (part.patients, part.scores, part.present.astype("uint8"))
+        tensors |= {f"{prefix}{name}": torch.from_numpy(n) for name, n in zip(STORED, numbers, strict=False)}
+        tensors[f"{prefix}images"] = torch.tensor([part.images])
     return tensors
 
 
@@ -67,16 +67,16 @@ def read_patient_scores(tensors: Mapping[str, Tensor], prefix: str = "") -> Valu
     """Read what `patient_scores` wrote; None if there is nothing."""
     if f"{prefix}scores" not in tensors:
         return None
-    patients, scores, present, images = (tensors[f"{prefix}{name}"].numpy() for name in KEPT)
+    patients, scores, present, images = (tensors[f"{prefix}{name}"].numpy() for name in STORED)
     return Values(patients, scores, present.astype(bool), int(images[0]))
 
 
 def spacing_of(cohort: Cohort) -> tuple[float, ...]:
     """Pixel spacing along the axes of an image: mm, or 1 if unknown (pictures)."""
     images = cohort.recipe.get("images")
-    said: Mapping[str, Json] = images if isinstance(images, dict) else {}
-    plane = number_of(said, "spacing_mm", 1.0)
-    deep = [number_of(said, "depth_mm", 1.0)] * (cohort.images.dim() - 4)
+    settings: Mapping[str, Json] = images if isinstance(images, dict) else {}
+    plane = number_of(settings, "spacing_mm", 1.0)
+    deep = [number_of(settings, "depth_mm", 1.0)] * (cohort.images.dim() - 4)
     return (*deep, plane, plane)
 
 
@@ -86,20 +86,20 @@ def kind_of(cohort: Cohort) -> str:
     return str(images.get("kind", "")) if isinstance(images, dict) else ""
 
 
-def measured(kind: str) -> Words:
+def words_of_kind(kind: str) -> Words:
     """The name of examples of a kind, and the unit of distances."""
     return replace(WORDS.get(kind, Words()), length={"pictures": "pixels", "tensors": "places"}.get(kind, "mm"))
 
 
-def ranked(found: Values) -> list[tuple[str, int]]:
+def select_shown_patients(values: Values) -> list[tuple[str, int]]:
     """(what, row of `found`) of the best, the median and the worst patient by mean Dice; fewer where there are fewer.
 
     Patients without any structure, by both masks, have no Dice and are not shown.
     """
     means = [
         (sum(known) / len(known), row)
-        for row, own in enumerate(found.scores[:, :, 0].tolist())
-        if (known := [value for value in own if not math.isnan(value)])
+        for row, dice in enumerate(values.scores[:, :, 0].tolist())
+        if (known := [value for value in dice if not math.isnan(value)])
     ]
     order = [row for _, row in sorted(means, reverse=True)]
     if not order:
@@ -109,10 +109,10 @@ def ranked(found: Values) -> list[tuple[str, int]]:
     return [(what, order[place]) for what, place in places.items()][: len(order)]
 
 
-def most_of(given: Tensor, own: Sequence[Tensor]) -> list[Tensor]:
+def most_of(masks: Tensor, patient_rows: Sequence[Tensor]) -> list[Tensor]:
     """The rows with most of the true mask: equally many of each patient (own: their rows), at most `SLICES`."""
-    count, chosen = min([SLICES, *map(len, own)]), []
-    for rows in own:
-        area = (given[rows] > 0).flatten(1).sum(dim=1)
+    count, chosen = min([SLICES, *map(len, patient_rows)]), []
+    for rows in patient_rows:
+        area = (masks[rows] > 0).flatten(1).sum(dim=1)
         chosen.append(rows[area.argsort(descending=True, stable=True)[:count].sort().values])
     return chosen

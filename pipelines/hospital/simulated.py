@@ -16,7 +16,7 @@ from federation.engine import Engine, InProcess, Worker
 from federation.processes import Processes
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.public_networks import PUBLIC
-from pipelines.hospital.worker import logged, worker
+from pipelines.hospital.worker import make_worker, write_log_line
 from pipelines.loader.document import ConfigError
 from pipelines.runs.progress import sent, take_over
 from pipelines.runs.replies import kept_in, on_disk
@@ -25,7 +25,7 @@ from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.settings_error import Problem
 
 
-def simulated(
+def make_simulated_workers(
     sites: Mapping[str, SiteSettings], root: Path, *, device: str, now: Callable[[], str], pause: Callable[[], None]
 ) -> dict[str, Worker]:
     """A worker in this process for each hospital. root: the run's folder. device, now, pause: see `Hospital`.
@@ -34,10 +34,13 @@ def simulated(
         ConfigError: the settings say that some hospitals are on other machines.
     """
     made = _Played(sites, root, device, now).hospitals(pause)
-    return {name: on_disk(worker(own), root / "federation", partial(logged, own)) for name, own in made.items()}
+    return {
+        name: on_disk(make_worker(hospital), root / "federation", partial(write_log_line, hospital))
+        for name, hospital in made.items()
+    }
 
 
-def simulation(
+def make_simulation(
     sites: Mapping[str, SiteSettings],
     root: Path,
     *,
@@ -56,16 +59,16 @@ def simulation(
     """
     count = min(processes, len(sites))
     if count <= 1:
-        return InProcess(simulated(sites, root, device=device, now=now, pause=stop.check))
+        return InProcess(make_simulated_workers(sites, root, device=device, now=now, pause=stop.check))
     played = _Played(sites, root, device, now, threads)
-    here = played.hospitals(stop.check)  # for their logs; also says who cannot be played
+    hospitals = played.hospitals(stop.check)  # for their logs; also says who cannot be played
     _check_portable(played)
     keep = kept_in(root / "federation", lambda text: logging.getLogger(__name__).error("%s", text))
     return Processes(
         *(played.workers, tuple(sites), count),
         stopping=lambda: stop.requested,
         keep=keep,
-        log=lambda site, text: logged(here[site], text),
+        log=lambda site, text: write_log_line(hospitals[site], text),
         told=take_over(),
         preload=[__name__],
     )
@@ -91,22 +94,22 @@ class _Played:
         public = self.root.parent / PUBLIC
         return {
             name: Hospital(
-                *(name, self.root / "sites" / name, own, self.now), device=self.device, pause=pause, public=public
+                *(name, self.root / "sites" / name, settings, self.now), device=self.device, pause=pause, public=public
             )
-            for name, own in self.sites.items()
+            for name, settings in self.sites.items()
         }
 
-    def workers(self, asked: Callable[[], bool], tell: Callable[[object], None]) -> dict[str, Worker]:
+    def workers(self, is_stopped: Callable[[], bool], tell: Callable[[object], None]) -> dict[str, Worker]:
         """The workers of a new process. asked: whether the run was asked to stop. tell: takes progress."""
 
         def pause() -> None:
-            if asked():
+            if is_stopped():
                 raise Stopped("the run was asked to stop")
 
         torch.set_num_threads(self.threads)
         sent(tell)
         gc.freeze()  # what was imported stays
-        return {name: worker(own) for name, own in self.hospitals(pause).items()}
+        return {name: make_worker(hospital) for name, hospital in self.hospitals(pause).items()}
 
 
 def _check_portable(played: _Played) -> None:

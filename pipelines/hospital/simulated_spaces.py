@@ -41,7 +41,7 @@ def rendered_again(hospital: Hospital, cohort: Cohort, scanner: str) -> Tensor:
     other = replace(source, scanner=cast(ScannerName, scanner))
     again = replace(hospital, settings=replace(settings, source=other))
     files = files_of(again)
-    found = read_cohort(
+    reading = read_cohort(
         files.source,
         files.labels,
         IMAGES.validate_python(cohort.recipe["images"]),
@@ -54,18 +54,18 @@ def rendered_again(hospital: Hospital, cohort: Cohort, scanner: str) -> Tensor:
         classes=tuple(map(str, as_list(cohort.recipe.get("labels", [])))),
     ).cohort
     places = {
-        (found.patients[int(patient)], float(position)): row
-        for row, (patient, position) in enumerate(zip(found.patient, found.position, strict=True))
+        (reading.patients[int(patient)], float(position)): row
+        for row, (patient, position) in enumerate(zip(reading.patient, reading.position, strict=True))
     }
     images = cohort.images.clone()
     for row, (patient, position) in enumerate(zip(cohort.patient, cohort.position, strict=True)):
-        there = places.get((cohort.patients[int(patient)], float(position)))
-        if there is not None:
-            images[row] = found.images[there]
+        place = places.get((cohort.patients[int(patient)], float(position)))
+        if place is not None:
+            images[row] = reading.images[place]
     return images
 
 
-def exported(hospital: Hospital, cohort: Cohort) -> Tensor:
+def render_grey_values(hospital: Hospital, cohort: Cohort) -> Tensor:
     """Grey values as the scanner's export window and tone curve give them, its brightest at 3.5: (n, C, H, W).
 
     Raises:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from evaluation.leaving import Left, Records
 from federation.conversation import newest, remembered
 from federation.origins import PACKAGES
-from pipelines.hospital.beginnings import beginnings, uncovered
+from pipelines.hospital.beginnings import describe_beginnings, list_uncovered_patients
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import REAL_SENT
-from pipelines.hospital.opening import opened
+from pipelines.hospital.opening import read_opening
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests import REQUESTS
 from pipelines.requests.export import EXPORT
@@ -53,38 +53,38 @@ def delta_of(hospital: Hospital) -> float:
     return policy.delta if policy.budget is None else policy.budget.delta
 
 
-def own_statement(hospital: Hospital, lines: Lines) -> Statement:
+def build_own_statement(hospital: Hospital, lines: Lines) -> Statement:
     """The statement over the life of the hospital's ledger; nothing in it comes from a coordinator.
 
     Audits of the mechanism are on the coordinator's page.
     """
     budget, caps, unit = hospital.policy.budget, hospital.policy.caps, hospital.policy.unit
     settings = hospital.settings
-    known_of = _remembered(hospital, lines)
+    known_of = _read_memories(hospital, lines)
     shaping = {name for name, request in REQUESTS.items() if request.shapes}
-    asked = dict.fromkeys(str(line.get("run")) for line in lines if line.get("request") in shaping)
-    learnt = {run: known_of[run] for run in asked}
+    shaping_runs = dict.fromkeys(str(line.get("run")) for line in lines if line.get("request") in shaping)
+    memories = {run: known_of[run] for run in shaping_runs}
     runs = {str(line.get("run")) for line in lines}
     nobody = settings is not None and isinstance(settings.source, PhantomSource)
-    begun = _openings(hospital, lines)
+    openings = _read_openings(hospital, lines)
     return build_statement(
         lines,
         site=hospital.name,
         delta=delta_of(hospital),
         budget=None if budget is None else (budget.epsilon, budget.delta),
         caps=None if budget is None else (caps["release"].epsilon, caps["run"].epsilon),
-        details={run: _details(hospital, run, learnt.get(run, {})) for run in runs},
-        contents=contents(hospital, lines, known_of),
-        pretraining=beginnings({**learnt, **begun}) or "none",
-        beyond=uncovered(begun.values()),
+        details={run: _build_details(hospital, run, memories.get(run, {})) for run in runs},
+        contents=describe_contents(hospital, lines, known_of),
+        pretraining=describe_beginnings({**memories, **openings}) or "none",
+        beyond=list_uncovered_patients(openings.values()),
         unit=f"simulated {unit}" if nobody else unit,
-        packages=_packages(known_of),
+        packages=_describe_packages(known_of),
     )
 
 
-def _packages(remembered: Mapping[str, Mapping[str, Json]]) -> str:
+def _describe_packages(remembered: Mapping[str, Mapping[str, Json]]) -> str:
     """Code that is not ours and took part in what left, in words; empty if there was none."""
-    used = [as_list(one) for said in remembered.values() for one in as_list(said.get(PACKAGES, []))]
+    used = [as_list(package) for facts in remembered.values() for package in as_list(facts.get(PACKAGES, []))]
     named = dict.fromkeys(f"{what}: {source} (SHA-256 {digest or 'not known'})" for what, source, digest in used)
     if not named:
         return ""
@@ -92,7 +92,7 @@ def _packages(remembered: Mapping[str, Mapping[str, Json]]) -> str:
     return f"{'; '.join(named)}; {said}"
 
 
-def contents(
+def describe_contents(
     hospital: Hospital, lines: Lines, known_of: Mapping[str, Mapping[str, Json]] | None = None
 ) -> Mapping[str, str]:
     """What replies contain, and whether others than the coordinator get them; for shared images, whether they are
@@ -100,23 +100,23 @@ def contents(
     runs; None: read them.
     """
     sent = [line for line in lines if line.get("request") == SAMPLE.name and not line.get("refused")]
-    remembered = _remembered(hospital, sent) if known_of is None else known_of
+    remembered = _read_memories(hospital, sent) if known_of is None else known_of
     runs = dict[str, list[str]]()
     for line in sent:
         run = str(line.get("run"))
-        of = runs.setdefault(_shared(line, remembered[run]), [])
+        of = runs.setdefault(_describe_shared_images(line, remembered[run]), [])
         of += [] if run in of else [run]
     named = [text if len(runs) == 1 else f"{text} ({', '.join(of)})" for text, of in runs.items()]
     return {
         **SAYS,
-        **{request.name: _handed(request.name, lines) for request in (INTRODUCE, TRAIN)},
-        EXPORT.name: _exported(lines),
-        TRACK.name: _tracked(lines),
+        **{request.name: _describe_training_replies(request.name, lines) for request in (INTRODUCE, TRAIN)},
+        EXPORT.name: _describe_exports(lines),
+        TRACK.name: _describe_tracking(lines),
         SAMPLE.name: "; ".join(named) or SAMPLE.says,
     }
 
 
-def _handed(request: str, lines: Lines) -> str:
+def _describe_training_replies(request: str, lines: Lines) -> str:
     """What replies to a training request contain, and which of them the coordinator forwards."""
     left = [line for line in lines if line.get("request") == request and not line.get("refused")]
     runs = dict.fromkeys(str(line.get("run")) for line in left if line.get("recipient") == SITES)
@@ -127,21 +127,21 @@ def _handed(request: str, lines: Lines) -> str:
     return f"{SAYS[request]}; handed on to all other sites{names}"
 
 
-def _exported(lines: Lines) -> str:
+def _describe_exports(lines: Lines) -> str:
     """What replies to `export` contain, by recipient."""
     sent = [line for line in lines if line.get("request") == EXPORT.name and not line.get("refused")]
-    told = {TO_OUTSIDE if line.get("recipient") == BEYOND else EXPORT.says: None for line in sent}
-    return "; ".join(told) or EXPORT.says
+    sentences = {TO_OUTSIDE if line.get("recipient") == BEYOND else EXPORT.says: None for line in sent}
+    return "; ".join(sentences) or EXPORT.says
 
 
-def _tracked(lines: Lines) -> str:
+def _describe_tracking(lines: Lines) -> str:
     """What a reply to `track` lets the coordinator do, by recipient."""
     sent = [line for line in lines if line.get("request") == TRACK.name and not line.get("refused")]
     server = any(line.get("recipient") == TRACKING for line in sent)
     return TO_TRACKING if server else TRACK.says
 
 
-def _shared(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
+def _describe_shared_images(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
     """What a reply with shared images contained."""
     if known(line["event"]) != NON_PRIVATE:
         return SAMPLE.says
@@ -149,76 +149,76 @@ def _shared(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
     return FORGOTTEN if how is None else AS_THEY_ARE if how == REAL_SENT else OUTSIDE
 
 
-def _remembered(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:
+def _read_memories(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:
     """The hospital's memories of these lines' runs, each read once, without missing or damaged ones."""
-    found: dict[str, Mapping[str, Json]] = {}
+    memories: dict[str, Mapping[str, Json]] = {}
     for run in dict.fromkeys(str(line.get("run")) for line in lines):
         try:
-            found[run] = newest(hospital.conversation(run)).facts
+            memories[run] = newest(hospital.conversation(run)).facts
         except (Refused, Malformed):
-            found[run] = {}
-    return found
+            memories[run] = {}
+    return memories
 
 
-def _openings(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:
+def _read_openings(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str, Json]]:
     """Settings of the training runs that this hospital accepted, by run."""
-    found = {}
+    openings = {}
     for run in dict.fromkeys(str(line.get("run")) for line in lines if line.get("request") == INTRODUCE.name):
         with suppress(Refused, Malformed):
-            found[run] = as_mapping(remembered(hospital.conversation(run), 0).facts.get("opening"))
-    return found
+            openings[run] = as_mapping(remembered(hospital.conversation(run), 0).facts.get("opening"))
+    return openings
 
 
-def _details(hospital: Hospital, run: str, learnt: Mapping[str, Json]) -> Details:
+def _build_details(hospital: Hospital, run: str, memory: Mapping[str, Json]) -> Details:
     """learnt: what a synthesis remembers; empty for other runs."""
-    synthesis = learnt.get("protection")
+    synthesis = memory.get("protection")
     if isinstance(synthesis, dict) and synthesis.get("votes_noise") is None:
         return Details(clip=number_of(synthesis, "clip"), views=whole_of(synthesis, "views"))
     try:
-        protection = opened(hospital, run).protection
+        protection = read_opening(hospital, run).protection
     except (Refused, Malformed):
         return Details()  # no training, or another run's folder
     return Details() if protection is None else Details(clip=protection.clip, views=protection.views)
 
 
-def left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
+def list_left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
     """The ledger, summed by request in order of first use, with costs. Replies to external sites have an entry of their
     own.
     """
-    about, charged = dict(contents(hospital, lines)), dict[str, list[Event]]()
+    about, charged = dict(describe_contents(hospital, lines)), dict[str, list[Event]]()
     about |= {EXPORT.name: EXPORT.says, f"{EXPORT.name}{TO}": TO_OUTSIDE}
     for line, event in ledgers.charged(lines):
-        charged.setdefault(_named(line), []).append(event)
+        charged.setdefault(_request_name(line), []).append(event)
     sums: dict[str, Left] = {}
     for line in lines:
-        request = _named(line)
+        request = _request_name(line)
         if request not in sums:
-            sums[request] = left_in(hospital.name, request, about.get(request, ""), records_in(about, request))
+            sums[request] = left_in(hospital.name, request, about.get(request, ""), find_records(about, request))
         entry = sums[request]
         messages, size = entry.messages + (line["refused"] is None), entry.bytes + whole_of(line, "bytes")
         sums[request] = replace(entry, messages=messages, bytes=size)
-    return [replace(entry, epsilon=_text(charged.get(request, []), delta)) for request, entry in sums.items()]
+    return [replace(entry, epsilon=_epsilon_text(charged.get(request, []), delta)) for request, entry in sums.items()]
 
 
-def records_in(about: Mapping[str, str], request: str) -> Records:
+def find_records(about: Mapping[str, str], request: str) -> Records:
     """Whether patients' own images or labels left in answer to a request. about: what its replies contain."""
     declared = REQUESTS.get(request.removesuffix(TO))
     if declared is None or (declared.records and not declared.always_records and FORGOTTEN in about.get(request, "")):
         return "unknown"
-    own = declared.always_records or (declared.records and AS_THEY_ARE in about.get(request, ""))
-    return "left" if own else "none"
+    has_records = declared.always_records or (declared.records and AS_THEY_ARE in about.get(request, ""))
+    return "left" if has_records else "none"
 
 
-def _named(line: Mapping[str, Json]) -> str:
+def _request_name(line: Mapping[str, Json]) -> str:
     """The request's name, marked if the reply went to external sites."""
     return f"{line['request']}{TO if line.get('recipient') == BEYOND else ''}"
 
 
-def _text(events: Sequence[Event], delta: float) -> str:
-    whole = composed(events)
-    if whole == NON_PRIVATE:
+def _epsilon_text(events: Sequence[Event], delta: float) -> str:
+    event = composed(events)
+    if event == NON_PRIVATE:
         return UNBOUNDED
-    epsilon = cost([whole], delta).epsilon
+    epsilon = cost([event], delta).epsilon
     if epsilon == 0:
-        return "declared public" if isinstance(whole, Declared) else "0: nothing new of patients"
+        return "declared public" if isinstance(event, Declared) else "0: nothing new of patients"
     return UNBOUNDED if math.isinf(epsilon) else f"{loss(epsilon)} at δ = {delta:g}"

@@ -28,11 +28,11 @@ from pipelines.hospital.harmonization import (
     Copied,
     access_to,
     cohort_in,
+    make_progress,
     split_rows,
-    telling,
     training_rows,
 )
-from pipelines.hospital.hospital import SPLITS, Asked, Done, Hospital
+from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital
 from pipelines.hospital.kept import MAP, REAL_SENT, cut_of
 from pipelines.hospital.private_limits import check_affordable, check_paid
 from pipelines.hospital.public_networks import WAITING, learnt_once
@@ -57,13 +57,13 @@ SYNTHESIZED = "synthetic images were made from theirs"
 SENT = "synthetic images made from theirs were sent"
 
 
-def score(hospital: Hospital, asked: Asked[request.Score]) -> Done[request.Scored]:
+def score_images(hospital: Hospital, context: Context[request.Score]) -> Done[request.Scored]:
     """The complexity of this hospital's images: how hard they are to synthesize, and its deviation over seeds."""
-    call, question, settings = asked.call, asked.question, asked.question.score
+    call, question, settings = context.call, context.question, context.question.score
     cohort = cohort_in(hospital, question.cohort)
     inputs = inputs_of(cohort)
     seed = derived(question.seed, hospital.name, "score")
-    kept = Message({}, looked_at(question.cohort, {"train": SCORED}))
+    memory = Message({}, looked_at(question.cohort, {"train": SCORED}))
     public = _public_basis(question.prior, inputs, settings.components)
     rows = split_rows(cohort, question.scale, "train")
     if settings.release == "dp":
@@ -74,7 +74,7 @@ def score(hospital: Hospital, asked: Asked[request.Score]) -> Done[request.Score
         access = access_to(hospital, cohort, rows, protection, batch=1, seed=seed)
         value = access.measure(Outside(public).to(hospital.device), measure_outside, "train")
         noised = request.Scored(score=value, deviation=None, values=[value])
-        return Done(noised, describe(composed(access.events)), kept)
+        return Done(noised, describe(composed(access.events)), memory)
     check_affordable(hospital, [NON_PRIVATE], call)
     images = value_or_none(question.images)
     if images is None or not 8 <= images <= 10**5:
@@ -86,32 +86,34 @@ def score(hospital: Hospital, asked: Asked[request.Score]) -> Done[request.Score
             access = access_to(
                 hospital, cohort, training_rows(cohort, question), None, batch=gan.batch, seed=seed + turn
             )
-            params = wgan.train(gan, access, inputs, start=None, seed=seed + turn, progress=telling(hospital, step))
+            params = wgan.train(
+                gan, access, inputs, start=None, seed=seed + turn, progress=make_progress(hospital, step)
+            )
             made.append(wgan.draw_images(gan, inputs, params, rows.y, seed=seed + turn).cpu())
-        telling(hospital, step)(0, 0, "maps")
+        make_progress(hospital, step)(0, 0, "maps")
         compared = replace(settings, images=images)
-        found = score_site(compared, rows.x, made, public, seed=seed)
-    _map(hospital, rows.x, made[0], settings, seed)
-    deviation = None if len(found.values) < 2 else found.deviation
-    reply = request.Scored(score=found.mean, deviation=deviation, values=list(found.values))
-    return Done(reply, describe(NON_PRIVATE), kept)
+        complexity = score_site(compared, rows.x, made, public, seed=seed)
+    _write_map(hospital, rows.x, made[0], settings, seed)
+    deviation = None if len(complexity.values) < 2 else complexity.deviation
+    reply = request.Scored(score=complexity.mean, deviation=deviation, values=list(complexity.values))
+    return Done(reply, describe(NON_PRIVATE), memory)
 
 
-def synthesize(hospital: Hospital, asked: Asked[Synthesize]) -> Done[Synthesized]:
+def synthesize_images(hospital: Hospital, context: Context[Synthesize]) -> Done[Synthesized]:
     """Train a synthesis of this hospital's training images. Its networks stay here.
 
     The privacy cost is charged now, whatever is shared later.
     """
-    question, settings = asked.question, asked.question.synthesis
+    question, settings = context.question, context.question.synthesis
     if settings.name == "real" and not hospital.policy.pooling:
         raise Refused("policy_pooling")
     cohort = cohort_in(hospital, question.cohort)
-    found = learnt(hospital, cohort, settings, asked.call, question, "synthesize")
-    said = {**looked_at(question.cohort, {"train": SYNTHESIZED}), **found.said}
-    return Done(Synthesized(), describe(composed(found.events)), Message(found.params, said))
+    generator = learn_generator(hospital, cohort, settings, context.call, question, "synthesize")
+    memory_facts = {**looked_at(question.cohort, {"train": SYNTHESIZED}), **generator.said}
+    return Done(Synthesized(), describe(composed(generator.events)), Message(generator.params, memory_facts))
 
 
-class Learnt(NamedTuple):
+class LearntGenerator(NamedTuple):
     """A synthesis that stays here. params: for `harmonize.synthesis.draw_candidates`. events: what it cost, to be
     booked whatever becomes of it. said: its settings and protection, for the hospital's statement.
     """
@@ -122,7 +124,9 @@ class Learnt(NamedTuple):
     said: dict[str, Json]
 
 
-def learnt(hospital: Hospital, cohort: Cohort, settings: AnySynthesis, call: Call, how: Copied, purpose: str) -> Learnt:
+def learn_generator(
+    hospital: Hospital, cohort: Cohort, settings: AnySynthesis, call: Call, how: Copied, purpose: str
+) -> LearntGenerator:
     """Train a synthesis on a cohort's training images, with private access if its settings promise that.
 
     Raises:
@@ -143,18 +147,18 @@ def learnt(hospital: Hospital, cohort: Cohort, settings: AnySynthesis, call: Cal
     rows = split_rows(cohort, how.scale, "train") if real else training_rows(cohort, how)
     access = access_to(hospital, cohort, rows, protection, batch=synthesis.draw_size(settings), seed=seed)
     with shown(hospital.name) as step:
-        told = telling(hospital, step)
-        start = _public_start(hospital, settings, inputs, how.seed, told)
-        params = synthesis.synthesize(settings, access, inputs, start=start, seed=seed, progress=told)
-    said: dict[str, Json] = {
+        report_progress = make_progress(hospital, step)
+        start = _public_start(hospital, settings, inputs, how.seed, report_progress)
+        params = synthesis.synthesize(settings, access, inputs, start=start, seed=seed, progress=report_progress)
+    facts: dict[str, Json] = {
         "synthesis": to_plain(settings),
         "protection": None if protection is None else to_plain(protection),
     }
-    kept = {name: tensor.detach().cpu() for name, tensor in params.items()}
-    return Learnt(settings, kept, access.events, said)
+    parameters = {name: tensor.detach().cpu() for name, tensor in params.items()}
+    return LearntGenerator(settings, parameters, access.events, facts)
 
 
-def sample(hospital: Hospital, asked: Asked[Sample]) -> Done[Sampled | Shared]:
+def sample_shared_images(hospital: Hospital, context: Context[Sample]) -> Done[Sampled | Shared]:
     """Synthetic images that the sampling rule accepts, for every hospital; with synthesis `real` the training images
     themselves, unselected.
 
@@ -164,12 +168,12 @@ def sample(hospital: Hospital, asked: Asked[Sample]) -> Done[Sampled | Shared]:
     Raises:
         Refused: `not_synthesized`; `unpaid_memory`; `too_few_images`.
     """
-    call, question, settings, count = asked.call, asked.question, asked.question.sampling, asked.question.shared
-    learnt = newest(hospital.conversation(question.synthesis_run))
-    if "synthesis" not in learnt.facts:
+    call, question, settings, count = context.call, context.question, context.question.sampling, context.question.shared
+    generator_memory = newest(hospital.conversation(question.synthesis_run))
+    if "synthesis" not in generator_memory.facts:
         raise Refused("not_synthesized")
-    check_paid(hospital, learnt)
-    made_by = SYNTHESIS.validate_json(json.dumps(learnt.facts["synthesis"]), strict=True)
+    check_paid(hospital, generator_memory)
+    made_by = SYNTHESIS.validate_json(json.dumps(generator_memory.facts["synthesis"]), strict=True)
     if made_by.name == "real" and not hospital.policy.pooling:  # the policy may have changed since the synthesis
         raise Refused("policy_pooling")
     cohort = cohort_in(hospital, question.cohort)
@@ -179,48 +183,48 @@ def sample(hospital: Hospital, asked: Asked[Sample]) -> Done[Sampled | Shared]:
 
     def draw(y: Tensor, turn: int) -> Tensor:
         y = torch.arange(len(y)) % 2 if settings.variant == "paper" else y
-        return synthesis.draw_candidates(made_by, inputs, learnt.tensors, y, seed=derived(seed, turn)).cpu()
+        return synthesis.draw_candidates(made_by, inputs, generator_memory.tensors, y, seed=derived(seed, turn)).cpu()
 
-    private = learnt.facts["protection"] is not None
+    private = generator_memory.facts["protection"] is not None
     if settings.name == "raw" or not private:
         check_affordable(hospital, [NON_PRIVATE], call)
-    shaped = question.cohort if settings.name == "raw" else learnt.facts.get("looked_at", question.cohort)
-    kept = Message({}, looked_at(str(shaped), {"train": REAL_SENT if made_by.name == "real" else SENT}))
+    shaped = question.cohort if settings.name == "raw" else generator_memory.facts.get("looked_at", question.cohort)
+    memory = Message({}, looked_at(str(shaped), {"train": REAL_SENT if made_by.name == "real" else SENT}))
     if made_by.name == "real":
-        return _real(made_by, inputs, learnt.tensors, count, seed)._replace(memory=kept)
+        return _share_real_images(made_by, inputs, generator_memory.tensors, count, seed)._replace(memory=memory)
     with shown(hospital.name) as step:
-        wanted = {0: count, 1: count}
+        counts_by_class = {0: count, 1: count}
         if settings.variant == "paper":  # no classes: as many images as the target has, of either kind alike
             reference, labels, patient = rows.x, torch.zeros_like(rows.y), rows.patient
-            wanted = {0: min(len(rows.x), MOST_SHARED)}
+            counts_by_class = {0: min(len(rows.x), MOST_SHARED)}
         elif settings.name == "raw":
             reference, labels, patient = rows.x, rows.y, rows.patient
         else:  # another draw of the same generator reveals nothing further about patients
             labels, patient = torch.arange(2).repeat_interleave(2 * count), None
             reference = draw(labels, -1)
         try:
-            found = sampling.sample_images(
+            samples = sampling.sample_images(
                 settings,
                 draw,
                 reference,
                 labels,
                 patient,
-                count=wanted,
+                count=counts_by_class,
                 seed=seed % 2**31,
-                progress=telling(hospital, step),
+                progress=make_progress(hospital, step),
             )
         except TooFew as error:
             raise Refused("too_few_images") from error
     reply = Sampled(
-        images=found.images,
-        labels=found.labels,
-        tried=found.tried,
-        far=found.far,
-        near=found.near,
-        same=found.same,
+        images=samples.images,
+        labels=samples.labels,
+        tried=samples.tried,
+        far=samples.far,
+        near=samples.near,
+        same=samples.same,
     )
     event = NOTHING if private and settings.name == "surrogate" else NON_PRIVATE
-    return Done(reply, describe(event), kept)
+    return Done(reply, describe(event), memory)
 
 
 def inputs_of(cohort: Cohort) -> Inputs:
@@ -229,10 +233,10 @@ def inputs_of(cohort: Cohort) -> Inputs:
     return channels, height, width
 
 
-def _real(settings: Real, inputs: Inputs, params: Params, count: int, seed: int) -> Done[Sampled | Shared]:
+def _share_real_images(settings: Real, inputs: Inputs, params: Params, count: int, seed: int) -> Done[Sampled | Shared]:
     """At most `count` of the target's own training images per class, for simulations."""
-    held = [min(count, int((params["labels"] == label).sum())) for label in (0, 1)]
-    y = torch.arange(2).repeat_interleave(torch.tensor(held))
+    counts = [min(count, int((params["labels"] == label).sum())) for label in (0, 1)]
+    y = torch.arange(2).repeat_interleave(torch.tensor(counts))
     images = synthesis.draw_candidates(settings, inputs, params, y, seed=seed)
     return Done(Shared(images=images, labels=y, tried=len(y)), describe(NON_PRIVATE))
 
@@ -245,7 +249,7 @@ def _public_basis(name: str, inputs: Inputs, components: int) -> Basis:
 
 
 def _public_start(
-    hospital: Hospital, settings: AnySynthesis, inputs: Inputs, seed: int, told: Progress
+    hospital: Hospital, settings: AnySynthesis, inputs: Inputs, seed: int, report_progress: Progress
 ) -> Params | None:
     """Networks pretrained on public images only; made once and shared by all runs of the folder."""
     if not isinstance(settings, WganGp) or settings.prior is None:
@@ -255,17 +259,17 @@ def _public_start(
         for name, value in vars(settings).items()
         if name in ("critic_steps", "batch", "views", "latent", "width", "ema", "gp_weight") or name.startswith("prior")
     }
-    whole = as_mapping(to_plain({**about, "inputs": list(inputs), "seed": seed}))
+    plain_settings = as_mapping(to_plain({**about, "inputs": list(inputs), "seed": seed}))
     folder = DiskFolder(hospital.for_all)
     return learnt_once(
         folder,
-        whole,
-        lambda: wgan.pretrain_networks(settings, inputs, seed=seed, progress=told),
-        waits=lambda: told(0, settings.prior_steps, WAITING),
+        plain_settings,
+        lambda: wgan.pretrain_networks(settings, inputs, seed=seed, progress=report_progress),
+        waits=lambda: report_progress(0, settings.prior_steps, WAITING),
     )
 
 
-def _map(hospital: Hospital, real: Tensor, made: Tensor, settings: Score, seed: int) -> None:
+def _write_map(hospital: Hospital, real: Tensor, made: Tensor, settings: Score, seed: int) -> None:
     """Write a 2D map of real and synthetic images for the hospital's own page (the paper's figure 7, row 2)."""
     number = min(len(real), len(made), 500)
     both = torch.cat([real[:number], made[:number]])

@@ -7,7 +7,7 @@ recipient that must be named; a file on the coordinator's own disk is the coordi
 
 from __future__ import annotations
 
-from pipelines.hospital.hospital import Asked, Done, Hospital
+from pipelines.hospital.hospital import Context, Done, Hospital
 from pipelines.hospital.training import RECIPIENT
 from pipelines.requests.track import Agreed, Track
 from pipelines.requests.writing import to_facts
@@ -17,13 +17,13 @@ from privacy.release.gate import Refused
 from privacy.release.policy import COORDINATOR, TRACKING
 
 
-def track(hospital: Hospital, asked: Asked[Track]) -> Done[Agreed]:
+def agree_to_tracking(hospital: Hospital, context: Context[Track]) -> Done[Agreed]:
     """Agree, or refuse.
 
     Raises:
         Refused: `policy_recipient`: the policy names no recipient `tracking`.
     """
-    question = asked.question
+    question = context.question
     recipient = TRACKING if question.server else COORDINATOR
     if recipient not in hospital.policy.recipients:
         places = ", ".join(question.places)

@@ -16,11 +16,11 @@ from federation.randomness import derived, seeded
 from federation.transforms import views_by
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
-from pipelines.data.stored import synthetic_in
+from pipelines.data.stored import count_synthetic
 from pipelines.hospital import rehearsal as rehearsed
-from pipelines.hospital.hospital import Asked, Done, Hospital, rows_of
+from pipelines.hospital.hospital import Context, Done, Hospital, rows_of
 from pipelines.hospital.kept import cohort_of, cut_of
-from pipelines.hospital.opening import Opening, opened, opening, own_model
+from pipelines.hospital.opening import Opening, own_model, parse_opening, read_opening
 from pipelines.hospital.released_counts import need_counts
 from pipelines.requests.export import Export, Exported
 from pipelines.requests.pool import Pool, Pooled
@@ -43,49 +43,49 @@ RECIPIENT = "recipient"
 """The fact of a memory with the recipient of the reply committed with it."""
 
 
-def introduce(hospital: Hospital, asked: Asked[Introduce]) -> Done[Introduced]:
+def introduce(hospital: Hospital, context: Context[Introduce]) -> Done[Introduced]:
     """Accept a run: store its settings, and reply with what the method needs before round 1."""
-    call, message, said = asked.call, asked.message, asked.message.facts
-    start = affordable(hospital, opening(hospital, said), call)
-    site, events = _site(hospital, start, call)
-    reply, kept = _participated(hospital, start, site, call, message, asked.memory)
+    call, message, facts_of_run = context.call, context.message, context.message.facts
+    start = check_affordable_opening(hospital, parse_opening(hospital, facts_of_run), call)
+    site, events = _build_site(hospital, start, call)
+    reply, memory = _participate(hospital, start, site, call, message, context.memory)
     said_something = bool(reply.tensors or reply.facts["algorithm"])
     event = describe(composed(events() or ([NON_PRIVATE] if said_something else [])))
-    facts = {**kept.facts, "opening": dict(said), RECIPIENT: start.recipient}
-    return Done(read_reply(INTRODUCE, reply), event, Message(kept.tensors, facts))
+    facts = {**memory.facts, "opening": dict(facts_of_run), RECIPIENT: start.recipient}
+    return Done(read_reply(INTRODUCE, reply), event, Message(memory.tensors, facts))
 
 
-def train(hospital: Hospital, asked: Asked[Train]) -> Done[Trained]:
+def train(hospital: Hospital, context: Context[Train]) -> Done[Trained]:
     """Train one round."""
-    return _take_part(hospital, asked, TRAIN)
+    return _take_part(hospital, context, TRAIN)
 
 
-def finish(hospital: Hospital, asked: Asked[Train]) -> Done[Finished]:
+def finish_training(hospital: Hospital, context: Context[Train]) -> Done[Finished]:
     """Take the last merge, and score the model of the last round."""
-    return _take_part(hospital, asked, FINISH)
+    return _take_part(hospital, context, FINISH)
 
 
-def _take_part(hospital: Hospital, asked: Asked[Train], request: Request[Train, R]) -> Done[R]:
+def _take_part(hospital: Hospital, context: Context[Train], request: Request[Train, R]) -> Done[R]:
     """The participant's reply; it acts by the request's name."""
-    call = asked.call
-    start = affordable(hospital, opened(hospital, call.run), call)
-    site, events = _site(hospital, start, call)
-    reply, kept = _participated(hospital, start, site, call, asked.message, asked.memory)
+    call = context.call
+    start = check_affordable_opening(hospital, read_opening(hospital, call.run), call)
+    site, events = _build_site(hospital, start, call)
+    reply, memory = _participate(hospital, start, site, call, context.message, context.memory)
     # Only the coordinator gets the last validation loss.
     recipient = COORDINATOR if request.name == FINISH.name else start.recipient
-    kept = Message(kept.tensors, {**kept.facts, RECIPIENT: recipient})
+    memory = Message(memory.tensors, {**memory.facts, RECIPIENT: recipient})
     # A reply depends on this request's patients and on memory from earlier rounds; in a private run the ledger already
     # charges for those rounds.
-    return Done(read_reply(request, reply), describe(composed([*events(), shaped(start)])), kept)
+    return Done(read_reply(request, reply), describe(composed([*events(), model_release_event(start)])), memory)
 
 
-def export(hospital: Hospital, asked: Asked[Export]) -> Done[Exported]:
+def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]:
     """Release this hospital's model of a checkpoint.
 
     Raises:
         Refused: `no_model`; `policy_recipient`: this hospital's models do not go there.
     """
-    question = asked.question
+    question = context.question
     recipient = OUTSIDE if question.recipient == OUTSIDE else COORDINATOR
     if recipient not in hospital.policy.recipients:
         raise Refused("policy_recipient") from ValueError(
@@ -93,26 +93,26 @@ def export(hospital: Hospital, asked: Asked[Export]) -> Done[Exported]:
             f"say recipients: [coordinator, {OUTSIDE}] in the policy"
         )
     _, params = own_model(hospital, question.train_run, question.checkpoint, value_or_none(question.best))
-    start = opened(hospital, question.train_run)
-    return Done(Exported(parameters=params), describe(shaped(start)), Message({}, {RECIPIENT: recipient}))
+    start = read_opening(hospital, question.train_run)
+    return Done(Exported(parameters=params), describe(model_release_event(start)), Message({}, {RECIPIENT: recipient}))
 
 
-def pool(hospital: Hospital, asked: Asked[Pool]) -> Done[Pooled]:
+def pool_images(hospital: Hospital, context: Context[Pool]) -> Done[Pooled]:
     """Release training and validation images for the central baseline of a simulation, if the policy allows it."""
-    rows = rows_of(cohort_of(hospital, asked.question.cohort), target=value_or_none(asked.question.target))
+    rows = rows_of(cohort_of(hospital, context.question.cohort), target=value_or_none(context.question.target))
     images = {f"{split}/x": rows[split].x for split in POOLED}
     labels = {f"{split}/y": rows[split].y for split in POOLED}
     patients = {f"{split}/patient": rows[split].patient for split in POOLED}
     return Done(Pooled(images=images, labels={**labels, **patients}), describe(NON_PRIVATE))
 
 
-def tidy(hospital: Hospital, call: Call, best: Json, memories: Sequence[Message]) -> None:
+def delete_unneeded_models(hospital: Hospital, call: Call, best: Json, memories: Sequence[Message]) -> None:
     """After the release, delete models that no checkpoint can need. best, memories: see `prune`."""
     best = best if isinstance(best, int) else None
     prune(hospital.models(call.run), memories, best=best, newest=call.round - 1)
 
 
-def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
+def check_affordable_opening(hospital: Hospital, start: Opening, call: Call) -> Opening:
     """Check before the work that the hospital's policy allows a request; return its opening.
 
     A site can always finish: if the budget cannot pay the last validation, it is left out. A private round is rehearsed
@@ -130,7 +130,9 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
     promises, events = hospital.policy.promises, list[Event]([NON_PRIVATE])
     if start.protection is not None:
         cut = cut_of(cohort_of(hospital, start.cohort)) if promises else ""
-        seen = rehearsed.events(start.algorithm, start.task, start.work, replace(start.protection, cut=cut))
+        seen = rehearsed.rehearse_private_events(
+            start.algorithm, start.task, start.work, replace(start.protection, cut=cut)
+        )
         if hospital.policy.require is not None and lacks_noise(seen.training):
             raise Refused(PRIVACY)
         events = {"introduce": [seen.introduction], "finish": [seen.validation]}.get(
@@ -148,7 +150,7 @@ def affordable(hospital: Hospital, start: Opening, call: Call) -> Opening:
     raise Refused(refusal.code) from ValueError(refusal.why)
 
 
-def _participated(
+def _participate(
     hospital: Hospital, start: Opening, site: Site, call: Call, message: Message, memory: Message
 ) -> tuple[Message, Message]:
     """The reply and the memory. Raises: Refused: `malformed_message`, `unexpected_reply`: see `rehearsed`."""
@@ -156,12 +158,12 @@ def _participated(
     if protection is not None and hospital.policy.promises:
         rehearsed.check_trainable(*how, protection, hospital.name, call, message, memory)
     with seeded(derived(start.seed, hospital.name, call.round, call.request)):
-        reply, kept = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
+        reply, new_memory = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
     rehearsed.check_reply(*how, call, message, reply, private=protection is not None)
-    return reply, kept
+    return reply, new_memory
 
 
-def shaped(start: Opening) -> Event:
+def model_release_event(start: Opening) -> Event:
     """The event of releasing a run's models, besides those already in the ledger."""
     return NON_PRIVATE if start.protection is None else NOTHING
 
@@ -180,13 +182,13 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
     from privacy.dp.private_access import open_private  # slow to import
 
     protection = replace(start.protection, cut=cut_of(cohort))
-    told = need_counts(hospital)
+    counts = need_counts(hospital)
     # Synthetic images count as patients of their own: how many there are follows from released counts.
-    sizes = None if told is None else {**told.sizes(), "train": told.patients("train") + synthetic_in(cohort)}
+    sizes = None if counts is None else {**counts.sizes(), "train": counts.patients("train") + count_synthetic(cohort)}
     return open_private(rows, protection, augment=augment, counts=hospital.counts, sizes=sizes)
 
 
-def _site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, Callable[[], list[Event]]]:
+def _build_site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, Callable[[], list[Event]]]:
     """The method's view of the site; and a function with the privacy events so far, which the method does not see."""
     seed = derived(start.seed, hospital.name, call.round, call.request, "draws")
     access = data_access(hospital, cohort_of(hospital, start.cohort), start, seed)

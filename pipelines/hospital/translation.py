@@ -25,11 +25,11 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
 from pipelines.hospital.beginnings import TRANSLATION
 from pipelines.hospital.files import files_of
-from pipelines.hospital.harmonization import cohort_in, sides, telling
-from pipelines.hospital.hospital import COHORT, SPLITS, Asked, Done, Hospital, keyed, write_cohort_file
+from pipelines.hospital.harmonization import class_sides, cohort_in, make_progress
+from pipelines.hospital.hospital import COHORT, SPLITS, Context, Done, Hospital, keyed_digest, write_cohort_file
 from pipelines.hospital.kept import QUALITIES, REJECTED, SPLIT, digest_of, split_of
 from pipelines.hospital.points import write_points
-from pipelines.hospital.public_networks import translation as public_translation
+from pipelines.hospital.public_networks import learn_translation as public_translation
 from pipelines.hospital.synthesis import inputs_of
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
@@ -84,7 +84,7 @@ class Made(NamedTuple):
     judged: bool
 
 
-def translate(hospital: Hospital, request: Asked[Translate]) -> Done[Translated]:
+def translate(hospital: Hospital, context: Context[Translate]) -> Done[Translated]:
     """Fit a translator on this hospital's training patients, measure its quality, and write the translated cohort.
 
     Returns:
@@ -92,31 +92,31 @@ def translate(hospital: Hospital, request: Asked[Translate]) -> Done[Translated]
         it is the raw cohort) and `quality`. Under differential privacy a translator that learns from several patients
         is refused, and quality is not measured, because a veto depends on all patients.
     """
-    call, tensors, raw = request.call, request.message.tensors, request.question.cohort
+    call, tensors, raw = context.call, context.message.tensors, context.question.cohort
     cohort = cohort_in(hospital, raw)
-    asked = _asked(hospital, request, inputs_of(cohort))
-    quiet = asked.private or hospital.policy.promises
-    if asked.translator.learns and quiet:
+    how = _check_question(hospital, context, inputs_of(cohort))
+    quiet = how.private or hospital.policy.promises
+    if how.translator.learns and quiet:
         raise Refused("unprotected_translation")
-    if asked.is_target and asked.translator.learns:  # the others' images are translated to look like its own
-        return _answer(hospital, raw, (), None, quiet)._replace(memory=_shaped(raw))
-    with shown(asked.space) as step:
-        told = telling(hospital, step)
-        brought = _brought(hospital, call, tensors, asked, cohort, told)
+    if how.is_target and how.translator.learns:  # the others' images are translated to look like its own
+        return _build_answer(hospital, raw, (), None, quiet)._replace(memory=_memory_of_splits(raw))
+    with shown(how.space) as step:
+        report_progress = make_progress(hospital, step)
+        brought = _translate_cohort(hospital, call, tensors, how, cohort, report_progress)
         quality: Quality | None = None
         judges: tuple[Split, ...] = ()
-        if not (quiet or isinstance(asked.translator, Oracle | Exported)):
-            told(0, 0, "judging")
-            quality, judges = judged(cohort, brought, tensors, asked.scale, SEED), judging(cohort)
-    reasons = () if quality is None else against(asked.translator, quality, asked.limits)
-    write_points(hospital, asked.space, cohort, brought.images, tensors["images"], asked.scale)
-    name = _written(hospital, cohort, brought, asked)
-    _remember(hospital, asked, raw, name, quality, reasons)
+        if not (quiet or isinstance(how.translator, Oracle | Exported)):
+            report_progress(0, 0, "judging")
+            quality, judges = judge_translation(cohort, brought, tensors, how.scale, SEED), judging_splits(cohort)
+    reasons = () if quality is None else list_veto_reasons(how.translator, quality, how.limits)
+    write_points(hospital, how.space, cohort, brought.images, tensors["images"], how.scale)
+    name = _write_cohort(hospital, cohort, brought, how)
+    _store_note(hospital, how, raw, name, quality, reasons)
     if brought.params is not None:
-        _usable(hospital, cohort, brought.params, asked, Made(name, reasons, call.run, quality is not None))
-    done = _answer(hospital, raw if reasons else name, reasons, quality, quiet)
-    shaped = _shaped(raw, fitted=("train",) if asked.translator.learns else (), judges=judges)
-    return done._replace(memory=Message({}, {**shaped.facts, **_by_nobody(asked.translator, brought)}))
+        _write_translator(hospital, cohort, brought.params, how, Made(name, reasons, call.run, quality is not None))
+    done = _build_answer(hospital, raw if reasons else name, reasons, quality, quiet)
+    shaped = _memory_of_splits(raw, fitted=("train",) if how.translator.learns else (), judges=judges)
+    return done._replace(memory=Message({}, {**shaped.facts, **_by_nobody(how.translator, brought)}))
 
 
 def _by_nobody(translator: AnySpace, brought: Brought) -> dict[str, Json]:
@@ -127,47 +127,47 @@ def _by_nobody(translator: AnySpace, brought: Brought) -> dict[str, Json]:
     return {TRANSLATION: {"prior": translator.prior_of(brought.images.shape[1]), "sha256": digest}}
 
 
-def _shaped(cohort: str, *, fitted: tuple[Split, ...] = (), judges: tuple[Split, ...] = ()) -> Message:
+def _memory_of_splits(cohort: str, *, fitted: tuple[Split, ...] = (), judges: tuple[Split, ...] = ()) -> Message:
     """The splits that this translation used, stored for patients who withdraw later."""
     words = {split: [FITTED] * (split in fitted) + [JUDGED] * (split in judges) for split in SPLITS}
-    told = {split: "; ".join(parts) for split, parts in words.items() if parts}
-    return Message({}, looked_at(cohort, told))
+    uses = {split: "; ".join(parts) for split, parts in words.items() if parts}
+    return Message({}, looked_at(cohort, uses))
 
 
-def against(translator: AnySpace, quality: Quality, limits: Limits) -> tuple[str, ...]:
+def list_veto_reasons(translator: AnySpace, quality: Quality, limits: Limits) -> tuple[str, ...]:
     """Reasons for a veto. Coming no nearer to the shared images does no harm, and a normalization must be the same at
     all hospitals, so these are no reasons.
     """
-    found = list_vetoes(quality, limits)
-    return found if translator.learns else tuple(reason for reason in found if reason not in HARMLESS)
+    vetoes = list_vetoes(quality, limits)
+    return vetoes if translator.learns else tuple(reason for reason in vetoes if reason not in HARMLESS)
 
 
-def _answer(
+def _build_answer(
     hospital: Hospital, cohort: str, reasons: tuple[str, ...], quality: Quality | None, quiet: bool
 ) -> Done[Translated]:
     digest = digest_of(hospital.cohort_folder(cohort) / COHORT) or ""
     reply = Translated(
         cohort=cohort,
-        sha256=keyed(hospital.key(), digest),
+        sha256=keyed_digest(hospital.key(), digest),
         vetoed=list(reasons),
-        quality={} if quality is None else finite(asdict(quality)),
+        quality={} if quality is None else finite_numbers(asdict(quality)),
     )
     return Done(reply, describe(NOTHING if quiet else NON_PRIVATE))
 
 
-def _asked(hospital: Hospital, request: Asked[Translate], inputs: Inputs) -> How:
+def _check_question(hospital: Hospital, context: Context[Translate], inputs: Inputs) -> How:
     """What is asked, checked before a patient is read. inputs: shape of the cohort's examples, which is not secret.
 
     Raises:
         Refused: `malformed_shared`.
     """
-    message, question = request.message, request.question
+    message, question = context.message, context.question
     _check_shared(message.tensors, inputs)
-    own = None if hospital.settings is None else hospital.settings.veto
+    site_limits = None if hospital.settings is None else hospital.settings.veto
     shaping = {name: value for name, value in message.facts.items() if name not in ("veto", "copies")}
     return How(
         translator=question.translator,
-        limits=question.veto if own is None else own,
+        limits=question.veto if site_limits is None else site_limits,
         scale=question.scale,
         seed=derived(question.seed, hospital.name, "translate", question.space),
         space=question.space,
@@ -197,44 +197,51 @@ def _check_shared(shared: Params, inputs: Inputs) -> None:
         raise Refused("malformed_shared")
 
 
-def _brought(hospital: Hospital, call: Call, shared: Params, asked: How, cohort: Cohort, told: Progress) -> Brought:
+def _translate_cohort(
+    hospital: Hospital, call: Call, shared: Params, how: How, cohort: Cohort, report_progress: Progress
+) -> Brought:
     """The cohort's images in the new space."""
-    from pipelines.hospital.simulated_spaces import exported, rendered_again  # slow to import
+    from pipelines.hospital.simulated_spaces import render_grey_values, rendered_again  # slow to import
 
-    if isinstance(asked.translator, Oracle):
-        return Brought(rendered_again(hospital, cohort, asked.scanner))
-    if isinstance(asked.translator, Exported):
-        return Brought(exported(hospital, cohort))
-    translator: Translator = asked.translator
-    raw = asked.scale.into(cohort.images)
+    if isinstance(how.translator, Oracle):
+        return Brought(rendered_again(hospital, cohort, how.scanner))
+    if isinstance(how.translator, Exported):
+        return Brought(render_grey_values(hospital, cohort))
+    translator: Translator = how.translator
+    raw = how.scale.into(cohort.images)
     train = (cohort.split == SPLITS.index("train")).nonzero()[:, 0]
-    own = SiteImages(raw[train], sides(cohort)[train], cohort.patient[train])
+    site_images = SiteImages(raw[train], class_sides(cohort)[train], cohort.patient[train])
     folder = DiskFolder(hospital.root / "fitting" / call.run.rpartition("/")[2])
     if isinstance(translator, Randomized):
         inputs, device = inputs_of(cohort), hospital.device
-        params = public_translation(hospital.for_all, translator, inputs, progress=told, device=device)
+        params = public_translation(hospital.for_all, translator, inputs, progress=report_progress, device=device)
     else:
         params = translator.fit(
-            own, shared["images"], seed=asked.seed, folder=folder, progress=told, device=hospital.device
+            site_images,
+            shared["images"],
+            seed=how.seed,
+            folder=folder,
+            progress=report_progress,
+            device=hospital.device,
         )
     new = translate_each_patient(translator, params, raw, cohort.patient)
-    return Brought(asked.scale.back(new), translate_back(translator, params, raw), params)
+    return Brought(how.scale.back(new), translate_back(translator, params, raw), params)
 
 
-def judging(cohort: Cohort) -> tuple[Split, ...]:
+def judging_splits(cohort: Cohort) -> tuple[Split, ...]:
     """The splits of quality control: validation, on which it was not fitted; if that is small, train too."""
-    few = int((cohort.split == SPLITS.index("validation")).sum()) < ENOUGH
-    return ("train", "validation") if few else ("validation",)
+    is_small = int((cohort.split == SPLITS.index("validation")).sum()) < ENOUGH
+    return ("train", "validation") if is_small else ("validation",)
 
 
-def judged(cohort: Cohort, brought: Brought, shared: Params, scale: Scale, seed: int) -> Quality:
+def judge_translation(cohort: Cohort, brought: Brought, shared: Params, scale: Scale, seed: int) -> Quality:
     """The quality of a translation on the splits of `judging`."""
-    judges = torch.tensor([SPLITS.index(split) for split in judging(cohort)])
+    judges = torch.tensor([SPLITS.index(split) for split in judging_splits(cohort)])
     rows = torch.isin(cohort.split.long(), judges).nonzero()[:, 0]
     return measure_quality(
         scale.into(cohort.images[rows]),
         scale.into(brought.images[rows]),
-        sides(cohort)[rows],
+        class_sides(cohort)[rows],
         cohort.patient[rows],
         cohort.lesion[rows],
         cohort.gland[rows],
@@ -244,18 +251,18 @@ def judged(cohort: Cohort, brought: Brought, shared: Params, scale: Scale, seed:
     )
 
 
-def _written(hospital: Hospital, cohort: Cohort, brought: Brought, asked: How) -> str:
+def _write_cohort(hospital: Hospital, cohort: Cohort, brought: Brought, how: How) -> str:
     """Write the translated cohort beside the raw one; return its name.
 
     A translator fitted on several patients makes their images depend on each other, so `independent` becomes False.
     """
     recipe: dict[str, Json] = {
         **cohort.recipe,
-        "independent": cohort.recipe.get("independent") is True and not asked.translator.learns,
-        "space": asked.space,
-        "translator": None if brought.params is None else to_plain(asked.translator),
+        "independent": cohort.recipe.get("independent") is True and not how.translator.learns,
+        "space": how.space,
+        "translator": None if brought.params is None else to_plain(how.translator),
         # Cohorts of two requests never share a name, which would reveal that their images are equal.
-        "question": asked.question,
+        "question": how.question,
     }
     made = replace(cohort, images=brought.images.to(torch.float32).contiguous(), recipe=recipe)
     name = short(write_cohort_file(hospital.root / "cohorts", made, hospital.key()))
@@ -265,22 +272,22 @@ def _written(hospital: Hospital, cohort: Cohort, brought: Brought, asked: How) -
     return name
 
 
-def _usable(hospital: Hospital, cohort: Cohort, params: Params, asked: How, made: Made) -> None:
+def _write_translator(hospital: Hospital, cohort: Cohort, params: Params, how: How, made: Made) -> None:
     """Write the forward translator beside its cohort, for models trained on that, and under the name of the space, for
     `pipelines.translate`. Both stay here.
     """
-    if isinstance(asked.translator, Oracle | Exported) or hospital.settings is None:
+    if isinstance(how.translator, Oracle | Exported) or hospital.settings is None:
         return
     files = files_of(hospital)
     forth = {name: tensor for name, tensor in params.items() if not name.startswith("back/")}
-    for folder, label in ((hospital.cohort_folder(made.cohort), BESIDE), (hospital.root / TRANSLATORS, asked.space)):
+    for folder, label in ((hospital.cohort_folder(made.cohort), BESIDE), (hospital.root / TRANSLATORS, how.space)):
         write_translator(
             DiskFolder(folder),
             label,
             site=hospital.name,
-            settings=asked.translator,
+            settings=how.translator,
             params=forth,
-            scale=asked.scale,
+            scale=how.scale,
             images=IMAGES.validate_python(cohort.recipe["images"]),
             source=files.source,
             gland=files.gland is not None,
@@ -289,23 +296,23 @@ def _usable(hospital: Hospital, cohort: Cohort, params: Params, asked: How, made
         )
 
 
-def _remember(
-    hospital: Hospital, asked: How, raw: str, name: str, quality: Quality | None, reasons: tuple[str, ...]
+def _store_note(
+    hospital: Hospital, how: How, raw: str, name: str, quality: Quality | None, reasons: tuple[str, ...]
 ) -> None:
     """Store figures and a note on the translation, for the hospital's own page."""
-    said = {
-        "space": asked.space,
+    note = {
+        "space": how.space,
         "raw": raw,
         "cohort": name,
         "vetoed": list(reasons),
-        "quality": None if quality is None else finite(asdict(quality)),
-        "sentences": [] if quality is None else list(describe_vetoes(quality, asked.limits)),
-        "unknown": [] if quality is None else list(list_unknown_figures(quality, asked.limits)),
+        "quality": None if quality is None else finite_numbers(asdict(quality)),
+        "sentences": [] if quality is None else list(describe_vetoes(quality, how.limits)),
+        "unknown": [] if quality is None else list(list_unknown_figures(quality, how.limits)),
     }
-    DiskFolder(hospital.root / QUALITIES).write(f"{asked.space}.{raw}.json", json.dumps(said).encode())
+    DiskFolder(hospital.root / QUALITIES).write(f"{how.space}.{raw}.json", json.dumps(note).encode())
 
 
-def finite(numbers: Mapping[str, object]) -> dict[str, float | int | str | None]:
+def finite_numbers(numbers: Mapping[str, object]) -> dict[str, float | int | str | None]:
     """The numbers with None in place of NaN and infinity, which JSON lacks."""
     return {
         name: value if not isinstance(value, float) or math.isfinite(value) else None

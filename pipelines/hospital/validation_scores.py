@@ -16,14 +16,14 @@ VALIDATED = "validation/"
 
 def validation_scores(task: Task, served: Calibrated, rows: Rows) -> dict[str, Tensor]:
     """Classes, patients and probabilities of validation rows."""
-    return {f"{VALIDATED}{name}": tensor for name, tensor in _scores(task, served, rows).items()}
+    return {f"{VALIDATED}{name}": tensor for name, tensor in _score_rows(task, served, rows).items()}
 
 
 def scores_at_home(task: Task, served: Calibrated, splits: Mapping[Split, Rows]) -> dict[str, Tensor]:
     """The same of test rows, and of validation rows."""
-    return {**_scores(task, served, splits["test"]), **validation_scores(task, served, splits["validation"])}
+    return {**_score_rows(task, served, splits["test"]), **validation_scores(task, served, splits["validation"])}
 
 
-def _scores(task: Task, served: Calibrated, rows: Rows) -> dict[str, Tensor]:
-    found = served.probabilities(task, rows.x).cpu().nan_to_num(nan=1.0 / task.classes)
-    return {"y": rows.y.cpu(), "probabilities": found, "patient": rows.patient.cpu()}
+def _score_rows(task: Task, served: Calibrated, rows: Rows) -> dict[str, Tensor]:
+    probabilities = served.probabilities(task, rows.x).cpu().nan_to_num(nan=1.0 / task.classes)
+    return {"y": rows.y.cpu(), "probabilities": probabilities, "patient": rows.patient.cpu()}

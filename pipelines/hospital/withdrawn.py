@@ -31,7 +31,7 @@ Shaped: TypeAlias = tuple[str, str, Mapping[str, str]]
 """A conversation, the cohort that it used, and how it used each split."""
 
 
-def excluded(hospital: Hospital) -> frozenset[str]:
+def excluded_pseudonyms(hospital: Hospital) -> frozenset[str]:
     """Pseudonyms of the patients that the hospital's settings exclude, by identifier or by pseudonym."""
     names = [normalized(name) for name in (hospital.settings.exclude if hospital.settings else ())]
     return frozenset([*names, *(pseudonym(hospital.key(), name) for name in names if name)])
@@ -42,26 +42,29 @@ def looked_at(cohort: str, how: Mapping[Split, str]) -> dict[str, Json]:
     return {"looked_at": cohort, "how": {str(split): words for split, words in how.items()}}
 
 
-def knew(hospital: Hospital) -> tuple[Knew, ...]:
+def list_earlier_uses(hospital: Hospital) -> tuple[Knew, ...]:
     """Runs in this hospital's folder that used an excluded patient, or perhaps did."""
-    out = excluded(hospital)
+    out = excluded_pseudonyms(hospital)
     if not out:
         return ()
-    splits = {folder.name: _splits(hospital, folder.name, out) for folder in sorted(_folders(hospital, "cohorts"))}
-    found = []
-    for name, cohort, parts in (*_opened(hospital), *_looked(hospital)):
+    splits = {
+        folder.name: _splits_with_patients(hospital, folder.name, out)
+        for folder in sorted(_list_folders(hospital, "cohorts"))
+    }
+    uses = []
+    for name, cohort, parts in (*_list_openings(hospital), *_list_image_uses(hospital)):
         known = splits.get(cohort)
         how = (UNKNOWN,) if known is None else tuple(parts[split] for split in known if split in parts)
-        found += [Knew(name, "; ".join(how))] if how else []
-    return (*found, *_pooled(hospital, [cohort for cohort, known in splits.items() if known is None or known]))
+        uses += [Knew(name, "; ".join(how))] if how else []
+    return (*uses, *_list_pooled_uses(hospital, [cohort for cohort, known in splits.items() if known is None or known]))
 
 
-def known_outside(found: tuple[Knew, ...]) -> list[str]:
+def known_outside(uses: tuple[Knew, ...]) -> list[str]:
     """The names of the runs that certainly did, which may leave the hospital."""
-    return [one.run for one in found if one.how != UNKNOWN]
+    return [use.run for use in uses if use.how != UNKNOWN]
 
 
-def _splits(hospital: Hospital, cohort: str, out: frozenset[str]) -> tuple[Split, ...] | None:
+def _splits_with_patients(hospital: Hospital, cohort: str, out: frozenset[str]) -> tuple[Split, ...] | None:
     """The splits of a cohort that hold one of these patients; None if unknown."""
     try:
         split: Mapping[str, list[str]] = json.loads((hospital.cohort_folder(cohort) / SPLIT).read_text())
@@ -70,20 +73,20 @@ def _splits(hospital: Hospital, cohort: str, out: frozenset[str]) -> tuple[Split
         return None
 
 
-def _opened(hospital: Hospital) -> Iterator[Shaped]:
+def _list_openings(hospital: Hospital) -> Iterator[Shaped]:
     """Every conversation that began with an opening."""
-    for name in _conversations(hospital):
+    for name in _list_conversations(hospital):
         try:
-            said = remembered(hospital.conversation(name), 0).facts.get("opening")
+            facts = remembered(hospital.conversation(name), 0).facts.get("opening")
         except (Malformed, Refused, OSError):
             continue  # `holds` reports damage
-        if isinstance(said, dict):
-            yield name, str(said.get("cohort")), PARTS
+        if isinstance(facts, dict):
+            yield name, str(facts.get("cohort")), PARTS
 
 
-def _looked(hospital: Hospital) -> Iterator[Shaped]:
+def _list_image_uses(hospital: Hospital) -> Iterator[Shaped]:
     """Every conversation that scored, synthesized or translated images."""
-    for name in _conversations(hospital):
+    for name in _list_conversations(hospital):
         folder = hospital.conversation(name)
         if not any(folder.has(answer) for answer in LOOKED):
             continue
@@ -96,7 +99,7 @@ def _looked(hospital: Hospital) -> Iterator[Shaped]:
         yield name, str(facts.get("looked_at", "")), parts
 
 
-def _pooled(hospital: Hospital, cohorts: list[str]) -> Iterator[Knew]:
+def _list_pooled_uses(hospital: Hospital, cohorts: list[str]) -> Iterator[Knew]:
     """Conversations in which the training images of one of these cohorts were released."""
     known = []
     for cohort in cohorts:
@@ -104,7 +107,7 @@ def _pooled(hospital: Hospital, cohorts: list[str]) -> Iterator[Knew]:
             known.append(rows_of(cohort_of(hospital, cohort))["train"].x)
         except Refused:
             continue
-    for name in _conversations(hospital):
+    for name in _list_conversations(hospital):
         folder = hospital.conversation(name)
         if folder.has("pool-0"):
             try:
@@ -115,11 +118,11 @@ def _pooled(hospital: Hospital, cohorts: list[str]) -> Iterator[Knew]:
                 yield Knew(name, POOLED)
 
 
-def _conversations(hospital: Hospital) -> list[str]:
-    runs = _folders(hospital, "conversations")
-    return sorted(f"{run.name}/{one.name}" for run in runs for one in run.iterdir() if one.is_dir())
+def _list_conversations(hospital: Hospital) -> list[str]:
+    runs = _list_folders(hospital, "conversations")
+    return sorted(f"{run.name}/{folder.name}" for run in runs for folder in run.iterdir() if folder.is_dir())
 
 
-def _folders(hospital: Hospital, name: str) -> list[Path]:
+def _list_folders(hospital: Hospital, name: str) -> list[Path]:
     folder = hospital.root / name
     return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []

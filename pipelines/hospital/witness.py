@@ -20,11 +20,11 @@ def check_witness(hospital: Hospital, seen: str | None) -> None:
             f"the coordinator holds an answer of ours, sha256 {seen}, and {hospital.ledger} has no line for it: it was "
             f"put back from an older copy, or begun anew. Put the newest copy back. If there is none: "
             f"python -m pipelines.ledger restored {hospital.ledger} --lost {seen} --epsilon E, with E what the lost "
-            f"lines may have cost, or unknown. {_otherwise(hospital)}"
+            f"lines may have cost, or unknown. {_describe_remedy(hospital)}"
         )
 
 
-def _otherwise(hospital: Hospital) -> str:
+def _describe_remedy(hospital: Hospital) -> str:
     if not hospital.simulation:
         return "Who does not know what was lost asks the data protection officer, and goes on with nothing before that"
     return f"Or, {begun_anew(hospital.root.parent.parent)}"

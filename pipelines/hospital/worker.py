@@ -25,15 +25,15 @@ from pipelines.hospital import scoring as score
 from pipelines.hospital import synthesis as imitate
 from pipelines.hospital import training as learn
 from pipelines.hospital import translation as translate
-from pipelines.hospital.augmenting import augment
-from pipelines.hospital.benchmark import benchmark
-from pipelines.hospital.features import extract
-from pipelines.hospital.hospital import Asked, Done, Hospital
+from pipelines.hospital.augmenting import augment_cohort
+from pipelines.hospital.benchmark import score_signed_model
+from pipelines.hospital.features import extract_features
+from pipelines.hospital.hospital import Context, Done, Hospital
 from pipelines.hospital.page import page
 from pipelines.hospital.paid_once import MEANING, check_paid_once, meaning_of
 from pipelines.hospital.private_limits import check_may_answer, check_paid
-from pipelines.hospital.recommending import compare
-from pipelines.hospital.tracking import track
+from pipelines.hospital.recommending import compare_models
+from pipelines.hospital.tracking import agree_to_tracking
 from pipelines.requests import REQUESTS, Repeat, Request
 from pipelines.requests.check import parse_question
 from pipelines.requests.reading import Reading
@@ -51,39 +51,39 @@ from privacy.system_errors import failure
 
 Q = TypeVar("Q")
 R = TypeVar("R")
-Handler: TypeAlias = Callable[[Hospital, Asked[Any]], Done[Any]]
+Handler: TypeAlias = Callable[[Hospital, Context[Any]], Done[Any]]
 """handler(hospital, asked) -> Done"""
 
 
-def pair(request: Request[Q, R], handler: Callable[[Hospital, Asked[Q]], Done[R]]) -> tuple[str, Handler]:
+def pair_handler(request: Request[Q, R], handler: Callable[[Hospital, Context[Q]], Done[R]]) -> tuple[str, Handler]:
     """A request's name and its handler, which takes the request's question and gives one of its replies."""
     return request.name, handler
 
 
 HANDLERS: Mapping[str, Handler] = dict(
     (
-        pair(requests.SURVEY, files.survey_files),
-        pair(requests.MOMENTS, admit.pooled_moments),
-        pair(requests.INGEST, admit.ingest),
-        pair(requests.SCORE, imitate.score),
-        pair(requests.SYNTHESIZE, imitate.synthesize),
-        pair(requests.SAMPLE, imitate.sample),
-        pair(requests.TRANSLATE, translate.translate),
-        pair(requests.AUGMENT, augment),
-        pair(requests.EXTRACT, extract),
-        pair(requests.INTRODUCE, learn.introduce),
-        pair(requests.TRAIN, learn.train),
-        pair(requests.FINISH, learn.finish),
-        pair(requests.EXPORT, learn.export),
-        pair(requests.POOL, learn.pool),
-        pair(requests.EVALUATE, score.evaluate),
-        pair(requests.AUDIT, attack.attack_models),
-        pair(requests.ROUTE, route.route),
-        pair(requests.BENCHMARK, benchmark),
-        pair(requests.COMPARE, compare),
-        pair(requests.TRACK, track),
-        pair(requests.REPORT, page.report),
-        pair(requests.HOLDS, admit.holds),
+        pair_handler(requests.SURVEY, files.survey_files),
+        pair_handler(requests.MOMENTS, admit.pooled_moments),
+        pair_handler(requests.INGEST, admit.ingest_cohort),
+        pair_handler(requests.SCORE, imitate.score_images),
+        pair_handler(requests.SYNTHESIZE, imitate.synthesize_images),
+        pair_handler(requests.SAMPLE, imitate.sample_shared_images),
+        pair_handler(requests.TRANSLATE, translate.translate),
+        pair_handler(requests.AUGMENT, augment_cohort),
+        pair_handler(requests.EXTRACT, extract_features),
+        pair_handler(requests.INTRODUCE, learn.introduce),
+        pair_handler(requests.TRAIN, learn.train),
+        pair_handler(requests.FINISH, learn.finish_training),
+        pair_handler(requests.EXPORT, learn.export_model),
+        pair_handler(requests.POOL, learn.pool_images),
+        pair_handler(requests.EVALUATE, score.evaluate_model),
+        pair_handler(requests.AUDIT, attack.attack_models),
+        pair_handler(requests.ROUTE, route.route_models),
+        pair_handler(requests.BENCHMARK, score_signed_model),
+        pair_handler(requests.COMPARE, compare_models),
+        pair_handler(requests.TRACK, agree_to_tracking),
+        pair_handler(requests.REPORT, page.write_report),
+        pair_handler(requests.HOLDS, admit.check_holdings),
     )
 )
 """Work that a request asks for. It is committed before anything leaves, once per (run, round, request), unless the
@@ -93,25 +93,25 @@ LONGEST = 1000
 """Most characters of a reason in the log."""
 
 
-def worker(hospital: Hospital) -> Worker:
+def make_worker(hospital: Hospital) -> Worker:
     """The function that an engine calls for this hospital. It raises `Refused` only: whatever else goes wrong becomes
     its code, and a line in the hospital's log.
     """
 
     def answer(call: Call, message: Message) -> Message:
         try:
-            return _answered(hospital, call, message)
+            return _answer_call(hospital, call, message)
         except Refused:
             raise
         except Exception as error:  # a reply without its ledger line must not leave, nor a failure without a line
-            asked = plain(f"{call.run} round {call.round} {call.request}")[:LONGEST]
-            logged(hospital, f"{asked}: {trace(error)}")
+            call_text = plain(f"{call.run} round {call.round} {call.request}")[:LONGEST]
+            write_log_line(hospital, f"{call_text}: {trace(error)}")
             raise Refused(failure(error)) from error
 
     return answer
 
 
-def _answered(hospital: Hospital, call: Call, message: Message) -> Message:
+def _answer_call(hospital: Hospital, call: Call, message: Message) -> Message:
     """The reply, once it is in the ledger. Raises: Refused, or what went wrong on the way out."""
     policy = hospital.policy
     place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
@@ -119,21 +119,21 @@ def _answered(hospital: Hospital, call: Call, message: Message) -> Message:
     with permitting(policy.plugins) as allowed:
         question = _parse_request(hospital, call, message, place)
         if policy.allows(call.request):  # no work on what the policy forbids; the gate refuses it below
-            done = _tried(hospital, Asked(call, question, message), allowed, place)
+            done = _try_work(hospital, Context(call, question, message), allowed, place)
     try:
         place["recipient"] = done.recipient
         how: Replay = {"replay": done.replay, "commit": done.commit}
         reply = release(done.reply, done.event, forms=REQUESTS[call.request].replies, policy=policy, **how, **place)
     except Refused as refused:
-        logged(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
+        write_log_line(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
         raise
     except Damaged as error:
-        logged(hospital, f"{call.run} round {call.round} {call.request}: {error}")
+        write_log_line(hospital, f"{call.run} round {call.round} {call.request}: {error}")
         raise Refused("damaged_ledger") from error
     with suppress(Exception):  # the reply has left; files that cannot be deleted do not change that
         # A kill may have come between the commit and this; only for the finish no later request makes up for it.
         if done.best and (call.request == "finish" or not done.replay):
-            learn.tidy(hospital, call, done.best[0], done.memories)
+            learn.delete_unneeded_models(hospital, call, done.best[0], done.memories)
     return reply
 
 
@@ -148,7 +148,7 @@ def _parse_request(hospital: Hospital, call: Call, message: Message, place: Plac
         check(call, message, ROUNDS)
         return parse_question(call.request, message) if hospital.policy.allows(call.request) else None
     except Refused as refused:
-        logged(hospital, f"a question was refused with code {refused.code}: {cause(refused)}")
+        write_log_line(hospital, f"a question was refused with code {refused.code}: {describe_cause(refused)}")
         raise
     except NotPermitted as error:
         raise _not_permitted(hospital, call, place, error) from error
@@ -185,16 +185,16 @@ class Place(TypedDict):
     now: str
 
 
-def _tried(hospital: Hospital, asked: Asked[Any], allowed: Permission, place: Place) -> Work:
+def _try_work(hospital: Hospital, context: Context[Any], allowed: Permission, place: Place) -> Work:
     """Do the work; turn an error into a code, with a line in the ledger and details in the log.
 
     Raises:
         Refused: with the code. Whether a request fails can depend on patients, so the ledger records the failure.
     """
-    call = asked.call
+    call = context.call
     try:
         check_may_answer(hospital)
-        return _work(hospital, asked, allowed)
+        return _do_work(hospital, context, allowed)
     except NotPermitted as error:
         raise _not_permitted(hospital, call, place, error) from error
     except Stopped as stopped:  # stopped by a person, so it reveals nothing about patients
@@ -203,63 +203,67 @@ def _tried(hospital: Hospital, asked: Asked[Any], allowed: Permission, place: Pl
         code = error.code if isinstance(error, Refused) else failure(error)
         if code == "lost_ledger":  # writing a line would start a new ledger
             raise Refused(code) from error
-        told = f"refused with code {code}: {cause(error)}" if isinstance(error, Refused) else trace(error)
-        _book(hospital, call, place, code, told)
+        text = f"refused with code {code}: {describe_cause(error)}" if isinstance(error, Refused) else trace(error)
+        _book_failure(hospital, call, place, code, text)
         raise Refused(code) from error
 
 
 def _not_permitted(hospital: Hospital, call: Call, place: Place, error: NotPermitted) -> Refused:
     """The refusal of a package, booked."""
     refused = Refused("policy_plugin")
-    _book(hospital, call, place, refused.code, f"refused with code {refused.code}: {plain(str(error))[:LONGEST]}")
+    _book_failure(
+        hospital, call, place, refused.code, f"refused with code {refused.code}: {plain(str(error))[:LONGEST]}"
+    )
     return refused
 
 
-def _book(hospital: Hospital, call: Call, place: Place, code: str, told: str) -> None:
-    logged(hospital, f"{call.run} round {call.round} {call.request}: {told}")
+def _book_failure(hospital: Hospital, call: Call, place: Place, code: str, text: str) -> None:
+    write_log_line(hospital, f"{call.run} round {call.round} {call.request}: {text}")
     with suppress(OSError, Damaged):  # the code must still reach the coordinator
         book_refusal(code, describe(Declared("failure")), **place)
 
 
-def _reading(hospital: Hospital, call: Call) -> set[tuple[str, str, str]]:
+def _packages_of_reader(hospital: Hospital, call: Call) -> set[tuple[str, str, str]]:
     """The package whose reader wrote the files that a request reads, as `Permission.used` has it; empty without."""
     if hospital.settings is None or not issubclass(REQUESTS[call.request].question, Reading):
         return set()
-    return {(one.what, one.source, one.digest) for one in origins(hospital.settings.source)}
+    return {(origin.what, origin.source, origin.digest) for origin in origins(hospital.settings.source)}
 
 
-def _work(hospital: Hospital, asked: Asked[Any], allowed: Permission) -> Work:
+def _do_work(hospital: Hospital, context: Context[Any], allowed: Permission) -> Work:
     """Do the work, or read its committed reply. allowed: packages; which of them took part is committed, too."""
-    call, message = asked.call, asked.message
+    call, message = context.call, context.message
     request, handler = REQUESTS[call.request], HANDLERS[call.request]
     if request.repeat is Repeat.ANEW:
         with noting() as written:
-            done = handler(hospital, asked)
+            done = handler(hospital, context)
         if written:
-            promises.keep(hospital, call, written)
+            promises.keep_promises(hospital, call, written)
         return Work(to_bytes(to_message(done.reply)), done.event)
 
-    def work(memory: Message) -> tuple[Message, Message]:
+    def work_and_commit(memory: Message) -> tuple[Message, Message]:
         check_paid(hospital, memory)
         check_paid_once(hospital, call, message)
         with noting() as written:
-            done = handler(hospital, asked._replace(memory=memory))
+            done = handler(hospital, context._replace(memory=memory))
         if request.writes:
-            promises.keep(hospital, call, written)
-        said: dict[str, Json] = {"best": message.facts.get("best")} if request.rounds else {}
-        used = allowed.used | _reading(hospital, call)
-        said |= {PACKAGES: [list(one) for one in sorted(used)]} if used else {}
-        said |= {} if request.rounds else {MEANING: meaning_of(call, message)}
-        facts = {**done.memory.facts, **said, "event": done.event, "commit": secrets.token_hex(16)}
+            promises.keep_promises(hospital, call, written)
+        commit_facts: dict[str, Json] = {"best": message.facts.get("best")} if request.rounds else {}
+        used = allowed.used | _packages_of_reader(hospital, call)
+        commit_facts |= {PACKAGES: [list(package) for package in sorted(used)]} if used else {}
+        commit_facts |= {} if request.rounds else {MEANING: meaning_of(call, message)}
+        facts = {**done.memory.facts, **commit_facts, "event": done.event, "commit": secrets.token_hex(16)}
         return to_message(done.reply), Message(done.memory.tensors, facts)
 
     if request.repeat is not Repeat.ONCE:
         admit.forget_damaged(hospital, call)
     folder = hospital.conversation(call.run)
     answered = request.repeat is Repeat.RESTORED and folder.has(f"{call.request}-{call.round}")
-    if answered and promises.broken(hospital, call) != []:
-        work(remembered(folder, call.merged.get(hospital.name, 0)))  # its files again; its reply stays what it was
-    answer = once(folder, call, hospital.name, work)
+    if answered and promises.find_broken_files(hospital, call) != []:
+        work_and_commit(
+            remembered(folder, call.merged.get(hospital.name, 0))
+        )  # its files again; its reply stays what it was
+    answer = once(folder, call, hospital.name, work_and_commit)
     facts = answer.memory.facts
     recipient = str(facts.get(learn.RECIPIENT, COORDINATOR))
     memories = (Message({}, facts), Message({}, answer.before.facts))
@@ -267,12 +271,12 @@ def _work(hospital: Hospital, asked: Asked[Any], allowed: Permission) -> Work:
     return Work(answer.reply, facts["event"], answer.again, commit, recipient, memories, best)
 
 
-def cause(error: BaseException) -> str:
+def describe_cause(error: BaseException) -> str:
     """The error's cause on one line of limited length, because it may quote the request."""
     return plain(str(error.__cause__ or ""))[:LONGEST]
 
 
-def logged(hospital: Hospital, text: str) -> None:
+def write_log_line(hospital: Hospital, text: str) -> None:
     """Add a line to the hospital's log; where it cannot be written, one line to the log of the process, which goes to
     stderr: what was asked, and the end of a trace.
     """
@@ -282,7 +286,7 @@ def logged(hospital: Hospital, text: str) -> None:
         with (hospital.root / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
     except OSError as error:
-        first, *others = line.strip().splitlines()
-        told = " ".join([first, *others[-1:]])
+        first, *other_lines = line.strip().splitlines()
+        short_text = " ".join([first, *other_lines[-1:]])
         why = error.strerror or type(error).__name__
-        logging.getLogger(__name__).error("%s: log.txt cannot be written (%s): %s", hospital.name, why, told)
+        logging.getLogger(__name__).error("%s: log.txt cannot be written (%s): %s", hospital.name, why, short_text)

@@ -29,8 +29,8 @@ from federation.task import Kind, Task
 from personalize import AnyAlgorithm, NamedAlgorithm
 from pipelines.data.images import IMAGES, AnyImages
 from pipelines.data.sources import SOURCE, Files
-from pipelines.data.tables.features import Moments, from_json, normalized_by
-from pipelines.data.tables.principal_components import Axes, axes_from_json, projected
+from pipelines.data.tables.features import Moments, from_json, standardize_features
+from pipelines.data.tables.principal_components import Axes, axes_from_json, project_features
 from pipelines.loader.names import named
 from pipelines.models.answers import probable
 from pipelines.models.fixed_features import Fixed, featured, from_tensors
@@ -100,9 +100,9 @@ class Ready:
     def seen(self, x: Tensor) -> Tensor:
         """The network's input from a study's examples x (n, *inputs)."""
         if self.scale is not None:
-            x = normalized_by(x, self.scale)
+            x = standardize_features(x, self.scale)
         if self.axes is not None:
-            x = projected(x, self.axes)
+            x = project_features(x, self.axes)
         x = self.translate(x)
         if self.features is not None and isinstance(self.task.model, OnFeatures):
             x = featured(self.task.model, self.features, x)

@@ -12,7 +12,7 @@ from rich.console import Console
 from pipelines.batch.key import read_key
 from pipelines.batch.maps import unmapped
 from pipelines.batch.results import ResultFile, Wanted, results_of
-from pipelines.data.accounts import sums
+from pipelines.data.accounts import count_outcomes
 from pipelines.data.folder import OF_SYSTEM
 from pipelines.data.study import Rejected
 from pipelines.data.writing.dicom_source import Pseudonymous
@@ -89,7 +89,7 @@ def worker_of(model: Model, night: Night, folder: Path, console: Console) -> Wor
         if unread := [f"{one.reason}: {one.detail}" for one in found.refused if one.reason in OF_SYSTEM]:
             raise Unread(unread[0])
         odd = [Odd(task.series, one.reason, one.detail) for one in found.refused]
-        files: Mapping[str, int] = {str(name): number for name, number in sums(found.accounts).items()}
+        files: Mapping[str, int] = {str(name): number for name, number in count_outcomes(found.accounts).items()}
         if not found.files:
             return Made((), (), files, odd, _why(task, found.refused, [one.detail for one in found.accounts]))
         return Made([_result_of(one, folder) for one in found.files], [dict(row) for row in found.rows], files, odd)

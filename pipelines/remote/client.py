@@ -17,7 +17,7 @@ import torch
 from federation.engine import Worker
 from federation.flare import ClientApp
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.remote.site_config import Place, read_place
 from pipelines.runs.exits import trace
 from pipelines.runs.stopping import LockedError, RunLock
@@ -60,7 +60,7 @@ def lazy_worker(place: Place) -> Worker:
             try:
                 lock_folder(Path(place.root))
                 clean(Path(place.root))
-                own.append(worker(hospital_of(place)))
+                own.append(make_worker(hospital_of(place)))
             except LockedError as error:  # the process of an earlier job still runs
                 raise Refused("busy") from error
             except Exception as error:

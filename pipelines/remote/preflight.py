@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
 from pipelines.data.survey import survey
 from pipelines.hospital.files import ARCHIVE_ERRORS, files_of, in_archive, survey_files
-from pipelines.hospital.hospital import Asked
+from pipelines.hospital.hospital import Context
 from pipelines.remote.client import hospital_of
 from pipelines.remote.site_config import Place
 from pipelines.remote.startup_kit import address_in, foreign_entries, strict
@@ -158,7 +158,7 @@ def _data(place: Place) -> Finding:
         if isinstance(place.site.source, DicomWebSource | DicomNodeSource):
             text = f"{in_archive(place.site.source)} series match in the archive; they are copied when a run begins"
             return Finding("data", True, text)
-        done = survey_files(hospital, Asked(Call("preflight/survey", 0, SURVEY.name, {}), Survey(), Message()))
+        done = survey_files(hospital, Context(Call("preflight/survey", 0, SURVEY.name, {}), Survey(), Message()))
     except (Refused, OSError, ValueError, *ARCHIVE_ERRORS) as error:
         return Finding("data", False, f"{error}{f': {error.__cause__}' if error.__cause__ else ''}")
     files, size = value_or_none(done.reply.files), value_or_none(done.reply.bytes)

@@ -13,7 +13,7 @@ from federation.models import AnyModel, NamedModel, OnFeatures
 from federation.models.clip import Clip
 from federation.task import Task
 from personalize import AnyAlgorithm
-from pipelines.data.clip_file import held
+from pipelines.data.clip_file import find_clip_tensors
 from pipelines.data.images import AnyImages, Slices
 from pipelines.loader.overrides import overridden
 from pipelines.settings.augment import Augment
@@ -150,7 +150,7 @@ class Config:
         said, classes = self.model_of(label), len(self.task.names)
         model = portable(said)
         inputs = (model.width,) if isinstance(model, OnFeatures) else self.images.inputs
-        frozen = held(said) if isinstance(said, Clip) else None
+        frozen = find_clip_tensors(said) if isinstance(said, Clip) else None
         return Task(model, inputs, classes, self.task.kind, frozen=frozen)
 
     def method(self, label: str, site: str) -> AnyAlgorithm:

@@ -14,8 +14,8 @@ from federation.pretraining import Pretrained
 from federation.task import Task
 from federation.weights import Weights
 from harmonize.translation import Randomized
-from pipelines.data.clip_file import portable as portable_clip
-from pipelines.data.encoder_file import portable as portable_encoder
+from pipelines.data.clip_file import make_portable as portable_clip
+from pipelines.data.encoder_file import make_portable as portable_encoder
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest, short
 from pipelines.settings.harmonization import RAW

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from pipelines.data.requirements import needed
+from pipelines.data.requirements import list_needed_paths
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, PictureSource, TableLabels
 from privacy.message import Json
 from privacy.settings_error import Problem, refuse
@@ -58,7 +58,7 @@ def missing_public(data: Json) -> list[Problem]:
     except ValidationError:
         return []
     if said.source is not None:
-        return [one.problem for one in needed(said.source, said.labels, said.gland) if not one.there]
+        return [one.problem for one in list_needed_paths(said.source, said.labels, said.gland) if not one.there]
     if Path(said.place).is_dir():
         return []
     return [Problem(("folder",), f"{said.place!r} is no folder that exists; give one that is there")]

@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, TypeAdapter, ValidationError
 
 from harmonize.veto import Limits
-from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, as_folder
+from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, build_folder_source
 from pipelines.data.partition import Part
-from pipelines.data.readers import READERS, described, is_reader
-from pipelines.data.requirements import needed
+from pipelines.data.readers import READERS, is_reader, resolve_source
+from pipelines.data.requirements import list_needed_paths
 from pipelines.data.sources import (
     DicomSource,
     GlandMask,
@@ -95,7 +95,7 @@ class SiteSettings:
         def add(field: str, text: str) -> None:
             problems.append(Problem((field,), text))
 
-        source = described(self.source)
+        source = resolve_source(self.source)
         if not drawn and isinstance(source, OF_VOLUMES):
             add("labels", LABELS_MISSING)
         if isinstance(self.source, PhantomSource) and drawn:
@@ -126,10 +126,12 @@ def missing_files(data: Json) -> list[Problem]:
     source = parts["source"]
     if isinstance(source, DicomWebSource | DicomNodeSource):
         problems = [problem.within("source") for problem in archive_problems(source)]
-        source = as_folder(source, ".")
+        source = build_folder_source(source, ".")
     else:
         problems = []
-    return problems + [one.problem for one in needed(source, parts["labels"], parts["gland"]) if not one.there]
+    return problems + [
+        one.problem for one in list_needed_paths(source, parts["labels"], parts["gland"]) if not one.there
+    ]
 
 
 FILES: Mapping[str, TypeAdapter[Any]] = {

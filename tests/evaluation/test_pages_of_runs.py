@@ -17,9 +17,9 @@ from evaluation.tiles import Tile
 from pipelines.coordinator.stages.report import without_patients
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import Features
-from pipelines.data.tables.features import moments, normalized_by
-from pipelines.hospital.page.pictures import outlined
-from pipelines.hospital.page.table import features_of
+from pipelines.data.tables.features import moments, standardize_features
+from pipelines.hospital.page.pictures import describe_outlines
+from pipelines.hospital.page.table import read_features
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
@@ -156,7 +156,7 @@ def test_features_are_told_in_the_tables_own_numbers(normalize):
         },
         "scale": scale if normalize == "site" else None,
     }
-    found = features_of(cohort(normalized_by(x, known) if normalize == "site" else x, recipe))
+    found = read_features(cohort(standardize_features(x, known) if normalize == "site" else x, recipe))
     for name, column in zip(images.numbers, table.T, strict=True):
         np.testing.assert_allclose(found[name], column, rtol=2e-5)
     assert set(found["yes"]) == {0.0, 1.0}
@@ -165,12 +165,12 @@ def test_features_are_told_in_the_tables_own_numbers(normalize):
 
 
 def test_images_have_no_features():
-    assert features_of(cohort(torch.zeros(2, 1, 4, 4), {})) == {}
-    assert features_of(cohort(torch.zeros(2, 1, 4, 4), {"images": {"kind": "pictures"}, "scale": None})) == {}
+    assert read_features(cohort(torch.zeros(2, 1, 4, 4), {})) == {}
+    assert read_features(cohort(torch.zeros(2, 1, 4, 4), {"images": {"kind": "pictures"}, "scale": None})) == {}
 
 
 def test_what_no_tile_shows_is_not_announced():
     image, none = np.ones((4, 4)), np.zeros((4, 4))
-    assert outlined([Tile(image, "", lesion=none, organ=none), Tile(image, "")]) == ""
-    assert outlined([Tile(image, "", lesion=none, organ=image)]) == ": gland outlined in blue"
-    assert outlined([Tile(image, "", lesion=image), Tile(image, "")]) == ": lesion outlined in amber"
+    assert describe_outlines([Tile(image, "", lesion=none, organ=none), Tile(image, "")]) == ""
+    assert describe_outlines([Tile(image, "", lesion=none, organ=image)]) == ": gland outlined in blue"
+    assert describe_outlines([Tile(image, "", lesion=image), Tile(image, "")]) == ": lesion outlined in amber"

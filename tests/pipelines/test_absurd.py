@@ -19,7 +19,7 @@ from small_run import PRIVATE, SMALL
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import route_settings
-from pipelines.data.folder import walked
+from pipelines.data.folder import walk_folder
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.numbers import LARGER
 from pipelines.loader.validation import validate
@@ -84,7 +84,7 @@ def test_a_link_to_itself_is_one_broken_link_and_stops_nobody(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "one").symlink_to(tmp_path / "other")
     (tmp_path / "other").symlink_to(tmp_path / "one")
-    found = walked(tmp_path)
+    found = walk_folder(tmp_path)
     assert [path.name for path in found.files] == ["a"]
     assert {item.reason for item in found.left} <= {"broken_link", "no_file"} and len(found.left) == 3
 

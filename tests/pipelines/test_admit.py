@@ -15,9 +15,9 @@ from harmonize.veto import Limits
 from pipelines.data.images import IMAGES, Features
 from pipelines.data.partition import Part
 from pipelines.data.sources import GlandMask, MaskLabels, TableSource
-from pipelines.hospital.files import ELSEWHERE, of_cohort, survey_files
+from pipelines.hospital.files import NOT_OF_COHORT, cohort_settings, survey_files
 from pipelines.hospital.hospital import COHORT, Hospital
-from pipelines.hospital.intake import holds, ingest
+from pipelines.hospital.intake import check_holdings, ingest_cohort
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.overview import INSIDE
 from pipelines.phantom.patients import PhantomSource
@@ -47,12 +47,12 @@ def hospital(root: Path, lines: int = 12, **settings: Any) -> Hospital:
 
 
 def told(site: Hospital, **changed: Any) -> dict[str, Any]:
-    return to_facts(ingest(site, asked(CALL, {**SAID, **changed})).reply)
+    return to_facts(ingest_cohort(site, asked(CALL, {**SAID, **changed})).reply)
 
 
 def complaint(site: Hospital, facts: dict[str, Any]) -> object:
     named = {"cohort": facts["cohort"], "sha256": facts["sha256"]}
-    return holds(site, asked(HELD, named)).reply.complaint
+    return check_holdings(site, asked(HELD, named)).reply.complaint
 
 
 def test_what_leaves_of_a_cohort_is_no_digest_that_a_guess_could_be_checked_against(tmp_path):
@@ -125,7 +125,7 @@ def test_independent_is_false_unless_it_is_said_and_nothing_but_a_truth_value(tm
     site = hospital(tmp_path)
     plain = dict(SAID)
     del plain["independent"]
-    facts = to_facts(ingest(site, asked(CALL, plain)).reply)
+    facts = to_facts(ingest_cohort(site, asked(CALL, plain)).reply)
     assert cohort_of(site, str(facts["cohort"])).recipe["independent"] is False
     assert facts == told(site, independent=False)
     assert facts["splits"]["train"]["patients"] == 6  # stratified: the shares of 12 as near as can be
@@ -160,7 +160,7 @@ def test_a_cohort_is_another_one_where_its_own_settings_change_and_only_there(mo
         for field in fields(SiteSettings):
             object.__setattr__(changed, field.name, getattr(plain, field.name))
         object.__setattr__(changed, name, value)
-        assert (of_cohort(changed) == of_cohort(plain)) == (name in ELSEWHERE), name
+        assert (cohort_settings(changed) == cohort_settings(plain)) == (name in NOT_OF_COHORT), name
 
 
 def test_a_request_that_is_new_leaves_every_survey_as_it_was(tmp_path):
@@ -178,7 +178,7 @@ def test_a_name_in_the_settings_that_is_nobodys_is_told_at_the_hospital(tmp_path
     )
     other = hospital(tmp_path / "wrong", **wrong)
     for site in (right, other):
-        ingest(site, asked(CALL, SAID))
+        ingest_cohort(site, asked(CALL, SAID))
     assert "match no patient" not in (right.root / INSIDE).read_text()
     line = (other.root / INSIDE).read_text()
     assert "1 of the names in test match no patient" in line and "1 of the names in exclude match no patient" in line

@@ -18,7 +18,7 @@ from federation.task import Task
 from pipelines.data.images import Slices
 from pipelines.hospital import worker as way_in
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.learning import Split
@@ -48,7 +48,7 @@ class Site:
 
     def ask(self, request: str, run: str, round_: int = 0, merged: int = 0, message: Message | None = None) -> Message:
         call = Call(run, round_, request, {"a": merged} if merged else {})
-        return worker(self.hospital)(call, message or Message())
+        return make_worker(self.hospital)(call, message or Message())
 
     def code(self, *arguments, **options) -> str:
         with pytest.raises(Refused) as caught:

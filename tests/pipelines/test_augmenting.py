@@ -22,13 +22,13 @@ from harmonize.prior import PRIORS, draw_pictures
 from pipelines import clean
 from pipelines.coordinator.spending import total_cost
 from pipelines.data.cohort import Cohort
-from pipelines.data.stored import of_patients, synthetic_in
+from pipelines.data.stored import count_synthetic, of_patients
 from pipelines.hospital import augmenting
 from pipelines.hospital import training as learn
 from pipelines.hospital.hospital import COHORT, Hospital, write_cohort_file
 from pipelines.hospital.kept import cohort_of
-from pipelines.hospital.withdrawn import knew
-from pipelines.hospital.worker import worker
+from pipelines.hospital.withdrawn import list_earlier_uses
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
@@ -76,12 +76,12 @@ class Place:
         )
         self.cohort = short(write_cohort_file(self.hospital.scratch(), self.raw, self.hospital.key()))
         if policy is not None and policy.promises:
-            from pipelines.hospital.released_counts import recount
+            from pipelines.hospital.released_counts import count_once
 
-            recount(self.hospital, Call("r/ingest", 0, "ingest", {}), self.raw, "asked")
+            count_once(self.hospital, Call("r/ingest", 0, "ingest", {}), self.raw, "asked")
 
     def ask(self, request: str, run: str, facts: dict[str, Json], round_: int = 0, tensors=None) -> Message:
-        return worker(self.hospital)(Call(run, round_, request, {}), Message(tensors or {}, facts))
+        return make_worker(self.hospital)(Call(run, round_, request, {}), Message(tensors or {}, facts))
 
     def augment(
         self, how: dict[str, Json] = NOISELESS, run: str = "r/augment", tensors=None, **changes
@@ -131,7 +131,7 @@ def test_training_is_balanced_and_every_bit_of_what_was_read_stays(place, how):
     made = cohort_of(place.hospital, str(told["cohort"]))
     train = made.labels[made.split == 0]
     assert told["state"] == "augmented" and told["label"] == 1
-    assert int((train == 0).sum()) == int((train == 1).sum()) and told["made"] == synthetic_in(made) == 30
+    assert int((train == 0).sum()) == int((train == 1).sum()) and told["made"] == count_synthetic(made) == 30
     for split in (1, 2):
         before, after = place.raw.split == split, made.split == split
         for part in ("images", "labels", "patient", "position"):
@@ -241,7 +241,7 @@ def test_private_training_on_synthetic_images_costs_the_synthesis_and_the_traini
     monkeypatch.setattr(learn, "data_access", seen)
     before = own.events
     own.ask("introduce", "r/train", own.opening(str(told["cohort"]), how))
-    network = learn.opened(own.hospital, "r/train").task.network().state_dict()
+    network = learn.read_opening(own.hospital, "r/train").task.network().state_dict()
     start = {f"model/{name}": value for name, value in network.items()}
     own.ask("train", "r/train", {"algorithm": {}, "best": None}, 1, start)
     trained = own.events[len(before) :]
@@ -383,7 +383,7 @@ def test_a_cohort_with_synthetic_images_stays_while_its_run_does_and_names_patie
     split = json.loads((root / "sites" / "a" / "cohorts" / told["a"]["cohort"] / "split.json").read_text())
     patient = next(name for name in split["train"] if not name.startswith("synthetic"))
     out = SiteSettings(source=PhantomSource(scanner="P", patients=4), exclude=(patient,))
-    found = knew(Hospital("a", root / "sites" / "a", out, lambda: "2026-01-01T00:00:00Z"))
+    found = list_earlier_uses(Hospital("a", root / "sites" / "a", out, lambda: "2026-01-01T00:00:00Z"))
     assert {augmenting.SHAPED, "its model was trained on them"} <= {one.how for one in found}
 
 

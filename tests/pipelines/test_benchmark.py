@@ -29,7 +29,7 @@ from flare_in_process import flare
 from pipelines.data.images import Features, Slices
 from pipelines.data.sources import NiftiSource, TableSource
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.files import CONFIGS
 from pipelines.loader.validation import to_plain, validate
@@ -111,7 +111,7 @@ def test_a_hospitals_score_is_that_of_predict_and_our_measures_on_the_same_studi
     gland = str(files.parent / "masks" / "gland")
     assert predict([str(model), str(files), "--gland", gland, "--out", str(place / "out")]) == Exit.OK
     (cohort,) = (read_cohort_file(path) for path in root.glob(f"cohorts/*/{COHORT}"))
-    found = pipelines.hospital.benchmark.predictions(parsed_ready(data), cohort)
+    found = pipelines.hospital.benchmark.predict_probabilities(parsed_ready(data), cohort)
     highest = [float(found[cohort.patient == number, 1].max()) for number in range(len(cohort.patients))]
     with (place / "out" / "predictions.csv").open() as file:
         told = sorted(row["score"] for row in csv.DictReader(file))
@@ -225,7 +225,7 @@ class Home:
         own = validate(read_yaml(json.dumps(dict(policy)), environment={}), Policy)
         settings = SiteSettings(source=source, policy=own, home=str(folder / "home"))
         self.hospital = Hospital("own", folder / "own", settings, lambda: "2026-01-01T00:00:00Z")
-        self.engine = InProcess({"own": worker(self.hospital)})
+        self.engine = InProcess({"own": make_worker(self.hospital)})
         read: dict[str, Any] = {"images": {"kind": "features", "numbers": ["x"], "categories": {}, "normalize": "none"}}
         read |= {"split": to_plain(Split()), "seed": 0, "independent": True}
         self.cohort = str(self.ask("ingest", "r/in", read, {}).facts["cohort"])
@@ -321,7 +321,7 @@ def signed_anyhow(folder: Path, data: bytes, settings: Mapping[str, Any]) -> Sig
 
 def test_what_a_trusted_key_signed_must_be_a_finished_model_with_the_signed_settings(tmp_path, monkeypatch) -> None:
     home = Home(tmp_path / "h", TRUSTED)
-    monkeypatch.setattr(pipelines.hospital.benchmark, "predictions", forbidden)
+    monkeypatch.setattr(pipelines.hospital.benchmark, "predict_probabilities", forbidden)
     good = finished(params=GOOD)
     for data in (b"", b"a pickle", sealed(to_bytes(Message({}, {"format": 1}))), good[:-4]):
         assert home.code(data, signed_anyhow(tmp_path, data, {})) == "malformed_model"
@@ -431,8 +431,10 @@ def test_a_killed_benchmark_goes_on_and_nobody_works_twice(place, monkeypatch) -
         assert run([config]) == Exit.INTERRUPTED
     assert not (place / "runs" / "bench" / "benchmark.html").exists()
     worked: list[str] = []
-    real = pipelines.hospital.benchmark.predictions
-    monkeypatch.setattr(pipelines.hospital.benchmark, "predictions", lambda *a: [worked.append("once"), real(*a)][1])
+    real = pipelines.hospital.benchmark.predict_probabilities
+    monkeypatch.setattr(
+        pipelines.hospital.benchmark, "predict_probabilities", lambda *a: [worked.append("once"), real(*a)][1]
+    )
     assert run([config]) == Exit.OK
     assert len(worked) == 2, "east had answered before"
     again = [line["again"] for line in lines(place, "east") if line["request"] == "benchmark"]

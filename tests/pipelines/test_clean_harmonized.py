@@ -17,7 +17,7 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.public_networks import PUBLIC
 from pipelines.hospital.synthesis import SCORED, SENT, SYNTHESIZED
 from pipelines.hospital.translation import FITTED, JUDGED
-from pipelines.hospital.withdrawn import PARTS, UNKNOWN, knew, known_outside
+from pipelines.hospital.withdrawn import PARTS, UNKNOWN, known_outside, list_earlier_uses
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate
 from pipelines.run import main as run_main
@@ -129,9 +129,11 @@ def test_what_was_learnt_from_public_images_alone_is_no_run(run):
 def test_what_a_harmonized_run_rests_on_stays_and_the_states_of_trainings_go(run, capsys):
     before = {kind: named(run, kind) for kind in ("translations", "cohorts", "phantoms")}
     key = patient(run, other(run), "train")
-    told = knew(hospital(run, other(run), key))
+    told = list_earlier_uses(hospital(run, other(run), key))
     assert cleaned() == Exit.OK
-    assert knew(hospital(run, other(run), key)) == told and len(told) == 6  # three trainings, a score, two translations
+    assert (
+        list_earlier_uses(hospital(run, other(run), key)) == told and len(told) == 6
+    )  # three trainings, a score, two translations
     after = {kind: named(run, kind) for kind in ("translations", "cohorts", "phantoms")}
     gone = before["translations"] - after["translations"]
     assert len(gone) == 1 and gone.pop().startswith("fitting/")
@@ -199,7 +201,7 @@ def kinds_of(run: Path, site: str) -> dict[str, str]:
 @pytest.mark.parametrize("role", ["target", "other"])
 def test_every_run_that_a_patient_shaped_is_told_and_no_other(run, role, split):
     site = target(run) if role == "target" else other(run)
-    told = {one.run: one.how for one in knew(hospital(run, site, patient(run, site, split)))}
+    told = {one.run: one.how for one in list_earlier_uses(hospital(run, site, patient(run, site, split)))}
     asked_in = kinds_of(run, site)
     expected: dict[str, list[str]] = {request: [] for request in asked_in.values()}
     for run_, how in told.items():
@@ -223,7 +225,7 @@ def test_what_cannot_be_told_is_said_to_be_so(run):
     site, site_key = other(run), patient(run, other(run), "test")
     for folder in (run / "sites" / site / "cohorts").iterdir():
         (folder / "split.json").unlink()
-    found = knew(hospital(run, site, site_key))
+    found = list_earlier_uses(hospital(run, site, site_key))
     asked_in = kinds_of(run, site)
     shaped = {"score", "translate", "finish"}
     assert {one.run for one in found} == {name for name, request in asked_in.items() if request in shaped}

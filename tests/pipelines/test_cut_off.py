@@ -17,7 +17,7 @@ from evaluation.wording import Words
 from pipelines.coordinator import run as coordinator
 from pipelines.coordinator.report.methods import describe_early_end
 from pipelines.coordinator.stages import train
-from pipelines.hospital.finished_models import history
+from pipelines.hospital.finished_models import training_history
 from pipelines.models.file import ended_in, read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main
@@ -115,7 +115,7 @@ def test_rounds_that_were_refused_or_are_of_other_requests_do_not_count_as_train
         with ledgers.transaction(ledger) as opened:
             for run, request, round_, code in lines:
                 opened.append({"run": run, "request": request, "round": round_, "refused": code})
-        facts = history(SimpleNamespace(ledger=ledger), "r/x", 3)
+        facts = training_history(SimpleNamespace(ledger=ledger), "r/x", 3)
         assert facts == {"rounds_trained": 2, "rounds": 3, "ended": reason}
 
 

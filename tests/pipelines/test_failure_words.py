@@ -67,7 +67,7 @@ def test_a_run_has_the_code_of_a_reason_only_where_it_is_that_of_all_who_did_not
 def test_a_log_that_cannot_be_written_is_one_line_for_each_failure(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     hospital = Hospital("a", tmp_path / "file", None, lambda: "now")
-    worker.logged(hospital, "r round 1 train: \n  File x\n  File y\nOSError: No space left on device")
+    worker.write_log_line(hospital, "r round 1 train: \n  File x\n  File y\nOSError: No space left on device")
     (line,) = caplog.messages
     assert "\n" not in line and "log.txt cannot be written" in line
     assert "r round 1 train" in line and line.endswith("OSError: No space left on device")

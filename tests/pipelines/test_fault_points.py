@@ -24,7 +24,7 @@ from injected import CUT, FAULTS, LIE, POWER, Points, injected
 from limited import CRASHED, Ended, in_copy, in_no_more_memory
 from small_run import PRIVATE, SMALL
 
-from pipelines.data.intake import in_order
+from pipelines.data.intake import run_in_order
 from pipelines.runs.exits import Exit
 from pipelines.runs.store import DiskFolder
 
@@ -218,7 +218,7 @@ def test_a_run_that_gets_no_more_memory_ends_and_goes_on_with_more(start, tmp_pa
 @LINUX
 def test_nobody_waits_for_a_thread_that_ended_before_it_could_say_that_it_began():
     def read() -> int:
-        return len(list(in_order(range(50), bytes, readers=4)))
+        return len(list(run_in_order(range(50), bytes, readers=4)))
 
     for more in (0, 2**16, 2**24):
         ended = in_no_more_memory(read, more=more, seconds=20)

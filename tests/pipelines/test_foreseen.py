@@ -170,7 +170,7 @@ def outcome(folder: Path, made: dict[str, Any], *options: str) -> int:
 def test_the_check_refuses_the_share_of_rejected_studies_that_ingest_refuses_and_no_smaller(most, monkeypatch):
     monkeypatch.setattr(foreseen, "settings_of", lambda hospital: SimpleNamespace(max_rejected=most))
     for rejected in range(101):
-        told = foreseen._rejections(None, {"gap": rejected}, 100 - rejected)
+        told = foreseen._find_rejection_problems(None, {"gap": rejected}, 100 - rejected)
         assert any("max_rejected" in text for text in told) == (rejected / 100 > most)
         assert bool(told) == (rejected / 100 > most or rejected == 100)
 

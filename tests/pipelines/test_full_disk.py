@@ -23,7 +23,7 @@ from limited import in_copy, in_files_of
 from small_run import PRIVATE, SMALL
 
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.runs.exits import Exit, exit_code, outside
 from pipelines.runs.replies import on_disk
 from pipelines.runs.store import clean
@@ -108,7 +108,7 @@ def test_a_failure_has_a_line_in_a_log_wherever_it_comes_from(tmp_path, caplog):
     assert "r round 1 train" in lines[0]
     hospital = Hospital("a", tmp_path / "file", None, str)
     with pytest.raises(Refused, match="disk"):
-        worker(hospital)(Call("tiny/r", 0, "holds", {}), Message({}, {"runs": {"tiny/a": "begun"}}))
+        make_worker(hospital)(Call("tiny/r", 0, "holds", {}), Message({}, {"runs": {"tiny/a": "begun"}}))
     assert "tiny/r round 0 holds" in caplog.text
 
 

@@ -29,8 +29,8 @@ from pipelines.hospital import worker as way_in
 from pipelines.hospital.harmonization import training_rows
 from pipelines.hospital.hospital import SPLITS, Hospital, read_cohort_file, write_cohort_file
 from pipelines.hospital.kept import cohort_of
-from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, contents, left, own_statement
-from pipelines.hospital.worker import worker
+from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, build_own_statement, describe_contents, list_left
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.check import parse_question
@@ -86,7 +86,7 @@ class Site:
     ) -> Message:
         self._asked += 1
         call = Call(run or f"r/{request}-{self._asked}", 0, request, {})
-        return worker(self.hospital)(call, Message(tensors or {}, facts))
+        return make_worker(self.hospital)(call, Message(tensors or {}, facts))
 
     def code(self, *arguments, **options) -> str:
         with pytest.raises(Refused) as caught:
@@ -214,7 +214,7 @@ def test_a_ready_model_takes_the_translator_of_its_own_cohort(site):
     site.ask("translate", site.translation("percentile"), shared())
     cohort = cohort_of(site.hospital, str(first.facts["cohort"]))
     assert cohort.recipe["translator"] == to_plain(ZScore())
-    said, _, _ = ready._translator(site.hospital, str(first.facts["cohort"]), cohort)
+    said, _, _ = ready._read_translator(site.hospital, str(first.facts["cohort"]), cohort)
     assert isinstance(said, dict) and said["settings"] == cohort.recipe["translator"]
 
 
@@ -224,7 +224,7 @@ def test_a_ready_model_holds_no_network_that_it_does_not_use(tmp_path):
     asked = site.translation(translator={**learner, "copies": 0}, private=False)
     site.ask("translate", {**asked, "veto": NO_LIMITS}, shared())
     (name,) = [n for n in (path.name for path in (site.hospital.root / "cohorts").iterdir()) if n != site.cohort]
-    _, tensors, _ = ready._translator(site.hospital, name, _translated(site))
+    _, tensors, _ = ready._read_translator(site.hospital, name, _translated(site))
     assert tensors and not [name for name in tensors if name.startswith(f"{ready.PREFIX}back/")]
 
 
@@ -234,7 +234,7 @@ def test_the_statement_does_not_call_patients_images_made_up(tmp_path):
     sent = site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1)).tensors["images"]
     own = Scale(low=0.0, high=3.5).into(cohort_of(site.hospital, site.cohort).images)
     assert (own - sent[0]).abs().flatten(1).mean(dim=1).min() < 0.06  # a patient's own
-    assert "synthetic" not in contents(site.hospital, list(ledgers.lines(site.hospital.ledger)))["sample"]
+    assert "synthetic" not in describe_contents(site.hospital, list(ledgers.lines(site.hospital.ledger)))["sample"]
 
 
 def _statement_lines(site: Site, *, forget: str = "") -> tuple[str, str]:
@@ -243,8 +243,8 @@ def _statement_lines(site: Site, *, forget: str = "") -> tuple[str, str]:
         for name in (folder := site.hospital.conversation(forget)).names():
             folder.remove(name)
     lines = list(ledgers.lines(site.hospital.ledger))
-    (listed,) = [entry.content for entry in left(site.hospital, lines, delta=1e-5) if entry.request == "sample"]
-    return contents(site.hospital, lines)["sample"], listed
+    (listed,) = [entry.content for entry in list_left(site.hospital, lines, delta=1e-5) if entry.request == "sample"]
+    return describe_contents(site.hospital, lines)["sample"], listed
 
 
 def test_images_that_were_made_up_stay_so_beside_a_run_that_sent_patients_own(tmp_path):
@@ -286,7 +286,7 @@ def test_a_statement_reads_what_each_conversation_remembers_once(tmp_path, monke
     site.ask("translate", site.translation(), shared())
     newest = stated.newest
     monkeypatch.setattr(stated, "newest", lambda folder: read.append(folder.root) or newest(folder))
-    own_statement(site.hospital, list(ledgers.lines(site.hospital.ledger)))
+    build_own_statement(site.hospital, list(ledgers.lines(site.hospital.ledger)))
     assert len(read) == len(set(read)) == 4  # the intake too: packages may have a part in any run
 
 
@@ -308,13 +308,13 @@ def test_every_file_of_the_room_makes_another_public_start(tmp_path, monkeypatch
     for path in Path(synthesis.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(public_networks.wgan, "__file__", str(tmp_path / "wgan.py"))
-    before = public_networks._code()
+    before = public_networks._digest_code()
     for path in sorted(tmp_path.iterdir()):
         kept = path.read_bytes()
         path.write_bytes(kept + b"#")
-        assert public_networks._code() != before, path.name
+        assert public_networks._digest_code() != before, path.name
         path.write_bytes(kept)
-    assert public_networks._code() == before
+    assert public_networks._digest_code() == before
 
 
 def test_a_translation_reads_the_cohort_once(site, monkeypatch):

@@ -260,7 +260,7 @@ def test_an_interrupted_translation_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path, cycled(steps=12))
     assert main([path, "--until", "sample"]) == 0
-    telling = handler.telling
+    telling = handler.make_progress
 
     def stopping_at(hospital, step):
         told = telling(hospital, step)
@@ -272,12 +272,12 @@ def test_an_interrupted_translation_goes_on_where_it_was(tmp_path, monkeypatch):
 
         return then
 
-    monkeypatch.setattr(handler, "telling", stopping_at)
+    monkeypatch.setattr(handler, "make_progress", stopping_at)
     assert main([path, "--until", "translate"]) != 0
     root = tmp_path / "runs" / "tiny"
     assert not list((root / "translate").glob("*/manifest.json"))
     assert list((root / "sites" / "a" / "fitting").rglob("*"))
-    monkeypatch.setattr(handler, "telling", telling)
+    monkeypatch.setattr(handler, "make_progress", telling)
     assert main([path, "--until", "translate"]) == 0
     lines = [line for line in ledgers.lines(root / "sites" / "a" / "ledger.jsonl") if line["request"] == "translate"]
     assert [line["refused"] for line in lines].count(None) == 1

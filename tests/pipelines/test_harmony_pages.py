@@ -18,8 +18,8 @@ from harmonize.veto import WORDS
 from harmonize.wgan import WganGp
 from pipelines.coordinator.report.harmonization import describe_selection, describe_synthesis
 from pipelines.data.cohort import Cohort
-from pipelines.hospital.page.harmonization import PAIRS, _shown
-from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, OUTSIDE, records_in
+from pipelines.hospital.page.harmonization import PAIRS, _select_rows
+from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, OUTSIDE, find_records
 from pipelines.requests.leaving import left_in
 from pipelines.requests.sample import SAMPLE
 from privacy.dp.accounting import cost
@@ -49,7 +49,7 @@ def page(*left: Left) -> str:
 
 def sent(site: str, request: str, content: str = "", messages: int = 1) -> Left:
     """What a hospital says of its replies to a request."""
-    return left_in(site, request, content, records_in({request: content}, request), messages, 9)
+    return left_in(site, request, content, find_records({request: content}, request), messages, 9)
 
 
 NOTHING = "no patient's image, label or record is among them"
@@ -132,7 +132,7 @@ def test_vetoes_are_told_in_the_words_of_the_columns():
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 14)), min_size=1, max_size=40))
 def test_pictures_are_of_different_patients_and_of_both_classes_where_there_are_both(rows):
     labels, patient = ([row[k] for row in rows] for k in (0, 1))
-    chosen = _shown(cohort(labels, patient))
+    chosen = _select_rows(cohort(labels, patient))
     shown = [patient[row] for row in chosen]
     ill = {who for label, who in rows if label}
     well = set(patient) - ill

@@ -13,7 +13,7 @@ import yaml
 from pipelines.data.images import Slices
 from pipelines.data.sources import DicomSource, GlandMask
 from pipelines.hospital.files import Files
-from pipelines.hospital.overview import looked_into
+from pipelines.hospital.overview import look_into_source
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
@@ -21,7 +21,7 @@ from pipelines_settings import BASE
 
 def test_real_adc_maps_are_told_with_unit_reason_and_percentiles(data: Path) -> None:
     source = DicomSource(folder=str(data / "prostatex" / "dicom"), select={"ImageType": "ADC"})
-    line = looked_into(Files(source, None, None), Slices(), 1)
+    line = look_into_source(Files(source, None, None), Slices(), 1)
     assert line.startswith("2 patients, 2 studies, 2 of them read")
     low, middle, high = (int(text) for text in re.findall(r"99 %: (\d+), (\d+), (\d+) x 1e-6", line)[0])
     assert 0 < low < 800 < middle < 2000 < high < 4000
@@ -36,12 +36,12 @@ def test_real_adc_maps_are_told_with_unit_reason_and_percentiles(data: Path) -> 
 def test_images_cut_about_the_gland_are_looked_at_without_opening_a_mask(data: Path) -> None:
     source = DicomSource(folder=str(data / "prostatex" / "dicom"), select={"ImageType": "ADC"})
     files = Files(source, None, GlandMask(folder="masks that nobody opens"))
-    assert looked_into(files, Slices(slices="gland"), 1).startswith("2 patients, 2 studies, 2 of them read")
+    assert look_into_source(files, Slices(slices="gland"), 1).startswith("2 patients, 2 studies, 2 of them read")
 
 
 def test_what_is_no_adc_map_is_told_before_any_computing(data: Path) -> None:
     source = DicomSource(folder=str(data / "prostatex" / "dicom"), select={"SeriesDescription": "t2"})
-    assert "not_adc (" in looked_into(Files(source, None, None), Slices(), 1)
+    assert "not_adc (" in look_into_source(Files(source, None, None), Slices(), 1)
 
 
 @pytest.fixture

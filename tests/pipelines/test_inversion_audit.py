@@ -15,7 +15,7 @@ from asking import asked
 from pipelines.hospital import inversion
 from pipelines.hospital.attacks import attack_models
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
-from pipelines.hospital.inversion import FEATURES, MEAN, PLAIN, PROTECTED, chosen
+from pipelines.hospital.inversion import FEATURES, MEAN, PLAIN, PROTECTED, select_images
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.requests.writing import to_message
@@ -167,7 +167,7 @@ def test_the_floor_is_the_mean_of_the_other_patients(plain):
     own, facts = asking(plain)
     rows = rows_of(read_cohort_file(own.cohort_folder(facts["cohort"]) / COHORT))["train"]
     _, home = kept(plain)
-    for number, place in enumerate(chosen(rows, 2)):
+    for number, place in enumerate(select_images(rows, 2)):
         others = [x for x, whose in zip(rows.x, rows.patient, strict=True) if int(whose) != int(rows.patient[place])]
         assert torch.equal(home.tensors["image"][number], rows.x[place])
         assert torch.allclose(home.tensors[MEAN][number], sum(others) / len(others), atol=1e-5)
@@ -176,7 +176,7 @@ def test_the_floor_is_the_mean_of_the_other_patients(plain):
 def test_each_image_is_of_another_patient_from_the_middle_of_theirs():
     patient = torch.tensor([7, 3, 3, 7, 3, 9])
     rows = Rows(torch.zeros(6, 1, 4, 4), torch.zeros(6, dtype=torch.long), patient)
-    assert chosen(rows, 2) == [2, 3] and chosen(rows, 5) == [2, 3, 5]
+    assert select_images(rows, 2) == [2, 3] and select_images(rows, 5) == [2, 3, 5]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_each_image_is_of_another_patient_from_the_middle_of_theirs():
 )
 def test_a_hospital_does_no_more_than_its_limit_allows_whoever_asks(plain, said, monkeypatch):
     own, facts = asking(plain)
-    monkeypatch.setattr(inversion, "_drawn", lambda *_: pytest.fail("it began"))
+    monkeypatch.setattr(inversion, "_reconstruct_images", lambda *_: pytest.fail("it began"))
     with pytest.raises(Refused, match="malformed_inversion"):
         ask(own, {**facts, "inversion": said})
 
@@ -221,4 +221,4 @@ def test_what_is_asked_stands_in_the_settings_and_nothing_is_asked_by_default():
 def test_a_patient_alone_has_a_floor_of_zeros():
     x = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     rows = Rows(x, torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long))
-    assert torch.equal(inversion._mean_of_others(rows, 0), torch.zeros(1, 16, 16))
+    assert torch.equal(inversion._mean_without_patient(rows, 0), torch.zeros(1, 16, 16))

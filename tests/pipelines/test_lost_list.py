@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from federation.conversation import once
-from pipelines.hospital.hospital import COHORT, Hospital, keyed
+from pipelines.hospital.hospital import COHORT, Hospital, keyed_digest
 from pipelines.hospital.intake import forget_damaged
 from pipelines.hospital.kept import REJECTED, SPLIT, digest_of
-from pipelines.hospital.promises import PROMISES, broken, keep
+from pipelines.hospital.promises import PROMISES, find_broken_files, keep_promises
 from privacy.message import Call, Message
 
 FILES = (COHORT, REJECTED, SPLIT)
@@ -27,14 +27,14 @@ def test_an_augmentation_is_made_again_only_if_a_file_of_its_own_is_gone(
     folder.mkdir(parents=True)
     for name in FILES:
         (folder / name).write_text("{}")
-    code = keyed(key, str(digest_of(folder / COHORT)))
+    code = keyed_digest(key, str(digest_of(folder / COHORT)))
     reply = Message({}, {"cohort": "c" * 12, "sha256": code})
     once(hospital.conversation(call.run), call, "a", lambda before: (reply, Message()))
-    keep(hospital, call, [folder / name for name in FILES])
+    keep_promises(hospital, call, [folder / name for name in FILES])
     if damaged:
         (tmp_path / PROMISES if damaged == "list" else folder / damaged).unlink()
     forget_damaged(hospital, call)
     stays = damaged == "" or (damaged == "list" and request_ == "augment")
     assert hospital.conversation(call.run).has(f"{request_}-0") is stays
     if stays:
-        assert broken(hospital, call) == []
+        assert find_broken_files(hospital, call) == []

@@ -18,7 +18,7 @@ import pytest
 from fault_sweep import epsilon
 from small_run import smallest
 
-from pipelines.hospital.released_counts import ASKED
+from pipelines.hospital.released_counts import COUNTED_FILE
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
@@ -117,12 +117,12 @@ def test_reading_translating_and_extracting_again_cost_nothing(here: Here, capsy
     site = here(spaces())
     first = [line["event"]["kind"] for line in ledgers.lines(site / "ledger.jsonl") if line["request"] == asked]
     assert first[0] == ("gaussian" if asked == "ingest" else "nothing"), "counts have noise, and were paid for once"
-    counts = (site / ASKED).read_bytes()
+    counts = (site / COUNTED_FILE).read_bytes()
     assert lose(site, asked, reply=reply) >= 2
     assert again(site, capsys) == 0.0
     events = [line["event"]["kind"] for line in ledgers.lines(site / "ledger.jsonl") if line["request"] == asked]
     assert len(events) > len(first) and set(events[len(first) :]) == {"nothing"}, "it was asked again, and is free"
-    assert (site / ASKED).read_bytes() == counts
+    assert (site / COUNTED_FILE).read_bytes() == counts
 
 
 @pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")
@@ -157,7 +157,7 @@ def test_one_message_whose_records_the_coordinator_lost_is_sent_and_charged_agai
 @pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")
 def test_noised_counts_that_are_gone_are_drawn_and_charged_again(here: Here, capsys) -> None:
     site = here(spaces())
-    (site / ASKED).unlink()
+    (site / COUNTED_FILE).unlink()
     assert again(site, capsys) > 0.1
 
 

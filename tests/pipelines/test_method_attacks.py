@@ -34,8 +34,8 @@ from personalize.heurfedamp import HeurFedAMP
 from personalize.pgfed import PGFed
 from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.statement import contents, own_statement
-from pipelines.hospital.worker import worker
+from pipelines.hospital.statement import build_own_statement, describe_contents
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
@@ -71,7 +71,7 @@ class Site:
         return made
 
     def ask(self, request: str, run: str, round_: int, message: Message) -> Message:
-        return worker(self.hospital)(Call(run, round_, request, {}), message)
+        return make_worker(self.hospital)(Call(run, round_, request, {}), message)
 
     def introduced(self, **changes: Json) -> str:
         run = f"r/x{next(self.runs)}"
@@ -105,7 +105,7 @@ def hospital(tmp_path_factory) -> Site:
     split = {"train": 0.5, "validation": 0.15, "test": 0.35}
     images = to_plain(Slices(size=16, spacing_mm=4.0))
     asked: dict[str, Json] = {"images": images, "split": split, "seed": 0, "independent": True}
-    cohort = worker(made)(Call("r/ingest", 0, "ingest", {}), Message({}, asked)).facts["cohort"]
+    cohort = make_worker(made)(Call("r/ingest", 0, "ingest", {}), Message({}, asked)).facts["cohort"]
     return Site(made, str(cohort))
 
 
@@ -285,12 +285,12 @@ def test_what_goes_to_all_sites_is_booked_and_stated_so(hospital, algorithm):
     run = site.introduced(algorithm=algorithm, privacy=None)
     plain = site.introduced(privacy=None)
     assert [line["recipient"] for line in site.lines[before:]] == [SITES, COORDINATOR]
-    own = contents(site.hospital, site.lines[before:])
+    own = describe_contents(site.hospital, site.lines[before:])
     assert f"handed on to all other sites ({run})" in own["introduce"]
     assert "other sites" not in own["train"]
     only = [line for line in site.lines[before:] if line["run"] == run]
-    assert contents(site.hospital, only)["introduce"].endswith("handed on to all other sites")
-    stated = own_statement(site.hospital, site.lines[before:])
+    assert describe_contents(site.hospital, only)["introduce"].endswith("handed on to all other sites")
+    stated = build_own_statement(site.hospital, site.lines[before:])
     assert "handed on to all other sites" in str(stated) and plain != run
 
 
@@ -301,7 +301,7 @@ def test_a_round_and_its_replay_are_booked_for_all_sites_and_the_last_loss_is_no
     first = site.train(run, sent)
     assert site.train(run, sent).tensors.keys() == first.tensors.keys()
     facts: dict[str, Json] = {"algorithm": {}, "best": None}
-    worker(site.hospital)(Call(run, 2, "finish", {"a": 1}), Message(sent.tensors, facts))
+    make_worker(site.hospital)(Call(run, 2, "finish", {"a": 1}), Message(sent.tensors, facts))
     assert [(line["request"], line["recipient"], line["again"]) for line in site.lines[before:]] == [
         ("train", SITES, False),
         ("train", SITES, True),

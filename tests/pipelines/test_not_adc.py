@@ -15,7 +15,7 @@ from federation.fedavg import FedAvg
 from federation.models.cam import Cam
 from federation.task import Task
 from harmonize.cyclegan import CycleGan
-from pipelines.data.alike import source_of
+from pipelines.data.alike import adapt_source
 from pipelines.data.sources import DicomSource, NiftiSource, Unit
 from pipelines.loader.validation import to_plain
 from pipelines.predict import main as predict
@@ -143,4 +143,4 @@ def test_nifti_files_that_say_nothing_need_a_unit_and_others_are_refused_all_the
 )  # fmt: skip
 def test_a_unit_holds_for_what_it_was_said_of(known, words, unit: Unit):
     words = {"kind": None, "select": [], "unit": None, **words}
-    assert source_of(known, "new", **words, learnt="model").unit == unit
+    assert adapt_source(known, "new", **words, trained_name="model").unit == unit

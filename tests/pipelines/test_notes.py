@@ -17,7 +17,7 @@ from federation.conversation import newest, once
 from pipelines.coordinator.report.methods import first_round_at, lowest_loss
 from pipelines.coordinator.stages.train import read_matrices
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.page.notes import WARNINGS, by_site, noted, series, spoken
+from pipelines.hospital.page.notes import WARNINGS, by_site, collect_notes, describe_rounds, read_series
 from pipelines.runs.store import DiskFolder
 from pipelines_settings import BASE
 from privacy.message import Call, Message
@@ -138,7 +138,7 @@ def test_a_matrix_is_told_only_where_it_is_finite_and_has_a_row_for_every_site()
 
 @given(st.sets(st.integers(1, 60), min_size=1))
 def test_rounds_in_words_name_each_round_once(rounds):
-    text = spoken(sorted(rounds))
+    text = describe_rounds(sorted(rounds))
     found = [
         number
         for low, high in re.findall(r"(\d+)(?: to (\d+))?", text)
@@ -153,13 +153,13 @@ def test_notes_that_are_no_finite_numbers_are_left_out_and_rounds_are_in_order(t
     notes = {"10": {"x": 2.0, "p/a": 0.5}, "9": {"x": 1, "p/a": 0.25, "p/b": -1.5, "word": "no", "collapsed": 1.0}}
     call = Call("run/m-1", 1, "train", {})
     once(hospital.conversation(call.run), call, "a", lambda _: (Message(), Message({}, {"notes": notes})))
-    found = series(hospital, call.run)
+    found = read_series(hospital, call.run)
     assert found["x"] == {9: 1.0, 10: 2.0} and list(found["x"]) == [9, 10]
     assert "word" not in found
     sites, rounds, values = by_site(found)["p"]
     assert (sites, rounds) == (["a", "b"], [9, 10])
     assert values[0].tolist() == [0.25, 0.5] and values[1][0] == -1.5 and math.isnan(values[1][1])
-    page = noted(hospital, [{"label": "m", "train_run": call.run}, {"label": "none", "train_run": "run/none"}])
+    page = collect_notes(hospital, [{"label": "m", "train_run": call.run}, {"label": "none", "train_run": "run/none"}])
     assert page.warnings == (f"m: {WARNINGS['collapsed'].format(rounds='round 9')}",)
     assert [picture.title for picture in page.pictures] == ["Notes by round", "m: p by round"]
-    assert noted(hospital, [{"label": "none", "train_run": "run/none"}]) == ((), ())
+    assert collect_notes(hospital, [{"label": "none", "train_run": "run/none"}]) == ((), ())

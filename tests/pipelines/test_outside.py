@@ -27,7 +27,7 @@ from federation.randomness import derived
 from federation.task import Task
 from personalize.routing import coefficients
 from personalize.routing_outside import Routing, route
-from pipelines.data.dicom.segmentation import read_seg
+from pipelines.data.dicom.segmentation import read_segmentation
 from pipelines.data.images import Features, Pictures, Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.pictures.reader import read_picture
@@ -385,7 +385,7 @@ def test_dicom_is_adapted_to_and_gets_valid_segmentations(tmp_path, capsys):
     assert (told["exit"], told["studies"], told["quarantined"]) == (0, 2, 1)
     assert "before the step" in told["why"]
     for line in lines(tmp_path / "out" / "predictions.csv"):
-        assert read_seg(tmp_path / "out" / line["mask"], ["gland"]).values.ndim == 3
+        assert read_segmentation(tmp_path / "out" / line["mask"], ["gland"]).values.ndim == 3
         assert line["study_uid"] and line["model"] == "routing of theirs" and line["model_digest"]
     assert errors(tmp_path / "out") == set()
     hidden = [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from harmonize.scale import Scale
-from pipelines.hospital.page.harmonization import _maps
+from pipelines.hospital.page.harmonization import _draw_maps
 from pipelines.hospital.points import ENDING, FOLDER, GROUPS, MOST, write_points
 from privacy.message import from_bytes
 
@@ -30,7 +30,7 @@ def test_training_images_alone_become_points_of_each_group(tmp_path):
     assert {name: tuple(points.shape) for name, points in written(tmp_path).items()} == dict(
         zip(GROUPS, [(7, 2), (7, 2), (5, 2)], strict=True)
     )
-    (picture,) = _maps(hospital, ["vafl", "other"])
+    (picture,) = _draw_maps(hospital, ["vafl", "other"])
     assert "vafl" in picture.title and "7 as read, 7 translated, 5 shared" in picture.html
 
 
@@ -48,7 +48,7 @@ def test_images_that_are_no_numbers_are_left_out_and_too_few_make_no_map(tmp_pat
     write_points(hospital, "vafl", here, broken, SCALE.into(images(5, 2)), SCALE)
     assert [len(written(tmp_path)[name]) for name in GROUPS] == [4, 1, 5]
     write_points(hospital, "vafl", cohort(4, 0), broken, torch.full((5, 1, 8, 8), torch.nan), SCALE)
-    assert not (tmp_path / FOLDER / f"vafl{ENDING}").exists() and not list(_maps(hospital, ["vafl"]))
+    assert not (tmp_path / FOLDER / f"vafl{ENDING}").exists() and not list(_draw_maps(hospital, ["vafl"]))
 
 
 def test_an_identity_leaves_the_points_where_they_were(tmp_path):

@@ -16,7 +16,7 @@ from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.task import Task
 from pipelines.hospital.kept import cohort_of
-from pipelines.hospital.opening import Opening, opening
+from pipelines.hospital.opening import Opening, parse_opening
 from pipelines.hospital.training import data_access
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
@@ -77,9 +77,9 @@ def test_a_hospital_refuses_both_in_a_private_run_whatever_the_coordinator_check
     hospital, cohort = small_site.hospital(tmp_path)
     how = to_plain(Protection(clip=0.5, sampling=0.5, views=1, noise=1.0))
     with pytest.raises(Refused, match="malformed_opening") as found:
-        opening(hospital, said(work=work, cohort=cohort, privacy=how))
+        parse_opening(hospital, said(work=work, cohort=cohort, privacy=how))
     assert "each patient's gradient in float32" in str(found.value.__cause__)
-    assert opening(hospital, said(work=work, cohort=cohort)).work.passes == Work(**work).passes
+    assert parse_opening(hospital, said(work=work, cohort=cohort)).work.passes == Work(**work).passes
 
 
 def test_a_wrong_precision_is_told_with_what_is_allowed():

@@ -12,7 +12,7 @@ from PIL import Image
 from federation.models.sensitivity import sensitivity
 from pipelines.batch import maps
 from pipelines.data.dicom.reader import read_dicom
-from pipelines.data.grids.geometry import resample
+from pipelines.data.grids.geometry import resample_volume
 from pipelines.data.nifti.reader import read_nifti, read_volume
 from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.phantom.files import write
@@ -50,7 +50,7 @@ def test_a_map_lies_on_its_study(hospitals, tmp_path, monkeypatch, kind):
     for study in studies:
         found = read_volume(out / table[study.study]["map"])
         image = np.asarray(study.image.values)
-        cam = resample(found, study.image.affine, image.shape, 1)  # type: ignore[arg-type]
+        cam = resample_volume(found, study.image.affine, image.shape, 1)  # type: ignore[arg-type]
         seen = cam > 0
         assert 0.9 < float(cam.max()) <= 1 and seen.mean() > 0.3
         assert np.corrcoef(cam[seen], image[seen])[0, 1] > 0.98

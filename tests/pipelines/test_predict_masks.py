@@ -19,8 +19,8 @@ from federation.models.unet import UNet
 from federation.task import Task
 from pipelines.batch.masks import forget_masks, lies_in
 from pipelines.data.dicom.reader import read_dicom
-from pipelines.data.dicom.segmentation import read_seg
-from pipelines.data.grids.geometry import resample
+from pipelines.data.dicom.segmentation import read_segmentation
+from pipelines.data.grids.geometry import resample_volume
 from pipelines.data.nifti.reader import read_nifti, read_volume
 from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.loader.validation import to_plain
@@ -116,8 +116,8 @@ def test_masks_lie_on_the_studies_and_the_table_has_their_volumes(hospitals, tmp
     for study in studies:
         line = table[study.study]
         path = out / line["mask"]
-        found = read_seg(path, NAMES) if kind == "dicom" else read_volume(path)
-        mask = resample(found, study.image.affine, study.image.values.shape, 0)  # type: ignore[arg-type]
+        found = read_segmentation(path, NAMES) if kind == "dicom" else read_volume(path)
+        mask = resample_volume(found, study.image.affine, study.image.values.shape, 0)  # type: ignore[arg-type]
         seen = np.any(mask > 0, axis=(0, 1)) if images is VOLUMES else np.ones(mask.shape[2], bool)
         values = np.asarray(study.image.values)[:, :, seen] * unit
         if images is SLICES:  # of the phantoms' own pixels
@@ -149,7 +149,7 @@ def test_a_network_that_finds_nothing_still_writes_and_says_so(hospitals, tmp_pa
     assert json.loads(capsys.readouterr().out)["positive"] == 0
     for line in lines(out / "predictions.csv"):
         assert (line["gland_ml"], line["lesion_ml"]) == ("0", "0")
-        assert not read_seg(out / line["mask"]).values.any()
+        assert not read_segmentation(out / line["mask"]).values.any()
 
 
 def test_a_network_that_gives_no_number_quarantines_the_study(hospitals, tmp_path, monkeypatch):

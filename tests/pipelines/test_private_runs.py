@@ -24,7 +24,7 @@ from pipelines.coordinator.run import make_world
 from pipelines.coordinator.spending import plan_method, total_cost
 from pipelines.coordinator.stages.audit import audit_mechanism
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.run import main
@@ -326,7 +326,7 @@ def asked(tmp_path: Path, policy: Policy, privacy: object):
     """A coordinator that asks as it likes: its YAML is never checked against the hospital's policy."""
     free = config(privacy=privacy)
     own = hospital(tmp_path, policy)
-    ask = worker(own)
+    ask = make_worker(own)
     facts = {
         "images": to_plain(free.images),
         "split": to_plain(free.split),
@@ -374,7 +374,7 @@ def network():
 
 def test_a_budget_without_a_declaration_lets_no_count_leave_with_the_survey(tmp_path):
     own = hospital(tmp_path, Policy(budget=Budget(epsilon=3.0)))
-    said = worker(own)(Call("tiny/survey", 0, "survey", {}), Message()).facts
+    said = make_worker(own)(Call("tiny/survey", 0, "survey", {}), Message()).facts
     assert not [name for name, value in said.items() if type(value) in (int, float)]
     assert [line["event"] for line in ledgers.lines(own.ledger)] == [{"kind": "nothing"}]
 
@@ -391,14 +391,14 @@ def test_a_cohort_that_looked_across_patients_is_not_trained_on_privately(tmp_pa
 def test_that_something_failed_is_told_and_is_no_secret_cost(tmp_path):
     own = hospital(tmp_path, Policy(budget=Budget(epsilon=3.0), public=PUBLIC))
     with pytest.raises(Refused, match="not_introduced"):
-        worker(own)(Call("tiny/z", 1, "train", {}), Message())
+        make_worker(own)(Call("tiny/z", 1, "train", {}), Message())
     (line,) = ledgers.lines(own.ledger)
     assert read(line["event"]) == Declared("failure") and line["refused"] == "not_introduced"
 
 
 def test_a_damaged_ledger_lets_nothing_leave(tmp_path):
     own = hospital(tmp_path, Policy(public=PUBLIC))
-    ask = worker(own)
+    ask = make_worker(own)
     ask(Call("tiny/survey", 0, "survey", {}), Message())
     ask(Call("tiny/survey", 0, "survey", {}), Message())
     text = own.ledger.read_text()

@@ -109,7 +109,7 @@ def test_each_setting_of_a_detector_and_a_start_makes_another(world, monkeypatch
 def test_a_start_is_known_by_the_translator_that_its_pictures_went_through(world, monkeypatch):
     learnt_starts(world)
     before = kept(world)
-    found = networks.translation
+    found = networks.learn_translation
     other = {}
 
     def changed(*said, **more):
@@ -117,7 +117,7 @@ def test_a_start_is_known_by_the_translator_that_its_pictures_went_through(world
         other.update({name: value + 1 for name, value in params.items()})
         return other
 
-    monkeypatch.setattr(starts, "translation", changed)
+    monkeypatch.setattr(starts, "learn_translation", changed)
     learnt_starts(world)
     assert other and len(kept(world)) == len(before) + 1
 

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.data.study import Rejected
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.quarantine import LINKAGE, MEANING, quarantined, remember
+from pipelines.hospital.quarantine import LINKAGE, MEANING, add_to_linkage, list_quarantine
 from pipelines.runs.exits import trace
 from privacy.release.gate import Refused
 
@@ -47,28 +47,28 @@ def test_every_reason_of_a_reader_has_a_meaning_and_none_is_idle():
 
 
 def test_a_code_is_stable_and_tells_nothing(tmp_path):
-    (one,) = quarantined(hospital(tmp_path), [GONE])
-    assert quarantined(hospital(tmp_path), [GONE]) == [one]
+    (one,) = list_quarantine(hospital(tmp_path), [GONE])
+    assert list_quarantine(hospital(tmp_path), [GONE]) == [one]
     assert one.reason == "gap"
     assert "miller" not in json.dumps(one).lower()
-    (other,) = quarantined(hospital(tmp_path / "south"), [GONE])
+    (other,) = list_quarantine(hospital(tmp_path / "south"), [GONE])
     assert other.study != one.study
 
 
 def test_the_linkage_says_what_a_code_stands_for_and_keeps_earlier_ones(tmp_path):
     here = hospital(tmp_path)
-    remember(here, [GONE], {"abc": "Ann Miller"})
-    remember(here, [Rejected("x", "gap", "y")], {"def": "Bob"})
+    add_to_linkage(here, [GONE], {"abc": "Ann Miller"})
+    add_to_linkage(here, [Rejected("x", "gap", "y")], {"def": "Bob"})
     known = json.loads((tmp_path / LINKAGE).read_text())
     assert known["patients"] == {"abc": "Ann Miller", "def": "Bob"}
-    (one,) = quarantined(here, [GONE])
+    (one,) = list_quarantine(here, [GONE])
     assert known["studies"][one.study] == {"study": GONE.study, "reason": "gap", "detail": GONE.detail}
 
 
 def test_a_damaged_linkage_is_written_anew(tmp_path):
     hospital(tmp_path).key()
     (tmp_path / LINKAGE).write_text("{")
-    remember(hospital(tmp_path), [], {"abc": "Ann Miller"})
+    add_to_linkage(hospital(tmp_path), [], {"abc": "Ann Miller"})
     assert json.loads((tmp_path / LINKAGE).read_text())["patients"] == {"abc": "Ann Miller"}
 
 
@@ -99,7 +99,7 @@ def test_a_lost_key_is_not_replaced_behind_the_hospitals_back(tmp_path):
     here = hospital(tmp_path)
     key = here.key()
     assert here.key() == key
-    remember(here, [GONE], {"abc": "Ann Miller"})
+    add_to_linkage(here, [GONE], {"abc": "Ann Miller"})
     (tmp_path / "pseudonym.key").rename(tmp_path / "backup")
     with pytest.raises(Refused, match="lost_key"):
         here.key()

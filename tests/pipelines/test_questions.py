@@ -23,7 +23,7 @@ from pipelines.data.images import Slices
 from pipelines.hospital import rehearsal as rehearsed
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import ROUNDS as OF_ROUNDS
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests import REQUESTS as DECLARED
@@ -67,7 +67,7 @@ def started(tmp_path_factory) -> tuple[Hospital, str]:
     """A hospital with a budget that has read its patients and trained a round."""
     hospital = made(tmp_path_factory.mktemp("questions"))
     said = {"images": to_plain(Slices(size=16, spacing_mm=4.0)), "split": to_plain(Split()), "seed": 0}
-    ask = worker(hospital)
+    ask = make_worker(hospital)
     facts = ask(Call("r/ingest", 0, "ingest", {}), Message({}, {**said, "independent": True})).facts
     ask(Call("r/x", 0, "introduce", {}), Message({}, {**OPENING, "cohort": facts["cohort"]}))
     ask(Call("r/x", 1, "train", {}), start())
@@ -99,7 +99,7 @@ def logged(hospital: Hospital) -> bytes:
 def code(hospital: Hospital, call: Call, message: Message) -> str | None:
     """The code that leaves; the same in process and over a wire."""
     try:
-        worker(hospital)(call, message)
+        make_worker(hospital)(call, message)
     except Refused as refused:
         return refused.code
     return None
@@ -150,7 +150,7 @@ def test_a_question_beyond_bounds_is_refused_and_leaves_nothing_behind(started, 
     tail = logged(hospital)[log:]
     assert len(tail) < LEAST and tail.count(b"\n") == 1 and tail.isascii() and b"\x1b" not in tail
     if name not in ("half a character", "no number"):  # such a question cannot be put on a wire
-        far = wire.read_answer(wire.answer(worker(hospital), wire.question(call, message)))
+        far = wire.read_answer(wire.answer(make_worker(hospital), wire.question(call, message)))
         assert far in (found, "malformed"), "what is refused in process is refused over a wire"
 
 
@@ -318,7 +318,7 @@ def finished(started) -> tuple[Hospital, str]:
     """The same, with a run that is finished and scored."""
     locked, cohort = started
     hospital = patient(locked)
-    ask = worker(hospital)
+    ask = make_worker(hospital)
     ask(Call("r/done", 0, "introduce", {}), Message({}, {**OPENING, "cohort": cohort}))
     ask(Call("r/done", 1, "train", {}), start())
     ask(Call("r/done", 2, "finish", {"a": 1}), start())
@@ -404,10 +404,10 @@ def test_a_method_that_cannot_be_private_is_refused_before_it_is_tried(method):
     complaints = method.complaints(method.network(task), work, True)
     if complaints:
         with pytest.raises(Refused) as caught:
-            rehearsed.events(method, task, work, Protection(noise=1.0))
+            rehearsed.rehearse_private_events(method, task, work, Protection(noise=1.0))
         assert caught.value.code == "malformed_opening"
     else:
-        rehearsed.events(method, task, work, Protection(noise=1.0))
+        rehearsed.rehearse_private_events(method, task, work, Protection(noise=1.0))
 
 
 def test_moments_are_of_columns_and_never_of_images(started) -> None:

@@ -24,7 +24,7 @@ from pipelines.data.writing.dicom_capture import capture_bytes
 from pipelines.data.writing.dicom_rejection import rejection_bytes
 from pipelines.data.writing.dicom_report import Finding, report_bytes
 from pipelines.data.writing.dicom_segmentation import seg_bytes
-from pipelines.data.writing.dicom_source import PATIENT_AND_STUDY, Pseudonymous, ResultMaker, uids_of
+from pipelines.data.writing.dicom_source import PATIENT_AND_STUDY, Pseudonymous, ResultMaker, copy_uids
 from pipelines.data.writing.representations import with_dictionary_vrs
 from privacy.deidentify.dicom_image import Profile
 
@@ -81,7 +81,7 @@ def test_every_result_has_the_dictionarys_vr_of_what_it_copies(tmp_path: Path, v
         "report": report,
         "mask": seg_bytes(mask, stack, ("gland",), MAKER, **more),
         "capture": capture_bytes(picture, stack.volumes[0][0], stack, MAKER, derivation="A map.", **more),
-        "note": rejection_bytes([uids_of(pydicom.dcmread(io.BytesIO(report)))], stack, MAKER, **more),
+        "note": rejection_bytes([copy_uids(pydicom.dcmread(io.BytesIO(report)))], stack, MAKER, **more),
     }
     for name, data in files.items():
         found = pydicom.dcmread(io.BytesIO(data))

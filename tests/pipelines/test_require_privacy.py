@@ -17,7 +17,7 @@ from pipelines.coordinator.permissions import Permissions, find_refused_requests
 from pipelines.coordinator.spending import foresee_refusals
 from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
@@ -99,7 +99,7 @@ class Site:
         self.cohort = str(facts["cohort"])
 
     def ask(self, request: str, run: str, round_: int = 0, *, facts: dict[str, Json], tensors=None) -> Message:
-        return worker(self.hospital)(Call(run, round_, request, {}), Message(tensors or {}, facts))
+        return make_worker(self.hospital)(Call(run, round_, request, {}), Message(tensors or {}, facts))
 
     def opening(self, privacy: Json) -> dict[str, Json]:
         return {
@@ -177,7 +177,7 @@ def test_a_reply_above_a_cap_is_refused_before_a_patient_is_looked_at(site, monk
         most = None if cap == "total" else Most(**{"release": 0.01, "run": 0.01} if cap == "run" else {cap: 0.01})
         policy = replace(REQUIRES, budget=wide, most=most)
         site_ = replace(site.hospital, settings=replace(settings, policy=policy))
-        worker(site_)(Call("r/c", 0, "introduce", {}), Message({}, site.opening(NOISY)))
+        make_worker(site_)(Call("r/c", 0, "introduce", {}), Message({}, site.opening(NOISY)))
         with monkeypatch.context() as blind:
             for module, name in (
                 (learn, "data_access"), (imitate, "access_to"), (imitate, "scored"), (scoring, "rows_of"),
@@ -187,7 +187,7 @@ def test_a_reply_above_a_cap_is_refused_before_a_patient_is_looked_at(site, monk
             for number, (request, facts, tensors) in enumerate(asked):
                 call = Call("r/c" if request == "train" else f"r/{cap}-{number}", int(request == "train"), request, {})
                 with pytest.raises(Refused) as caught:
-                    worker(site_)(call, Message(tensors, facts))
+                    make_worker(site_)(call, Message(tensors, facts))
                 assert caught.value.code == "budget", (cap, request, caught.value.__cause__)
     assert cost(ledgers.spent(ledgers.lines(site.hospital.ledger)), 1e-5).epsilon == cost(past, 1e-5).epsilon
 
@@ -202,7 +202,7 @@ def test_a_private_run_passes_and_all_of_it_has_an_epsilon(site):
     start = {f"model/{name}": value for name, value in network.items()}
     site.ask("introduce", "r/x", facts=site.opening(how))
     site.ask("train", "r/x", 1, facts={"algorithm": {}, "best": None}, tensors=start)
-    worker(site.hospital)(Call("r/x", 2, "finish", {"a": 1}), Message(start, {"algorithm": {}, "best": None}))
+    make_worker(site.hospital)(Call("r/x", 2, "finish", {"a": 1}), Message(start, {"algorithm": {}, "best": None}))
     chosen: dict[str, Json] = {"train_run": "r/x", "checkpoint": "latest", "best": None}
     scored = site.ask("evaluate", "r/score", facts={**chosen, "label": "x", "cohort": site.cohort, "copies": 10})
     assert scored.tensors and site.ask("export", "r/export", facts=chosen).tensors
@@ -269,7 +269,7 @@ def test_a_hospitals_statement_is_in_its_own_words(site):
     }
     page: dict[str, Json] = {"title": "<script>x</script>", "cohort": site.cohort, "reference": None, "copies": 3}
     facts = {**said, **page, "methods": [], "spaces": []}
-    stated = worker(real)(Call("r/page", 0, "report", {}), Message({}, facts)).facts["statement"]
+    stated = make_worker(real)(Call("r/page", 0, "report", {}), Message({}, facts)).facts["statement"]
     assert isinstance(stated, dict)
     assert (stated["unit"], stated["delta"], stated["audit"]) == ("simulated eye", 1e-7, None)
     text, markdown = ((real.root / name).read_text() for name in ("report.html", "statement.md"))

@@ -27,11 +27,11 @@ from federation.task import Task
 from pipelines.data.images import Slices
 from pipelines.hospital.adaptation import file_of
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
-from pipelines.hospital.opening import opening
-from pipelines.hospital.route import averaged
-from pipelines.hospital.segmentation import compared
-from pipelines.hospital.withdrawn import knew
-from pipelines.hospital.worker import worker
+from pipelines.hospital.opening import parse_opening
+from pipelines.hospital.route import average_values
+from pipelines.hospital.segmentation import score_patients
+from pipelines.hospital.withdrawn import list_earlier_uses
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.validation import to_plain
 from pipelines.models.answers import answers
 from pipelines.phantom.patients import PhantomSource
@@ -101,7 +101,7 @@ def test_an_average_is_the_mean_of_each_patients_scores_over_models_that_have_on
     one = np.array([[[0.25, 3.0]], [[nothing, nothing]]])
     two = np.array([[[0.75, nothing]], [[nothing, nothing]]])
     present = np.array([[True], [True]])
-    found = averaged([Values(np.arange(2), scores, present, 8) for scores in (one, two)])
+    found = average_values([Values(np.arange(2), scores, present, 8) for scores in (one, two)])
     assert np.array_equal(found.scores, [[[0.5, 3.0]], [[nothing, nothing]]], equal_nan=True)
     assert found.images == 8
 
@@ -240,7 +240,7 @@ def stranger(root: Path, scanner: str, seed: int, patients: int) -> tuple[Hospit
     made = Hospital("west", root, SiteSettings(source=source), lambda: "2026-01-01T00:00:00Z")
     asked: dict[str, Json] = {"images": to_plain(Slices(size=16, spacing_mm=4.0, centre="image")), "seed": 0}
     asked["split"] = {"train": 0.5, "validation": 0.2, "test": 0.3}
-    return made, str(worker(made)(Call("r/ingest", 0, "ingest", {}), Message({}, asked)).facts["cohort"])
+    return made, str(make_worker(made)(Call("r/ingest", 0, "ingest", {}), Message({}, asked)).facts["cohort"])
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,7 @@ def asked(
     """The run in which `route` was asked, and the answer."""
     run_ = next(RUNS)
     facts = {key: value for key, value in {**SAID, "cohort": cohort, **changes}.items() if value is not GONE}
-    return run_, worker(hospital)(Call(run_, 0, "route", {}), Message(tensors, facts))
+    return run_, make_worker(hospital)(Call(run_, 0, "route", {}), Message(tensors, facts))
 
 
 def refused(
@@ -336,13 +336,13 @@ def test_fine_tuning_learns_from_training_patients_alone(own):
     held = read_cohort_file(hospital.cohort_folder(cohort) / COHORT)
     told = {"how": {"name": "fine_tuned", "epochs": 20, "lr": 0.05}, "scored": "test", "line": "tuned"}
     run_, answer = asked(hospital, cohort, told)
-    start = opening(hospital, {**OPENING, "cohort": cohort})
+    start = parse_opening(hospital, {**OPENING, "cohort": cohort})
     splits, seed = rows_of(held, target=start.target), derived(0, "west", "tuned")
     access = open_access({"train": splits["train"]}, batch=start.work.batch, seed=derived(seed, "draws"))
     with seeded(seed):
         site, shared = Site("west", start.task, start.work, access), loaded(start.task.network(), section(TENSORS, "*"))
         tuned = fine_tuned(site, shared, Tuning(epochs=20, lr=0.05))
-    expected = compared(held, splits["test"], answers(start.task, tuned, splits["test"].x), start.task.classes)
+    expected = score_patients(held, splits["test"], answers(start.task, tuned, splits["test"].x), start.task.classes)
     kept = from_bytes((hospital.root / "scores" / file_of(run_)).read_bytes())
     assert np.array_equal(kept.tensors["scores"].numpy(), expected.scores, equal_nan=True)
     assert {int(who) for who in kept.tensors["patients"]} == set(splits["test"].patient.tolist())
@@ -388,7 +388,7 @@ def test_a_hospital_that_takes_part_in_a_federation_is_not_outside_it(own):
     hospital, cohort = own
     _, answer = asked(hospital, cohort, {})
     assert from_tensors(answer.tensors).patients == 6
-    worker(hospital)(Call("r/train", 0, "introduce", {}), Message({}, {**OPENING, "cohort": cohort}))
+    make_worker(hospital)(Call("r/train", 0, "introduce", {}), Message({}, {**OPENING, "cohort": cohort}))
     assert refused(hospital, cohort, {}) == "policy_inside"
     assert refused(hospital, cohort, {"how": {"name": "magic"}}) == "malformed_route", "a question is read first"
 
@@ -399,7 +399,7 @@ def test_whose_images_a_model_was_adapted_to_is_told_when_they_are_withdrawn(own
     assert hospital.settings is not None
     for patients in json.loads((hospital.cohort_folder(cohort) / "split.json").read_text()).values():
         settings_ = replace(hospital.settings, exclude=(patients[0],))
-        (found,) = knew(replace(hospital, settings=settings_))
+        (found,) = list_earlier_uses(replace(hospital, settings=settings_))
         assert found.run == run_
         assert found.how == "a model was adapted to their images"
-    assert knew(replace(hospital, settings=replace(hospital.settings, exclude=("nobody",)))) == ()
+    assert list_earlier_uses(replace(hospital, settings=replace(hospital.settings, exclude=("nobody",)))) == ()

@@ -22,8 +22,8 @@ from evaluation.report import OutsideDetails, render_coordinator_page, render_ou
 from evaluation.rows import ScoreRow
 from pipelines.coordinator.report.external_sites import find_field_setting
 from pipelines.coordinator.report.methods import build_inversion_rows
-from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, mixed
-from pipelines.hospital.segmentation import most_of, ranked, read_patient_scores
+from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, summarize_coefficients
+from pipelines.hospital.segmentation import most_of, read_patient_scores, select_shown_patients
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate
 from pipelines.requests.route import ROUTE
@@ -112,7 +112,7 @@ def test_the_heat_map_has_every_layer_and_every_model(done):
 @given(n=st.integers(1, 5), layers=st.integers(1, 4), experts=st.integers(2, 4), seed=st.integers(0, 99))
 def test_coefficients_are_averaged_over_images(n, layers, experts, seed):
     r = torch.rand(n, layers, experts, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    found = mixed(r)
+    found = summarize_coefficients(r)
     for at in np.ndindex(layers, experts):
         values = [float(r[i][at]) for i in range(n)]
         mean = math.fsum(values) / n
@@ -124,14 +124,14 @@ def test_pictures_show_the_shared_model_before_and_routing_after(done):
     """The line of the shared model scored the same masks by itself."""
     routing, shared = kept(done)["routing"].tensors, read_patient_scores(kept(done)["as_trained"].tensors)
     scored = read_patient_scores(routing)
-    chosen = [int(scored.patients[place]) for _, place in ranked(scored)]
+    chosen = [int(scored.patients[place]) for _, place in select_shown_patients(scored)]
     assert len(chosen) == 3 and len(routing[SHOWN]) == len(routing[BEFORE]) == len(routing[AFTER]) == 9
     places = [shared.patients.tolist().index(patient) for patient in chosen]
     assert np.array_equal(routing[SCORES].numpy(), shared.scores[places], equal_nan=True)
     page = own(done)
     sheet = page[page.index("<h3>routing: best, median") :].partition("</details>")[0]
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", sheet)[:18]
-    for i, (what, place) in enumerate(ranked(scored)):
+    for i, (what, place) in enumerate(select_shown_patients(scored)):
         six = captions[6 * i : 6 * i + 6]
         assert [one.partition(":")[0] for one in six] == [f"{what}, before", "after", *["before", "after"] * 2]
         assert f"Dice {shared.scores[places[i], 0, 0]:.3f}" in six[0]

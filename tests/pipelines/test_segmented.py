@@ -18,10 +18,10 @@ from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from small_series import Series
 
-from pipelines.data.dicom.concepts import SCHEME, concept
+from pipelines.data.dicom.concepts import SCHEME, class_concept
 from pipelines.data.dicom.reader import index_dicom
-from pipelines.data.dicom.segmentation import read_seg
-from pipelines.data.grids.geometry import resample
+from pipelines.data.dicom.segmentation import read_segmentation
+from pipelines.data.grids.geometry import resample_volume
 from pipelines.data.index import Candidate
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Unusable, Volume
@@ -55,7 +55,7 @@ def write(folder: Path, series: Candidate, values: np.ndarray, names: tuple[str,
 
 
 def on(series: Candidate, found: Volume) -> np.ndarray:
-    return resample(found, series.affine, series.shape, 0)  # type: ignore[arg-type]
+    return resample_volume(found, series.affine, series.shape, 0)  # type: ignore[arg-type]
 
 
 # -- round trips ------------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_what_is_written_is_read_at_the_same_places_of_the_patient(series, tmp_p
     generator = np.random.default_rng(seed)
     values = generator.integers(1, classes + 1, series.shape) * (generator.random(series.shape) < share)
     path = write(tmp_path_factory.mktemp("x"), series, values.astype(np.uint8), tuple(f"c{n}" for n in range(classes)))
-    found = read_seg(path)
+    found = read_segmentation(path)
     assert np.array_equal(on(series, found), values)
     inside = values.any(axis=(0, 1)).sum()
     assert found.values.shape[2] == (series.shape[2] if not inside else np.ptp(np.flatnonzero(values.any((0, 1)))) + 1)
@@ -84,7 +84,7 @@ def test_an_enhanced_series_gets_a_segmentation_of_its_one_file(series, tmp_path
     made.save_as(tmp_path / "in" / "enhanced.dcm")
     (found,) = index_dicom(DicomSource(folder=str(tmp_path / "in"))).candidates
     path = write(tmp_path, found, blobs(found.shape))
-    assert np.array_equal(on(found, read_seg(path)), blobs(found.shape))
+    assert np.array_equal(on(found, read_segmentation(path)), blobs(found.shape))
     (group,) = {item.ReferencedSOPInstanceUID for item in pydicom.dcmread(path).SourceImageSequence}
     assert group == made.SOPInstanceUID
 
@@ -100,7 +100,7 @@ def test_slices_whose_directions_differ_in_the_last_digit_get_a_segmentation(tmp
     (found,) = index_dicom(DicomSource(folder=str(Series(change=change).write(tmp_path / "in")))).candidates
     values = np.zeros(found.shape, np.uint8)
     values[1:3, 2:5, 1:4] = 1
-    assert np.array_equal(on(found, read_seg(write(tmp_path, found, values, ("lesion",)))), values)
+    assert np.array_equal(on(found, read_segmentation(write(tmp_path, found, values, ("lesion",)))), values)
 
 
 def test_frames_refer_to_the_images_that_they_lie_on(series, tmp_path):
@@ -132,8 +132,8 @@ def test_classes_have_public_codes_where_there_are_any(series, tmp_path):
     assert (one.CodeValue, one.CodingSchemeDesignator) == ("41216001", "SCT")
     assert (other.CodeValue, other.CodingSchemeDesignator) == ("optic_cup", SCHEME)
     assert [item.CodingSchemeDesignator for item in file.CodingSchemeIdentificationSequence] == [SCHEME]
-    assert concept("disc").kind == codes.SCT.OpticNerveHead and concept("LESION").kind == codes.SCT.Lesion
-    assert len(concept("a" * 80).kind.value) == 16
+    assert class_concept("disc").kind == codes.SCT.OpticNerveHead and class_concept("LESION").kind == codes.SCT.Lesion
+    assert len(class_concept("a" * 80).kind.value) == 16
 
 
 @pytest.mark.parametrize("scanner", list("APE"))
@@ -154,7 +154,7 @@ def test_dciodvfy_finds_no_error_on_real_series(data, tmp_path, select):
         pytest.skip(f"no ProstateX below {data}")
     for found in index_dicom(DicomSource(folder=str(folder), select=select)).candidates:
         path = write(tmp_path, found, blobs(found.shape))
-        assert np.array_equal(on(found, read_seg(path)), blobs(found.shape))
+        assert np.array_equal(on(found, read_segmentation(path)), blobs(found.shape))
         assert errors(tmp_path) == set()
 
 
@@ -183,7 +183,7 @@ def foreign(
             number,
             label,
             codes.SCT.Organ,
-            concept(label).kind,
+            class_concept(label).kind,
             "MANUAL",
             tracking_id=label,
             tracking_uid=f"1.2.{number}",
@@ -211,7 +211,7 @@ def test_highdicom_reads_the_same_values_at_the_same_places(series, tmp_path, ki
     planes = blobs(series.shape).T.copy()
     planes[1] = 0  # a slice in the middle that has no frame
     path = save(tmp_path, foreign(series, planes, NAMES, kind))
-    found = read_seg(path)
+    found = read_segmentation(path)
     volume = highdicom.seg.segread(path).get_volume(combine_segments=True, relabel=False, allow_missing_positions=True)
     theirs = Volume(volume.array.transpose(2, 1, 0), np.diag([-1.0, -1, 1, 1]) @ volume.affine[:, [2, 1, 0, 3]])
     assert np.array_equal(on(series, found), on(series, theirs))
@@ -232,13 +232,15 @@ def test_frames_that_do_not_end_at_a_byte_are_read(series, tmp_path, size):
         tmp_path,
         highdicom.seg.Segmentation(sources, planes, "BINARY", [described], uid(), 1, uid(), 1, "m", "n", "1", "2"),
     )
-    assert np.array_equal(read_seg(path).values.T, planes)
+    assert np.array_equal(read_segmentation(path).values.T, planes)
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.9])
 def test_of_fractions_the_highest_that_reaches_the_threshold_counts(series, tmp_path, threshold):
     planes = shares(series.shape, 3)
-    found = read_seg(save(tmp_path, foreign(series, planes, ("a", "b", "c"), "FRACTIONAL")), threshold=threshold)
+    found = read_segmentation(
+        save(tmp_path, foreign(series, planes, ("a", "b", "c"), "FRACTIONAL")), threshold=threshold
+    )
     stored = np.round(planes * 255) / 255
     wanted = np.where(stored.max(-1) >= threshold, stored.argmax(-1) + 1, 0).T
     assert np.array_equal(on(series, found), wanted)
@@ -248,12 +250,12 @@ def test_segments_are_chosen_by_label_or_by_code_and_may_overlap_where_one_is_me
     planes = np.stack([blobs(series.shape).T > 0, blobs(series.shape).T == 2, blobs(series.shape).T == 1], -1)
     path = save(tmp_path, foreign(series, planes.astype(np.uint8), ("Prostate", "LESION", "other")))
     with pytest.raises(Unusable, match="of class 1 and of class 2"):
-        read_seg(path)
-    assert np.array_equal(on(series, read_seg(path, ("lesion",))) > 0, blobs(series.shape) == 2)
-    assert np.array_equal(on(series, read_seg(path, ("gland",))) > 0, blobs(series.shape) > 0)  # SCT 41216001
-    assert np.array_equal(on(series, read_seg(path, ("other", "lesion"))), blobs(series.shape))
+        read_segmentation(path)
+    assert np.array_equal(on(series, read_segmentation(path, ("lesion",))) > 0, blobs(series.shape) == 2)
+    assert np.array_equal(on(series, read_segmentation(path, ("gland",))) > 0, blobs(series.shape) > 0)  # SCT 41216001
+    assert np.array_equal(on(series, read_segmentation(path, ("other", "lesion"))), blobs(series.shape))
     with pytest.raises(Unusable) as refused:
-        read_seg(path, ("kidney",))
+        read_segmentation(path, ("kidney",))
     assert refused.value.reason == "no_segment"
 
 
@@ -279,7 +281,7 @@ def test_empty_slices_stay_empty_where_the_file_says_only_one_of_spacing_and_thi
     (measures,) = shared(file).PixelMeasuresSequence
     measures.SliceThickness = measures.SpacingBetweenSlices  # no gap between slices, as most are
     UNSAID[unsaid](measures)
-    assert np.array_equal(on(series, read_seg(save(folder, file))), values)
+    assert np.array_equal(on(series, read_segmentation(save(folder, file))), values)
 
 
 # -- malformed files --------------------------------------------------------------------------------------------------
@@ -349,7 +351,7 @@ def test_each_defect_has_its_reason(series, tmp_path, defect):
     change(file)
     file.file_meta.MediaStorageSOPClassUID = file.SOPClassUID
     with pytest.raises(Unusable) as refused:
-        read_seg(save(tmp_path, file))
+        read_segmentation(save(tmp_path, file))
     assert refused.value.reason == reason, refused.value
 
 
@@ -362,4 +364,4 @@ def test_damage_ends_as_a_reason_or_as_a_label_map(series, tmp_path_factory, dat
         good[place] = data.draw(st.integers(0, 255))
     path.write_bytes(good[: data.draw(st.sampled_from([len(good), len(good) // 2, 200, 0]))])
     with suppress(Unusable):
-        assert read_seg(path).values.dtype == np.uint8
+        assert read_segmentation(path).values.dtype == np.uint8

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.data.dicom.reader import read_dicom
-from pipelines.data.grids.geometry import Grid, grid_of, reading_order, resample
+from pipelines.data.grids.geometry import Grid, grid_of, reading_order, resample_volume
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.labels import find_mask, open_masks
 from pipelines.data.nifti.reader import read_volume
@@ -58,7 +58,7 @@ def turned(volume: Volume, axes: tuple[int, ...], signs: tuple[int, ...]) -> Vol
 def inside(mask: Volume, grid: Grid, source: Volume) -> np.ndarray:
     """Which voxels of the source lie in the field that the network sees."""
     field = Volume(np.ones(grid.shape, np.uint8), grid.affine)
-    return resample(field, source.affine, source.values.shape, 0).astype(bool)
+    return resample_volume(field, source.affine, source.values.shape, 0).astype(bool)
 
 
 def there_and_back(image: Volume, gland: Volume, images: Slices | Volumes, centre: Volume | None) -> tuple[float, int]:
@@ -66,7 +66,7 @@ def there_and_back(image: Volume, gland: Volume, images: Slices | Volumes, centr
     prepare = prepare_slices if isinstance(images, Slices) else prepare_volume
     examples = prepare(image, lesion=gland, gland=centre, images=images)  # type: ignore[arg-type]
     found = to_source_grid(one_hot(examples.lesion), examples.position, grid_of(image), images, centre)
-    truth = resample(gland, image.affine, image.values.shape, 0).astype(bool)
+    truth = resample_volume(gland, image.affine, image.values.shape, 0).astype(bool)
     seen = inside(gland, prepared_grid(grid_of(image), images, centre), image)
     return dice((found.values > 0) & seen, truth & seen), int(((found.values > 0) & ~seen).sum())
 
@@ -81,12 +81,12 @@ def test_the_grid_is_that_on_which_studies_are_prepared(scan, turn, spacing, siz
         grid = prepared_grid(grid_of(image), images, gland if about else None)
         if about:
             wanted = prepare(image, lesion=None, gland=gland, images=images).gland  # type: ignore[arg-type]
-            found = resample(gland, grid.affine, grid.shape, 0).transpose(2, 1, 0)
+            found = resample_volume(gland, grid.affine, grid.shape, 0).transpose(2, 1, 0)
             assert np.array_equal(found.reshape(wanted.shape), wanted)
         else:
             drawn = Volume(gland.values.astype(np.float32), gland.affine)
             wanted = prepare(drawn, lesion=None, gland=None, images=images).images  # type: ignore[arg-type]
-            found = resample(drawn, grid.affine, grid.shape, 1).transpose(2, 1, 0)
+            found = resample_volume(drawn, grid.affine, grid.shape, 1).transpose(2, 1, 0)
             assert np.allclose(found.reshape(wanted.shape), wanted, atol=1e-5)
 
 

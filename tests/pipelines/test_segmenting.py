@@ -17,7 +17,13 @@ from evaluation.masks import Values
 from evaluation.overlap import from_tensors
 from federation.models.unet import UNet
 from federation.task import Output, Task
-from pipelines.hospital.segmentation import FLOOR, measured, patient_scores, ranked, read_patient_scores
+from pipelines.hospital.segmentation import (
+    FLOOR,
+    patient_scores,
+    read_patient_scores,
+    select_shown_patients,
+    words_of_kind,
+)
 from pipelines.models.answers import answers
 from pipelines.run import main
 from pipelines.runs.exits import Exit
@@ -63,9 +69,9 @@ def found(dice):
 
 
 def test_best_median_and_worst_are_ranked_by_dice_and_nobody_twice():
-    assert ranked(found([0.5, 0.9, 0.1, 0.7, np.nan])) == [("best", 1), ("median", 0), ("worst", 2)]
-    assert ranked(found([0.5, 0.9])) == [("best", 1), ("worst", 0)]
-    assert ranked(found([0.5])) == [("best", 0)] and ranked(found([np.nan])) == []
+    assert select_shown_patients(found([0.5, 0.9, 0.1, 0.7, np.nan])) == [("best", 1), ("median", 0), ("worst", 2)]
+    assert select_shown_patients(found([0.5, 0.9])) == [("best", 1), ("worst", 0)]
+    assert select_shown_patients(found([0.5])) == [("best", 0)] and select_shown_patients(found([np.nan])) == []
 
 
 def test_what_is_kept_is_read_again():
@@ -80,7 +86,7 @@ def test_what_is_kept_is_read_again():
 
 
 def test_pictures_have_no_millimetres():
-    assert (measured("pictures").length, measured("volumes").length) == ("pixels", "mm")
+    assert (words_of_kind("pictures").length, words_of_kind("volumes").length) == ("pixels", "mm")
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from federation.feddg import FedDG
 from pipelines.data.images import Slices
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.kept import cohort_of
-from pipelines.hospital.released_counts import recount
-from pipelines.hospital.statement import contents, own_statement
-from pipelines.hospital.worker import worker
+from pipelines.hospital.released_counts import count_once
+from pipelines.hospital.statement import build_own_statement, describe_contents
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
@@ -52,7 +52,7 @@ class Site:
         said: dict[str, Json] = {"label": "x", "algorithm": {"name": "feddg"}, "seed": 0, "cohort": self.cohort}
         said |= {"model": MODEL, "inputs": [1, 16, 16], "classes": 2, "target": "gland", "evaluation_noise": 0.0}
         said |= {"work": {"optimizer": "sgd", "lr": 0.01, "steps": 1, "epochs": None}, "privacy": None}
-        return worker(self.hospital)(Call(run, 0, "introduce", {}), Message({}, {**said, **changes}))
+        return make_worker(self.hospital)(Call(run, 0, "introduce", {}), Message({}, {**said, **changes}))
 
     def refused(self, run: str, **changes: Json) -> str:
         with pytest.raises(Refused) as caught:
@@ -71,7 +71,7 @@ def site(tmp_path_factory) -> Site:
     made = Hospital("a", tmp_path_factory.mktemp("spectra") / "a", settings, lambda: "2026-01-01T00:00:00Z")
     asked: dict[str, Json] = {"images": to_plain(Slices(size=16, spacing_mm=4.0)), "seed": 0, "independent": True}
     asked |= {"split": {"train": 0.5, "validation": 0.25, "test": 0.25}, "target": "gland", "classes": []}
-    cohort = worker(made)(Call("r/ingest", 0, "ingest", {}), Message({}, asked)).facts["cohort"]
+    cohort = make_worker(made)(Call("r/ingest", 0, "ingest", {}), Message({}, asked)).facts["cohort"]
     return Site(made, str(cohort))
 
 
@@ -108,8 +108,8 @@ def test_pages_say_that_it_went_to_all_sites(site):
     site.under(OPEN).introduced("r/told")
     site.under(OPEN).introduced("r/plain", algorithm={"name": "fedavg"})
     lines = [line for line in ledgers.lines(site.hospital.ledger) if line["run"] in ("r/told", "r/plain")]
-    assert contents(site.hospital, lines)["introduce"].endswith("handed on to all other sites (r/told)")
-    stated = own_statement(site.hospital, lines)
+    assert describe_contents(site.hospital, lines)["introduce"].endswith("handed on to all other sites (r/told)")
+    stated = build_own_statement(site.hospital, lines)
     assert "handed on to all other sites" in str(stated)
 
 
@@ -141,7 +141,7 @@ def test_a_budget_affords_no_spectra(site):
     paying = replace(OPEN, budget=Budget(epsilon=4.0), public=("counts",))
     later = site.under(paying)
     assert later.refused("r/early") == "no_counts", "a budget that came later has no counts to repeat yet"
-    recount(later.hospital, Call("r/ingest", 0, "ingest", {}), cohort_of(later.hospital, later.cohort), {})
+    count_once(later.hospital, Call("r/ingest", 0, "ingest", {}), cohort_of(later.hospital, later.cohort), {})
     assert later.refused("r/budget") == "budget"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.hospital.files import of_cohort
+from pipelines.hospital.files import cohort_settings
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain
 from pipelines.loader.validation import validate as checked
@@ -115,10 +115,10 @@ def test_images_without_a_unit_are_no_adc_and_go_with_standardized_values():
 
 def test_a_phantoms_cohort_and_files_do_not_hang_on_a_choice_that_there_was_not():
     said = copy.deepcopy(BASE)
-    before = of_cohort(validate(said, Config).sites["a"])
+    before = cohort_settings(validate(said, Config).sites["a"])
     assert "contrast" not in before["source"]
     said["sites"]["a"]["source"]["contrast"], said["images"]["values"] = "t2w", "standardized"
-    assert of_cohort(validate(said, Config).sites["a"])["source"]["contrast"] == "t2w"
+    assert cohort_settings(validate(said, Config).sites["a"])["source"]["contrast"] == "t2w"
 
 
 def test_a_prior_in_another_unit_than_the_images_is_told_wherever_it_is_named():

@@ -33,8 +33,8 @@ from pipelines.data.images import Slices
 from pipelines.data.sources import NiftiSource, TableLabels
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
-from pipelines.hospital.released_counts import ASKED, LEAST_NOISE, noise_of, released_counts
-from pipelines.hospital.worker import worker
+from pipelines.hospital.released_counts import COUNTED_FILE, LEAST_NOISE, noise_of, read_released_counts
+from pipelines.hospital.worker import make_worker
 from pipelines.ledger import main as ledger_command
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import to_plain, validate
@@ -124,7 +124,7 @@ class Site:
     ) -> Answer:
         call = Call(run, at, request, {"a": at - 1} if at > 1 else {})
         try:
-            reply, code = worker(self.hospital)(call, Message(tensors, facts)), None
+            reply, code = make_worker(self.hospital)(call, Message(tensors, facts)), None
         except Refused as refused:
             reply, code = Message(), refused.code
         ledger = self.hospital.ledger
@@ -413,7 +413,7 @@ def test_the_noise_of_counts_is_that_which_is_booked(tmp_path, monkeypatch):
 
     site = Site(tmp_path / "h", NOISED)
     cohort = cohort_of(site.hospital, str(site.ingest("one").facts["cohort"]))
-    cells = told._cells(cohort)
+    cells = told._patient_cells(cohort)
     assert cells.sum(dim=1).tolist() == [1.0] * len(cohort.patients), "a patient is in one cell, once"
     by_hand = [0] * 9
     for number in range(len(cohort.patients)):
@@ -425,7 +425,7 @@ def test_the_noise_of_counts_is_that_which_is_booked(tmp_path, monkeypatch):
     assert cells.sum(dim=0).tolist() == by_hand
     drawn = []
     for _ in range(200):
-        (site.folder / "home" / ASKED).unlink()
+        (site.folder / "home" / COUNTED_FILE).unlink()
         drawn.append(site_count(told, site, cohort))
     most = max(range(9), key=by_hand.__getitem__)  # where clamping at 0 hardly happens
     values = torch.tensor([float(one[most]) for one in drawn])
@@ -437,7 +437,7 @@ def test_the_noise_of_counts_is_that_which_is_booked(tmp_path, monkeypatch):
 
 def site_count(told, site: Site, cohort) -> list[int]:
     found = told._count(site.hospital, Call("r/x", 0, "ingest", {}), cohort)
-    (site.folder / "home" / ASKED).write_text("{}")
+    (site.folder / "home" / COUNTED_FILE).write_text("{}")
     return [number for split in ("train", "validation", "test") for number in found.cells[split]]
 
 
@@ -455,7 +455,7 @@ def test_a_count_that_never_left_is_paid_when_it_does(tmp_path, monkeypatch):
         patch.setattr(way_in, "release", killed)
         with pytest.raises(KeyboardInterrupt):
             site.ingest("one")
-    assert released_counts(site.hospital) is not None and site.spent == 0
+    assert read_released_counts(site.hospital) is not None and site.spent == 0
     assert site.ingest("two").event == {"kind": "gaussian", "noise_multiplier": noise_of(NOISED.budget)}
 
 
@@ -463,7 +463,7 @@ def test_without_the_file_patients_are_counted_anew_and_paid_anew(tmp_path):
     site = Site(tmp_path / "h", NOISED)
     first = site.ingest("one")
     paid = site.spent
-    (site.folder / "home" / ASKED).unlink()
+    (site.folder / "home" / COUNTED_FILE).unlink()
     held = {"cohort": first.facts["cohort"], "sha256": first.facts["sha256"]}
     assert "counted anew" in str(site.ask("holds", "r/holds", held, {}).facts["complaint"])
     again = site.ingest("one")  # the very same conversation: its old answer tells old numbers
@@ -474,7 +474,7 @@ def test_without_the_file_patients_are_counted_anew_and_paid_anew(tmp_path):
 def test_a_file_that_nobody_can_read_stops_the_hospital(tmp_path):
     site = Site(tmp_path / "h", NOISED)
     site.ingest("one")
-    (site.folder / "home" / ASKED).write_text('{"digest": "x", "counted": {"cells": 3}}')
+    (site.folder / "home" / COUNTED_FILE).write_text('{"digest": "x", "counted": {"cells": 3}}')
     assert site.ingest("two").code == "damaged_counts"
 
 
@@ -523,7 +523,7 @@ def test_the_hospitals_own_page_says_the_true_numbers_and_those_that_others_hear
     reply = site.ask("report", "r/report", {**page, "methods": []}, {})
     assert reply.facts["knew"] == []
     text = " ".join((site.folder / "run" / "report.html").read_text().split())
-    told = released_counts(site.hospital)
+    told = read_released_counts(site.hospital)
     assert f"train {told.patients('train')}, validation {told.patients('validation')}" in text
     assert "1 study left out" in text.replace("<b>", "").replace("</b>", "") or "left out" in text
 

@@ -15,7 +15,7 @@ from harmonize.intensity import Identity
 from harmonize.scale import Scale
 from pipelines.batch.confirmations import confirm
 from pipelines.data.sources import DicomSource, NiftiSource
-from pipelines.data.writing.coding import Coding, coded, line, span
+from pipelines.data.writing.coding import Coding, encode_values, fit_line, value_range
 from pipelines.runs.exits import Exit
 from privacy.deidentify.dicom_image import blanking
 from translating import (
@@ -39,13 +39,13 @@ from translating import (
 )  # fmt: skip
 def test_new_stored_values_are_the_changed_real_ones_within_half_a_step(seed, bits, signed, by, slope, table):
     generator = np.random.default_rng(seed)
-    low, high = span(bits, signed)
+    low, high = value_range(bits, signed)
     stored = [generator.integers(low, high + 1, (6, 5)).astype(np.int32) for _ in range(2)]
     real = [(plane * slope).astype(np.float32) for plane in stored]
     change = [np.full((6, 5), by * slope, np.float32) for _ in stored]
-    new, coding = coded(stored, real, change, Coding(bits, signed), 8 if bits == 8 else 16, table=table)
+    new, coding = encode_values(stored, real, change, Coding(bits, signed), 8 if bits == 8 else 16, table=table)
     for before, plane in zip(stored, new, strict=True):
-        least, most = span(coding.bits, coding.signed)
+        least, most = value_range(coding.bits, coding.signed)
         assert least <= plane.min() and plane.max() <= most
         told = plane * coding.slope + coding.intercept
         found = told * slope if coding.relative else told
@@ -57,9 +57,9 @@ def test_new_stored_values_are_the_changed_real_ones_within_half_a_step(seed, bi
 
 def test_a_table_is_no_line_and_one_value_is_no_table():
     stored = np.arange(100).reshape(10, 10)
-    assert line(stored, (stored * 0.25 + 3).astype(np.float32)) == pytest.approx(0.25)
-    assert line(stored, (stored.astype(np.float32) ** 1.3)) is None
-    assert line(np.full((2, 2), 7), np.full((2, 2), 3, np.float32)) == 0.0
+    assert fit_line(stored, (stored * 0.25 + 3).astype(np.float32)) == pytest.approx(0.25)
+    assert fit_line(stored, (stored.astype(np.float32) ** 1.3)) is None
+    assert fit_line(np.full((2, 2), 7), np.full((2, 2), 3, np.float32)) == 0.0
 
 
 def test_values_that_leave_twelve_bits_are_stored_in_sixteen_with_the_same_rescale(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.sources import DicomSource, NiftiSource
-from pipelines.data.studies import standardized
+from pipelines.data.studies import standardize_values
 from pipelines.data.study import Volume
 from pipelines.data.writing import dicom_series as dicom_writer
 from pipelines.models.translator_file import read_translator
@@ -134,8 +134,8 @@ def test_a_full_disk_leaves_no_half_study_and_the_same_command_goes_on(many, tmp
             raise OSError(28, "No space left on device")
         return real(*arguments)
 
-    real = dicom_writer._file
-    monkeypatch.setattr(dicom_writer, "_file", full)
+    real = dicom_writer._build_file
+    monkeypatch.setattr(dicom_writer, "_build_file", full)
     assert run(file, many, tmp_path / "out") == Exit.DISK
     assert len(content(tmp_path / "out")) == 4
     assert not list((tmp_path / "out").rglob(f"{HIDDEN}*"))
@@ -290,7 +290,7 @@ def test_real_series_through_a_translator_that_no_patient_taught(data, tmp_path,
     assert np.array_equal(before.image.affine, after.image.affine) and before.unit == after.unit
     for header in by_position(tmp_path / "out").values():
         assert header.get("RescaleType") in (None, "US")  # no unit is claimed that was not there: unspecified
-    unit = old / 1000 if values == "adc" else standardized(old.astype(np.float32))
+    unit = old / 1000 if values == "adc" else standardize_values(old.astype(np.float32))
     step = 1000 if values == "adc" else old[old != 0].std()
     seen = Volume(unit.astype(np.float32), before.image.affine)
     change = applied(seen, old == 0, read_translator(Path(file)), None).change * step

@@ -17,7 +17,7 @@ from harmonize.intensity import Identity, Percentile
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.nifti.reader import index_nifti
 from pipelines.data.sources import DicomSource, NiftiSource
-from pipelines.data.writing.dicom_series import stack_of
+from pipelines.data.writing.dicom_series import candidate_stack
 from pipelines.runs.exits import Exit
 from pipelines.translate import main
 from privacy.deidentify.keyed import new_uid, pseudonym
@@ -198,13 +198,13 @@ def test_a_file_whose_other_frames_are_not_translated_is_refused(hospital, tmp_p
 
 def test_a_candidate_of_dicom_files_hands_its_images_over_in_their_places_and_another_has_none(hospital, tmp_path):
     (found,) = index_dicom(DicomSource(folder=str(hospital / "A" / "images"), select=SELECT)).candidates
-    frames = stack_of(found).volumes[0]
+    frames = candidate_stack(found).volumes[0]
     places = [tuple(map(float, frame.values["ImagePositionPatient"])) for frame in frames]
     assert places == sorted(by_position(hospital / "A" / "images"), key=lambda place: place[2])
     nifti(tmp_path / "in" / "a.nii.gz", smooth(oblique((1.5, 1.5, 3.0)), (50, 50, 2)))
     (other,) = index_nifti(NiftiSource(folder=str(tmp_path / "in"))).candidates
     with pytest.raises(TypeError, match="a candidate of DICOM files is needed"):
-        stack_of(other)
+        candidate_stack(other)
 
 
 def test_names_of_nifti_files_stay_only_if_that_is_asked_for(tmp_path):

@@ -26,7 +26,7 @@ from pipelines.data.nifti.reader import read_nifti, read_volume
 from pipelines.data.prepare import prepare_slices
 from pipelines.data.sources import NiftiSource
 from pipelines.data.study import Volume
-from pipelines.data.writing.coding import span
+from pipelines.data.writing.coding import value_range
 from pipelines.runs.exits import Exit
 from privacy.deidentify.keyed import pseudonym
 from translating import (
@@ -177,7 +177,7 @@ def test_a_constant_arrives_in_dicom_however_the_vendor_codes_values(hospital, t
     expected = np.where(old == 0, 0, np.where(old > 3500, old, np.minimum(old + 175, 3500)))
     assert np.abs(new - expected).max() <= 1
     for file in by_position(tmp_path / "out").values():
-        lowest, highest = span(file.BitsStored, bool(file.PixelRepresentation))
+        lowest, highest = value_range(file.BitsStored, bool(file.PixelRepresentation))
         assert lowest <= file.pixel_array.min() and file.pixel_array.max() <= highest
         assert not {"SmallestImagePixelValue", "LargestImagePixelValue"} & set(file.dir())
 

@@ -13,7 +13,7 @@ import torch
 
 from pipelines.coordinator.spending import foresee_refusals
 from pipelines.hospital.recommending import read_gains
-from pipelines.hospital.released_counts import Counted, _event
+from pipelines.hospital.released_counts import Counted, _release_event
 from pipelines.loader.validation import to_plain
 from pipelines.pacs.archive import Denied
 from pipelines.pacs.http import guard, session_of
@@ -37,9 +37,9 @@ def test_counts_are_paid_only_by_an_answer_that_left(tmp_path: Path, code: str |
     hospital: Any = SimpleNamespace(ledger=tmp_path / "ledger.jsonl")
     line: dict[str, Json] = {"run": "r/ingest", "round": 0, "request": "ingest", "refused": code, "again": False}
     ledgers.append(hospital.ledger, {**line, "event": describe(NOTHING if code else Gaussian(2.0)), "sha256": None})
-    assert _event(hospital, KNOWN) == (NOTHING if code is None else Gaussian(2.0))
+    assert _release_event(hospital, KNOWN) == (NOTHING if code is None else Gaussian(2.0))
     other = Call("r/other", 0, "ingest", {})
-    assert _event(hospital, Counted(**{**vars(KNOWN), "run": other.run})) == Gaussian(2.0)
+    assert _release_event(hospital, Counted(**{**vars(KNOWN), "run": other.run})) == Gaussian(2.0)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -24,7 +24,7 @@ from pipelines.clean import main as clean
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of, write_cohort_file
 from pipelines.hospital.kept import scores_name
-from pipelines.hospital.worker import worker
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.models.file import read_ready
@@ -204,7 +204,7 @@ def model(norm: str = "batch") -> torch.nn.Module:
 
 def asked(own: Hospital, facts: dict, norm: str = "batch", run: str = "r/s", privacy: object = None) -> Message:
     said = {**facts, "opening": opening(facts["cohort"], norm, privacy)}
-    return worker(own)(Call(run, 0, "evaluate", {}), Message(model(norm).state_dict(), said))
+    return make_worker(own)(Call(run, 0, "evaluate", {}), Message(model(norm).state_dict(), said))
 
 
 def test_the_hospital_counts_what_a_slow_second_way_counts(tmp_path):

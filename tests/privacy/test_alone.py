@@ -38,7 +38,7 @@ from harmonize.game import make_critic_losses, make_fakes, make_players
 from harmonize.translation import list_curve_translators
 from harmonize.veto import Limits
 from pipelines.hospital import scoring
-from pipelines.hospital.benchmark import predictions
+from pipelines.hospital.benchmark import predict_probabilities
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
 from pipelines.loader.validation import to_plain
@@ -459,7 +459,7 @@ def test_a_signed_models_predictions_are_made_study_by_study_on_one_thread(tmp_p
             return torch.zeros(len(x), 2)
 
     torch.set_num_threads(2)
-    assert len(predictions(Ready(), cohort_of(own, cohort))) == PATIENTS  # type: ignore[arg-type]
+    assert len(predict_probabilities(Ready(), cohort_of(own, cohort))) == PATIENTS  # type: ignore[arg-type]
     assert seen == [(1, 1)] * PATIENTS and torch.get_num_threads() == 2
 
 

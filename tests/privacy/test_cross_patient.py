@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipelines.data.cohort import Reading, read_cohort, training_moments
+from pipelines.data.cohort import Reading, compute_training_moments, read_cohort
 from pipelines.data.images import AnyImages, Features, Pictures, Slices, Volumes
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import (
@@ -128,7 +128,7 @@ def test_other_splits_and_other_scales_do_look_at_others_and_that_is_seen(tmp_pa
         plain = read(source, images, independent=independent, **options)
         if normalize != "pooled":
             return plain
-        return read(source, images, independent=independent, scale=training_moments(plain.cohort), **options)
+        return read(source, images, independent=independent, scale=compute_training_moments(plain.cohort), **options)
 
     whole = found()
     changed = [name for name, *_ in lines if patients(found(exclude=(name,))) != without(whole, name)]

@@ -45,9 +45,9 @@ from pipelines.hospital import scoring as score
 from pipelines.hospital import training as learn
 from pipelines.hospital.hospital import Hospital, write_cohort_file
 from pipelines.hospital.kept import cohort_of
-from pipelines.hospital.released_counts import recount
-from pipelines.hospital.statement import left, own_statement
-from pipelines.hospital.worker import worker
+from pipelines.hospital.released_counts import count_once
+from pipelines.hospital.statement import build_own_statement, list_left
+from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate
 from pipelines.phantom.patients import PhantomSource
@@ -444,7 +444,7 @@ def hospital(folder, policy=None, *, recipe=None, **own) -> tuple[Hospital, str]
         else recipe,
     )
     if made.policy.budget is not None:
-        recount(made, Call("r/first", 0, "ingest", {}), cohort, {})
+        count_once(made, Call("r/first", 0, "ingest", {}), cohort, {})
     return made, short(write_cohort_file(made.scratch(), cohort, made.key()))
 
 
@@ -476,7 +476,7 @@ def asked(own: Hospital, request: str, round_: int = 0, tensors=None, run: str =
     answer = None
     merged = {"a": round_ - 1} if round_ > 1 else {}
     try:
-        answer = worker(own)(Call(run, round_, request, merged), Message(tensors or {}, facts))
+        answer = make_worker(own)(Call(run, round_, request, merged), Message(tensors or {}, facts))
     except Refused as refused:
         answer = refused.code
     return answer, list(ledgers.lines(own.ledger))[-1]
@@ -612,7 +612,7 @@ def test_a_plain_run_does_not_finish_under_a_budget_that_came_later(tmp_path):
     assert own.settings is not None
     strict = replace(own, settings=replace(own.settings, policy=Policy(budget=Budget(epsilon=9.0), public=PUBLIC)))
     assert finished(strict, 2)[0] == "no_counts"
-    recount(strict, Call("r/first", 0, "ingest", {}), cohort_of(strict, cohort), {})
+    count_once(strict, Call("r/first", 0, "ingest", {}), cohort_of(strict, cohort), {})
     answer, line = finished(strict, 2)
     assert answer == BUDGET and "withheld" not in line
 
@@ -636,7 +636,7 @@ def test_what_a_method_says_at_first_is_non_private_unless_data_access_booked_it
 
 def test_data_access_of_a_run_is_private_counts_as_the_hospital_declares_and_augments_as_asked(tmp_path):
     own, cohort = hospital(tmp_path)
-    start = learn.opening(own, said(cohort, work={**to_plain(WORK), "augment": "flip"}))
+    start = learn.parse_opening(own, said(cohort, work={**to_plain(WORK), "augment": "flip"}))
     access = learn.data_access(own, cohort_of(own, cohort), start, 0)
     assert (access.counts, access.protection.cut, access.augment is not None) == (COUNTS, "real", True)
     silent, cohort = hospital(tmp_path / "b", Policy(public=()))
@@ -671,10 +671,10 @@ def test_noise_of_a_score_is_what_is_booked_and_each_patient_adds_one(tmp_path):
     own, _ = hospital(tmp_path)
     p = torch.rand(30, 1, generator=torch.Generator().manual_seed(0))
     tested = Rows(torch.cat([1 - p, p], dim=1), torch.arange(30) % 2, torch.arange(30) // 5)
-    quiet, how = score.noised(own, tested, 0.0, "c")[0], split_noise(3.0, 2)
+    quiet, how = score.noise_scores(own, tested, 0.0, "c")[0], split_noise(3.0, 2)
     assert float(quiet["noised"].sum()) == pytest.approx(6.0)
     assert [float(level.sum()) for level in tree_levels(quiet["scale"][0].numpy())] == pytest.approx([6.0] * LEVELS)
-    told = [score.noised(own, tested, 3.0, "c")[0] for _ in range(60)]
+    told = [score.noise_scores(own, tested, 3.0, "c")[0] for _ in range(60)]
     scale = torch.stack([one["scale"] - quiet["scale"] for one in told])
     assert float(scale.double().std()) == pytest.approx(how.scale, rel=0.02)
     y, p, who = (one.numpy() for one in (tested.y, tested.x, tested.patient))
@@ -733,28 +733,28 @@ def test_the_statement_is_at_the_budgets_delta_and_says_how_a_run_was_protected(
     own, cohort = hospital(tmp_path, Policy(budget=budget, public=PUBLIC))
     rounds(own, cohort, 1)
     lines = list(ledgers.lines(own.ledger))
-    found = own_statement(own, lines)
+    found = build_own_statement(own, lines)
     policy = Policy(budget=budget, most=Most(release=2.0, run=5.0))
     capped = replace(own, settings=replace(own.settings, policy=policy))
     assert (found.delta, found.unit) == (1e-7, "simulated patient") and found.budget is not None
     assert (found.budget.release, found.budget.run) == (99.0 / 2, 99.0)
-    assert "| At most, of one release and of one run | ε = 2; ε = 5 |" in markdown(own_statement(capped, lines))
+    assert "| At most, of one release and of one run | ε = 2; ε = 5 |" in markdown(build_own_statement(capped, lines))
     assert found.audit is None, "whoever audits the mechanism says so; it is no word of the hospital's"
     (run,) = found.runs
     assert (run.details.clip, run.details.views) == (PROTECTED.clip, PROTECTED.views)
-    train = next(entry for entry in left(own, lines, delta=DELTA) if entry.request == "train")
+    train = next(entry for entry in list_left(own, lines, delta=DELTA) if entry.request == "train")
     spent = cost(ledgers.spent(lines), DELTA).epsilon
     assert train.messages == 1 and train.epsilon.endswith(" at δ = 1e-05")
     assert spent - 1e-12 <= float(train.epsilon.split()[0]) <= 1.01 * spent, "rounded, and never downwards"
     table = TableSource(file="t.csv", label="y")
     real = replace(own, settings=SiteSettings(source=table, policy=Policy(public=PUBLIC)))
-    assert own_statement(real, []).unit == "patient"
+    assert build_own_statement(real, []).unit == "patient"
     again = [
         *lines,
         {**lines[-1], "again": True},
         {**lines[-1], "refused": "x", "bytes": 0, "event": describe(NOTHING)},
     ]
-    more = next(entry for entry in left(own, again, delta=DELTA) if entry.request == "train")
+    more = next(entry for entry in list_left(own, again, delta=DELTA) if entry.request == "train")
     assert (more.epsilon, more.messages) == (train.epsilon, 2), "sent again it costs nothing, refused it is no message"
 
 

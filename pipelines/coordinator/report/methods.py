@@ -14,8 +14,8 @@ from federation.rehearsal import initial_parameters
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.trained import TrainedMethod
 from pipelines.coordinator.world import World
-from pipelines.hospital.attacks import from_plain
-from pipelines.hospital.inversion import ATTACKS, MEAN, figure
+from pipelines.hospital.attacks import parse_membership
+from pipelines.hospital.inversion import ATTACKS, MEAN, parse_figure
 from pipelines.loader.overrides import overridden
 from pipelines.models.file import READY, ended_in
 from pipelines.requests.report import Reported
@@ -120,7 +120,7 @@ def build_membership_row(entry: Mapping[str, Any]) -> MembershipRow:
     if entry["found"] is None:
         nan, note = float("nan"), f"not made: {entry['refused']}" if entry.get("refused") else FIGURES_AT_HOSPITAL
         return MembershipRow(entry["site"], entry["method"], nan, nan, nan, nan, 0, 0, note)
-    figures = from_plain(entry["found"])
+    figures = parse_membership(entry["found"])
     numbers = (figures.auc, figures.low, figures.high, figures.control_auc, figures.members, figures.others)
     return MembershipRow(entry["site"], entry["method"], *numbers, figures.reason or "")
 
@@ -139,8 +139,8 @@ def build_inversion_rows(entry: Mapping[str, Any]) -> Iterator[InversionRow]:
         yield InversionRow(site, method, "", nan, nan, nan, nan, 0, 0, str(note))
         return
     means, images = figures["attacks"], int(figures["images"])
-    low = figure(means[MEAN]["psnr"]), figure(means[MEAN]["ssim"])
+    low = parse_figure(means[MEAN]["psnr"]), parse_figure(means[MEAN]["ssim"])
     for attack in (name for name in ATTACKS if name in means and name != MEAN):
         mean = means[attack]
-        psnr, ssim = figure(mean["psnr"]), figure(mean["ssim"])
+        psnr, ssim = parse_figure(mean["psnr"]), parse_figure(mean["ssim"])
         yield InversionRow(site, method, attack, psnr, ssim, *low, int(mean["better"]), images)

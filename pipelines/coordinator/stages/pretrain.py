@@ -15,7 +15,7 @@ from pipelines.coordinator.public import public_stamps, read_public_set
 from pipelines.coordinator.public_kept import make_waiter
 from pipelines.coordinator.public_starts import start_on
 from pipelines.coordinator.world import World
-from pipelines.data.weights_file import stamp_of, start_from
+from pipelines.data.weights_file import load_start_weights, weights_digest
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import shown
 from pipelines.runs.runner import Stage
@@ -38,7 +38,7 @@ def outside(world: World) -> Mapping[str, str]:
     """Names, sizes and times of the files of declared public pictures; digests of files of weights."""
     starts = [start for start in starts_in(world.config).values() if isinstance(start.how, Pretrained)]
     files = {
-        start.how.file: stamp_of(start.how)
+        start.how.file: weights_digest(start.how)
         for start in starts_in(world.config).values()
         if isinstance(start.how, Weights)
     }
@@ -74,7 +74,7 @@ class Made(NamedTuple):
 
 def _read_start(begin: Begin, how: Weights) -> Made:
     """Weights of a file; the digest is of the file itself. Raises: ValueError: it changed since it was checked."""
-    weights = start_from(how, begin.task)
+    weights = load_start_weights(how, begin.task)
     facts: dict[str, Json] = {"weights": {"public": how.public, "head": how.head}, "sha256": weights.sha256}
     return Made(to_bytes(Message(weights.tensors)), facts)
 

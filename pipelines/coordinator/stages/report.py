@@ -52,7 +52,7 @@ from pipelines.coordinator.report.methods import (
 from pipelines.coordinator.trained import TrainedMethod, read_trained
 from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import SPLITS
-from pipelines.hospital.segmentation import measured
+from pipelines.hospital.segmentation import words_of_kind
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import READY
 from pipelines.requests.holds import Holds
@@ -100,7 +100,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     shares = gap_rows(tables, list_oracle_comparisons(config), DICE if structures else AUC)
     (out / "scores.json").write_text(to_json((*rows, *outside)))
     (out / "scores.csv").write_text(scores_csv((*rows, *outside)))
-    usable, words = list_models(world, trained, replies), measured(config.images.kind)
+    usable, words = list_models(world, trained, replies), words_of_kind(config.images.kind)
     use = read_decisions({site: reply.decision for site, reply in replies.items()}, usable, rows)
     statements = tuple(from_json(reply.statement) for reply in everybody.values())
     page = RunPage(

@@ -16,7 +16,7 @@ from pydicom.uid import EnhancedUSVolumeStorage, ParametricMapStorage, UID_dicti
 
 from pipelines.data.dicom.frames import series_of
 from pipelines.data.headers import Frame, text_of
-from pipelines.data.quantity import of_headers
+from pipelines.data.quantity import decide_from_headers
 from pipelines.data.sources import KIND, ImageKind
 from pipelines.data.study import Rejected
 
@@ -26,13 +26,13 @@ ALSO_IMAGES = frozenset({str(ParametricMapStorage), str(EnhancedUSVolumeStorage)
 SCREENSHOT_NAME = "Secondary Capture"
 
 
-def with_kinds(frames: Sequence[Frame]) -> list[Frame]:
+def add_kinds(frames: Sequence[Frame]) -> list[Frame]:
     """The frames, each with its `ImageKind` as the header text `KIND` if it has one. They need their b-values.
 
-    An image is an ADC map if its header says so (`of_headers`). Diffusion-weighted images have a b-value, in a series
-    with a b-value above 0 or with DIFFUSION in its ImageType.
+    An image is an ADC map if its header says so (`decide_from_headers`). Diffusion-weighted images have a b-value, in a
+    series with a b-value above 0 or with DIFFUSION in its ImageType.
     """
-    maps = [of_headers(frame.values).adc is True for frame in frames]
+    maps = [decide_from_headers(frame.values).adc is True for frame in frames]
     weighted = {
         series_of(frame)
         for frame, is_map in zip(frames, maps, strict=True)
@@ -54,7 +54,7 @@ def _set_kind(frame: Frame, kind: ImageKind) -> Frame:
     return replace(frame, values=ChainMap({KIND: kind}, cast(dict[str, Any], frame.values)))
 
 
-def selected(frame: Frame, select: Mapping[str, str]) -> bool:
+def is_selected(frame: Frame, select: Mapping[str, str]) -> bool:
     """Whether an image's header contains every text of `select`; numbers must be equal."""
     return all(_contains_text(frame.values.get(keyword), text) for keyword, text in select.items())
 
@@ -71,7 +71,7 @@ def _contains_text(value: object, text: str) -> bool:
 
 def is_wanted(frame: Frame, select: Mapping[str, str]) -> bool:
     """Whether a frame is selected, or its header has no Rows: it is cut short and may lack the keyword, or no image."""
-    return selected(frame, select) or "Rows" not in frame.values
+    return is_selected(frame, select) or "Rows" not in frame.values
 
 
 def object_name(values: Mapping[str, object]) -> str:
@@ -86,7 +86,7 @@ def object_name(values: Mapping[str, object]) -> str:
     return "" if IMAGE_NAME in known[0] or uid in ALSO_IMAGES else str(known[0]).removesuffix(" Storage")
 
 
-def without_objects(group: Sequence[Frame]) -> tuple[list[Frame], list[tuple[Frame, str]]]:
+def split_off_objects(group: Sequence[Frame]) -> tuple[list[Frame], list[tuple[Frame, str]]]:
     """The slices of a series; and its other objects, each with a description.
 
     Screenshots (Secondary Capture, or a colour image among grey ones) count as objects if the series has measured
@@ -114,7 +114,7 @@ def _rank_object(values: Mapping[str, object]) -> tuple[int, str]:
     return (MEASURED, "") if colour.startswith("MONOCHROME") else (SCREENSHOT, f"colour image ({colour})")
 
 
-def set_aside(name: str, what: str) -> Rejected:
+def reject_object(name: str, what: str) -> Rejected:
     """The rejection of an object that is no slice of its series. name: of its file. what: its description."""
     detail = f"No slice of its series, but of the kind {what}; the images beside it are read. Nothing is to be done."
     return Rejected(name, "not_an_image", detail)

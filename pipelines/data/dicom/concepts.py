@@ -39,7 +39,7 @@ KNOWN = {
 }
 
 
-def concept(name: str) -> Concept:
+def class_concept(name: str) -> Concept:
     """The concept of a class name, in any case. An unknown name gets a code of the scheme 99CONSILIUM."""
     plain = name.strip().lower()
     if plain in KNOWN:

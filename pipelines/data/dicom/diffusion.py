@@ -166,7 +166,7 @@ def fit_adc(
     return adc
 
 
-def fitted_b_values(b_values: Sequence[float]) -> tuple[float, ...]:
+def select_b_values(b_values: Sequence[float]) -> tuple[float, ...]:
     """Those b-values that `fit_adc` uses, ascending, each once. Raises: Unusable: as `fit_adc`."""
     b = np.unique(np.asarray(b_values, np.float64))
     return tuple(float(b[k]) for shell in _group_by_b_value(b, LOWEST, HIGHEST) for k in shell)

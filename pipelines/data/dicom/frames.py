@@ -23,7 +23,7 @@ from pydicom.tag import Tag
 from pydicom.uid import MediaStorageDirectoryStorage
 from pydicom.valuerep import AMBIGUOUS_VR
 
-from pipelines.data.contents import parsed
+from pipelines.data.contents import parse_dataset
 from pipelines.data.dicom.codestream import check_unpacked
 from pipelines.data.dicom.diffusion import B_VALUE_TAGS, b_value
 from pipelines.data.dicom.real_world import unused_scales
@@ -68,7 +68,7 @@ def read_frames(
     """
     with path.open("rb") as file:
         check_unpacked(file)
-        dataset = parsed(file, stop_before_pixels=True, specific_tags=_tags_to_read(tuple(keywords), diffusion))
+        dataset = parse_dataset(file, stop_before_pixels=True, specific_tags=_tags_to_read(tuple(keywords), diffusion))
         if dataset.file_meta.get("MediaStorageSOPClassUID") == MediaStorageDirectoryStorage:
             return []
         raw = {int(element.tag): element for element in dataset.values()}  # by numbers: pydicom's tags compare slowly
@@ -126,7 +126,7 @@ def transform_of(dataset: Dataset, index: int) -> Dataset:
         if keyword in dataset and keyword not in OF_FRAME:
             transform[keyword] = dataset[keyword]
     for group in (*(dataset.get(SHARED) or [])[:1], *dataset[OWN].value[index : index + 1]):
-        for item in macros(group):
+        for item in list_macros(group):
             for keyword in KEYWORDS:
                 if keyword in item and keyword != "MeasurementUnitsCodeSequence":
                     transform[keyword] = item[keyword]
@@ -205,7 +205,7 @@ def _is_empty(value: object) -> bool:
 def _flatten_group(group: Dataset, wanted_keywords: frozenset[str]) -> dict[str, Any]:
     """The values of `wanted_keywords` in one item of functional groups, with the names of classic files."""
     values: dict[str, Any] = {}
-    for item in macros(group):
+    for item in list_macros(group):
         for element in item:
             name = CLASSIC_NAMES.get(element.keyword, element.keyword)
             for keyword in {name, element.keyword} & wanted_keywords:
@@ -216,7 +216,7 @@ def _flatten_group(group: Dataset, wanted_keywords: frozenset[str]) -> dict[str,
     return values
 
 
-def macros(group: Dataset) -> Iterator[Dataset]:
+def list_macros(group: Dataset) -> Iterator[Dataset]:
     """The first item of each public macro; those with unassigned converted attributes come first.
 
     Private macros are not read: vendors keep a copy of their classic header in them, with other positions.

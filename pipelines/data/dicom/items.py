@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipelines.data.dicom.choosing import selected
+from pipelines.data.dicom.choosing import is_selected
 from pipelines.data.dicom.frames import series_of
-from pipelines.data.folder import below
+from pipelines.data.folder import relative_name
 from pipelines.data.headers import Frame, text_of
 from pipelines.data.index import Candidate
 from pipelines.data.pseudonym import normalized
 from pipelines.data.study import Item, Rejected, Unusable
 
 
-def items_of(
+def list_file_items(
     root: Path,
     read: Mapping[Path, list[Frame] | Item | Unusable],
     results: Sequence[tuple[Candidate | Rejected, Sequence[Frame]]],
@@ -32,7 +32,7 @@ def items_of(
     chosen_series = {series_of(frame) for _, frames in results for frame in frames}
     items = []
     for path, content in read.items():
-        name = below(root, path)
+        name = relative_name(root, path)
         if isinstance(content, Unusable):
             items.append(Item(name, "part", studies=(name,)))
         elif isinstance(content, Item):
@@ -53,7 +53,7 @@ def _build_item(name: str, first: Frame, studies: tuple[str, ...], select: Mappi
     series = text_of(values.get("SeriesDescription")) or text_of(values.get("ProtocolName"))
     if studies:
         return Item(name, "part", studies, patient, series)
-    if chosen and selected(first, select):
+    if chosen and is_selected(first, select):
         detail = "Its series is used, and this image is not needed to fit ADC."
         return Item(name, "not_selected", (), patient, series, "not_needed", detail)
     header_texts = "; ".join(f"{key} is {text_of(values.get(key)) or 'missing'}" for key in select)

@@ -24,12 +24,12 @@ from pydicom.uid import (
     RLETransferSyntaxes,
 )
 
-from pipelines.data.adc import factor
+from pipelines.data.adc import find_unit_factor
 from pipelines.data.dicom.codestream import check_codestream
 from pipelines.data.dicom.frames import OWN, SHARED, transform_of
 from pipelines.data.dicom.real_world import Map, diffusivity_map, foreign_unit
-from pipelines.data.dicom.stored_values import padded, rescaling, vendor_slope
-from pipelines.data.dicom.uncompressed import header_of
+from pipelines.data.dicom.stored_values import find_padding, find_rescale, vendor_slope
+from pipelines.data.dicom.uncompressed import build_pixel_header
 from pipelines.data.headers import Meaning, Reading
 from pipelines.data.study import Array, Unusable
 from privacy.deidentify.layouts import Layout, Rectangle, kind_of, rectangles_of
@@ -43,7 +43,7 @@ DECODERS: dict[UID, str] = {
 PLAIN = Reading()
 
 
-def real_values(
+def decode_real_values(
     dataset: Dataset, indices: Sequence[int] = (0,), blank: Sequence[Layout] = (), reading: Reading = PLAIN
 ) -> Iterator[tuple[Array, str | None]]:
     """Decode images of one file, one after the other.
@@ -65,17 +65,17 @@ def real_values(
     rectangles = rectangles_of(blank, kind_of(dataset))
     for index, stored in zip(indices, decoded, strict=True):
         scale = _build_scaling(transform_of(dataset, index), _vendor_step(dataset, index, reading), reading)
-        yield scale(blanked(stored, rectangles))
+        yield scale(blank_rectangles(stored, rectangles))
 
 
-def decoder_of(
+def build_decoder(
     meaning: Meaning, blank: Sequence[Layout] = (), reading: Reading = PLAIN
 ) -> Callable[[bytes], tuple[Array, str | None]]:
-    """A function from the bytes of one uncompressed image to its values and unit, as `real_values` gives them.
+    """A function from the bytes of one uncompressed image to its values and unit, as `decode_real_values` gives them.
 
-    The header is evaluated once for all files with an equal one. Raises: as `real_values`.
+    The header is evaluated once for all files with an equal one. Raises: as `decode_real_values`.
     """
-    header = header_of(meaning)
+    header = build_pixel_header(meaning)
     decoder = get_decoder(UID(meaning.syntax))
     options: dict[str, Any] = as_pixel_options(header, pixel_keyword="PixelData", pixel_vr=meaning.vr or "OW")
     rectangles = rectangles_of(blank, kind_of(header))
@@ -83,12 +83,12 @@ def decoder_of(
 
     def decode(data: bytes) -> tuple[Array, str | None]:
         stored, _ = next(decoder.iter_array(data, indices=[0], raw=True, **options))
-        return scale(blanked(stored, rectangles))
+        return scale(blank_rectangles(stored, rectangles))
 
     return decode
 
 
-def blanked(stored: NDArray[Any], rectangles: Sequence[Rectangle]) -> NDArray[Any]:
+def blank_rectangles(stored: NDArray[Any], rectangles: Sequence[Rectangle]) -> NDArray[Any]:
     """Stored values (rows, columns), with the rectangles set to the image's smallest value."""
     if not rectangles:
         return stored
@@ -107,7 +107,7 @@ def _vendor_step(dataset: Dataset, index: int, reading: Reading) -> float | None
         return None
     groups = [*(dataset.get(OWN) or [])[index : index + 1], *(dataset.get(SHARED) or [])[:1], dataset]
     slope = next((vendor_scale for group in groups if (vendor_scale := vendor_slope(group)) is not None), 1.0)
-    return slope * (rescaling(transform_of(dataset, index)) or (1.0, 0.0))[0]
+    return slope * (find_rescale(transform_of(dataset, index)) or (1.0, 0.0))[0]
 
 
 def _build_scaling(
@@ -116,10 +116,10 @@ def _build_scaling(
     """The function from stored to real values, with their unit. step: from `_vendor_step`."""
     padding = np.float32(np.nan if reading.turned else 0)
     unit = cache(partial(_modality_unit, transform))
-    value_map, rescale = diffusivity_map(transform), rescaling(transform)
+    value_map, rescale = diffusivity_map(transform), find_rescale(transform)
 
     def scale_values(stored: NDArray[np.generic]) -> tuple[Array, str | None]:
-        outside = padded(stored, transform)
+        outside = find_padding(stored, transform)
         unit_text: str | None
         if value_map is not None:
             values, unit_text = _apply_map(stored, outside, value_map, transform), value_map.unit
@@ -142,21 +142,21 @@ def _rescale_values(stored: NDArray[Any], header: Dataset, line: tuple[float, fl
     return (stored.astype(np.float64) * line[0] + line[1]).astype(np.float32)
 
 
-def beyond_map(stored: NDArray[Any], header: Dataset) -> NDArray[np.bool_] | None:
+def find_outside_map(stored: NDArray[Any], header: Dataset) -> NDArray[np.bool_] | None:
     """Where stored values are neither padding nor in the range of the value map that is used; None = nowhere.
 
-    header: a file's, or a frame's meaning as in a classic file. Raises: as `real_values`.
+    header: a file's, or a frame's meaning as in a classic file. Raises: as `decode_real_values`.
     """
     value_map = diffusivity_map(header)
     if value_map is None:
         return None
-    outside, out_of_range = padded(stored, header), ~value_map.covers(stored)
+    outside, out_of_range = find_padding(stored, header), ~value_map.covers(stored)
     out_of_range = out_of_range if outside is None else out_of_range & ~outside
     return out_of_range if out_of_range.any() else None
 
 
 def is_table(header: Dataset) -> bool:
-    """Whether a lookup table gives stored values their meaning. header: as in `beyond_map`."""
+    """Whether a lookup table gives stored values their meaning. header: as in `find_outside_map`."""
     value_map = diffusivity_map(header)
     return "ModalityLUTSequence" in header or (value_map is not None and bool(value_map.table))
 
@@ -170,8 +170,8 @@ def _apply_map(stored: NDArray[Any], outside: NDArray[np.bool_] | None, value_ma
     out_of_range = out_of_range if outside is None else out_of_range & ~outside
     if not out_of_range.any():
         return values
-    rest_values, unit = _rescale_values(stored[out_of_range], header, rescaling(header)), _modality_unit(header)
-    rest_factor, map_factor = factor(unit or ""), factor(value_map.unit)
+    rest_values, unit = _rescale_values(stored[out_of_range], header, find_rescale(header)), _modality_unit(header)
+    rest_factor, map_factor = find_unit_factor(unit or ""), find_unit_factor(value_map.unit)
     if rest_factor is not None and map_factor is not None:
         values[out_of_range] = rest_values * np.float32(rest_factor / map_factor)
     elif not rest_values.any():
@@ -193,6 +193,6 @@ def _modality_unit(dataset: Dataset) -> str | None:
     """RescaleType or the explanation of a modality LUT, if it names a unit; else a foreign unit of the value map."""
     tables = dataset.get("ModalityLUTSequence") or [Dataset()]
     for text in (dataset.get("RescaleType"), tables[0].get("LUTExplanation"), tables[0].get("ModalityLUTType")):
-        if text and (factor(str(text)) is not None or str(text) == "HU"):
+        if text and (find_unit_factor(str(text)) is not None or str(text) == "HU"):
             return str(text)
     return foreign_unit(dataset)

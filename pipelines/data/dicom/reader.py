@@ -16,22 +16,37 @@ from typing import Any, TypeAlias
 import numpy as np
 from pydicom.errors import InvalidDicomError
 
-from pipelines.data.contents import kind_of, left_out, read_dataset
-from pipelines.data.dicom.choosing import is_wanted, selected, set_aside, with_kinds, without_objects
+from pipelines.data.contents import detect_kind, left_out, read_dataset
+from pipelines.data.dicom.choosing import add_kinds, is_selected, is_wanted, reject_object, split_off_objects
 from pipelines.data.dicom.diffusion import fit_adc
 from pipelines.data.dicom.frames import read_frames, series_of
-from pipelines.data.dicom.items import items_of
-from pipelines.data.dicom.pixels import PLAIN, decoder_of, real_values
+from pipelines.data.dicom.items import list_file_items
+from pipelines.data.dicom.pixels import PLAIN, build_decoder, decode_real_values
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE, check_series
-from pipelines.data.dicom.stacks import diffusion_stack, plain_stack, separated
-from pipelines.data.dicom.stored_values import as_shown, reading_of
+from pipelines.data.dicom.stacks import build_diffusion_stack, build_plain_stack, separate_stacks
+from pipelines.data.dicom.stored_values import as_shown, build_reading
 from pipelines.data.dicom.uncompressed import read_pixels
-from pipelines.data.folder import Stamp, below, check_unchanged, resolved, stamped, steady, walked
+from pipelines.data.folder import (
+    Stamp,
+    check_unchanged,
+    read_steadily,
+    relative_name,
+    resolve_path,
+    stamp_file,
+    walk_folder,
+)
 from pipelines.data.headers import Frame, Meaning, Pixels, Reading, Stack, text_of
-from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
+from pipelines.data.index import Candidate, Index, convert_read_errors, folder_problems, load_all, reject_ambiguous
 from pipelines.data.intake import read_ahead
 from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
-from pipelines.data.quantity import HEADERS, Verdict, check_adc, of_headers, of_series, shown
+from pipelines.data.quantity import (
+    HEADERS,
+    AdcDecision,
+    check_adc,
+    decide_for_series,
+    decide_from_headers,
+    format_header_texts,
+)
 from pipelines.data.sources import FITTED_UNIT, KIND, DicomSource
 from pipelines.data.study import Array, Item, Rejected, Study, Unusable, Volume
 from privacy.deidentify.layouts import Layout
@@ -69,8 +84,8 @@ def index_dicom(source: DicomSource, *, adc: bool = False, each: bool = False) -
     """
     if problems := dicom_problems(source):
         raise ValueError("; ".join(problems))
-    root = resolved(Path(source.folder))
-    walk = walked(root)
+    root = resolve_path(Path(source.folder))
+    walk = walk_folder(root)
     seen: dict[tuple[object, ...], Any] = {}
     stamps: dict[Path, Stamp] = {}
     one_file = partial(_read_file_frames, root, source=source, seen=seen, stamps=stamps)
@@ -79,8 +94,8 @@ def index_dicom(source: DicomSource, *, adc: bool = False, each: bool = False) -
         path: _explain_damage(path, stamps, content) for path, content in read.items() if isinstance(content, Unusable)
     }
     frames = [frame for content in read.values() if isinstance(content, list) for frame in content]
-    frames = with_kinds(frames) if KIND in source.select else frames
-    selected_series = {series_of(frame) for frame in frames if selected(frame, source.select)}
+    frames = add_kinds(frames) if KIND in source.select else frames
+    selected_series = {series_of(frame) for frame in frames if is_selected(frame, source.select)}
     chosen = [frame for frame in frames if series_of(frame) in selected_series and is_wanted(frame, source.select)]
     if not chosen and not damaged and not walk.rejected:
         raise ValueError(_describe_no_match(source, len(frames)))
@@ -91,13 +106,15 @@ def index_dicom(source: DicomSource, *, adc: bool = False, each: bool = False) -
     results = [
         result
         for group in series.values()
-        for result in _candidates(root, group, _damage(group, folder_series, first_damaged), source, stamps, adc)
+        for result in _candidates(
+            root, group, _find_damaged_neighbour(group, folder_series, first_damaged), source, stamps, adc
+        )
     ]
     candidates = tuple(result for result, _ in results if isinstance(result, Candidate))
-    candidates, ambiguous = (candidates, []) if each else without_ambiguous(candidates)
+    candidates, ambiguous = (candidates, []) if each else reject_ambiguous(candidates)
     rejected = [result for result, _ in results if isinstance(result, Rejected)] + ambiguous + list(walk.rejected)
-    rejected += [Rejected(below(root, path), error.reason, error.detail) for path, error in damaged.items()]
-    items = (*walk.left, *items_of(root, read, results, source.select))
+    rejected += [Rejected(relative_name(root, path), error.reason, error.detail) for path, error in damaged.items()]
+    items = (*walk.left, *list_file_items(root, read, results, source.select))
     return Index(candidates, tuple(rejected), items, len({series_of(frame) for frame in frames} - set(series)))
 
 
@@ -106,19 +123,19 @@ def _read_file_frames(
 ) -> list[Frame] | Item | Unusable:
     """A file's images; or an item, if neither its content nor its name is that of a DICOM image."""
     try:
-        with readable(path.name):
-            stamps[path] = stamped(path)
+        with convert_read_errors(path.name):
+            stamps[path] = stamp_file(path)
             keywords = (*IDENTITY, *PLACE, *SHAPE, *HEADERS, *KEYWORDS, *ALLOWED_HEADERS, *source.select)
             diffusion = source.derive == "adc" or KIND in source.select
             frames = read_frames(path, keywords, diffusion=diffusion, seen=seen)
             detail = "A DICOMDIR: a table of contents, without an image."
-            return frames or Item(below(root, path), "not_imaging", reason="dicomdir", detail=detail)
+            return frames or Item(relative_name(root, path), "not_imaging", reason="dicomdir", detail=detail)
     except Unusable as error:
         if not isinstance(error.__cause__, InvalidDicomError):
             return error
-        if kind_of(path) == "packed_dicom":
+        if detect_kind(path) == "packed_dicom":
             return Unusable("packed", f"{path.name} is a DICOM file that was packed. Unpack it: gunzip.")
-        return error if path.suffix.lower() in SUFFIXES else left_out(below(root, path), path, "dicom")
+        return error if path.suffix.lower() in SUFFIXES else left_out(relative_name(root, path), path, "dicom")
 
 
 def _explain_damage(path: Path, stamps: Mapping[Path, Stamp], error: Unusable) -> Unusable:
@@ -156,7 +173,7 @@ def _first_damaged(damaged: Iterable[Path]) -> dict[Path, tuple[int, str]]:
     return first
 
 
-def _damage(
+def _find_damaged_neighbour(
     group: Sequence[Frame], folder_series: Mapping[Path, set[str]], first_damaged: Mapping[Path, tuple[int, str]]
 ) -> str | None:
     """The name of a damaged file that probably belongs to the series, since its folder holds no other; None if none."""
@@ -172,16 +189,18 @@ def _candidates(
     """A candidate or rejection for each stack of a series, and each other object in it, with its images."""
     first = group[0]
     uids = [str(first.values[key]) for key in ("StudyInstanceUID", "SeriesInstanceUID") if key in first.values]
-    folder = below(root, first.path.parent)
+    folder = relative_name(root, first.path.parent)
     study = "/".join([*([] if folder == "." else [folder]), *uids]) or first.path.name
     if damage is not None:
         detail = f"{damage} beside it cannot be read, and is likely one of its slices."
         return [(Rejected(study, "unreadable", detail), group)]
-    group, objects = without_objects(group)
+    group, objects = split_off_objects(group)
     results = list[tuple[Candidate | Rejected, Sequence[Frame]]]()
     for path, what in {frame.path: what for frame, what in objects}.items():
-        results.append((set_aside(below(root, path), what), [frame for frame, _ in objects if frame.path == path]))
-    stacks = separated(group)
+        results.append(
+            (reject_object(relative_name(root, path), what), [frame for frame, _ in objects if frame.path == path])
+        )
+    stacks = separate_stacks(group)
     for name, frames in stacks.items():
         stack_stamps = {frame.path: stamps[frame.path] for frame in frames}
         candidate = _build_candidate(
@@ -205,25 +224,38 @@ def _build_candidate(
 ) -> Candidate | Rejected:
     """The checked and sorted stack as a candidate, or as a rejection; a changed file takes precedence."""
     try:
-        with readable(study):
+        with convert_read_errors(study):
             check_series(group, allow_lossy=source.lossy == "allow", blank=source.blank)
             values = group[0].values
-            decisions = [of_headers(frame.values) for frame in group]
+            decisions = [decide_from_headers(frame.values) for frame in group]
             adc_needed = adc and source.derive == "none"
             if adc_needed and not any(
                 decision.adc for decision in decisions
             ):  # before its geometry, whose errors tell less
-                check_adc(of_series(decisions), declared=source.unit != "auto", seen=shown(values))
-            placed = (diffusion_stack if source.derive == "adc" else plain_stack)(group, full_series=full_series)
+                check_adc(
+                    decide_for_series(decisions), declared=source.unit != "auto", seen=format_header_texts(values)
+                )
+            placed = (build_diffusion_stack if source.derive == "adc" else build_plain_stack)(
+                group, full_series=full_series
+            )
             if adc_needed:
-                check_adc(of_series(decisions), declared=source.unit != "auto", seen=shown(values))
+                check_adc(
+                    decide_for_series(decisions), declared=source.unit != "auto", seen=format_header_texts(values)
+                )
             compared = [frame for volume in placed.volumes for frame in volume]
-            placed = replace(placed, reading=reading_of(compared, adc=adc_needed, fitted=source.derive == "adc"))
+            placed = replace(placed, reading=build_reading(compared, adc=adc_needed, fitted=source.derive == "adc"))
             patient = normalized(str(values["PatientID"]))
-            load = partial(_load, study, patient, placed, source.blank, of_series(decisions))
+            load = partial(_load, study, patient, placed, source.blank, decide_for_series(decisions))
             session = str(values["StudyInstanceUID"])
             return Candidate(
-                patient, study, session, placed.affine, placed.shape, partial(steady, stamps, load), placed, stamps
+                patient,
+                study,
+                session,
+                placed.affine,
+                placed.shape,
+                partial(read_steadily, stamps, load),
+                placed,
+                stamps,
             )
     except Unusable as error:
         try:
@@ -233,7 +265,7 @@ def _build_candidate(
         return Rejected(study, error.reason, error.detail)
 
 
-def _load(study: str, patient: str, placed: Stack, blank: Sequence[Layout], decision: Verdict) -> Study:
+def _load(study: str, patient: str, placed: Stack, blank: Sequence[Layout], decision: AdcDecision) -> Study:
     """The study of a stack: decoded values, or ADC fitted to them."""
     values, units = _read_volumes(placed, blank)
     facts = allowed_facts(_header_texts(placed.volumes[0][0]))
@@ -260,8 +292,8 @@ def _read_volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[st
             plain[frame.path] = frame.pixels
     decoders: Decoders = {}
     for path, frame_places in places.items():
-        with readable(path.name):
-            planes = planes_of(path, plain[path], list(frame_places), blank, decoders, placed.reading)
+        with convert_read_errors(path.name):
+            planes = read_planes(path, plain[path], list(frame_places), blank, decoders, placed.reading)
             for place, (plane, unit) in zip(frame_places.values(), planes, strict=True):
                 if plane.shape != (rows, columns):
                     raise Unusable("mixed_size", f"{path.name} holds pixels of shape {plane.shape}, unlike its header.")
@@ -272,7 +304,7 @@ def _read_volumes(placed: Stack, blank: Sequence[Layout]) -> tuple[Array, set[st
     return values.transpose(0, 3, 2, 1), units
 
 
-def planes_of(
+def read_planes(
     path: Path,
     pixels: Pixels | None,
     indices: Sequence[int],
@@ -280,15 +312,15 @@ def planes_of(
     decoders: Decoders,
     reading: Reading = PLAIN,
 ) -> Iterable[tuple[Array, str | None]]:
-    """A file's images, as `real_values` gives them; the whole file is parsed only where necessary.
+    """A file's images, as `decode_real_values` gives them; the whole file is parsed only where necessary.
 
     reading: of the set of images. decoders: of the set's earlier files; one is added for pixels with a new header.
     """
     if pixels is None:
-        return real_values(read_dataset(path), indices, blank, reading)
+        return decode_real_values(read_dataset(path), indices, blank, reading)
     data = read_pixels(path, pixels)
     if (decode := decoders.get(pixels.meaning)) is None:
-        decode = decoders[pixels.meaning] = decoder_of(pixels.meaning, blank, reading)
+        decode = decoders[pixels.meaning] = build_decoder(pixels.meaning, blank, reading)
     return [decode(data)]
 
 

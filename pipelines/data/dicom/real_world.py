@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
-from pipelines.data.adc import UNSAID, factor
+from pipelines.data.adc import UNSAID, find_unit_factor
 from pipelines.data.study import Array, Unusable
 
 RANGE_KEYWORDS = ("RealWorldValue{}ValueMapped", "DoubleFloatRealWorldValue{}ValueMapped")
@@ -62,9 +62,13 @@ def diffusivity_map(header: Dataset) -> Map | None:
         Unusable: `bad_tag` if its numbers are missing or contradict each other, or several such maps differ.
     """
     signed = bool(header.get("PixelRepresentation"))
-    items = [item for item in header.get("RealWorldValueMappingSequence") or [] if factor(unit_of(item)) is not None]
+    items = [
+        item
+        for item in header.get("RealWorldValueMappingSequence") or []
+        if find_unit_factor(unit_of(item)) is not None
+    ]
     maps = [_parse_map(item, signed) for item in items]
-    if len({(factor(value_map.unit), *value_map[1:]) for value_map in maps}) > 1:
+    if len({(find_unit_factor(value_map.unit), *value_map[1:]) for value_map in maps}) > 1:
         raise _bad_tag(
             f"RealWorldValueMappingSequence holds {len(maps)} maps to diffusivities that differ; one is needed"
         )
@@ -74,7 +78,7 @@ def diffusivity_map(header: Dataset) -> Map | None:
 def foreign_unit(header: Dataset) -> str | None:
     """The first unit that a map of a header names, if no map names a diffusivity."""
     units = [unit for item in header.get("RealWorldValueMappingSequence") or [] if (unit := unit_of(item))]
-    return None if any(factor(unit) is not None for unit in units) else next(iter(units), None)
+    return None if any(find_unit_factor(unit) is not None for unit in units) else next(iter(units), None)
 
 
 def unit_of(item: Dataset) -> str:
@@ -88,7 +92,7 @@ def unused_scales(items: Sequence[Dataset]) -> tuple[Any, ...]:
     """The scales of maps that are not applied, for comparison between images: (slope, intercept) of a line, or the
     numbers of a table. () if one map is a diffusivity's and therefore applied, or none has numbers.
     """
-    if any(factor(unit_of(item)) is not None for item in items):
+    if any(find_unit_factor(unit_of(item)) is not None for item in items):
         return ()
     scales: list[Any] = []
     for item in items:

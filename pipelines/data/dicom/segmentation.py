@@ -18,13 +18,13 @@ from pydicom.uid import UID, SegmentationStorage
 
 from pipelines.data.contents import read_dataset
 from pipelines.data.dicom.codestream import check_codestream, check_deflated
-from pipelines.data.dicom.concepts import concept
+from pipelines.data.dicom.concepts import class_concept
 from pipelines.data.dicom.frame_grid import PLACE, FrameGrid, frame_grid
 from pipelines.data.dicom.frames import read_frames
 from pipelines.data.dicom.pixels import DECODERS
 from pipelines.data.dicom.series import LARGEST
 from pipelines.data.headers import Frame
-from pipelines.data.index import readable
+from pipelines.data.index import convert_read_errors
 from pipelines.data.study import Unusable, Volume
 
 LABEL_MAP = UID("1.2.840.10008.5.1.4.1.1.66.7")  # Label Map Segmentation Storage, which pydicom 3.0 does not name
@@ -40,7 +40,7 @@ class Segments(NamedTuple):
     described: frozenset[int]
 
 
-def read_seg(path: Path, names: Sequence[str] | None = None, *, threshold: float = 0.5) -> Volume:
+def read_segmentation(path: Path, names: Sequence[str] | None = None, *, threshold: float = 0.5) -> Volume:
     """Read a segmentation.
 
     names: of class 1, 2, ...; a segment has the class whose name is its label, or whose concept is its coded type
@@ -58,7 +58,7 @@ def read_seg(path: Path, names: Sequence[str] | None = None, *, threshold: float
             `missing_tag`, `bad_tag`, `too_large`, `non_orthogonal`, `mixed_orientation`, `mixed_spacing`, `gap`,
             `not_collinear` or `duplicate_slice`.
     """
-    with readable(path.name):
+    with convert_read_errors(path.name):
         check_deflated(path)
         dataset = read_dataset(path)
         kind = _segmentation_type(dataset, path.name)
@@ -120,7 +120,7 @@ def _segment_class(item: Dataset, names: Sequence[str]) -> int:
             return place
     kinds = [(str(code.get("CodeValue")), str(code.get("CodingSchemeDesignator"))) for code in _type_codes(item)]
     for place, name in enumerate(names, start=1):
-        if tuple(concept(name).kind[:2]) in kinds:
+        if tuple(class_concept(name).kind[:2]) in kinds:
             return place
     return 0
 

@@ -10,22 +10,22 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.dicom.diffusion import fitted_b_values
+from pipelines.data.dicom.diffusion import select_b_values
 from pipelines.data.dicom.series import check_thinning
 from pipelines.data.grids.geometry import (
     COSINE_TOLERANCE,
     SAME_POSITION_MM,
     Floats,
-    same_grid,
+    is_same_grid,
     spacing_of,
-    stack,
+    stack_slices,
     unit_normal,
 )
 from pipelines.data.headers import Frame, Stack, text_of
 from pipelines.data.study import Unusable
 
 
-def separated(group: Sequence[Frame]) -> dict[str, list[Frame]]:
+def separate_stacks(group: Sequence[Frame]) -> dict[str, list[Frame]]:
     """The images of one series by stack, if an enhanced file names several stacks of different orientations.
 
     Returns:
@@ -50,7 +50,7 @@ def _is_same_orientation(orientation: object, other: object) -> bool:
         return False
 
 
-def plain_stack(group: Sequence[Frame], *, full_series: bool) -> Stack:
+def build_plain_stack(group: Sequence[Frame], *, full_series: bool) -> Stack:
     """The stack of images with one image per position.
 
     full_series: whether these are all images of their series.
@@ -58,20 +58,20 @@ def plain_stack(group: Sequence[Frame], *, full_series: bool) -> Stack:
     Raises:
         Unusable: as `geometry.stack`; and `gap` if the header counts more slices.
     """
-    order, affine = stack(_first_orientation(group), _frame_positions(group), _pixel_spacing(group))
+    order, affine = stack_slices(_first_orientation(group), _frame_positions(group), _pixel_spacing(group))
     _check_extent(group, len(group), full_series)
     check_thinning(group[0].values, float(spacing_of(affine)[2]))
     return Stack((tuple(group[position] for position in order),), affine)
 
 
-def diffusion_stack(group: Sequence[Frame], *, full_series: bool) -> Stack:
+def build_diffusion_stack(group: Sequence[Frame], *, full_series: bool) -> Stack:
     """The stack of diffusion-weighted images: one volume for each b-value, or several for several directions.
 
     Images that take no part in the fit are left out: those without a b-value (maps that the scanner computed), and
     those with one that `fit_adc` does not use.
 
     Raises:
-        Unusable: as `plain_stack`; and `b_values` if there are fewer than two, or a position lacks one.
+        Unusable: as `build_plain_stack`; and `b_values` if there are fewer than two, or a position lacks one.
     """
     weighted = [frame for frame in group if frame.b_value is not None]
     b_values = sorted({float(frame.b_value) for frame in weighted if frame.b_value is not None})
@@ -81,13 +81,15 @@ def diffusion_stack(group: Sequence[Frame], *, full_series: bool) -> Stack:
             f"the headers of {len(group)} images say these b-values: {b_values}; at least two are needed for "
             "derive: adc. Narrow `select` down to diffusion-weighted images, or use derive: none for ADC maps.",
         )
-    used = fitted_b_values(b_values)
+    used = select_b_values(b_values)
     place = _slice_positions(weighted)
     parts = {b: _split_volumes(weighted, place, b) for b in used}
-    stacks = {b: [plain_stack(volume, full_series=full_series) for volume in volumes] for b, volumes in parts.items()}
+    stacks = {
+        b: [build_plain_stack(volume, full_series=full_series) for volume in volumes] for b, volumes in parts.items()
+    }
     first = stacks[used[0]][0]
     for b, b_stacks in stacks.items():
-        if not all(same_grid((first.affine, first.shape), (other.affine, other.shape)) for other in b_stacks):
+        if not all(is_same_grid((first.affine, first.shape), (other.affine, other.shape)) for other in b_stacks):
             raise Unusable("b_values", f"the volumes of b = {used[0]:g} and {b:g} are not on one grid. Export again.")
     volumes = [(b, other.volumes[0]) for b, b_stacks in stacks.items() for other in b_stacks]
     return Stack(tuple(volume for _, volume in volumes), first.affine, tuple(b for b, _ in volumes))

@@ -78,7 +78,7 @@ def _private_number(dataset: Dataset, place: Private) -> float:
         return math.nan
 
 
-def rescaling(header: Mapping[str, Any] | Dataset, where: str = "") -> tuple[float, float] | None:
+def find_rescale(header: Mapping[str, Any] | Dataset, where: str = "") -> tuple[float, float] | None:
     """Slope and intercept of a header, or of a frame's values; None if it has neither.
 
     Raises:
@@ -90,7 +90,7 @@ def rescaling(header: Mapping[str, Any] | Dataset, where: str = "") -> tuple[flo
         raise Unusable("bad_tag", f"{where}{': ' if where else ''}{error}. Export the series again.") from None
 
 
-def padded(stored: NDArray[Any], header: Dataset) -> NDArray[np.bool_] | None:
+def find_padding(stored: NDArray[Any], header: Dataset) -> NDArray[np.bool_] | None:
     """Where stored values (rows, columns) are declared padding; None = nowhere.
 
     header: a file's, or a frame's meaning as in a classic file.
@@ -160,7 +160,7 @@ def _parse_16_bits(value: Any) -> int:
     return int.from_bytes(value[:2], "little") if isinstance(value, bytes) else int(value)
 
 
-def reading_of(frames: Sequence[Frame], *, adc: bool, fitted: bool) -> Reading:
+def build_reading(frames: Sequence[Frame], *, adc: bool, fitted: bool) -> Reading:
     """How to read the values of a set of images that must be comparable: a series, or all images of a fit.
 
     adc: whether they are an ADC map, whose values have a unit whatever their brightness. fitted: whether ADC is fitted
@@ -171,13 +171,13 @@ def reading_of(frames: Sequence[Frame], *, adc: bool, fitted: bool) -> Reading:
             signal is high, `bad_tag` as `rescaling`.
     """
     for frame in frames:
-        rescaling(frame.values, _frame_name(frame))
+        find_rescale(frame.values, _frame_name(frame))
     for row in MODIFIERS:
         if row.within == "presence":
             _check_presence(frames, row)
     vendor = _needs_vendor_scale(frames, adc)
     if not vendor:  # whose scale is the better evidence
-        check_scales([(_map_scales(frame), rescaling(frame.values) or (1.0, 0.0)) for frame in frames], SAME_SCALE)
+        check_scales([(_map_scales(frame), find_rescale(frame.values) or (1.0, 0.0)) for frame in frames], SAME_SCALE)
     return Reading(vendor=vendor, turned=_is_turned(frames, adc, fitted))
 
 
@@ -243,7 +243,7 @@ def _is_unchanged(frame: Frame, keyword: str) -> bool:
 
 def _needs_vendor_scale(frames: Sequence[Frame], adc: bool) -> bool:
     """Whether values after the rescale are not on one scale, and the vendor's scale slope puts them on one."""
-    steps = np.array([(f.vendor_slope or 1.0) * (rescaling(f.values) or (1.0, 0.0))[0] for f in frames])
+    steps = np.array([(f.vendor_slope or 1.0) * (find_rescale(f.values) or (1.0, 0.0))[0] for f in frames])
     if frames[0].vendor_slope is None or np.allclose(steps, steps[0], rtol=SAME_SCALE, atol=0):
         return False
     if adc:

@@ -91,7 +91,7 @@ def read_pixels(path: Path, pixels: Pixels) -> bytes:
     return data
 
 
-def header_of(meaning: Meaning) -> Dataset:
+def build_pixel_header(meaning: Meaning) -> Dataset:
     """The elements of a header that say what its pixels mean."""
     header = Dataset()
     header.set_original_encoding(meaning.vr is None, True, meaning.charset)

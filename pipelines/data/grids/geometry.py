@@ -57,7 +57,9 @@ def unit_normal(orientation: Floats) -> Floats:
     return np.cross(row, column)
 
 
-def stack(orientation: Floats, positions: Floats, spacing: tuple[float, float]) -> tuple[NDArray[np.intp], Affine]:
+def stack_slices(
+    orientation: Floats, positions: Floats, spacing: tuple[float, float]
+) -> tuple[NDArray[np.intp], Affine]:
     """Sort slices along their normal and compute their affine.
 
     orientation: (6,) as in ImageOrientationPatient. positions: (K, 3) mm, LPS, ImagePositionPatient of each slice in
@@ -149,7 +151,7 @@ def _compute_step(positions: Floats, normal: Floats) -> Floats:
     return step
 
 
-def invertible(affine: Affine) -> bool:
+def is_invertible(affine: Affine) -> bool:
     """Whether a (4, 4) affine is finite and its axes span space (volume at least 1e-6 of a box of their lengths)."""
     axes = affine[:3, :3]
     if not np.isfinite(affine).all():
@@ -164,7 +166,7 @@ def spacing_of(affine: Affine) -> Floats:
     return lengths
 
 
-def same_grid(grid: tuple[Affine, tuple[int, ...]], other_grid: tuple[Affine, tuple[int, ...]]) -> bool:
+def is_same_grid(grid: tuple[Affine, tuple[int, ...]], other_grid: tuple[Affine, tuple[int, ...]]) -> bool:
     """Whether two (affine, shape) are one grid: equal shapes, and corners at most 0.01 voxel apart."""
     return grid[1] == other_grid[1] and corner_distance(grid[0], other_grid[0], grid[1]) <= 0.01 * float(
         spacing_of(grid[0]).min()
@@ -211,7 +213,9 @@ def slice_grid(affine: Affine, centre: tuple[float, float], spacing_mm: float, s
     return grid
 
 
-def resample(volume: Volume, target_affine: Affine, shape: tuple[int, int, int], order: int) -> NDArray[np.generic]:
+def resample_volume(
+    volume: Volume, target_affine: Affine, shape: tuple[int, int, int], order: int
+) -> NDArray[np.generic]:
     """Resample a volume to another grid, by world coordinates; 0 outside the volume.
 
     target_affine: (4, 4) RAS affine of the other grid. shape: of that grid. order: 0 = nearest (masks; keeps the
@@ -243,7 +247,7 @@ def resample(volume: Volume, target_affine: Affine, shape: tuple[int, int, int],
 def mask_on_grid(mask: Volume, grid: Grid) -> NDArray[np.uint8]:
     """A mask (values above 0) resampled to another grid (columns, rows, slices): 0 or 1."""
     flags = Volume((np.asarray(mask.values, np.float32) > 0).astype(np.uint8), mask.affine)
-    return resample(flags, *grid, 0).astype(np.uint8, copy=False)
+    return resample_volume(flags, *grid, 0).astype(np.uint8, copy=False)
 
 
 def _smooth_values(values: NDArray[np.float32], index: Affine) -> NDArray[np.float32]:

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from pipelines.data.adc import PATTERN, factor
-from pipelines.data.quantity import HEADERS, SILENT, Verdict, named_contrast, of_headers, of_text
+from pipelines.data.adc import PATTERN, find_unit_factor
+from pipelines.data.quantity import HEADERS, SILENT, AdcDecision, decide_from_headers, decide_from_text, find_contrast
 from pipelines.data.study import Unusable
 from privacy.system_errors import of_machine
 
@@ -24,13 +24,13 @@ MAPS = ("map", "dwimap")  # suffixes of derivatives, whose entities name the qua
 LARGEST_SIDECAR = 2**20  # bytes
 
 
-def stem(name: str) -> str:
+def file_stem(name: str) -> str:
     """A file's name without .nii, .nii.gz or another ending."""
     cut = next((len(end) for end in ENDINGS if name.lower().endswith(end)), None)
     return name[:-cut] if cut else PurePosixPath(name).stem
 
 
-def whose(study: str, expression: str | None) -> tuple[str | None, str]:
+def find_patient_session(study: str, expression: str | None) -> tuple[str | None, str]:
     """Patient and session of a file.
 
     study: its path below the source's folder. expression: with one group, searched for in the name without its ending;
@@ -40,7 +40,7 @@ def whose(study: str, expression: str | None) -> tuple[str | None, str]:
         Patient: None if the expression does not match. Session: "" if neither name nor folder has one.
     """
     path = PurePosixPath(study)
-    name, folders = stem(path.name), [str(part) for part in reversed(path.parts[:-1])]
+    name, folders = file_stem(path.name), [str(part) for part in reversed(path.parts[:-1])]
     sessions = (match[1] for text in (name, *folders) if (match := SESSION.search(text)))
     session = next(sessions, "").lower()
     if expression is not None:
@@ -50,13 +50,13 @@ def whose(study: str, expression: str | None) -> tuple[str | None, str]:
     return next((subject[1] for subject in subjects if subject), name), session
 
 
-def sidecar(path: Path) -> Mapping[str, object]:
+def read_sidecar(path: Path) -> Mapping[str, object]:
     """The entries on the kind of image in the JSON file of the same name; empty if there is no such file.
 
     Raises:
         Unusable: `unreadable`.
     """
-    sidecar_path = path.with_name(f"{stem(path.name)}.json")
+    sidecar_path = path.with_name(f"{file_stem(path.name)}.json")
     if not sidecar_path.is_file():
         return {}
     try:
@@ -77,32 +77,35 @@ def sidecar(path: Path) -> Mapping[str, object]:
     }
 
 
-def of_file(path: Path, description: str, sidecar_entries: Mapping[str, object]) -> Verdict:
+def decide_from_file(path: Path, description: str, sidecar_entries: Mapping[str, object]) -> AdcDecision:
     """Whether a file is an ADC map by its sidecar, its header's description, its name or its folder's name.
 
     description: of the NIfTI header. sidecar_entries: see `sidecar`.
     """
-    header_decision = of_headers(sidecar_entries)
+    header_decision = decide_from_headers(sidecar_entries)
     if header_decision.adc is not None:
         return header_decision._replace(said=f"the sidecar's {header_decision.said}")
     unit = PATTERN.search(description.lower())
-    if unit is not None and factor(description) is not None:
-        return Verdict(True, f"the NIfTI description says {unit[0].strip()}")
-    text_decision, name_decision = of_text(description, "the NIfTI description"), _decide_from_name(stem(path.name))
+    if unit is not None and find_unit_factor(description) is not None:
+        return AdcDecision(True, f"the NIfTI description says {unit[0].strip()}")
+    text_decision, name_decision = (
+        decide_from_text(description, "the NIfTI description"),
+        _decide_from_name(file_stem(path.name)),
+    )
     if text_decision.adc or name_decision.adc is None:
         # A folder may also hold images that were registered to the map: t2_patient1 in ADC.
-        contrast = named_contrast(stem(path.name))
-        folder_decision = SILENT if contrast else of_text(path.parent.name, "the folder's name")
+        contrast = find_contrast(file_stem(path.name))
+        folder_decision = SILENT if contrast else decide_from_text(path.parent.name, "the folder's name")
         return next((decision for decision in (text_decision, folder_decision) if decision.adc), name_decision)
     return name_decision
 
 
-def _decide_from_name(name: str) -> Verdict:
+def _decide_from_name(name: str) -> AdcDecision:
     """The decision by the suffix of a BIDS name, or the last word of another name; other words may name a person."""
     *entities, suffix = name.split("_")
     if SUBJECT.match(name) and suffix.lower() in MAPS:
         suffix = " ".join(entity.partition("-")[2] for entity in entities if entity.startswith(("param-", "desc-")))
-    full_decision = SILENT if SUBJECT.match(name) else of_text(name, "the file's name")
+    full_decision = SILENT if SUBJECT.match(name) else decide_from_text(name, "the file's name")
     if full_decision.said and full_decision.adc is not False:
         return full_decision
-    return of_text(re.split(r"[\W_]+", suffix)[-1], "the file's name")
+    return decide_from_text(re.split(r"[\W_]+", suffix)[-1], "the file's name")

@@ -21,13 +21,13 @@ import nibabel
 import numpy as np
 from nibabel.arrayproxy import ArrayProxy
 
-from pipelines.data.adc import factor
+from pipelines.data.adc import find_unit_factor
 from pipelines.data.contents import left_out
-from pipelines.data.folder import below, resolved, stamped, steady, walked
-from pipelines.data.grids.geometry import COSINE_TOLERANCE, corner_distance, invertible, spacing_of
-from pipelines.data.index import Candidate, Index, folder_problems, load_all, readable, without_ambiguous
+from pipelines.data.folder import read_steadily, relative_name, resolve_path, stamp_file, walk_folder
+from pipelines.data.grids.geometry import COSINE_TOLERANCE, corner_distance, is_invertible, spacing_of
+from pipelines.data.index import Candidate, Index, convert_read_errors, folder_problems, load_all, reject_ambiguous
 from pipelines.data.intake import read_ahead
-from pipelines.data.nifti.bids import ENDINGS, of_file, sidecar, stem, whose
+from pipelines.data.nifti.bids import ENDINGS, decide_from_file, file_stem, find_patient_session, read_sidecar
 from pipelines.data.pseudonym import normalized
 from pipelines.data.quantity import check_adc
 from pipelines.data.sources import NiftiSource
@@ -59,7 +59,7 @@ def nifti_problems(source: NiftiSource) -> list[str]:
     """Problems with the settings: the folder is missing, or no file name matches."""
     if problems := folder_problems("source.folder", source.folder):
         return problems
-    walk = walked(Path(source.folder))
+    walk = walk_folder(Path(source.folder))
     if _select_paths(source, walk.files) or walk.rejected:
         return []
     other_count = sum(path.name.lower().endswith(SUFFIXES) for path in walk.files)
@@ -89,12 +89,12 @@ def index_nifti(source: NiftiSource, *, adc: bool = False) -> Index:
     """
     if problems := nifti_problems(source):
         raise ValueError("; ".join(problems))
-    root = resolved(Path(source.folder))
-    walk = walked(root)
+    root = resolve_path(Path(source.folder))
+    walk = walk_folder(root)
     matching = _select_paths(source, walk.files)
     known = set(matching)
     results = list(read_ahead(matching, lambda path: _build_candidate(source, root, path, adc)))
-    candidates, ambiguous = without_ambiguous([result for result in results if isinstance(result, Candidate)])
+    candidates, ambiguous = reject_ambiguous([result for result in results if isinstance(result, Candidate)])
     rejected = [result for result in results if isinstance(result, Rejected)]
     parts = [Item(result.study, "part", (result.study,), _result_patient(source, result)) for result in results]
     items = (*walk.left, *parts, *(_unmatched_item(source, root, path) for path in walk.files if path not in known))
@@ -111,12 +111,12 @@ def read_volume(path: Path) -> Volume:
         Unusable: `unreadable`, `too_large`, `four_d`, `single_slice`, `value_type`, `length_unit`, `no_geometry`,
             `bad_affine`, `form_disagreement` or `non_orthogonal`.
     """
-    with readable(path.name):
+    with convert_read_errors(path.name):
         header = _parse_header(_read_unpacked(path, LONGEST_HEADER, to_end=False))
-        return _load_volume(Placed(path, header, *placed(header)))
+        return _load_volume(Placed(path, header, *header_grid(header)))
 
 
-def placed(header: nibabel.Nifti1Header) -> tuple[Affine, tuple[int, ...]]:
+def header_grid(header: nibabel.Nifti1Header) -> tuple[Affine, tuple[int, ...]]:
     """The affine and the three-dimensional shape of a header. Raises: as `read_volume`."""
     _check_values(header)
     _check_shape(header.get_data_shape())
@@ -130,7 +130,7 @@ def _select_paths(source: NiftiSource, paths: Sequence[Path]) -> list[Path]:
 
 def _unmatched_item(source: NiftiSource, root: Path, path: Path) -> Item:
     """The item of a file whose name does not match the pattern."""
-    name = below(root, path)
+    name = relative_name(root, path)
     if not path.name.lower().endswith(ENDINGS):
         return left_out(name, path, "nifti")
     detail = f"The pattern {source.pattern!r} does not fit its name. Change the pattern, if it is meant."
@@ -141,8 +141,8 @@ def _unused_file_patient(source: NiftiSource, study: str) -> str:
     """The patient of a file that is not used. Unlike for used files, the whole file name is never taken as the patient
     if there is no expression and no BIDS subject.
     """
-    patient = normalized(whose(study, source.patient)[0] or "")
-    return "" if source.patient is None and patient == normalized(stem(PurePosixPath(study).name)) else patient
+    patient = normalized(find_patient_session(study, source.patient)[0] or "")
+    return "" if source.patient is None and patient == normalized(file_stem(PurePosixPath(study).name)) else patient
 
 
 def _result_patient(source: NiftiSource, result: Candidate | Rejected) -> str:
@@ -151,29 +151,29 @@ def _result_patient(source: NiftiSource, result: Candidate | Rejected) -> str:
         return result.patient
     if result.reason == "not_adc":
         return _unused_file_patient(source, result.study)
-    return normalized(whose(result.study, source.patient)[0] or "")
+    return normalized(find_patient_session(result.study, source.patient)[0] or "")
 
 
 def _build_candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candidate | Rejected:
     """One file as a candidate, from its header and sidecar, or as a rejection."""
     study = path.relative_to(root).as_posix()
     try:
-        patient, session = whose(study, source.patient)
+        patient, session = find_patient_session(study, source.patient)
         if not normalized(patient or ""):
             raise Unusable("no_patient", f"{path.name} has no patient by the expression {source.patient!r}. Rename it.")
-        with readable(path.name):
-            stamps = {path: stamped(path)}
+        with convert_read_errors(path.name):
+            stamps = {path: stamp_file(path)}
             header = _parse_header(_read_unpacked(path, LONGEST_HEADER, to_end=False))
-            sidecar_entries = sidecar(path) if adc else {}
-            decision = of_file(path, _header_description(header), sidecar_entries)
+            sidecar_entries = read_sidecar(path) if adc else {}
+            decision = decide_from_file(path, _header_description(header), sidecar_entries)
             if adc:
                 seen = f"neither its name nor its description, {_header_description(header)!r}, nor a JSON sidecar"
                 check_adc(decision, declared=source.unit != "auto", seen=seen)
-            affine, shape = placed(header)
+            affine, shape = header_grid(header)
         patient = normalized(patient or "")
         placed_file = Placed(path, header, affine, shape)
         load = partial(_load_study, placed_file, patient, study, str(sidecar_entries.get("Units", "")), decision.said)
-        return Candidate(patient, study, session, affine, shape, partial(steady, stamps, load), None, stamps)
+        return Candidate(patient, study, session, affine, shape, partial(read_steadily, stamps, load), None, stamps)
     except Unusable as error:
         return Rejected(study, error.reason, error.detail)
 
@@ -181,7 +181,12 @@ def _build_candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> 
 def _load_study(placed_file: Placed, patient: str, study: str, sidecar_unit: str, evidence: str) -> Study:
     """The study of a file. sidecar_unit: the unit that a sidecar names."""
     unit = next(
-        (text for text in (_header_description(placed_file.header), sidecar_unit) if factor(text) is not None), None
+        (
+            text
+            for text in (_header_description(placed_file.header), sidecar_unit)
+            if find_unit_factor(text) is not None
+        ),
+        None,
     )
     return Study(patient, study, _load_volume(placed_file), unit, evidence=evidence)
 
@@ -189,7 +194,7 @@ def _load_study(placed_file: Placed, patient: str, study: str, sidecar_unit: str
 def _load_volume(placed_file: Placed) -> Volume:
     """The values of a file in its grid. Raises: Unusable: `unreadable`."""
     path, header = placed_file.path, placed_file.header
-    with readable(path.name):
+    with convert_read_errors(path.name):
         promised = _declared_size(header)
         data = _read_unpacked(path, promised, to_end=True)
         if len(data) < promised:
@@ -288,8 +293,8 @@ def _header_affine(header: nibabel.Nifti1Header) -> Affine:
     forms = [np.asarray(form, float) for form in (sform, scanner) if form is not None]
     if not forms:
         raise Unusable("no_geometry", "neither sform nor qform is set, so the orientation is unknown. Convert again.")
-    if not all(invertible(form) for form in forms):
-        bad = next(form for form in forms if not invertible(form))
+    if not all(is_invertible(form) for form in forms):
+        bad = next(form for form in forms if not is_invertible(form))
         raise Unusable("bad_affine", f"the affine {np.round(bad[:3], 3).tolist()} cannot be inverted. Convert again.")
     distance = corner_distance(forms[0], forms[-1], header.get_data_shape())
     allowed = FORM_TOLERANCE * float(spacing_of(forms[0]).min())

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from pipelines.data.folder import resolved
-from pipelines.data.index import folder_problems, readable
+from pipelines.data.folder import resolve_path
+from pipelines.data.index import convert_read_errors, folder_problems
 from pipelines.data.sources import BACKGROUND, IMAGE, STEM, PictureMasks
 from pipelines.data.study import Unusable
 
@@ -68,7 +68,7 @@ def open_maps(masks: PictureMasks, classes: Sequence[str]) -> Maps:
     numbers = {BACKGROUND: 0, **{name: number for number, name in enumerate(class_names, start=1)}}
     every = {BACKGROUND: (0,), **masks.values}
     codes = {value: numbers[name] for name, values in every.items() for value in values}
-    return Maps(resolved(Path(masks.folder)), masks.pattern, codes, class_names)
+    return Maps(resolve_path(Path(masks.folder)), masks.pattern, codes, class_names)
 
 
 def map_name(pattern: str, image: str) -> str:
@@ -80,7 +80,7 @@ def map_name(pattern: str, image: str) -> str:
 def find_map(maps: Maps, image: str) -> Path:
     """The file of a picture's label map. Raises: Unusable: `no_mask`."""
     file = map_name(maps.pattern, image)
-    path = resolved(maps.folder / file)
+    path = resolve_path(maps.folder / file)
     if not path.is_relative_to(maps.folder) or not path.is_file():
         raise Unusable(
             "no_mask", f"there is no mask {file!r} for it below the masks' folder. Add it, or drop the picture."
@@ -98,7 +98,7 @@ def read_map(maps: Maps, image: str, shown: Shown) -> Map:
     """
     path = find_map(maps, image)
     try:
-        with readable(path.name), Image.open(path, formats=FORMATS) as opened:
+        with convert_read_errors(path.name), Image.open(path, formats=FORMATS) as opened:
             if getattr(opened, "n_frames", 1) > 1:
                 raise Unusable("several_frames", f"it holds {getattr(opened, 'n_frames', 1)} pictures; one is needed.")
             if max(opened.size) > max(shown.stored):  # checked before its pixels use memory

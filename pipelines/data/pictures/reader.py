@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelines.data.contents import left_out
-from pipelines.data.folder import Stamp, Walk, below, resolved, stamped, steady, walked
+from pipelines.data.folder import Stamp, Walk, read_steadily, relative_name, resolve_path, stamp_file, walk_folder
 from pipelines.data.images import Pictures, Target
 from pipelines.data.index import folder_problems
-from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, no_masks, tried
+from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks, try_collecting
 from pipelines.data.label_classes import class_number, value_problems
 from pipelines.data.pictures.label_maps import SUFFIXES, Maps, find_map, map_name, open_maps
 from pipelines.data.pictures.pixels import read_pair
@@ -23,7 +23,13 @@ from pipelines.data.pictures.pixels import read_picture as read_picture
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import PictureSource
 from pipelines.data.study import Item, Rejected, Unusable
-from pipelines.data.tables.csv_file import Line, chosen, no_column, read_lines, refused
+from pipelines.data.tables.csv_file import (
+    Line,
+    describe_missing_columns,
+    read_lines,
+    reject_unreadable_lines,
+    select_lines,
+)
 from privacy.system_errors import of_machine
 
 UNNAMED = "No line of the table names it. Add a line, or take the picture away."
@@ -63,7 +69,7 @@ def picture_names(source: PictureSource) -> list[str]:
     header, lines = read_lines(Path(source.table))
     if source.image not in header:
         raise ValueError(f"no column {source.image}; see the names in its first line")
-    return [line[source.image] for _, line in chosen(lines, source.where)]
+    return [line[source.image] for _, line in select_lines(lines, source.where)]
 
 
 def open_pictures(
@@ -76,17 +82,17 @@ def open_pictures(
         ValueError: settings are wrong (a folder or column is missing, no line fits, ...); all problems at once.
     """
     problems = folder_problems("source.folder", source.folder)
-    root = resolved(Path(source.folder))
+    root = resolve_path(Path(source.folder))
     masks, labels = source.masks, () if target else classes
-    maps = None if masks is None else tried(problems, lambda: open_maps(masks, classes if target else ()))
+    maps = None if masks is None else try_collecting(problems, lambda: open_maps(masks, classes if target else ()))
     problems += map(str, value_problems(source.values, labels, "source"))
     if target == "masks" and not classes:
         problems.append("classes: missing; say in which order the label maps' classes are learnt, alike at all sites")
     listed = None
     if source.table is not None:
-        listed = tried(problems, lambda: _list_table_pictures(source, root, maps, labels))
+        listed = try_collecting(problems, lambda: _list_table_pictures(source, root, maps, labels))
     elif maps is not None and root.is_dir():
-        listed = tried(problems, lambda: _list_folder_pictures(root, maps))
+        listed = try_collecting(problems, lambda: _list_folder_pictures(root, maps))
     if listed is None or problems:
         raise ValueError("; ".join(problems))
     shared = Counter(map_name(maps.pattern, entry.name) for entry in listed.entries) if maps else Counter[str]()
@@ -103,7 +109,7 @@ def open_pictures(
     return Intake(waiting, tuple(listed.rejected), listed.items, listed.unselected, UNIT, seen)
 
 
-def loose_pictures(folder: str, images: Pictures) -> Intake:
+def open_loose_pictures(folder: str, images: Pictures) -> Intake:
     """Every picture file below a folder, without a table: its path is used as the patient, and every label is 0.
 
     Raises:
@@ -114,7 +120,7 @@ def loose_pictures(folder: str, images: Pictures) -> Intake:
         problems.append("images.fit: around cuts about each picture's mask, and new pictures have none")
     if problems:
         raise ValueError("; ".join(problems))
-    root = resolved(Path(folder))
+    root = resolve_path(Path(folder))
     listed = _list_folder_pictures(root, None)
     waiting = [
         WaitingStudy(entry.patient, entry.study, partial(_read_picture_study, entry, root, images, None))
@@ -133,7 +139,7 @@ def _select_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, di
     """All lines of a source's table, and the chosen ones. Raises: as `check_table`."""
     try:
         header, everything = read_lines(Path(source.table or ""))
-        lines = chosen(everything, source.where)
+        lines = select_lines(everything, source.where)
     except (OSError, ValueError, csv.Error) as error:
         if of_machine(error):
             raise
@@ -141,7 +147,7 @@ def _select_lines(source: PictureSource) -> tuple[list[Line], list[tuple[int, di
     columns = [name for name in (source.image, source.patient, source.label) if name is not None]
     if missing := [name for name in columns if name not in header]:
         hint = "; with masks, label may be null" if source.masks and source.label in missing else ""
-        raise ValueError(f"source.table: {no_column(missing, header)}{hint}")
+        raise ValueError(f"source.table: {describe_missing_columns(missing, header)}{hint}")
     return everything, lines
 
 
@@ -150,7 +156,7 @@ def _list_table_pictures(source: PictureSource, root: Path, maps: Maps | None, c
     everything, lines = _select_lines(source)
     name_counts = Counter(line[source.image] for _, line in lines)
     entries: list[Entry] = []
-    rejected = refused(everything)
+    rejected = reject_unreadable_lines(everything)
     seen = len(lines) + len(rejected)
     for number, line in lines:
         study = f"line {number}: {line[source.image]}"
@@ -161,8 +167,8 @@ def _list_table_pictures(source: PictureSource, root: Path, maps: Maps | None, c
             continue
         path = root / source.pattern.replace("{image}", line[source.image])
         entries.append(Entry(study, patient, label, line[source.image], path, _stamp_if_present(path)))
-    walk = walked(root) if root.is_dir() else Walk((), (), ())
-    items = listed_items(root, walk, _describe_table_lines(source, everything, dict(lines)), maps)
+    walk = walk_folder(root) if root.is_dir() else Walk((), (), ())
+    items = list_picture_items(root, walk, _describe_table_lines(source, everything, dict(lines)), maps)
     return Listed(entries, [*rejected, *walk.rejected], items, len(everything) - seen)
 
 
@@ -185,17 +191,17 @@ def _describe_table_lines(
 def _stamp_if_present(path: Path) -> Stamp | None:
     """The file's stamp; None if it cannot be read."""
     try:
-        return stamped(path)
+        return stamp_file(path)
     except Unusable:
         return None
 
 
 def _list_folder_pictures(root: Path, maps: Maps | None) -> Listed:
     """Every picture below a folder that is not a mask of another. Raises: ValueError: there is none."""
-    walk = walked(root)
-    paths = {below(root, path): path for path in walk.files if path.suffix.lower() in SUFFIXES}
-    masks = {resolved(maps.folder / map_name(maps.pattern, name)) for name in paths} if maps else set()
-    pictures = {name: path for name, path in paths.items() if resolved(path) not in masks}
+    walk = walk_folder(root)
+    paths = {relative_name(root, path): path for path in walk.files if path.suffix.lower() in SUFFIXES}
+    masks = {resolve_path(maps.folder / map_name(maps.pattern, name)) for name in paths} if maps else set()
+    pictures = {name: path for name, path in paths.items() if resolve_path(path) not in masks}
     if not pictures and not walk.rejected:
         raise ValueError(f"folder: no picture ({', '.join(SUFFIXES)}) below {str(root)!r}; give another folder")
     label = None if maps else 0
@@ -203,7 +209,7 @@ def _list_folder_pictures(root: Path, maps: Maps | None) -> Listed:
         Entry(name, normalized(name) if maps else name, label, name, path, _stamp_if_present(path))
         for name, path in pictures.items()
     ]
-    items = listed_items(
+    items = list_picture_items(
         root, walk, [Tabled(entry.study, True, entry.name, entry.name, entry.patient) for entry in entries], maps
     )
     return Listed(entries, list(walk.rejected), items, 0)
@@ -227,7 +233,7 @@ def _parse_patient_and_label(
 
 def _foresee_picture(entry: Entry, root: Path, maps: Maps | None, shared: Mapping[str, int] | None) -> None:
     """Raise what `_read_picture_study` would for missing files and for masks of several pictures."""
-    if entry.stamp is None or not resolved(entry.path).is_relative_to(root) or not entry.path.is_file():
+    if entry.stamp is None or not resolve_path(entry.path).is_relative_to(root) or not entry.path.is_file():
         raise Unusable(
             "no_picture", f"there is no file {entry.path.name!r} for it below the folder. Add it, or drop its line."
         )
@@ -247,12 +253,12 @@ def _read_picture_study(
         _foresee_picture(entry, root, maps, shared)
         return _read_entry(entry, images, maps)
 
-    return read_entry() if entry.stamp is None else steady({entry.path: entry.stamp}, read_entry)
+    return read_entry() if entry.stamp is None else read_steadily({entry.path: entry.stamp}, read_entry)
 
 
 def _read_entry(entry: Entry, images: Pictures, maps: Maps | None) -> ReadStudy:
     """The examples and the label of one picture, with its mask if there are masks."""
-    none = no_masks(1)
+    none = empty_masks(1)
     if maps is None:
         picture, mask = read_picture(entry.path, images), none
     else:
@@ -275,15 +281,15 @@ class Tabled(NamedTuple):
     patient: str
 
 
-def listed_items(root: Path, walk: Walk, lines: Sequence[Tabled], maps: Maps | None) -> tuple[Item, ...]:
+def list_picture_items(root: Path, walk: Walk, lines: Sequence[Tabled], maps: Maps | None) -> tuple[Item, ...]:
     """Items for each file below the folder, and each line whose picture is missing; masks count as their picture."""
     owners: dict[Path, list[Tabled]] = {}
     for line in lines:
         for path in _line_paths(root, line, maps):
             owners.setdefault(path, []).append(line)
-    items = [_file_item(root, path, owners.get(resolved(path), [])) for path in walk.files]
-    present_paths = {resolved(path) for path in walk.files}
-    lost = [line for line in lines if line.file is None or resolved(root / line.file) not in present_paths]
+    items = [_file_item(root, path, owners.get(resolve_path(path), [])) for path in walk.files]
+    present_paths = {resolve_path(path) for path in walk.files}
+    lost = [line for line in lines if line.file is None or resolve_path(root / line.file) not in present_paths]
     return (*walk.left, *items, *(_lines_item(line.study, [line]) for line in lost))
 
 
@@ -291,13 +297,13 @@ def _line_paths(root: Path, line: Tabled, maps: Maps | None) -> list[Path]:
     """The paths of a line's picture and of its mask."""
     if line.file is None:
         return []
-    masks = [resolved(maps.folder / map_name(maps.pattern, line.name))] if maps else []
-    return [resolved(root / line.file), *masks]
+    masks = [resolve_path(maps.folder / map_name(maps.pattern, line.name))] if maps else []
+    return [resolve_path(root / line.file), *masks]
 
 
 def _file_item(root: Path, path: Path, owners: Sequence[Tabled]) -> Item:
     """The item of one file: of the lines that use it, or why none does."""
-    name = below(root, path)
+    name = relative_name(root, path)
     if owners:
         return _lines_item(name, owners)
     if path.suffix.lower() in SUFFIXES:

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
-from pipelines.data.folder import check_unchanged, stamped
+from pipelines.data.folder import check_unchanged, stamp_file
 from pipelines.data.sources import Separator
 from pipelines.data.study import Item, Rejected, Unusable
 
@@ -71,7 +71,7 @@ def _split_separator_line(raw: Sequence[bytes]) -> tuple[str | None, Sequence[by
     return (match[1], raw[1:]) if match else (None, raw)
 
 
-def no_column(missing: Sequence[str], header: Sequence[str]) -> str:
+def describe_missing_columns(missing: Sequence[str], header: Sequence[str]) -> str:
     """The sentence that a table lacks columns; a single name may be a title."""
     title = f"; if that is a title, {REMOVE}" if len(header) == 1 else ""
     return f"no column {', '.join(missing)}; see the names in its first line{title}"
@@ -89,7 +89,7 @@ def _check_title(first: str, header: Sequence[str]) -> None:
 
 def _read_unchanged(path: Path) -> bytes:
     """A file's bytes. Raises: OSError; Unusable, a ValueError: it changed while it was read, or is not a file."""
-    before = {path: stamped(path)} if path.exists() else {}
+    before = {path: stamp_file(path)} if path.exists() else {}
     data = path.read_bytes()
     check_unchanged(before)
     return data
@@ -161,7 +161,7 @@ def read_csv(path: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dic
     return header, [line for line in stripped if any(line.values())]
 
 
-def chosen(
+def select_lines(
     lines: Sequence[Mapping[str, str] | Unusable], where: Mapping[str, Sequence[str]]
 ) -> list[tuple[int, dict[str, str]]]:
     """Lines whose columns have one of the values in `where`, each with its number, 1 = first after the header.
@@ -182,7 +182,7 @@ def chosen(
     return selected
 
 
-def refused(lines: Sequence[Mapping[str, str] | Unusable]) -> list[Rejected]:
+def reject_unreadable_lines(lines: Sequence[Mapping[str, str] | Unusable]) -> list[Rejected]:
     """The unreadable lines. Their patients are unknown, and so is whether `where` selects them."""
     unreadable = [(number, line) for number, line in enumerate(lines, start=1) if isinstance(line, Unusable)]
     return [Rejected(f"line {number}", error.reason, error.detail) for number, error in unreadable]

@@ -21,12 +21,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipelines.data.images import Features
-from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, no_masks
+from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks
 from pipelines.data.label_classes import class_number, value_problems
 from pipelines.data.pseudonym import normalized
 from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
-from pipelines.data.tables.csv_file import chosen, line_items, no_column, read_lines, refused
+from pipelines.data.tables.csv_file import (
+    describe_missing_columns,
+    line_items,
+    read_lines,
+    reject_unreadable_lines,
+    select_lines,
+)
 from privacy.message import Json, number_of
 from privacy.settings_error import refuse
 from privacy.system_errors import of_machine
@@ -54,7 +60,7 @@ def open_lines(
     """
     try:
         header, everything = read_lines(Path(source.file), source.columns, source.separator)
-        lines = chosen(everything, source.where)
+        lines = select_lines(everything, source.where)
     except (OSError, ValueError, csv.Error) as error:
         if of_machine(error):
             raise
@@ -63,7 +69,7 @@ def open_lines(
     value_columns = (*images.numbers, *images.categories, *([source.label] if labelled else []))
     needed = [*value_columns, *([source.patient] if source.patient else [])]
     if missing := [name for name in needed if name not in header]:
-        raise ValueError(f"source.file: {no_column(missing, header)}")
+        raise ValueError(f"source.file: {describe_missing_columns(missing, header)}")
     waiting = [
         WaitingStudy(
             _line_patient(source, number, line),
@@ -72,7 +78,7 @@ def open_lines(
         )
         for number, line in lines
     ]
-    broken = refused(everything)
+    broken = reject_unreadable_lines(everything)
     unselected = len(everything) - len(broken) - len(lines)
     unit = UNITS[images.normalize] if images.components is None else COMPONENTS
     items = line_items(everything, [number for number, _ in lines], source.where)
@@ -104,8 +110,8 @@ def _read_line(
     columns = [numbers[name] for name in images.numbers]
     for name, values in images.categories.items():
         columns += _encode_category(name, line[name], values)
-    row = within_ranges(np.array(columns, np.float64), images).astype(np.float32)
-    examples = Examples(row[None], no_masks(1), no_masks(1), np.zeros(1, np.float32))
+    row = scale_to_ranges(np.array(columns, np.float64), images).astype(np.float32)
+    examples = Examples(row[None], empty_masks(1), empty_masks(1), np.zeros(1, np.float32))
     if source.label not in value_columns:
         label = 0
     elif source.positive_above is not None and not classes:
@@ -148,7 +154,7 @@ def _encode_category(name: str, text: str, values: tuple[str, ...]) -> list[floa
     return [float(place == category) for place in range(1, len(values))]
 
 
-def within_ranges(row: Floats, images: Features) -> Floats:
+def scale_to_ranges(row: Floats, images: Features) -> Floats:
     """A line's features (F,), with numbers clipped to the declared ranges and scaled to [0, 1], independent of others.
 
     Unchanged if `normalize` is not `declared`.
@@ -175,16 +181,16 @@ def moments(x: Tensor) -> Moments:
     return Moments(float(len(x)), wide.sum(dim=0), (wide**2).sum(dim=0))
 
 
-def normalized_by(x: Tensor, known: Moments) -> Tensor:
+def standardize_features(x: Tensor, known: Moments) -> Tensor:
     """Examples (n, F) minus the mean, divided by the (n-1) standard deviation where that is not 0."""
     mean, spread = _mean_and_spread(known)
     return ((x.double() - mean) / spread).float()
 
 
-def as_in_the_table(x: Tensor, images: Features, known: Moments | None) -> Tensor:
+def restore_table_values(x: Tensor, images: Features, known: Moments | None) -> Tensor:
     """Examples (n, F) in the table's own numbers, float64, to the six digits of float32.
 
-    The inverse of `normalized_by`, or of `within_ranges`, apart from clipped values.
+    The inverse of `standardize_features`, or of `scale_to_ranges`, apart from clipped values.
     """
     if images.normalize == "declared":
         ends = [images.ranges[name] for name in images.numbers]

@@ -22,7 +22,7 @@ class Axes:
     axes: Tensor
 
 
-def fitted_axes(x: Tensor, components: int) -> Axes:
+def fit_axes(x: Tensor, components: int) -> Axes:
     """The first `components` principal axes of examples (n, F), each with its largest loading positive.
 
     Raises:
@@ -40,7 +40,7 @@ def fitted_axes(x: Tensor, components: int) -> Axes:
     return Axes(torch.from_numpy(fitted.mean_.copy()), torch.from_numpy(fitted.components_[:components].copy()))
 
 
-def projected(x: Tensor, known: Axes) -> Tensor:
+def project_features(x: Tensor, known: Axes) -> Tensor:
     """Examples (n, F) as (n, C) float32."""
     return ((x.double() - known.mean) @ known.axes.T).float()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.data.images import Target, Tensors
-from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, no_masks
+from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks
 from pipelines.data.label_classes import PLAIN
 from pipelines.data.pseudonym import normalized
 from pipelines.data.split import SPLITS
@@ -100,12 +100,12 @@ def _read_example(
         places = int((~np.isfinite(x)).sum())
         raise Unusable("not_finite", f"{places} of {x.size} numbers are not finite. Replace them before.")
     if target is None:
-        label, mask = int(file.part["y"](number)[0]), no_masks(1)
+        label, mask = int(file.part["y"](number)[0]), empty_masks(1)
         highest = label
     else:
         mask = file.part["mask"](number).astype(np.uint8)
         label, highest = int(mask.any()), int(mask.max(initial=0))
     if not 0 <= highest < classes:
         raise Unusable("bad_label", f"the class {highest} does not exist; it must be in 0..{classes - 1}.")
-    examples = Examples(x.astype(np.float32), no_masks(1), no_masks(1), np.zeros(1, np.float32), mask)
+    examples = Examples(x.astype(np.float32), empty_masks(1), empty_masks(1), np.zeros(1, np.float32), mask)
     return ReadStudy(patient, f"example {number}", examples, [label], "unknown")

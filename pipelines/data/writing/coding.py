@@ -46,7 +46,7 @@ class Coding:
         return self.relative and (self.slope, self.intercept) == (1.0, 0.0)
 
 
-def line(stored: Stored, real: Array) -> float | None:
+def fit_line(stored: Stored, real: Array) -> float | None:
     """The slope from stored to real values if their relation is linear; 0 if all are equal, None if it is not."""
     if not stored.size:
         return 0.0
@@ -60,7 +60,7 @@ def line(stored: Stored, real: Array) -> float | None:
     return slope if slope != 0 and off <= 0.01 * abs(slope) + rounding else None
 
 
-def coded(
+def encode_values(
     stored: Sequence[Stored],
     real: Sequence[Array],
     change: Sequence[Array],
@@ -83,7 +83,7 @@ def coded(
         for plane, plane_padding in zip(stored, padding, strict=True)
     ]
     change = [np.where(out, np.float32(0), moved) for moved, out in zip(change, outside, strict=True)]
-    slopes = [line(a[~out], b[~out]) for a, b, out in zip(stored, real, outside, strict=True)]
+    slopes = [fit_line(a[~out], b[~out]) for a, b, out in zip(stored, real, outside, strict=True)]
     if table or any(slope is None for slope in slopes):
         target_values = [plane.astype(np.float64) + moved for plane, moved in zip(real, change, strict=True)]
         return _encode_in_16_bits(target_values, outside, relative=False)
@@ -93,7 +93,7 @@ def coded(
         for plane, moved, slope in zip(stored, change, slopes, strict=True)
     ]
     for bits in (coding.bits, allocated):
-        low, high = span(bits, coding.signed)
+        low, high = value_range(bits, coding.signed)
         if all(low <= np.rint(plane.min()) and np.rint(plane.max()) <= high for plane in target_values):
             new = [np.rint(plane).astype(np.int64) for plane in target_values]
             if not any(_is_hidden(*each) for each in zip(new, padding, strict=True)):
@@ -109,7 +109,7 @@ def _is_hidden(new: Whole, padding: Padding | None) -> bool:
     return bool(((new >= low) & (new <= high) & ~padding.pixels).any())
 
 
-def span(bits: int, signed: bool) -> tuple[int, int]:
+def value_range(bits: int, signed: bool) -> tuple[int, int]:
     """The smallest and the largest value that can be stored."""
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
 

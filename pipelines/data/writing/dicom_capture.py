@@ -17,20 +17,20 @@ from pydicom.sr.codedict import codes
 from pydicom.uid import ExplicitVRLittleEndian
 
 from pipelines.data.headers import Frame, Stack
-from pipelines.data.index import readable
+from pipelines.data.index import convert_read_errors
 from pipelines.data.writing.dicom_source import (
     NOTICE,
     Images,
     Pseudonymous,
     ResultMaker,
-    bare,
-    belong,
-    checked,
-    described,
-    equipment,
-    images_of,
-    maker_for,
+    assign_to_study,
+    check_leftovers,
+    describe_series,
+    equipment_elements,
+    read_image_headers,
     series_number,
+    shift_maker_time,
+    strip_identity,
 )
 from privacy.deidentify.keyed import new_uid
 
@@ -63,14 +63,14 @@ def capture_bytes(
     """
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
         raise ValueError(f"a picture is (rows, columns, 3) uint8, found {picture.shape} {picture.dtype}")
-    with readable(drawn_on.path.name):
-        source = images_of([drawn_on], pseudonymous)
+    with convert_read_errors(drawn_on.path.name):
+        source = read_image_headers([drawn_on], pseudonymous)
         made = _build_capture(
-            picture, drawn_on, source, images, maker_for(maker, source, pseudonymous), derivation, unlike
+            picture, drawn_on, source, images, shift_maker_time(maker, source, pseudonymous), derivation, unlike
         )
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
-    return checked(data.getvalue(), source)
+    return check_leftovers(data.getvalue(), source)
 
 
 def _build_capture(
@@ -88,7 +88,7 @@ def _build_capture(
     digest = hashlib.sha256(picture.tobytes() + f"{derivation}{unlike}".encode()).hexdigest()
     seed = f"capture/{source.first.SOPInstanceUID}/{drawn_on.index}/{maker.digest}/{maker.when.isoformat()}/{digest}"
     made = SCImage.from_ref_dataset(
-        bare(source.first),
+        strip_identity(source.first),
         pixel_array=picture,
         photometric_interpretation="RGB",
         bits_allocated=8,
@@ -98,13 +98,13 @@ def _build_capture(
         series_number=series_number(source.first, SERIES_NUMBER),
         sop_instance_uid=new_uid(maker.key, f"instance/{seed}"),
         instance_number=1,
-        **equipment(maker),
-        series_description=described("Map by ", maker.label, ", research use only", unlike),
+        **equipment_elements(maker),
+        series_description=describe_series("Map by ", maker.label, ", research use only", unlike),
         content_date=maker.when.date(),
         content_time=maker.when.time(),
         transfer_syntax_uid=ExplicitVRLittleEndian,
     )
-    belong(made, source, maker)
+    assign_to_study(made, source, maker)
     made.SeriesDate = made.DateOfSecondaryCapture = made.ContentDate
     made.SeriesTime = made.TimeOfSecondaryCapture = made.ContentTime
     _put_body_part(made, source.first)

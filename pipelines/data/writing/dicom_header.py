@@ -11,9 +11,9 @@ from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRLittleEndian
 
 from pipelines.data.adc import PATTERN
-from pipelines.data.dicom.frames import OWN, SHARED, macros, transform_of
-from pipelines.data.dicom.stored_values import rescaling, scale_vendor_slopes
-from pipelines.data.quantity import HEADERS, of_headers
+from pipelines.data.dicom.frames import OWN, SHARED, list_macros, transform_of
+from pipelines.data.dicom.stored_values import find_rescale, scale_vendor_slopes
+from pipelines.data.quantity import HEADERS, decide_from_headers
 from pipelines.data.writing.coding import Coding, Whole
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes
 from privacy.deidentify.identifiers import identifiers
@@ -104,7 +104,7 @@ def put_pixels(made: Dataset, planes: list[Whole], coding: Coding) -> None:
     made.add_new("PixelData", "OB" if allocated == 8 else "OW", data + b"\0" * (len(data) % 2))
     made.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     for keyword in UNTRUE if coding.same else (*UNTRUE, *PADDING):
-        for holder in (made, *(item for group in _list_groups(made)[1:] for item in macros(group))):
+        for holder in (made, *(item for group in _list_groups(made)[1:] for item in list_macros(group))):
             holder.pop(keyword, None)
     if coding.padding is not None:
         made.add_new("PixelPaddingValue", "US", coding.padding)
@@ -141,7 +141,7 @@ def put_meaning(made: Dataset, meant: Meant) -> None:
 def _recode_rescale(made: Dataset, coding: Coding) -> None:
     """Set the rescale of each image such that new stored values give the real values of the old ones."""
     headers = [transform_of(made, index) for index in range(len(made.get(OWN) or [made]))]
-    lines = [rescaling(header) for header in headers]
+    lines = [find_rescale(header) for header in headers]
     if not any(lines):
         _put_line(made, coding, str(headers[0].get("RescaleType") or ""))
         return
@@ -164,7 +164,7 @@ def _remove_rescale(made: Dataset) -> None:
     """Remove the rescale from functional groups, and from unassigned elements of a converted file."""
     for group in _list_groups(made)[1:]:
         group.pop("PixelValueTransformationSequence", None)
-        for item in macros(group):
+        for item in list_macros(group):
             for keyword in (*RESCALE, "RescaleType", "ModalityLUTSequence"):
                 item.pop(keyword, None)
 
@@ -273,7 +273,7 @@ def _says_adc(header: Dataset) -> bool | None:
     """Whether the header alone shows an ADC map; None if it is unknown or cannot be read."""
     try:
         with quiet():
-            return of_headers({keyword: header.get(keyword) for keyword in HEADERS}).adc
+            return decide_from_headers({keyword: header.get(keyword) for keyword in HEADERS}).adc
     except Exception:  # a value that cannot be read says nothing
         return None
 

@@ -18,18 +18,18 @@ from pydicom.sr.codedict import codes
 from pydicom.uid import SecondaryCaptureImageStorage, SegmentationStorage
 
 from pipelines.data.headers import Stack
-from pipelines.data.index import readable
+from pipelines.data.index import convert_read_errors
 from pipelines.data.writing.dicom_source import (
     NOTICE,
     Pseudonymous,
     ResultMaker,
-    bare,
-    belong,
-    checked,
-    equipment,
-    images_of,
-    maker_for,
+    assign_to_study,
+    check_leftovers,
+    equipment_elements,
+    read_image_headers,
     series_number,
+    shift_maker_time,
+    strip_identity,
 )
 from privacy.deidentify.keyed import new_uid
 
@@ -57,9 +57,9 @@ def rejection_bytes(
     from highdicom.ko import KeyObjectSelection, KeyObjectSelectionDocument  # slow to import
 
     frames = images.volumes[0]
-    with readable(frames[0].path.name):
-        source = images_of(frames[:1], pseudonymous)
-        maker = maker_for(maker, source, pseudonymous)
+    with convert_read_errors(frames[0].path.name):
+        source = read_image_headers(frames[:1], pseudonymous)
+        maker = shift_maker_time(maker, source, pseudonymous)
         references = [
             _build_reference(result, source.first)
             for result in sorted(replaced, key=lambda result: str(result.SOPInstanceUID))
@@ -79,21 +79,21 @@ def rejection_bytes(
             series_number=series_number(source.first, SERIES_NUMBER),
             sop_instance_uid=new_uid(maker.key, f"instance/{uid_text}"),
             instance_number=1,
-            **equipment(maker),
+            **equipment_elements(maker),
             series_description="Replaced results, research use only",
             content_date=maker.when.date(),
             content_time=maker.when.time(),
         )
-        belong(made, source, maker)
+        assign_to_study(made, source, maker)
         made.SeriesDate, made.SeriesTime = made.ContentDate, made.ContentTime
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
-    return checked(data.getvalue(), source)
+    return check_leftovers(data.getvalue(), source)
 
 
 def _build_reference(result: Dataset, header: Dataset) -> Dataset:
     """A result in the form that the library expects: in the study, with its own UIDs, and a size if it is an image."""
-    made = bare(header)
+    made = strip_identity(header)
     if result.SOPClassUID not in IMAGES:
         made.pop("Rows", None)
     made.SOPClassUID, made.SOPInstanceUID = result.SOPClassUID, result.SOPInstanceUID

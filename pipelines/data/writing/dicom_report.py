@@ -25,7 +25,7 @@ from pydicom.sr.coding import Code
 
 from pipelines.data.dicom.concepts import LONGEST_CODE, LONGEST_MEANING, SCHEME, SCHEME_NAME
 from pipelines.data.headers import Frame, Stack
-from pipelines.data.index import readable
+from pipelines.data.index import convert_read_errors
 from pipelines.data.study import Unusable
 from pipelines.data.writing.dicom_source import (
     NOTICE,
@@ -33,15 +33,15 @@ from pipelines.data.writing.dicom_source import (
     Images,
     Pseudonymous,
     ResultMaker,
-    bare,
-    belong,
-    checked,
-    described,
-    equipment,
-    images_of,
-    maker_for,
+    assign_to_study,
+    check_leftovers,
+    copy_uids,
+    describe_series,
+    equipment_elements,
+    read_image_headers,
     series_number,
-    uids_of,
+    shift_maker_time,
+    strip_identity,
 )
 from pipelines.loader.command_line import installed_version
 from privacy.deidentify.keyed import new_uid
@@ -112,14 +112,18 @@ def report_bytes(
         Unusable: `missing_tag`, `unreadable` (the images' headers cannot be written), or a reason of de-identification.
     """
     frames = [frame for volume in images.volumes for frame in volume]
-    with readable(frames[0].path.name):
-        source = images_of(frames, pseudonymous)
+    with convert_read_errors(frames[0].path.name):
+        source = read_image_headers(frames, pseudonymous)
         made = _build_document(
-            finding, source, _find_place(highest, frames, source), maker_for(maker, source, pseudonymous), predecessor
+            finding,
+            source,
+            _find_place(highest, frames, source),
+            shift_maker_time(maker, source, pseudonymous),
+            predecessor,
         )
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
-    return checked(data.getvalue(), source)
+    return check_leftovers(data.getvalue(), source)
 
 
 def _find_place(highest: Frame | None, frames: list[Frame], images: Images) -> tuple[Dataset, list[int] | None] | None:
@@ -148,21 +152,21 @@ def _build_document(
     before = "" if predecessor is None else str(predecessor.SOPInstanceUID)
     uid_text = f"report/{series}/{maker.when.isoformat()}/{hashlib.sha256(content.encode()).hexdigest()}/{before}"
     made = ComprehensiveSR(
-        evidence=[bare(images.first), *map(uids_of, images.headers[1:])],
+        evidence=[strip_identity(images.first), *map(copy_uids, images.headers[1:])],
         content=_build_content(finding, place, maker, new_uid(maker.key, f"tracking/{series}"))[0],
         series_instance_uid=new_uid(maker.key, f"series/{uid_text}"),
         series_number=series_number(images.first, SERIES_NUMBER),
         sop_instance_uid=new_uid(maker.key, f"instance/{uid_text}"),
         instance_number=1,
-        **equipment(maker),
-        series_description=described("Score by ", maker.label, ", research use only", finding.unlike),
+        **equipment_elements(maker),
+        series_description=describe_series("Score by ", maker.label, ", research use only", finding.unlike),
         content_date=maker.when.date(),
         content_time=maker.when.time(),
         is_complete=True,
         previous_versions=None if predecessor is None else [predecessor],
         coding_schemes=_coding_schemes(),
     )
-    belong(made, images, maker)
+    assign_to_study(made, images, maker)
     made.SeriesDate, made.SeriesTime = made.ContentDate, made.ContentTime
     return made
 

@@ -17,24 +17,24 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 
-from pipelines.data.dicom.concepts import SCHEME, SCHEME_NAME, concept
-from pipelines.data.grids.geometry import same_grid, spacing_of
+from pipelines.data.dicom.concepts import SCHEME, SCHEME_NAME, class_concept
+from pipelines.data.grids.geometry import is_same_grid, spacing_of
 from pipelines.data.headers import Frame, Stack
-from pipelines.data.index import readable
+from pipelines.data.index import convert_read_errors
 from pipelines.data.study import Unusable, Volume
 from pipelines.data.writing.dicom_source import (
     NOTICE,
     Images,
     Pseudonymous,
     ResultMaker,
-    bare,
-    belong,
-    checked,
-    described,
-    equipment,
-    images_of,
-    maker_for,
+    assign_to_study,
+    check_leftovers,
+    describe_series,
+    equipment_elements,
+    read_image_headers,
     series_number,
+    shift_maker_time,
+    strip_identity,
 )
 from privacy.deidentify.keyed import new_uid
 
@@ -69,21 +69,21 @@ def seg_bytes(
     """
     values = _check_mask(mask, images, classes)
     frames = images.volumes[0]
-    with readable(frames[0].path.name):
-        source = images_of(frames, pseudonymous)
+    with convert_read_errors(frames[0].path.name):
+        source = read_image_headers(frames, pseudonymous)
         _check_sources(source.headers, frames)
         made = _build_segmentation(
-            values, mask, frames, source, classes, maker_for(maker, source, pseudonymous), unlike
+            values, mask, frames, source, classes, shift_maker_time(maker, source, pseudonymous), unlike
         )
         data = io.BytesIO()
         made.save_as(data, enforce_file_format=True)
-    return checked(data.getvalue(), source)
+    return check_leftovers(data.getvalue(), source)
 
 
 def _check_mask(mask: Volume, images: Stack, classes: Sequence[str]) -> NDArray[np.uint8]:
     """The mask as uint8. Raises: ValueError: it does not fit the images or the classes; all problems at once."""
     problems = []
-    if not same_grid((mask.affine, mask.values.shape), (images.affine, images.shape)):
+    if not is_same_grid((mask.affine, mask.values.shape), (images.affine, images.shape)):
         problems.append(
             f"the mask has the shape {mask.values.shape} and is not on the grid of the images, {images.shape}; bring "
             "it there with to_source_grid"
@@ -134,17 +134,17 @@ def _build_segmentation(
         series_number=series_number(images.first, SERIES_NUMBER),
         sop_instance_uid=new_uid(maker.key, f"instance/{uid_text}"),
         instance_number=1,
-        **equipment(maker),
+        **equipment_elements(maker),
         content_label="SEGMENTATION",
         content_description=f"By the model {maker.label}. {NOTICE}"[:64],
-        series_description=described(f"{', '.join(classes)} by ", maker.label, "", unlike),
+        series_description=describe_series(f"{', '.join(classes)} by ", maker.label, "", unlike),
         omit_empty_frames=bool(values.any()),
         content_date=maker.when.date(),
         content_time=maker.when.time(),
         coding_schemes=_coding_schemes(classes),
         **_slice_geometry(mask, frames),
     )
-    belong(made, images, maker)
+    assign_to_study(made, images, maker)
     for item in (*made.DimensionOrganizationSequence, *made.DimensionIndexSequence):
         item.DimensionOrganizationUID = new_uid(maker.key, f"dimensions/{uid_text}")
     return made
@@ -154,7 +154,7 @@ def _align_headers(headers: Sequence[Dataset]) -> list[Dataset]:
     """Headers for the library, which requires directions that are equal to the last digit. Scanners round them slice by
     slice; the reader accepts differences within its tolerance.
     """
-    sources = [bare(header) for header in headers]
+    sources = [strip_identity(header) for header in headers]
     for source in sources[1:]:
         for keyword in ("ImageOrientationPatient", "PixelSpacing"):
             setattr(source, keyword, sources[0].get(keyword))
@@ -189,7 +189,7 @@ def _describe_segment(number: int, name: str, maker: ResultMaker) -> SegmentDesc
     import highdicom  # slow to import
     from highdicom.seg import SegmentDescription  # slow to import
 
-    meant = concept(name)
+    meant = class_concept(name)
     return SegmentDescription(
         segment_number=number,
         segment_label=name[:64],
@@ -206,6 +206,6 @@ def _coding_schemes(classes: Sequence[str]) -> list[Any] | None:
     """The description of our own coding scheme, if it is used."""
     from highdicom.coding_schemes import CodingSchemeIdentificationItem  # slow to import
 
-    if all(concept(name).kind.scheme_designator != SCHEME for name in classes):
+    if all(class_concept(name).kind.scheme_designator != SCHEME for name in classes):
         return None
     return [CodingSchemeIdentificationItem(designator=SCHEME, name=SCHEME_NAME)]

@@ -20,12 +20,12 @@ from pydicom.pixels import iter_pixels
 
 from pipelines.data.contents import read_dataset
 from pipelines.data.dicom.frames import transform_of
-from pipelines.data.dicom.pixels import DECODERS, beyond_map, blanked, is_table
-from pipelines.data.dicom.stored_values import padded, padding_range
+from pipelines.data.dicom.pixels import DECODERS, blank_rectangles, find_outside_map, is_table
+from pipelines.data.dicom.stored_values import find_padding, padding_range
 from pipelines.data.headers import Frame, Stack
-from pipelines.data.index import Candidate, readable
+from pipelines.data.index import Candidate, convert_read_errors
 from pipelines.data.study import Array, Study, Unusable
-from pipelines.data.writing.coding import Coding, Padding, Stored, Whole, coded
+from pipelines.data.writing.coding import Coding, Padding, Stored, Whole, encode_values
 from pipelines.data.writing.dicom_header import (
     Maker,
     Meant,
@@ -44,7 +44,7 @@ from privacy.deidentify.quiet import quiet
 from privacy.system_errors import of_machine
 
 
-def stack_of(candidate: Candidate) -> Stack:
+def candidate_stack(candidate: Candidate) -> Stack:
     """The sorted images of a DICOM candidate.
 
     Raises:
@@ -55,9 +55,9 @@ def stack_of(candidate: Candidate) -> Stack:
     return candidate.stack
 
 
-def series_place(candidate: Candidate, maker: Maker) -> str:
+def series_folder(candidate: Candidate, maker: Maker) -> str:
     """The folder of the new series: <pseudonym>/<study>/<series>, with the new UIDs."""
-    frames = stack_of(candidate).volumes[0]
+    frames = candidate_stack(candidate).volumes[0]
     study = new_uid(maker.key, str(frames[0].values["StudyInstanceUID"]))
     return f"{pseudonym(maker.key, candidate.patient)}/{study}/{_series_uid(frames, maker)}"
 
@@ -70,7 +70,7 @@ def series_files(candidate: Candidate, study: Study, change: Array, maker: Maker
     Raises:
         Unusable: `shared_file`, `float_pixels`, or a reason of de-identification.
     """
-    frames = stack_of(candidate).volumes[0]
+    frames = candidate_stack(candidate).volumes[0]
     places: dict[Path, list[tuple[Frame, int]]] = {}
     for position, frame in enumerate(frames):
         places.setdefault(frame.path, []).append((frame, position))
@@ -80,7 +80,7 @@ def series_files(candidate: Candidate, study: Study, change: Array, maker: Maker
     for path, members in places.items():
         members.sort(key=lambda member: member[0].index)
         planes = [new[position] for _, position in members]
-        yield _file(path, planes, Meant(coding, ends, study.unit), series, maker)
+        yield _build_file(path, planes, Meant(coding, ends, study.unit), series, maker)
 
 
 def _check_all_frames(places: dict[Path, list[tuple[Frame, int]]]) -> None:
@@ -110,13 +110,13 @@ def _new_values(
     bits: set[tuple[int, int, bool]] = set()
     table = False
     for path, members in places.items():
-        with readable(path.name):
+        with convert_read_errors(path.name):
             dataset = read_dataset(path)
             planes = _read_stored(dataset, [frame.index for frame, _ in members], maker.blank)
             for (frame, position), plane in zip(members, planes, strict=True):
                 header = transform_of(dataset, frame.index)
                 stored[position] = plane
-                outside_map = beyond_map(plane, header)
+                outside_map = find_outside_map(plane, header)
                 table = table or outside_map is not None or is_table(header)
                 if outside_map is not None:
                     outside_map &= np.asarray(study.image.values[:, :, position]).T == 0
@@ -127,7 +127,7 @@ def _new_values(
     stored_bits, allocated, signed = (max(b[0] for b in bits), max(b[1] for b in bits), any(b[2] for b in bits))
     if len({(b[1], b[2]) for b in bits}) > 1:
         raise Unusable("mixed_bits", f"the files of the series store values in {len(bits)} ways. Export it again.")
-    made, coding = coded(
+    made, coding = encode_values(
         [stored[place] for place in order],
         [real[:, :, place].T for place in order],
         [change[:, :, place].T for place in order],
@@ -150,20 +150,20 @@ def _read_stored(dataset: Dataset, indices: list[int], blank: tuple[Layout, ...]
     for plane in iter_pixels(dataset, indices=indices, raw=True, decoding_plugin=plugin):
         if plane.dtype.kind not in "iu":
             raise Unusable("float_pixels", "the pixels are no whole numbers, which cannot be written. Export as such.")
-        yield blanked(plane, rectangles_of(blank, kind_of(dataset)))  # as the reader does
+        yield blank_rectangles(plane, rectangles_of(blank, kind_of(dataset)))  # as the reader does
 
 
 def _find_padding(stored: Stored, header: Dataset, outside_map: NDArray[np.bool_] | None) -> Padding | None:
     """The pixels that the reader takes for padding. outside_map: pixels outside a value map that it reads as
     background; such a series gets a new coding, with a new padding value.
     """
-    pixels, ends = padded(stored, header), padding_range(header)
+    pixels, ends = find_padding(stored, header), padding_range(header)
     if outside_map is not None:
         return Padding(outside_map if pixels is None else outside_map | pixels, ends or (0, 0))
     return None if pixels is None or ends is None else Padding(pixels, ends)
 
 
-def _file(path: Path, planes: list[Whole], meant: Meant, series: str, maker: Maker) -> tuple[str, bytes]:
+def _build_file(path: Path, planes: list[Whole], meant: Meant, series: str, maker: Maker) -> tuple[str, bytes]:
     """The name and the bytes of one new file. Raises: Unusable."""
     try:
         with quiet():

@@ -94,7 +94,7 @@ class Images(NamedTuple):
         return self.headers[0]
 
 
-def images_of(frames: Sequence[Frame], pseudonymous: Pseudonymous | None = None) -> Images:
+def read_image_headers(frames: Sequence[Frame], pseudonymous: Pseudonymous | None = None) -> Images:
     """The headers of a stack's files.
 
     Raises:
@@ -127,7 +127,7 @@ def _check_header(header: Dataset) -> Dataset:
     return with_dictionary_vrs(header)
 
 
-def bare(header: Dataset) -> Dataset:
+def strip_identity(header: Dataset) -> Dataset:
     """A copy with an empty patient and study, except for the UIDs, for a library that checks their values. Invalid
     values in the archive must not prevent a result; `belong` restores them.
     """
@@ -141,7 +141,7 @@ def bare(header: Dataset) -> Dataset:
     return made
 
 
-def uids_of(header: Dataset) -> Dataset:
+def copy_uids(header: Dataset) -> Dataset:
     """The header with only the UIDs that a reference to its image needs."""
     made = Dataset()
     for keyword in ("SOPClassUID", "SOPInstanceUID", "SeriesInstanceUID", "StudyInstanceUID"):
@@ -149,7 +149,7 @@ def uids_of(header: Dataset) -> Dataset:
     return made
 
 
-def belong(made: Dataset, images: Images, maker: ResultMaker) -> None:
+def assign_to_study(made: Dataset, images: Images, maker: ResultMaker) -> None:
     """Give a result the patient, study and character set of its images, and one time of making.
 
     It replaces the times and random UIDs of the library, so that the same input gives the same bytes.
@@ -168,7 +168,7 @@ def belong(made: Dataset, images: Images, maker: ResultMaker) -> None:
             item.ContributionDateTime = f"{day}{hour}"
 
 
-def maker_for(maker: ResultMaker, images: Images, pseudonymous: Pseudonymous | None) -> ResultMaker:
+def shift_maker_time(maker: ResultMaker, images: Images, pseudonymous: Pseudonymous | None) -> ResultMaker:
     """The maker with a time that may be written. The night of a result reveals the day of the study, which
     de-identification shifts: so the result's day is shifted, too, and its hour is removed unless hours are kept.
     """
@@ -181,7 +181,7 @@ def maker_for(maker: ResultMaker, images: Images, pseudonymous: Pseudonymous | N
     return replace(maker, key=pseudonymous.key, when=when)
 
 
-def checked(data: bytes, images: Images) -> bytes:
+def check_leftovers(data: bytes, images: Images) -> bytes:
     """A result's bytes, after a check that none of the patient's identifiers is left in a de-identified one.
 
     Raises:
@@ -198,7 +198,7 @@ def checked(data: bytes, images: Images) -> bytes:
     return data
 
 
-def equipment(maker: ResultMaker) -> dict[str, Any]:
+def equipment_elements(maker: ResultMaker) -> dict[str, Any]:
     """The equipment elements of every kind of result (PS3.3 C.7.5.1)."""
     return {
         "manufacturer": PUBLISHER,
@@ -208,7 +208,7 @@ def equipment(maker: ResultMaker) -> dict[str, Any]:
     }
 
 
-def described(before: str, label: str, after: str, unlike: bool | None) -> str:
+def describe_series(before: str, label: str, after: str, unlike: bool | None) -> str:
     """The description of a result's series; the model's label is cut if there is no room for it."""
     before = f"{UNLIKE_TRAINING if unlike else ''}{before}"
     return f"{before}{label[: max(0, LONGEST_DESCRIPTION - len(before) - len(after))]}{after}"[:LONGEST_DESCRIPTION]

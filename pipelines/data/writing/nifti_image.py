@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.data.adc import PATTERN
-from pipelines.data.index import Candidate, readable
+from pipelines.data.index import Candidate, convert_read_errors
 from pipelines.data.nifti.reader import SUFFIXES
 from pipelines.data.study import Array
 from privacy.deidentify.keyed import pseudonym
@@ -46,7 +46,7 @@ def nifti_bytes(path: Path, change: Array, *, label: str, adc: bool) -> bytes:
     Raises:
         Unusable: `unreadable`.
     """
-    with readable(path.name):
+    with convert_read_errors(path.name):
         data = path.read_bytes()
         packed = data[:2] == b"\x1f\x8b"
         data = gzip.decompress(data) if packed else data

@@ -8,7 +8,7 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.grids.geometry import corner_distance, invertible, spacing_of
+from pipelines.data.grids.geometry import corner_distance, is_invertible, spacing_of
 from pipelines.data.study import Affine
 
 EXACT = 1e-3  # voxels by which a qform may differ from the affine to be written, too
@@ -29,7 +29,7 @@ def mask_bytes(mask: NDArray[np.integer], affine: Affine, *, packed: bool) -> by
         problems.append(f"a label map has three axes, found shape {mask.shape}")
     if mask.dtype.kind not in "iub" or (mask.size and not 0 <= int(mask.min()) <= int(mask.max()) <= 255):
         problems.append(f"a label map has whole numbers from 0 to 255, found {mask.dtype}")
-    if affine.shape != (4, 4) or not invertible(affine):
+    if affine.shape != (4, 4) or not is_invertible(affine):
         problems.append(f"the affine must be (4, 4) and invertible, found {np.round(affine, 3).tolist()}")
     if problems:
         raise ValueError("; ".join(problems))
@@ -42,7 +42,7 @@ def map_bytes(values: NDArray[np.float32], affine: Affine, *, packed: bool) -> b
     Raises:
         ValueError: not three axes, or an affine that cannot be inverted.
     """
-    if values.ndim != 3 or affine.shape != (4, 4) or not invertible(affine):
+    if values.ndim != 3 or affine.shape != (4, 4) or not is_invertible(affine):
         raise ValueError(f"a map has three axes and an affine that can be inverted, found {values.shape}")
     return _encode_image(values.astype(np.float32, copy=False), affine, "estimate", packed)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from pipelines.data.images import Pictures
-from pipelines.data.index import readable
+from pipelines.data.index import convert_read_errors
 from pipelines.data.pictures.label_maps import FORMATS
 from pipelines.data.study import Array
 
@@ -49,7 +49,7 @@ def _picture_sides(path: Path, images: Pictures) -> tuple[tuple[int, int], tuple
     """Width and height of the picture, and of its part that the network sees."""
     if images.fit == "around":
         raise ValueError("images.fit: around cuts about each picture's mask, and new pictures have none")
-    with readable(path.name), Image.open(path, formats=FORMATS) as file:
+    with convert_read_errors(path.name), Image.open(path, formats=FORMATS) as file:
         width, height = ImageOps.exif_transpose(file).size
     side = min(width, height)
     return (width, height), (side, side) if images.fit == "crop" else (width, height)

@@ -13,16 +13,16 @@ from privacy.message import Json
 def own_attacks(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Iterator[MembershipRow]:
     """What the hospital's attacks on its own models found; it stays here where the models have a guarantee."""
     for method in methods:
-        found = found_at_home(hospital, method)
-        if found is not None:
+        result = found_at_home(hospital, method)
+        if result is not None:
             yield MembershipRow(
                 hospital.name,
                 str(method["label"]),
-                found.auc,
-                found.low,
-                found.high,
-                found.control_auc,
-                found.members,
-                found.others,
-                found.reason or "",
+                result.auc,
+                result.low,
+                result.high,
+                result.control_auc,
+                result.members,
+                result.others,
+                result.reason or "",
             )

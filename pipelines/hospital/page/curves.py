@@ -28,7 +28,7 @@ from pipelines.hospital.hospital import Hospital
 from privacy.message import Json, as_list, as_mapping, losses_of
 
 
-class Found(NamedTuple):
+class PageScores(NamedTuple):
     """Scores at this hospital: evidence by method, table rows, what it decided, and the classes."""
 
     tables: Mapping[str, Table]
@@ -37,27 +37,32 @@ class Found(NamedTuple):
     classes: Classes = TWO
 
 
-def drawn(
-    hospital: Hospital, cohort: Cohort, splits: Sequence[str], found: Found, facts: Mapping[str, Json], words: Words
+def draw_curves(
+    hospital: Hospital,
+    cohort: Cohort,
+    splits: Sequence[str],
+    scores: PageScores,
+    facts: Mapping[str, Json],
+    words: Words,
 ) -> tuple[Picture, ...]:
     """All curves. splits: names of the cohort's splits. facts: of `report`."""
-    measure, site = primary_measure(found.rows), hospital.name
-    rows = drop_floors(found.rows)
+    measure, site = primary_measure(scores.rows), hospital.name
+    rows = drop_floors(scores.rows)
     return (
         *([draw_score_dots(rows, measure)] if measure else []),
-        *_rocs(site, found, facts),
-        *_calibrations(site, found, facts, words),
-        *_curves(hospital, facts),
-        *_intensities(cohort, splits),
+        *_draw_rocs(site, scores, facts),
+        *_draw_calibrations(site, scores, facts, words),
+        *_draw_losses(hospital, facts),
+        *_draw_intensities(cohort, splits),
     )
 
 
-def _calibrations(site: str, found: Found, facts: Mapping[str, Json], words: Words) -> list[Picture]:
+def _draw_calibrations(site: str, scores: PageScores, facts: Mapping[str, Json], words: Words) -> list[Picture]:
     """Calibration of this hospital's recommended model and of the reference, of more than two classes by class; and
     then their confusion matrices.
     """
-    order, names = _order(facts), found.classes.several
-    chosen = _chosen(site, found, facts)
+    order, names = _method_order(facts), scores.classes.several
+    chosen = _select_counts(site, scores, facts)
     shown: dict[str, dict[str, Ints]] = {name: {} for name in names} if names else {site: {}}
     for method, counts in chosen.items():
         for row, panel in enumerate(shown):
@@ -69,13 +74,13 @@ def _calibrations(site: str, found: Found, facts: Mapping[str, Json], words: Wor
     return [calibration_curves(shown, order=order, examples=words.examples), *drawn]
 
 
-def _chosen(site: str, found: Found, facts: Mapping[str, Json]) -> dict[str, Counts]:
+def _select_counts(site: str, scores: PageScores, facts: Mapping[str, Json]) -> dict[str, Counts]:
     """Counts of this hospital's recommended model and of the reference."""
     reference = str(facts["reference"] or "")
     chosen: dict[str, Counts] = {}
-    for one in found.decisions or (Decision(site),):
-        for method in dict.fromkeys(name for name in (reference, one.method) if name in found.tables):
-            counts = found.tables[method][site, site]
+    for decision in scores.decisions or (Decision(site),):
+        for method in dict.fromkeys(name for name in (reference, decision.method) if name in scores.tables):
+            counts = scores.tables[method][site, site]
             if isinstance(counts, Counts):
                 chosen[method] = counts
     return chosen
@@ -86,27 +91,27 @@ def methods_of(facts: Mapping[str, Json]) -> list[dict[str, Json]]:
     return [method for method in as_list(facts["methods"]) if isinstance(method, dict)]
 
 
-def _rocs(site: str, found: Found, facts: Mapping[str, Json]) -> list[Picture]:
-    own = {method: table[site, site] for method, table in found.tables.items()}
-    order, names = _order(facts), found.classes.several
-    lines = {method: counts for method, counts in own.items() if isinstance(counts, Counts)}
+def _draw_rocs(site: str, scores: PageScores, facts: Mapping[str, Json]) -> list[Picture]:
+    home_counts = {method: table[site, site] for method, table in scores.tables.items()}
+    order, names = _method_order(facts), scores.classes.several
+    lines = {method: counts for method, counts in home_counts.items() if isinstance(counts, Counts)}
     groups = split_names([name for name in order if name in lines], str(facts["reference"]))
     if names:
         shown = ((part, {name: lines[name] for name in group}) for part, group in groups)
-        return [draw_roc_by_class(one, names, order=order, part=part) for part, one in shown]
+        return [draw_roc_by_class(counts, names, order=order, part=part) for part, counts in shown]
     return [
         draw_roc_curves({site: {name: lines[name].scores[0, 0] for name in group}}, order=order, part=part)
         for part, group in groups
     ]
 
 
-def _order(facts: Mapping[str, Json]) -> list[str]:
+def _method_order(facts: Mapping[str, Json]) -> list[str]:
     """All methods of the run, so that their colours match the coordinator's page; and an external site's lines."""
     lines = (as_mapping(line) for line in as_list(facts.get("lines", [])))
-    return [str(one["label"]) for one in (*methods_of(facts), *lines)]
+    return [str(line["label"]) for line in (*methods_of(facts), *lines)]
 
 
-def _curves(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
+def _draw_losses(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
     """This hospital's validation losses by round, from its memory."""
     curves: dict[str, Curve] = {}
     for method in methods_of(facts):
@@ -114,12 +119,14 @@ def _curves(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]:
         if finite:
             curves[str(method["label"])] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
     return [
-        draw_learning_curves({hospital.name: {name: curves[name] for name in names}}, order=_order(facts), part=part)
+        draw_learning_curves(
+            {hospital.name: {name: curves[name] for name in names}}, order=_method_order(facts), part=part
+        )
         for part, names in split_names(list(curves), str(facts["reference"]))
     ]
 
 
-def _intensities(cohort: Cohort, splits: Sequence[str]) -> list[Picture]:
+def _draw_intensities(cohort: Cohort, splits: Sequence[str]) -> list[Picture]:
     values: dict[str, NDArray[np.generic]] = {}
     for number, split in enumerate(splits):
         images = cohort.images[cohort.split == number]

@@ -32,60 +32,65 @@ PAIRS = 6
 """Patients with an image in each space; half of them positive, if there are enough."""
 
 
-def own_harmony(hospital: Hospital, cohort: Cohort, raw: str, facts: Mapping[str, Json]) -> Harmony | None:
+def build_site_harmony(hospital: Hospital, cohort: Cohort, raw: str, facts: Mapping[str, Json]) -> Harmony | None:
     """This hospital's translations into `spaces`; None where there is none. raw: the name of its cohort. facts:
     `imitated` names the hospital whose images the others imitate.
     """
     spaces = [str(space) for space in as_list(facts.get("spaces"))]
     folder = DiskFolder(hospital.root / QUALITIES)
-    said = [json.loads(folder.read(f"{space}.{raw}.json")) for space in spaces if folder.has(f"{space}.{raw}.json")]
-    maps = tuple(_maps(hospital, spaces))
+    notes = [json.loads(folder.read(f"{space}.{raw}.json")) for space in spaces if folder.has(f"{space}.{raw}.json")]
+    maps = tuple(_draw_maps(hospital, spaces))
     target = hospital.name if facts.get("imitated") == hospital.name else ""
-    if not said and not maps and not target:
+    if not notes and not maps and not target:
         return None
     return Harmony(
         target=target,
         release="",
         synthesis="",
         selected="",
-        rows=tuple(_row(hospital.name, one) for one in said),
+        rows=tuple(_build_row(hospital.name, note) for note in notes),
         maps=maps,
-        translations=tuple(_side_by_side(hospital, cohort, said)),
+        translations=tuple(_side_by_side(hospital, cohort, notes)),
     )
 
 
-def own_shares(facts: Mapping[str, Json], tables: Mapping[str, Table], measure: Measure) -> tuple[GapRow, ...]:
+def compute_gap_shares(facts: Mapping[str, Json], tables: Mapping[str, Table], measure: Measure) -> tuple[GapRow, ...]:
     """The share of the oracle gap that each line closes here. facts: `compared`, if there is an oracle."""
-    asked = [as_mapping(one) for one in as_list(facts.get("compared", []))]
+    comparisons = [as_mapping(item) for item in as_list(facts.get("compared", []))]
     lines = [
-        Compared(str(one["untranslated"]), str(one["oracle"]), tuple(map(str, as_list(one["others"])))) for one in asked
+        Compared(
+            str(comparison["untranslated"]), str(comparison["oracle"]), tuple(map(str, as_list(comparison["others"])))
+        )
+        for comparison in comparisons
     ]
     return gap_rows(tables, lines, measure)
 
 
-def _row(site: str, said: Mapping[str, Json]) -> SpaceRow:
-    quality = as_mapping(said["quality"])
+def _build_row(site: str, facts: Mapping[str, Json]) -> SpaceRow:
+    quality = as_mapping(facts["quality"])
     figures = {name: as_number(quality.get(name)) for name in COLUMNS}
-    vetoed = as_list(said["vetoed"])
-    told = [str(one) for one in as_list(said.get("sentences"))]
-    if unknown := [REASONS.get(str(one), str(one)) for one in as_list(said.get("unknown"))]:
-        told.append(f"Could not be judged here: {', '.join(unknown)}.")
+    vetoed = as_list(facts["vetoed"])
+    sentences = [str(sentence) for sentence in as_list(facts.get("sentences"))]
+    if unknown := [REASONS.get(str(reason), str(reason)) for reason in as_list(facts.get("unknown"))]:
+        sentences.append(f"Could not be judged here: {', '.join(unknown)}.")
     note = "" if quality else "not judged"
-    return SpaceRow(site, str(said["space"]), "", tuple(map(str, vetoed)), figures, note, tuple(told))
+    return SpaceRow(site, str(facts["space"]), "", tuple(map(str, vetoed)), figures, note, tuple(sentences))
 
 
-def _side_by_side(hospital: Hospital, cohort: Cohort, said: Sequence[Mapping[str, Json]]) -> Iterator[Picture]:
+def _side_by_side(hospital: Hospital, cohort: Cohort, notes: Sequence[Mapping[str, Json]]) -> Iterator[Picture]:
     """The same images in every space, in one grey window, a patient a row (the paper's figures 7, row 3, and 13):
     positive ones, then negative ones, in which spots might have appeared. An oracle's column is what they should be.
     """
     images = {"as read": cohort.images}
-    for one in said:
+    for note in notes:
         with suppress(Refused):  # removed since
-            images[f"{one['space']}{REFUSED if one['vetoed'] else ''}"] = cohort_of(hospital, str(one["cohort"])).images
+            images[f"{note['space']}{REFUSED if note['vetoed'] else ''}"] = cohort_of(
+                hospital, str(note["cohort"])
+            ).images
     if len(images) == 1:
         return
     tiles = []
-    for row in _shown(cohort):
+    for row in _select_rows(cohort):
         sign = "+" if int(cohort.labels[row]) else "−"
         name = f"{cohort.patients[int(cohort.patient[row])][:8]} {sign}"
         lesion = cohort.lesion[row].numpy() if cohort.lesion.dim() > 2 else None
@@ -101,7 +106,7 @@ def _side_by_side(hospital: Hospital, cohort: Cohort, said: Sequence[Mapping[str
     yield replace(sheet, caption=f"{sheet.caption} A row is a patient, + with and − without a finding.{why}".strip())
 
 
-def _shown(cohort: Cohort) -> list[int]:
+def _select_rows(cohort: Cohort) -> list[int]:
     """One row of each of `PAIRS` patients, a positive one where the patient has any; positive patients first."""
     order = torch.argsort(cohort.labels, descending=True, stable=True)
     first = {int(cohort.patient[row]): int(row) for row in reversed(order.tolist())}
@@ -111,7 +116,7 @@ def _shown(cohort: Cohort) -> list[int]:
     return [*ill[: PAIRS - fewer], *well[: PAIRS - min(len(ill), PAIRS - fewer)]]
 
 
-def _maps(hospital: Hospital, spaces: Sequence[str]) -> Iterator[Picture]:
+def _draw_maps(hospital: Hospital, spaces: Sequence[str]) -> Iterator[Picture]:
     """Images as points: this hospital's beside its own synthetic ones, and in each space beside the shared ones."""
     folder = DiskFolder(hospital.root / FOLDER)
     if folder.has(MAP):
@@ -120,6 +125,6 @@ def _maps(hospital: Hospital, spaces: Sequence[str]) -> Iterator[Picture]:
         yield point_map(np.asarray(points["real"].numpy()), np.asarray(points["made"].numpy()), title=title)
     for space in spaces:
         if folder.has(f"{space}{ENDING}"):
-            found = from_bytes(folder.read(f"{space}{ENDING}")).tensors
-            groups = {name: np.asarray(found[name].numpy()) for name in GROUPS if len(found[name])}
+            tensors = from_bytes(folder.read(f"{space}{ENDING}")).tensors
+            groups = {name: np.asarray(tensors[name].numpy()) for name in GROUPS if len(tensors[name])}
             yield space_map(groups, title=f"{space}: this hospital's images beside the shared ones")

@@ -16,7 +16,7 @@ from federation.participant import CHECKPOINTS
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import central_name, cohort_of
-from pipelines.hospital.opening import Opening, opened, opening, own_model
+from pipelines.hospital.opening import Opening, own_model, parse_opening, read_opening
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json, Params, from_bytes
 from privacy.release.gate import Refused
@@ -36,10 +36,10 @@ class Look(NamedTuple):
     said: str
 
 
-def look(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], index: Sequence[int]) -> Look | None:
+def build_look(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], index: Sequence[int]) -> Look | None:
     """None where there is no model here, or one that does not see images."""
     try:
-        start, params = model_here(hospital, method)
+        start, params = load_model(hospital, method)
     except Refused:
         return None
     images = cohort_of(hospital, str(method["cohort"])).images
@@ -49,22 +49,27 @@ def look(hospital: Hospital, cohort: Cohort, method: Mapping[str, Json], index: 
     shown = images[list(index)]
     with torch.no_grad():
         scores = 1 - module(shown).logits.softmax(dim=1)[:, 0]
-    return Look(_maps(module, shown), scores, shown, f"{reading(images)} {pointed(module, cohort, images)}".strip())
+    return Look(
+        _compute_maps(module, shown),
+        scores,
+        shown,
+        f"{describe_map_reading(images)} {describe_pointing(module, cohort, images)}".strip(),
+    )
 
 
-def model_here(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening, Params]:
+def load_model(hospital: Hospital, method: Mapping[str, Json]) -> tuple[Opening, Params]:
     """This hospital's own model, or that of the central baseline, which visited it. Raises: Refused."""
     folder = DiskFolder(hospital.root / "scores")
     if folder.has(central_name(method)):
         visiting = from_bytes(folder.read(central_name(method)))
-        said = visiting.facts["opening"]
-        return opening(hospital, said if isinstance(said, dict) else {}), visiting.tensors
+        facts = visiting.facts["opening"]
+        return parse_opening(hospital, facts if isinstance(facts, dict) else {}), visiting.tensors
     run, best = str(method["train_run"]), method.get("best")
-    which = next(one for one in CHECKPOINTS if one == method["checkpoint"])
-    return opened(hospital, run), own_model(hospital, run, which, best if isinstance(best, int) else None)[1]
+    which = next(checkpoint for checkpoint in CHECKPOINTS if checkpoint == method["checkpoint"])
+    return read_opening(hospital, run), own_model(hospital, run, which, best if isinstance(best, int) else None)[1]
 
 
-def reading(images: Tensor) -> str:
+def describe_map_reading(images: Tensor) -> str:
     """How to read a map of images (n, C, H, W)."""
     sides = images.shape[-2:]
     return (
@@ -75,7 +80,7 @@ def reading(images: Tensor) -> str:
     )
 
 
-def pointed(module: nn.Module, cohort: Cohort, images: Tensor) -> str:
+def describe_pointing(module: nn.Module, cohort: Cohort, images: Tensor) -> str:
     """On how many positive test images the maps point inside the lesion, and how many class activation maps are blank.
 
     images: of the cohort, as the model sees them. Empty where there is nothing to say.
@@ -87,34 +92,37 @@ def pointed(module: nn.Module, cohort: Cohort, images: Tensor) -> str:
     rows = rows[torch.linspace(0, len(rows) - 1, min(len(rows), COUNTED)).round().long()]
     if not len(rows):
         return ""
-    own = _class_maps(module, images[rows])
-    empty = 0 if own is None else sum(is_blank(one.double().numpy()) for one in own)
-    said = []
+    class_maps = _class_maps(module, images[rows])
+    empty = 0 if class_maps is None else sum(is_blank(class_map.double().numpy()) for class_map in class_maps)
+    sentences = []
     if outlined:
         lesions = cohort.lesion[rows] > 0
         share = 100 * float(lesions.double().mean())
-        said.append(
-            f"In {_points(_maps(module, images[rows]), lesions):.0f} of {len(rows)} positive test images the largest "
-            f"value lies inside the outlined lesion; a place drawn at random would in {share:.2g} %."
+        sentences.append(
+            f"In {_pointing_share(_compute_maps(module, images[rows]), lesions):.0f} of {len(rows)} positive test"
+            " images the largest value lies inside the outlined lesion; a place drawn at random would in"
+            f" {share:.2g} %."
         )
-        inside = "" if own is None else f", and point inside the lesion in {_points(own, lesions):.0f}"
+        inside = (
+            "" if class_maps is None else f", and point inside the lesion in {_pointing_share(class_maps, lesions):.0f}"
+        )
     else:
         inside = ""
-    if own is not None:
-        said.append(
+    if class_maps is not None:
+        sentences.append(
             "The class activation maps of the network (equation 9 of VAFL) are not drawn: they are blank in "
             f"{empty} of {len(rows)} positive test images{inside}."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
-def _points(cams: Tensor, lesions: Tensor) -> float:
+def _pointing_share(cams: Tensor, lesions: Tensor) -> float:
     pairs = zip(cams.double().numpy(), lesions.numpy(), strict=True)
     return sum(hit_share(cam, mask) for cam, mask in pairs)
 
 
-def _maps(module: nn.Module, images: Tensor) -> Tensor:
-    return torch.cat([sensitivity(module, some) for some in torch.split(images, TOGETHER)])
+def _compute_maps(module: nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([sensitivity(module, batch) for batch in torch.split(images, TOGETHER)])
 
 
 @torch.no_grad()

@@ -57,50 +57,50 @@ class Noted(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def noted(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Noted:
+def collect_notes(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> Noted:
     """All notes of a run's methods at this hospital. methods: each with `label` and `train_run`."""
     curves: dict[tuple[str, str], Curve] = {}
     maps: list[Picture] = []
     warnings: list[str] = []
     for method in methods:
-        label, found = str(method["label"]), series(hospital, str(method["train_run"]))
-        for name, values in found.items():
+        label, method_series = str(method["label"]), read_series(hospital, str(method["train_run"]))
+        for name, values in method_series.items():
             if name in WARNINGS:
                 rounds = [number for number, value in values.items() if value > 0]
-                warnings += [f"{label}: {WARNINGS[name].format(rounds=spoken(rounds))}"] if rounds else []
+                warnings += [f"{label}: {WARNINGS[name].format(rounds=describe_rounds(rounds))}"] if rounds else []
             elif "/" not in name:
                 curves[label, WORDS.get(name, name)] = Curve(tuple(values), tuple(values.values()))
-        maps += [draw_round_matrix(*heat, name, label) for name, heat in by_site(found).items()]
+        maps += [draw_round_matrix(*heat, name, label) for name, heat in by_site(method_series).items()]
     order = [str(method["label"]) for method in methods]
     return Noted((*([draw_note_curves(curves, order=order)] if curves else ()), *maps), tuple(warnings))
 
 
-def series(hospital: Hospital, run: str) -> dict[str, dict[int, float]]:
+def read_series(hospital: Hospital, run: str) -> dict[str, dict[int, float]]:
     """A method's notes: note -> round -> value; rounds in order, finite numbers only."""
     notes = as_mapping(newest_whole(hospital.conversation(run)).facts.get(NOTES))
-    found: dict[str, dict[int, float]] = {}
+    values_by_note: dict[str, dict[int, float]] = {}
     for round_ in sorted(notes, key=int):
         for name, value in as_mapping(notes[round_]).items():
             if isinstance(value, int | float) and math.isfinite(value):
-                found.setdefault(name, {})[int(round_)] = float(value)
-    return found
+                values_by_note.setdefault(name, {})[int(round_)] = float(value)
+    return values_by_note
 
 
-def by_site(found: Mapping[str, Series]) -> dict[str, tuple[list[str], list[int], Floats]]:
+def by_site(series_by_note: Mapping[str, Series]) -> dict[str, tuple[list[str], list[int], Floats]]:
     """Notes about each site, as `p/SITE`: name -> sites, rounds and values (sites, rounds), NaN if missing."""
     groups: dict[str, dict[str, Series]] = {}
-    for name, values in found.items():
+    for name, values in series_by_note.items():
         group, slash, site = name.partition("/")
         if slash:
             groups.setdefault(group, {})[site] = values
     maps: dict[str, tuple[list[str], list[int], Floats]] = {}
-    for group, own in groups.items():
-        sites, rounds = sorted(own), sorted({number for values in own.values() for number in values})
-        maps[group] = sites, rounds, np.array([[own[site].get(n, math.nan) for n in rounds] for site in sites])
+    for group, group_series in groups.items():
+        sites, rounds = sorted(group_series), sorted({number for values in group_series.values() for number in values})
+        maps[group] = sites, rounds, np.array([[group_series[site].get(n, math.nan) for n in rounds] for site in sites])
     return maps
 
 
-def spoken(rounds: Sequence[int]) -> str:
+def describe_rounds(rounds: Sequence[int]) -> str:
     """Rounds in words: "round 3", "rounds 2 to 5, 9"."""
     ends = [number for number in rounds if number - 1 not in rounds], [n for n in rounds if n + 1 not in rounds]
     words = [f"{low}" if low == high else f"{low} to {high}" for low, high in zip(*ends, strict=True)]

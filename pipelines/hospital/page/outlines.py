@@ -13,12 +13,19 @@ from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
 from federation.parameters import loaded
 from pipelines.data.cohort import Cohort
-from pipelines.data.stored import targets
+from pipelines.data.stored import target_classes
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import cohort_of, scores_name
-from pipelines.hospital.page.looks import model_here
-from pipelines.hospital.page.tiles import in_words, masked
-from pipelines.hospital.segmentation import compared, kind_of, measured, most_of, ranked, read_patient_scores
+from pipelines.hospital.page.looks import load_model
+from pipelines.hospital.page.tiles import build_mask_tile, in_words
+from pipelines.hospital.segmentation import (
+    kind_of,
+    most_of,
+    read_patient_scores,
+    score_patients,
+    select_shown_patients,
+    words_of_kind,
+)
 from pipelines.models.answers import answers
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
@@ -33,34 +40,34 @@ def outline_sheets(
     sheets = []
     for method in methods:
         try:
-            sheets.append(_sheet(hospital, method, structures, window))
+            sheets.append(_draw_sheet(hospital, method, structures, window))
         except Refused:
             continue
     return sheets
 
 
-def _sheet(hospital: Hospital, method: Mapping[str, Json], structures: Sequence[str], window: Json) -> Picture:
-    start, params = model_here(hospital, method)
+def _draw_sheet(hospital: Hospital, method: Mapping[str, Json], structures: Sequence[str], window: Json) -> Picture:
+    start, params = load_model(hospital, method)
     cohort = cohort_of(hospital, str(method["cohort"]))
     test = (cohort.split == SPLITS.index("test")).nonzero()[:, 0]
     if start.target is None or not len(test):
         raise Refused("no_test_patients")
     module = loaded(start.algorithm.network(start.task), params).to(hospital.device)
     sides = None if window is None else wholes_of({"window": window}, "window")
-    given = targets(cohort, start.target)
+    masks = target_classes(cohort, start.target)
 
-    def drawn(rows: Tensor) -> Tensor:
+    def predict_masks(rows: Tensor) -> Tensor:
         return answers(start.task, module, cohort.images[rows].to(hospital.device), window=sides)
 
     scored = kept_values(hospital, method)
     if scored is None:  # the central baseline's, which visits
-        truth = Rows(cohort.images[test], given[test], cohort.patient[test])
-        scored = compared(cohort, truth, drawn(test), start.task.classes)
-    tiles = _tiles(cohort, test, given, drawn, scored, structures)
+        truth = Rows(cohort.images[test], masks[test], cohort.patient[test])
+        scored = score_patients(cohort, truth, predict_masks(test), start.task.classes)
+    tiles = _build_tiles(cohort, test, masks, predict_masks, scored, structures)
     columns = len(tiles) // 3 if len(tiles) % 3 == 0 and len(tiles) > 3 else None
     sheet = contact_sheet(tiles, title=f"{method['label']}: best, median and worst test patient", columns=columns)
-    said = "By Dice, mean over structures; of a patient with several images those with most of the given mask."
-    return replace(sheet, caption=f"{said} {sheet.caption}".strip())
+    caption = "By Dice, mean over structures; of a patient with several images those with most of the given mask."
+    return replace(sheet, caption=f"{caption} {sheet.caption}".strip())
 
 
 def kept_values(hospital: Hospital, method: Mapping[str, Json], prefix: str = "") -> Values | None:
@@ -69,20 +76,20 @@ def kept_values(hospital: Hospital, method: Mapping[str, Json], prefix: str = ""
     return read_patient_scores(from_bytes(folder.read(name)).tensors, prefix) if folder.has(name) else None
 
 
-def _tiles(
+def _build_tiles(
     cohort: Cohort,
     test: Tensor,
-    given: Tensor,
-    drawn: Callable[[Tensor], Tensor],
+    masks: Tensor,
+    predict_masks: Callable[[Tensor], Tensor],
     scored: Values,
     structures: Sequence[str],
 ) -> list[Tile]:
     """Equally many images of each patient, in order; the first one's caption gives the scores."""
-    unit, chosen = measured(kind_of(cohort)).length, ranked(scored)
-    own = [test[cohort.patient[test] == int(scored.patients[place])] for _, place in chosen]
+    unit, chosen = words_of_kind(kind_of(cohort)).length, select_shown_patients(scored)
+    rows_of_patients = [test[cohort.patient[test] == int(scored.patients[place])] for _, place in chosen]
     tiles = []
-    for shown, (what, place) in zip(most_of(given, own), chosen, strict=True):
-        said = f"{what}: {in_words(scored.scores[place], structures, unit)}, "
-        for first, (row, found) in enumerate(zip(shown.tolist(), drawn(shown), strict=True)):
-            tiles.append(masked(cohort, row, given[row], found, "" if first else said))
+    for shown, (what, place) in zip(most_of(masks, rows_of_patients), chosen, strict=True):
+        caption = f"{what}: {in_words(scored.scores[place], structures, unit)}, "
+        for first, (row, predicted) in enumerate(zip(shown.tolist(), predict_masks(shown), strict=True)):
+            tiles.append(build_mask_tile(cohort, row, masks[row], predicted, "" if first else caption))
     return tiles

@@ -13,15 +13,15 @@ from evaluation.tiles import Tile
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
-from pipelines.hospital.page.looks import Look, look
-from pipelines.hospital.page.tiles import masked, visible
+from pipelines.hospital.page.looks import Look, build_look
+from pipelines.hospital.page.tiles import build_mask_tile, stretch_colours
 from privacy.message import Json
 
 TILES = 12
 COMPARED = 6  # lesions that are shown by all methods
 
 
-def image_sheets(cohort: Cohort, given: torch.Tensor | None = None, splits: Sequence[str] = SPLITS) -> list[Picture]:
+def image_sheets(cohort: Cohort, masks: torch.Tensor | None = None, splits: Sequence[str] = SPLITS) -> list[Picture]:
     """A contact sheet per split: slices with a lesion first, a patient each. given: (n, *spatial), masks that are
     learnt: then slices with a mask come first, and it is outlined.
     """
@@ -29,31 +29,31 @@ def image_sheets(cohort: Cohort, given: torch.Tensor | None = None, splits: Sequ
     if cohort.images.dim() < 4:  # lines of a table
         return sheets
     for code, split in enumerate(splits):
-        index = _examples(cohort, code, given)
-        if index and given is None:
-            tiles = [_tile(cohort, i) for i in index]
-            sheets.append(contact_sheet(tiles, title=f"{split}{outlined(tiles)}"))
-        elif index and given is not None:
-            sheets.append(contact_sheet([masked(cohort, i, given[i]) for i in index], title=split))
+        index = _select_examples(cohort, code, masks)
+        if index and masks is None:
+            tiles = [_build_tile(cohort, i) for i in index]
+            sheets.append(contact_sheet(tiles, title=f"{split}{describe_outlines(tiles)}"))
+        elif index and masks is not None:
+            sheets.append(contact_sheet([build_mask_tile(cohort, i, masks[i]) for i in index], title=split))
     return sheets
 
 
-def outlined(tiles: Sequence[Tile]) -> str:
+def describe_outlines(tiles: Sequence[Tile]) -> str:
     """What can be seen outlined on at least one of the tiles."""
     lesion, gland = (
         any(mask is not None and mask.any() for mask in masks)
         for masks in ([t.lesion for t in tiles], [t.organ for t in tiles])
     )
-    said = [*(["lesion outlined in amber"] if lesion else []), *(["gland outlined in blue"] if gland else [])]
-    return f": {', '.join(said)}" if said else ""
+    words = [*(["lesion outlined in amber"] if lesion else []), *(["gland outlined in blue"] if gland else [])]
+    return f": {', '.join(words)}" if words else ""
 
 
-def _examples(cohort: Cohort, split: int, given: torch.Tensor | None = None) -> list[int]:
+def _select_examples(cohort: Cohort, split: int, masks: torch.Tensor | None = None) -> list[int]:
     """Row numbers: half positive, half negative where there are as many, no patient twice in either half. Of masks:
     half with one, half without.
     """
     chosen: list[int] = []
-    positive = cohort.labels.clamp(max=1) if given is None else given.flatten(1).any(dim=1).long()
+    positive = cohort.labels.clamp(max=1) if masks is None else masks.flatten(1).any(dim=1).long()
     for label in (1, 0):
         rows = ((cohort.split == split) & (positive == label)).nonzero()[:, 0].tolist()
         first = {int(cohort.patient[row]): row for row in reversed(rows)}
@@ -61,15 +61,15 @@ def _examples(cohort: Cohort, split: int, given: torch.Tensor | None = None) -> 
     return chosen
 
 
-def _tile(
+def _build_tile(
     cohort: Cohort, row: int, cam: torch.Tensor | None = None, text: str = "", seen: torch.Tensor | None = None
 ) -> Tile:
     """seen: the image as a method saw it, where that is not the cohort's own."""
     label = label_names(cohort)[int(cohort.labels[row])]
-    plane = _plane(cohort, row)
+    plane = _select_plane(cohort, row)
     place = f", slice {int(cohort.position[row]) if plane is None else plane}" if cohort.lesion.dim() > 2 else ""
     image = cohort.images[row] if plane is None else cohort.images[row][:, plane]
-    image = visible(cohort, image if seen is None else seen)
+    image = stretch_colours(cohort, image if seen is None else seen)
     masks = (mask[row] if plane is None else mask[row][plane] for mask in (cohort.lesion, cohort.gland))
     lesion, gland = masks if cohort.lesion.dim() > 2 else (None, None)
     colour = len(image) == 3
@@ -82,7 +82,7 @@ def _tile(
     )
 
 
-def _plane(cohort: Cohort, row: int) -> int | None:
+def _select_plane(cohort: Cohort, row: int) -> int | None:
     """Of a volume, the slice that shows most of the lesion, or else of the gland, or else the middle one."""
     if cohort.images.dim() != 5:
         return None
@@ -95,17 +95,17 @@ def _plane(cohort: Cohort, row: int) -> int | None:
 
 def map_sheets(hospital: Hospital, cohort: Cohort, methods: Sequence[Mapping[str, Json]]) -> list[Picture]:
     """Maps over test images, a sheet per method whose model sees images; lesions are outlined."""
-    index = _examples(cohort, SPLITS.index("test"))
+    index = _select_examples(cohort, SPLITS.index("test"))
     if cohort.images.dim() != 4 or not index:
         return []
     drawn: dict[str, Look] = {}
     for method in methods:
-        if (found := look(hospital, cohort, method, index)) is not None:
-            drawn[str(method["label"])] = found
+        if (method_look := build_look(hospital, cohort, method, index)) is not None:
+            drawn[str(method["label"])] = method_look
     sheets = [_side_by_side(cohort, index, drawn)] if len(drawn) > 1 else []
     for label, mapped in drawn.items():
         tiles = [
-            _tile(cohort, row, mapped.cams[i], f", score {mapped.scores[i]:.2f}", mapped.images[i])
+            _build_tile(cohort, row, mapped.cams[i], f", score {mapped.scores[i]:.2f}", mapped.images[i])
             for i, row in enumerate(index)
         ]
         sheet = contact_sheet(tiles, title=f"{label}: where its score is sensitive")
@@ -118,10 +118,10 @@ def _side_by_side(cohort: Cohort, index: Sequence[int], drawn: Mapping[str, Look
     shown = [(i, row) for i, row in enumerate(index) if int(cohort.labels[row])][:COMPARED]
     tiles = []
     for i, row in shown:
-        tiles.append(replace(_tile(cohort, row), organ=None))
+        tiles.append(replace(_build_tile(cohort, row), organ=None))
         for label, mapped in drawn.items():
-            tile = _tile(cohort, row, mapped.cams[i], "", mapped.images[i])
+            tile = _build_tile(cohort, row, mapped.cams[i], "", mapped.images[i])
             tiles.append(replace(tile, caption=f"{label}, score {mapped.scores[i]:.2f}"))
     sheet = contact_sheet(tiles, title="The same lesions by all methods", columns=1 + len(drawn))
-    said = "Left: the image as it was read, lesion outlined. Then each method's map over the image that it saw."
-    return replace(sheet, caption=f"{said} {sheet.caption}")
+    caption = "Left: the image as it was read, lesion outlined. Then each method's map over the image that it saw."
+    return replace(sheet, caption=f"{caption} {sheet.caption}")

@@ -17,27 +17,29 @@ PLACED = ("", "slices", "volumes")
 """Kinds of images that lie somewhere in a study."""
 
 
-def masked(cohort: Cohort, row: int, given: torch.Tensor, found: torch.Tensor | None = None, text: str = "") -> Tile:
+def build_mask_tile(
+    cohort: Cohort, row: int, true_mask: torch.Tensor, predicted_mask: torch.Tensor | None = None, text: str = ""
+) -> Tile:
     """An image with its given mask (*spatial), and a model's where there is one; of a volume the slice that shows most
     of either, the given one first. text: before the patient's code.
     """
-    image, plane, which = cohort.images[row], None, [given, *([] if found is None else [found])]
+    image, plane, which = cohort.images[row], None, [true_mask, *([] if predicted_mask is None else [predicted_mask])]
     if image.dim() == 4:
         areas = [(mask > 0).sum(dim=(1, 2)) for mask in which]
-        plane = next((int(area.argmax()) for area in areas if area.any()), len(given) // 2)
+        plane = next((int(area.argmax()) for area in areas if area.any()), len(true_mask) // 2)
         image, which = image[:, plane], [mask[plane] for mask in which]
     colour = len(image) == 3 and kind_of(cohort) != "slices"  # slices may have their neighbours beside them
-    image = visible(cohort, image)
+    image = stretch_colours(cohort, image)
     place = f", slice {int(cohort.position[row]) if plane is None else plane}" if kind_of(cohort) in PLACED else ""
     return Tile(
         image=((image.permute(1, 2, 0) + 1) / 2).numpy() if colour else image[len(image) // 2].numpy(),
         caption=f"{text}{cohort.patients[int(cohort.patient[row])][:8]}{place}",
         given=which[0].numpy(),
-        found=None if found is None else which[1].numpy(),
+        found=None if predicted_mask is None else which[1].numpy(),
     )
 
 
-def visible(cohort: Cohort, image: torch.Tensor) -> torch.Tensor:
+def stretch_colours(cohort: Cohort, image: torch.Tensor) -> torch.Tensor:
     """An image (C, H, W) whose three colours are in [-1, 1]; the range of tensors is unknown, so it is stretched."""
     if kind_of(cohort) != "tensors" or len(image) != 3:
         return image

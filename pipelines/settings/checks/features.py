@@ -14,8 +14,8 @@ from federation.features.encoder import Encoder
 from federation.models.clip import Clip
 from federation.models.clip import opened as opened_clip
 from federation.models.features import Features
-from pipelines.data.clip_file import read, weights_of
-from pipelines.data.encoder_file import opened, portable
+from pipelines.data.clip_file import read_clip, read_weights
+from pipelines.data.encoder_file import make_portable, open_extractor
 from pipelines.settings.checks.public_pictures import unit_complaints
 from pipelines.settings.harmonization import default_scale
 from pipelines.settings.run_settings import RunSettings
@@ -52,7 +52,7 @@ def _clip_problems(run: RunSettings, model: Clip, label: str) -> Iterator[tuple[
         yield "name", "central pools vectors, and no hospital's file comes with them; take another model for it"
     else:
         try:
-            opened_clip(read(model), weights_of(model))
+            opened_clip(read_clip(model), read_weights(model))
         except ValueError as error:
             yield "weights", f"{error}"
 
@@ -70,7 +70,7 @@ def _of_problems(run: RunSettings, model: Features) -> Iterator[str]:
 
 def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str]]:
     """Whether there are as many features as components; told here, because the run would find out after intake."""
-    version = portable(model.of).sha256 if isinstance(model.of, Encoder) else ""
+    version = make_portable(model.of).sha256 if isinstance(model.of, Encoder) else ""
     try:
         found = _number(model.of, version, run.images.inputs)
     except ValueError as error:
@@ -86,7 +86,7 @@ def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str
 @lru_cache(maxsize=16)
 def _number(of: AnyExtractor, version: str, inputs: tuple[int, ...]) -> int:
     """How many features an image has. version: digest of an encoder's file. Raises: ValueError: it cannot be used."""
-    extractor = blank(of, _priors()[of.on].channels) if isinstance(of, Detector) else opened(of)[0]
+    extractor = blank(of, _priors()[of.on].channels) if isinstance(of, Detector) else open_extractor(of)[0]
     return len(extractor.extract(np.zeros((1, *inputs)))[0])
 
 

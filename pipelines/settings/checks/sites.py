@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipelines.data.readers import described
+from pipelines.data.readers import resolve_source
 from pipelines.data.requirements import kind_problems
 from pipelines.loader.names import RESERVED, named
 from pipelines.settings.run_settings import RunSettings
@@ -25,7 +25,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
             yield Problem(("sites", name, "test"), text)
         if not isinstance(site.source, Elsewhere):
             yield from (
-                problem.within("sites", name) for problem in kind_problems(described(site.source).kind, run.images)
+                problem.within("sites", name) for problem in kind_problems(resolve_source(site.source).kind, run.images)
             )
         for label in sorted(set(site.methods) - set(run.train.methods)) if run.train.methods else ():
             text = f"no such method; methods are {', '.join(run.train.methods)}"

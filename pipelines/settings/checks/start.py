@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from federation.models.features import Features
 from federation.pretraining import Pretrained
 from federation.weights import Weights
-from pipelines.data.weights_file import start_from
+from pipelines.data.weights_file import load_start_weights
 from pipelines.settings.checks.public_pictures import unit_complaints
 from pipelines.settings.run_settings import RunSettings, network, ready
 from privacy.settings_error import Problem
@@ -47,7 +47,7 @@ def _of_file(run: RunSettings, label: str, how: Weights) -> Iterator[str]:
     except (RuntimeError, ValueError, MemoryError):
         return
     try:
-        start_from(how, task)
+        load_start_weights(how, task)
     except ValueError as error:
         yield f"{error} (method {label})"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
-from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, as_folder
+from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource, build_folder_source
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.label_classes import value_problems
-from pipelines.data.readers import described
+from pipelines.data.readers import resolve_source
 from pipelines.data.requirements import mask_problems
 from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource
 from pipelines.phantom.organs import GRADE_GROUPS
@@ -42,7 +42,7 @@ def _contrast_problems(run: RunSettings) -> Iterator[Problem]:
 
 def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     """Why a site cannot provide the task's target."""
-    task, source = run.task, described(site.source)
+    task, source = run.task, resolve_source(site.source)
     if task.target is None and isinstance(source, OF_VOLUMES) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
     if isinstance(task, Classification):
@@ -58,7 +58,7 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     if isinstance(source, PhantomSource | Elsewhere):
         return []
     if isinstance(source, DicomWebSource | DicomNodeSource):
-        source = as_folder(source, ".")
+        source = build_folder_source(source, ".")
     found = mask_problems(source, site.labels, run.images, site.gland, task.target)
     masks = source.masks if isinstance(source, PictureSource) else None
     if task.target == "masks" and masks is not None and set(masks.classes) != set(task.names[1:]):
@@ -69,7 +69,7 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
 
 def _label_problems(task: Classification, site: SiteSettings) -> list[Problem]:
     """Why a site's labels cannot be the task's classes."""
-    source, classes = described(site.source), task.classes
+    source, classes = resolve_source(site.source), task.classes
     graded = isinstance(source, PhantomSource) and source.labels == "grade_group"
     if graded and classes != GRADE_GROUPS:
         text = f"grade_group gives the classes {', '.join(GRADE_GROUPS)}; name them in task.classes"

@@ -22,21 +22,21 @@ from small_series import SLICES, Series, everywhere
 
 from pipelines.data.accounts import (
     Account,
-    accounted,
-    accounts_csv,
-    as_facts,
-    describe_sums,
-    sums,
-    unserved,
-    without_use,
+    account_facts,
+    count_outcomes,
+    describe_outcomes,
+    format_accounts_csv,
+    list_accounts,
+    list_unused_patients,
+    reject_unserved_patients,
 )
 from pipelines.data.cohort import read_cohort
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.examples import open_source
-from pipelines.data.folder import walked
+from pipelines.data.folder import walk_folder
 from pipelines.data.images import AnyImages, Features, Pictures, Slices
 from pipelines.data.intake import Intake, ReadStudy, read_studies
-from pipelines.data.pictures.reader import loose_pictures
+from pipelines.data.pictures.reader import open_loose_pictures
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureMasks, PictureSource, TableSource
 from pipelines.data.study import Rejected
 
@@ -184,9 +184,9 @@ def law(opened: Intake) -> tuple[tuple[Account, ...], list[ReadStudy]]:
     results = list(read_studies(opened.waiting, readers=1))
     refused = [*opened.rejected, *(one for one in results if isinstance(one, Rejected))]
     used = [one for one in results if isinstance(one, ReadStudy)]
-    accounts = accounted(opened.items, refused)
-    assert sum(sums(accounts).values()) == len(accounts) == len(opened.items)
-    facts = as_facts(accounts)
+    accounts = list_accounts(opened.items, refused)
+    assert sum(count_outcomes(accounts).values()) == len(accounts) == len(opened.items)
+    facts = account_facts(accounts)
     four = ("used_files", "quarantined_files", "unselected_files", "ignored_files")
     assert facts["files"] == sum(int(str(facts[name])) for name in four)
     assert max(Counter(one.file for one in accounts).values(), default=1) == 1
@@ -198,18 +198,18 @@ def law(opened: Intake) -> tuple[tuple[Account, ...], list[ReadStudy]]:
     # A patient who is in the files is used, in the quarantine, or named there as one of whom nothing was selected.
     known = {one.patient for one in accounts if one.patient}
     gone = {one.patient for one in accounts if one.what == "quarantined" and one.patient}
-    named = {one.study.removeprefix("patient ") for one in unserved(accounts)}
+    named = {one.study.removeprefix("patient ") for one in reject_unserved_patients(accounts)}
     assert known == {one.patient for one in accounts if one.what == "used" and one.patient} | gone | named
     assert not named & ({one.patient for one in used} | gone)
-    assert str(len(accounts)) in describe_sums(accounts)
-    assert accounts_csv(accounts).count(b"\n") >= len(accounts) + 1
+    assert str(len(accounts)) in describe_outcomes(accounts)
+    assert format_accounts_csv(accounts).count(b"\n") >= len(accounts) + 1
     return accounts, used
 
 
 def test_a_link_to_nothing_is_told_as_that_wherever_it_leads(tmp_path: Path) -> None:
     for number, target in enumerate(("nowhere", "/nowhere/000.dcm", "/etc/hostname")):
         linked(target)(tmp_path, number)
-    reasons = [item.reason for item in walked(tmp_path).left]
+    reasons = [item.reason for item in walk_folder(tmp_path).left]
     assert reasons == ["broken_link", "broken_link", "link_outside"]
 
 
@@ -239,7 +239,7 @@ def test_every_file_of_any_folder_is_of_one_class(tmp_path: Path, made: Sequence
         lines = ["line 2: gone.png"] if isinstance(source, PictureSource) else []
         assert sorted(item.name for item in opened.items) == sorted([*expected, *lines])
         law(opened)
-    opened = loose_pictures(str(folder), Pictures(size=8))
+    opened = open_loose_pictures(str(folder), Pictures(size=8))
     assert sorted(item.name for item in opened.items) == expected
     law(opened)
 
@@ -254,7 +254,7 @@ def test_every_line_of_any_table_is_of_one_class(tmp_path: Path, lines: list[str
     assert (opened.of, len(accounts)) == ("lines", 1 + len(lines))
     assert len(used) == 1 + lines.count("1,0,a")
     others = sum(line in ("2,1,b", "3") for line in lines)
-    assert sums(accounts)["not_selected"] == others
+    assert count_outcomes(accounts)["not_selected"] == others
 
 
 EVERYTHING, ADC, T2 = {}, {"ImageType": "ADC"}, {"SeriesDescription": "t2"}
@@ -281,12 +281,17 @@ def test_a_patient_of_whom_nothing_is_selected_is_named_with_what_he_has(tmp_pat
     (tmp_path / "s3" / "001.dcm").unlink()
     opened = open_source(DicomSource(folder=str(tmp_path), select={"ImageType": "ADC"}), None, PLAIN, None)
     accounts, _ = law(opened)
-    assert without_use(accounts) == ["P2", "P3"]
-    (named,) = unserved(accounts)
+    assert list_unused_patients(accounts) == ["P2", "P3"]
+    (named,) = reject_unserved_patients(accounts)
     assert (named.study, named.reason) == ("patient P2", "nothing_selected")
     assert "T2 tra" in named.detail and "ImageType: ADC" in named.detail and "T2" in named.detail
-    assert sums(accounts) == {"used": SLICES, "quarantined": SLICES - 1, "not_selected": SLICES, "not_imaging": 0}
-    assert describe_sums(accounts).endswith("! Patients of whom nothing was used: 2.")
+    assert count_outcomes(accounts) == {
+        "used": SLICES,
+        "quarantined": SLICES - 1,
+        "not_selected": SLICES,
+        "not_imaging": 0,
+    }
+    assert describe_outcomes(accounts).endswith("! Patients of whom nothing was used: 2.")
 
 
 def test_patients_who_are_left_out_on_purpose_are_not_missed(tmp_path: Path) -> None:
@@ -295,9 +300,14 @@ def test_patients_who_are_left_out_on_purpose_are_not_missed(tmp_path: Path) -> 
     shares = {"train": 0.5, "validation": 0.0, "test": 0.5}
     source = DicomSource(folder=str(tmp_path))
     read = read_cohort(source, None, PLAIN, fractions=shares, seed=0, key=b"k" * 16, exclude=("P1",))
-    assert sums(read.accounts) == {"used": 3 * SLICES, "quarantined": 0, "not_selected": SLICES, "not_imaging": 0}
+    assert count_outcomes(read.accounts) == {
+        "used": 3 * SLICES,
+        "quarantined": 0,
+        "not_selected": SLICES,
+        "not_imaging": 0,
+    }
     assert {one.reason for one in read.accounts} == {"", "excluded"}
-    assert not unserved(read.accounts)
+    assert not reject_unserved_patients(read.accounts)
     assert (read.facts["files"], read.facts["unselected_files"]) == (4 * SLICES, SLICES)
 
 
@@ -349,7 +359,7 @@ def test_a_name_that_the_pattern_leaves_out_is_told(tmp_path: Path) -> None:
         ("n1_t2.nii", "name_not_selected"),
         ("n2_adc.nii.gz", "name_not_selected"),
     ]
-    assert [one.study for one in unserved(accounts)] == ["patient n2"]
+    assert [one.study for one in reject_unserved_patients(accounts)] == ["patient n2"]
     with pytest.raises(ValueError, match=r"matches '\*\.nii2'; 3 NIfTI files have other names"):
         open_source(NiftiSource(folder=str(tmp_path), pattern="*.nii2"), None, PLAIN, None)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.adc import AT, BOUNDS, FACTORS, INFERRED, factor, to_adc
+from pipelines.data.adc import AT, BOUNDS, FACTORS, INFERRED, convert_to_adc, find_unit_factor
 from pipelines.data.study import Unusable
 
 TISSUE = np.array([0, 800, 1300, 1600, 2900], np.float32)
@@ -15,7 +15,7 @@ TISSUE = np.array([0, 800, 1300, 1600, 2900], np.float32)
 
 def reason(values: np.ndarray, declared: str | None = None, header: str | None = None) -> str:
     with pytest.raises(Unusable) as caught:
-        to_adc(values, declared=declared, header_unit=header)
+        convert_to_adc(values, declared=declared, header_unit=header)
     return caught.value.reason
 
 
@@ -52,7 +52,7 @@ def reason(values: np.ndarray, declared: str | None = None, header: str | None =
     ],
 )
 def test_units_in_headers(text: str, expected: float | None) -> None:
-    found = factor(text)
+    found = find_unit_factor(text)
     assert found is None if expected is None else found == pytest.approx(expected)
 
 
@@ -61,7 +61,7 @@ def test_units_in_headers(text: str, expected: float | None) -> None:
 def test_a_stated_unit_gives_the_same_adc_whatever_it_is(unit: str, adc: float, in_header: bool) -> None:
     values = np.array([0, adc, adc], np.float32) / np.float32(FACTORS[unit])
     stated = {"declared": "auto", "header_unit": unit} if in_header else {"declared": unit, "header_unit": None}
-    found = to_adc(values, **stated)
+    found = convert_to_adc(values, **stated)
     assert found.values.dtype == np.float32
     assert np.allclose(found.values, [0, adc, adc], rtol=1e-5)
     assert found.percentiles == pytest.approx((adc, adc, adc), rel=1e-5)
@@ -70,7 +70,7 @@ def test_a_stated_unit_gives_the_same_adc_whatever_it_is(unit: str, adc: float, 
 
 @pytest.mark.parametrize("unit", INFERRED)
 def test_a_unit_that_vendors_export_without_a_word_is_inferred_and_told(unit: str) -> None:
-    found = to_adc(TISSUE / np.float32(FACTORS[unit]), declared=None, header_unit=None)
+    found = convert_to_adc(TISSUE / np.float32(FACTORS[unit]), declared=None, header_unit=None)
     assert np.allclose(found.values, TISSUE, rtol=1e-5) and found.scale == FACTORS[unit]
     assert found.said.startswith(f"unit inferred, {unit}: values at 1, 50, 99 % are ")
 
@@ -85,7 +85,7 @@ def test_a_unit_is_inferred_only_if_tissue_has_such_values_in_it(adc: list[float
     values = np.array(adc, np.float32) * np.float32(by)
     fitting = [FACTORS[unit] for unit in INFERRED if plausible(values.astype(float) * FACTORS[unit])]
     if fitting:
-        assert to_adc(values, declared="auto", header_unit=None).scale == fitting[0]
+        assert convert_to_adc(values, declared="auto", header_unit=None).scale == fitting[0]
         assert len(fitting) == 1
     else:
         assert reason(values, "auto") == "unit_unknown"
@@ -95,19 +95,19 @@ def test_a_hundredth_of_a_millimetre_squared_is_never_guessed() -> None:
     values = TISSUE / np.float32(10)
     assert "1e-5 mm2/s" not in INFERRED
     assert reason(values) == "unit_unknown"
-    assert np.allclose(to_adc(values, declared="1e-5 mm2/s", header_unit=None).values, TISSUE, rtol=1e-5)
+    assert np.allclose(convert_to_adc(values, declared="1e-5 mm2/s", header_unit=None).values, TISSUE, rtol=1e-5)
 
 
 def test_a_refusal_says_the_numbers_that_were_found() -> None:
     for stated in ({"declared": None, "header_unit": None}, {"declared": "1e-6 mm2/s", "header_unit": None}):
         with pytest.raises(Unusable) as caught:
-            to_adc(np.linspace(0, 400, 401, dtype=np.float32), **stated)
+            convert_to_adc(np.linspace(0, 400, 401, dtype=np.float32), **stated)
         assert "4.99, 200.5, 396" in caught.value.detail and "900 to 6000" in caught.value.detail
 
 
 @pytest.mark.parametrize("unsaid", ["1", "US", "", " unspecified "])
 def test_headers_that_say_nothing_say_nothing(unsaid: str) -> None:
-    assert np.allclose(to_adc(TISSUE, declared="auto", header_unit=unsaid).values, TISSUE)
+    assert np.allclose(convert_to_adc(TISSUE, declared="auto", header_unit=unsaid).values, TISSUE)
 
 
 def test_contradictions_and_nonsense_are_refused() -> None:
@@ -121,8 +121,8 @@ def test_contradictions_and_nonsense_are_refused() -> None:
     assert reason(np.array([1000, np.nan], np.float32)) == "not_finite"
     assert reason(-TISSUE) == "unit_unknown"
     with pytest.raises(ValueError, match="unit must be one of auto"):
-        to_adc(TISSUE, declared="um2/s", header_unit=None)
+        convert_to_adc(TISSUE, declared="um2/s", header_unit=None)
 
 
 def test_a_header_that_agrees_with_the_settings_is_fine() -> None:
-    assert np.allclose(to_adc(TISSUE, declared="1e-6 mm2/s", header_unit="um2/s").values, TISSUE)
+    assert np.allclose(convert_to_adc(TISSUE, declared="1e-6 mm2/s", header_unit="um2/s").values, TISSUE)

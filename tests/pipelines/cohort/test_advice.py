@@ -18,7 +18,7 @@ from small_series import Series, everywhere
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.examples import open_source
 from pipelines.data.images import Slices
-from pipelines.data.index import load_all, readable
+from pipelines.data.index import convert_read_errors, load_all
 from pipelines.data.labels import Table, find_mask, open_masks, open_table, table_labels
 from pipelines.data.sources import DicomSource, MaskLabels, TableLabels
 from pipelines.data.study import Unusable
@@ -87,7 +87,7 @@ def test_each_cause_has_the_reason_and_the_advice_that_fit_it(tmp_path: Path, ca
 @pytest.mark.parametrize("parse", [float, int])
 @pytest.mark.parametrize("text", ["1,5", "12 mm", "", "1.234,5"])
 def test_a_text_that_is_no_number_is_told_in_words(parse: Callable[[str], object], text: str) -> None:
-    with pytest.raises(Unusable) as told, readable("a.dcm"):
+    with pytest.raises(Unusable) as told, convert_read_errors("a.dcm"):
         parse(text)
     assert told.value.reason == "unreadable" and repr(text) in told.value.detail
     assert not any(word in told.value.detail for word in PYTHON)

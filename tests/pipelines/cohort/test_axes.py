@@ -15,8 +15,8 @@ from pipelines.data.cohort import Cohort, read_cohort
 from pipelines.data.images import Features
 from pipelines.data.sources import TableSource
 from pipelines.data.tables.features import Moments
-from pipelines.data.tables.principal_components import axes_from_json, axes_to_json, fitted_axes, projected
-from pipelines.hospital.page.table import features_of
+from pipelines.data.tables.principal_components import axes_from_json, axes_to_json, fit_axes, project_features
+from pipelines.hospital.page.table import read_features
 
 IMAGES = Features(numbers=("a", "b", "c"), categories={"d": ("x", "y")}, components=2)
 USUAL = {"train": 0.6, "validation": 0.2, "test": 0.2}
@@ -40,14 +40,14 @@ def read(path: Path, images: Features = IMAGES, *, scale: Moments | None = None,
 @pytest.mark.parametrize("seed", range(5))
 def test_axes_are_eigenvectors_of_the_covariance_with_the_largest_loading_positive(seed: int) -> None:
     x = torch.randn(40, 5, generator=torch.Generator().manual_seed(seed)) * torch.tensor([5.0, 3, 2, 1, 0.5])
-    found = fitted_axes(x, 3)
+    found = fit_axes(x, 3)
     values, vectors = torch.linalg.eigh(torch.cov(x.double().T))
     for place in range(3):
         expected = vectors[:, -1 - place]
         expected = expected * expected[expected.abs().argmax()].sign()
         assert torch.allclose(found.axes[place], expected, atol=1e-9)
-    assert torch.allclose(projected(x, found).double().var(dim=0), values.flip(0)[:3], rtol=1e-4)
-    assert torch.equal(fitted_axes(x.clone(), 3).axes, found.axes)
+    assert torch.allclose(project_features(x, found).double().var(dim=0), values.flip(0)[:3], rtol=1e-4)
+    assert torch.equal(fit_axes(x.clone(), 3).axes, found.axes)
     again = axes_from_json(axes_to_json(found))
     assert again is not None and torch.equal(again.axes, found.axes) and torch.equal(again.mean, found.mean)
     assert axes_from_json(None) is None
@@ -55,7 +55,7 @@ def test_axes_are_eigenvectors_of_the_covariance_with_the_largest_loading_positi
 
 def test_all_components_keep_every_distance() -> None:
     x = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
-    y = projected(x, fitted_axes(x, 4))
+    y = project_features(x, fit_axes(x, 4))
     assert torch.allclose(torch.pdist(x), torch.pdist(y), atol=1e-5)
 
 
@@ -66,7 +66,7 @@ def test_more_components_than_directions_are_refused(x: torch.Tensor, spanned: i
     with pytest.raises(
         ValueError, match=rf"images.components: 3, and the {len(x)} training examples vary in {spanned}"
     ):
-        fitted_axes(x, 3)
+        fit_axes(x, 3)
 
 
 @pytest.mark.parametrize("normalize", ["site", "none"])
@@ -75,9 +75,9 @@ def test_a_cohort_is_projected_after_it_was_normalized_and_only_training_patient
 ) -> None:
     images = replace(IMAGES, normalize=normalize)
     plain, made = read(tmp_path, replace(images, components=None)), read(tmp_path, images)
-    axes = fitted_axes(plain.images[plain.split == 0], 2)
+    axes = fit_axes(plain.images[plain.split == 0], 2)
     assert images.inputs == (2,) and tuple(made.images.shape) == (60, 2)
-    assert torch.equal(made.images, projected(plain.images, axes))
+    assert torch.equal(made.images, project_features(plain.images, axes))
     assert made.recipe["axes"] == axes_to_json(axes) and made.recipe["scale"] == plain.recipe["scale"]
     assert (made.labels.tolist(), made.split.tolist()) == (plain.labels.tolist(), plain.split.tolist())
     assert "components" not in plain.recipe["images"] and "axes" not in plain.recipe  # type: ignore[operator]
@@ -99,7 +99,7 @@ def test_pooled_moments_are_of_the_columns_and_the_axes_of_the_site(tmp_path: Pa
 
 def test_the_sites_own_page_names_components_and_not_columns(tmp_path: Path) -> None:
     made = read(tmp_path)
-    found = features_of(made)
+    found = read_features(made)
     assert list(found) == ["component 1", "component 2"]
     assert np.array_equal(found["component 2"], made.images[:, 1].numpy())
 

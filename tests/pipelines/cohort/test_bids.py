@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.accounts import accounted, without_use
+from pipelines.data.accounts import list_accounts, list_unused_patients
 from pipelines.data.cohort import read_cohort
 from pipelines.data.images import Slices
-from pipelines.data.nifti.bids import of_file, sidecar, stem, whose
+from pipelines.data.nifti.bids import decide_from_file, file_stem, find_patient_session, read_sidecar
 from pipelines.data.pseudonym import normalized, pseudonym
 from pipelines.data.sources import GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes, open_studies
@@ -56,7 +56,7 @@ def bids_names(draw: st.DrawFn, subject: str) -> str:
 def test_all_files_of_a_subject_are_of_one_patient_and_no_other(data: st.DataObject, subjects: list[str]) -> None:
     for subject in subjects:
         names = data.draw(st.lists(bids_names(subject), min_size=1, max_size=5))
-        assert {whose(name, None)[0] for name in names} == {f"sub-{subject}"}
+        assert {find_patient_session(name, None)[0] for name in names} == {f"sub-{subject}"}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_all_files_of_a_subject_are_of_one_patient_and_no_other(data: st.DataObj
     ],
 )
 def test_names_say_patient_and_session(study: str, expression: str | None, found: tuple[str | None, str]) -> None:
-    assert whose(study, expression) == found
+    assert find_patient_session(study, expression) == found
 
 
 @pytest.mark.parametrize(
@@ -105,16 +105,16 @@ def test_names_say_patient_and_session(study: str, expression: str | None, found
     ],
 )
 def test_names_say_what_is_shown(name: str, adc: bool | None) -> None:
-    assert of_file(Path("/images") / name, "", {}).adc is adc
+    assert decide_from_file(Path("/images") / name, "", {}).adc is adc
     if adc is None:
-        assert of_file(Path("/clinic/ADC") / name, "", {}).adc is True  # the folder is called so
-        assert of_file(Path("/clinic/dwi") / name, "", {}).adc is None
+        assert decide_from_file(Path("/clinic/ADC") / name, "", {}).adc is True  # the folder is called so
+        assert decide_from_file(Path("/clinic/dwi") / name, "", {}).adc is None
 
 
 @pytest.mark.parametrize("name", ["t2_P1", "P1_T2w_raw", "t1_to_adc", "t2_registered_ADC", "P1_flair_adc", "adc_in_t2"])
 def test_a_name_of_another_contrast_is_no_evidence_in_whatever_folder(name: str, tmp_path: Path) -> None:
     for folder in ("images", "ADC"):
-        assert of_file(Path("/clinic") / folder / f"{name}.nii.gz", "", {}).adc is not True
+        assert decide_from_file(Path("/clinic") / folder / f"{name}.nii.gz", "", {}).adc is not True
     save(tmp_path / "ADC" / f"{name}.nii.gz")
     assert [one.reason for one in index_volumes(NiftiSource(folder=str(tmp_path)), adc=True).rejected] == ["not_adc"]
 
@@ -126,20 +126,23 @@ def test_a_file_that_is_refused_by_its_header_still_says_whose_it_is(tmp_path: P
     save(tmp_path / "sub-04_dwi.nii.gz")
     save(tmp_path / "P1_t2.nii.gz")  # not the name of a patient
     index = index_volumes(NiftiSource(folder=str(tmp_path)), adc=True)
-    assert without_use(accounted(index.items, index.rejected)) == ["P3", "sub-02", "sub-04"]
+    assert list_unused_patients(list_accounts(index.items, index.rejected)) == ["P3", "sub-02", "sub-04"]
 
 
 def test_the_header_and_the_sidecar_speak_before_the_name(tmp_path: Path) -> None:
-    assert of_file(Path("P1.nii"), "fit; ADC 1e-3 mm2/s", {}) == (True, "the NIfTI description says 1e-3 mm2/s")
-    assert of_file(Path("P1.nii"), "TE=65;Time=101500", {}).adc is None
+    assert decide_from_file(Path("P1.nii"), "fit; ADC 1e-3 mm2/s", {}) == (
+        True,
+        "the NIfTI description says 1e-3 mm2/s",
+    )
+    assert decide_from_file(Path("P1.nii"), "TE=65;Time=101500", {}).adc is None
     path = save(tmp_path / "7_ep2d_diff_b50_800.nii.gz")
     (tmp_path / "7_ep2d_diff_b50_800.json").write_text(
         json.dumps({"ImageType": ["DERIVED", "PRIMARY", "DIFFUSION", "ADC"], "EchoTime": 0.07})
     )
-    found = of_file(path, "", sidecar(path))
+    found = decide_from_file(path, "", read_sidecar(path))
     assert found == (True, "the sidecar's ImageType says ADC")
     (tmp_path / "7_ep2d_diff_b50_800.json").write_text(json.dumps({"ImageType": ["ORIGINAL", "PRIMARY", "M"]}))
-    assert of_file(tmp_path / "x_adc.nii", "", sidecar(path)).adc is False
+    assert decide_from_file(tmp_path / "x_adc.nii", "", read_sidecar(path)).adc is False
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "7", '{"a":' * 9000, "\xff"])
@@ -147,7 +150,7 @@ def test_a_damaged_sidecar_is_told(tmp_path: Path, text: str) -> None:
     path = save(tmp_path / "sub-01_adc.nii.gz")
     (tmp_path / "sub-01_adc.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(Unusable, match=r"sub-01_adc.json") as caught:
-        sidecar(path)
+        read_sidecar(path)
     assert caught.value.reason == "unreadable"
     assert [one.reason for one in index_volumes(NiftiSource(folder=str(tmp_path)), adc=True).rejected] == ["unreadable"]
 
@@ -209,7 +212,7 @@ def test_a_units_sidecar_is_followed(tmp_path: Path) -> None:
 
 
 def test_stems() -> None:
-    assert [stem(name) for name in ("a.nii.gz", "a.NII", "a.b.json", ".nii")] == ["a", "a", "a.b", ""]
+    assert [file_stem(name) for name in ("a.nii.gz", "a.NII", "a.b.json", ".nii")] == ["a", "a", "a.b", ""]
 
 
 @pytest.mark.parametrize("name", ["sub-01", "sub-01_adc", "SUB-01_adc"])

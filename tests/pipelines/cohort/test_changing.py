@@ -18,15 +18,15 @@ from small_series import SLICES, Series
 
 from pipelines.batch import blanking
 from pipelines.batch.deidentification import deidentify_file
-from pipelines.data.accounts import accounted, sums
+from pipelines.data.accounts import count_outcomes, list_accounts
 from pipelines.data.dicom import reader
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.examples import open_source
-from pipelines.data.folder import Walk, failed, walked
+from pipelines.data.folder import Walk, explain_failure, walk_folder
 from pipelines.data.images import AnyImages, Pictures, Slices
 from pipelines.data.intake import read_study
 from pipelines.data.nifti.reader import index_nifti
-from pipelines.data.pictures.reader import loose_pictures
+from pipelines.data.pictures.reader import open_loose_pictures
 from pipelines.data.sources import DicomSource, Files, NiftiSource, PictureSource, TableLabels
 from pipelines.data.study import Rejected
 from pipelines.data.survey import survey
@@ -109,7 +109,7 @@ def test_a_file_that_changes_after_the_index_sets_its_study_aside(
     (refused,) = [result for result in results if isinstance(result, Rejected)]
     assert (refused.reason, len(results)) == (CHANGES[change], 2)
     assert "run again" in refused.detail
-    counts = sums(accounted(opened.items, [refused]))
+    counts = count_outcomes(list_accounts(opened.items, [refused]))
     assert counts["used"] == counts["quarantined"] == (SLICES if kind == "dicom" else 1)
 
 
@@ -147,7 +147,7 @@ def test_a_file_that_changes_while_it_is_read_does_so_too(
 ) -> None:
     source, images, path = hospital(tmp_path, "dicom")
     opened = open_source(source, None, images, None)
-    read = reader.planes_of
+    read = reader.read_planes
 
     def reading(which: Path, *how: Any) -> object:
         found = read(which, *how)
@@ -155,7 +155,7 @@ def test_a_file_that_changes_while_it_is_read_does_so_too(
             change(path)
         return found
 
-    monkeypatch.setattr(reader, "planes_of", reading)
+    monkeypatch.setattr(reader, "read_planes", reading)
     refused = [found for waiting in opened.waiting if isinstance(found := read_study(waiting), Rejected)]
     assert [found.reason for found in refused] == [CHANGES[change]]
 
@@ -183,8 +183,8 @@ def test_a_series_that_is_damaged_because_it_arrives_is_still_written(
 def test_a_survey_outlives_files_that_go_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, *_ = hospital(tmp_path, "dicom")
     before = survey(source, None)
-    listed = [*walked(tmp_path / "in").files, tmp_path / "in" / "gone.dcm"]
-    monkeypatch.setattr("pipelines.data.survey.walk", lambda root: listed)
+    listed = [*walk_folder(tmp_path / "in").files, tmp_path / "in" / "gone.dcm"]
+    monkeypatch.setattr("pipelines.data.survey.list_files", lambda root: listed)
     assert survey(source, None) == before
     shutil.rmtree(tmp_path / "in")
     assert survey(source, None)["files"] == 0
@@ -218,12 +218,12 @@ def test_folders_that_may_not_be_read_or_went_away_are_in_the_quarantine(
             return real(path)  # type: ignore[operator]
 
         monkeypatch.setattr(os, "scandir", scan)
-    found: Walk = walked(tmp_path)
+    found: Walk = walk_folder(tmp_path)
     assert {(one.study, one.reason) for one in found.rejected} == {("closed/", "no_permission"), ("gone/", "vanished")}
     index = index_dicom(DicomSource(folder=str(tmp_path)))
-    counts = sums(accounted(index.items, index.rejected))
+    counts = count_outcomes(list_accounts(index.items, index.rejected))
     assert counts == {"used": SLICES, "quarantined": 2, "not_selected": 0, "not_imaging": 0}
-    assert failed("x", OSError(5, "Input/output error")).reason == "disk_error"
+    assert explain_failure("x", OSError(5, "Input/output error")).reason == "disk_error"
 
 
 def test_a_folder_that_may_not_be_listed_is_not_taken_for_an_empty_one(
@@ -236,7 +236,7 @@ def test_a_folder_that_may_not_be_listed_is_not_taken_for_an_empty_one(
     for index in (index_dicom(DicomSource(folder=str(tmp_path))), index_nifti(NiftiSource(folder=str(tmp_path)))):
         assert not index.candidates
         assert [(one.study, one.reason) for one in index.rejected] == [("./", "no_permission")]
-    pictures = loose_pictures(str(tmp_path), Pictures(size=8))
+    pictures = open_loose_pictures(str(tmp_path), Pictures(size=8))
     assert not pictures.waiting
     assert [(one.study, one.reason) for one in pictures.rejected] == [("./", "no_permission")]
 

@@ -14,7 +14,7 @@ from pydicom.uid import UID, UID_dictionary
 from pydicom.uid import SecondaryCaptureImageStorage as ScreenshotStorage
 from small_series import Series
 
-from pipelines.data.accounts import accounted
+from pipelines.data.accounts import list_accounts
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.index import load_all
 from pipelines.data.sources import DicomSource
@@ -59,7 +59,7 @@ def test_each_kind_of_object_without_slices_is_set_aside_alone_and_by_name(tmp_p
             studies, rejected = load_all(index)
             assert [(one.study, one.reason) for one in rejected] == [(name, "not_an_image")], UID(sop_class).name
             assert len(studies) == 1 and np.array_equal(studies[0].image.values, wanted.image.values)
-            accounts = {one.file: one for one in accounted(index.items, rejected)}
+            accounts = {one.file: one for one in list_accounts(index.items, rejected)}
             assert accounts[name].what == "quarantined" and accounts[name].patient == wanted.patient
             assert sum(one.what == "used" for one in accounts.values()) == 5
 

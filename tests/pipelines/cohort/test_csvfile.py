@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipelines.data.images import Features
 from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
-from pipelines.data.tables.csv_file import SEPARATORS, chosen, read_csv, read_lines, refused
+from pipelines.data.tables.csv_file import SEPARATORS, read_csv, read_lines, reject_unreadable_lines, select_lines
 from pipelines.data.tables.features import open_lines
 
 PLAIN = [{"a": "1", "b": "x"}, {"a": "2", "b": "y, z"}]
@@ -134,15 +134,15 @@ def test_what_is_wrong_with_a_line_is_told_without_its_text(tmp_path):
     bad = [b'Miller,"x', b'Miller,"x"y', b"Miller,1,2", b"M\xfcller,1", b"Miller," + b"x" * 200_000]
     (tmp_path / "t.csv").write_bytes(b"\n".join([b"a,b", b"1,x", *bad, b"2,y"]))
     lines = read_lines(tmp_path / "t.csv")[1]
-    assert [number for number, _ in chosen(lines, {"a": ("1", "2")})] == [1, 7]
-    rejected = refused(lines)
+    assert [number for number, _ in select_lines(lines, {"a": ("1", "2")})] == [1, 7]
+    rejected = reject_unreadable_lines(lines)
     assert [one.study for one in rejected] == [f"line {number}" for number in range(2, 7)]
     assert {one.reason for one in rejected} == {"unreadable"}
     assert all("ller" not in one.detail and one.detail.endswith(".") for one in rejected)
 
 
 def test_lines_keep_their_numbers_and_a_miss_names_no_value():
-    assert [number for number, _ in chosen(PLAIN, {"a": ("2",)})] == [2]
+    assert [number for number, _ in select_lines(PLAIN, {"a": ("2",)})] == [2]
     with pytest.raises(ValueError, match=r"none of 2 lines") as told:
-        chosen(PLAIN, {"a": ("Miller",)})
+        select_lines(PLAIN, {"a": ("Miller",)})
     assert "Miller" not in str(told.value)

@@ -17,7 +17,7 @@ from pydicom.sequence import Sequence
 from scipy.optimize import least_squares
 
 from pipelines.data.dicom.diffusion import B_VALUE_TAGS, b_value, fit_adc
-from pipelines.data.grids.geometry import resample, stack
+from pipelines.data.grids.geometry import resample_volume, stack_slices
 from pipelines.data.labels import find_mask, open_masks
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.sources import GlandMask
@@ -251,7 +251,9 @@ def test_one_b_value_per_image() -> None:
 def volume(files: list[Dataset]) -> tuple[np.ndarray, np.ndarray]:
     """(columns, rows, slices) float32, and the affine."""
     positions = np.array([one.ImagePositionPatient for one in files], float)
-    order, affine = stack(np.array(files[0].ImageOrientationPatient, float), positions, tuple(files[0].PixelSpacing))
+    order, affine = stack_slices(
+        np.array(files[0].ImageOrientationPatient, float), positions, tuple(files[0].PixelSpacing)
+    )
     return np.stack([files[k].pixel_array.T for k in order], axis=-1).astype(np.float32), affine
 
 
@@ -275,7 +277,7 @@ def test_the_fit_follows_the_scanners_own_map(data: Path, patient: str) -> None:
         folder=str(root / "labels" / "whole_gland_Bosma22b"), names=str(root / "labels" / "ProstateX-mapping.json")
     )
     mask = read_volume(find_mask(open_masks(gland, "gland"), patient, missing="no_mask"))
-    inside = (resample(mask, affine, scanner.shape, 0) > 0) & (scanner > 0)
+    inside = (resample_volume(mask, affine, scanner.shape, 0) > 0) & (scanner > 0)
     plain = fit_adc(images, list(weighted))[inside] / scanner[inside]
     by_signal = fit_adc(images, list(weighted), weighted=True)[inside] / scanner[inside]
     assert np.median(plain) == pytest.approx(1.035, abs=0.005)

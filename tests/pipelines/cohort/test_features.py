@@ -22,14 +22,14 @@ from pipelines.data.study import Unusable
 from pipelines.data.tables.features import (
     Moments,
     _read_line,
-    as_in_the_table,
     from_json,
     moments,
-    normalized_by,
     open_lines,
+    restore_table_values,
+    standardize_features,
     to_json,
 )
-from pipelines.hospital.page.table import features_of
+from pipelines.hospital.page.table import read_features
 from pipelines.settings.load import load
 
 KEY = b"k" * 16
@@ -132,13 +132,15 @@ def test_wrong_settings_are_told(table, change, said):
 @given(st.integers(2, 30), st.integers(0, 2**31), st.sampled_from([1.0, 1e-3, 1e4]))
 def test_normalization_is_what_a_standard_scaler_does(n, seed, size):
     x = torch.tensor(np.random.default_rng(seed).normal(size, size, (n, 3)), dtype=torch.float32)
-    found = normalized_by(x, moments(x)) * np.sqrt(n / (n - 1))  # sklearn divides by n
+    found = standardize_features(x, moments(x)) * np.sqrt(n / (n - 1))  # sklearn divides by n
     assert np.allclose(found, StandardScaler().fit_transform(x.double().numpy()), atol=1e-3)
 
 
 def test_a_constant_column_is_centred_and_a_new_value_in_it_does_not_explode():
     known = moments(torch.full((10, 1), 3.7))
-    assert normalized_by(torch.tensor([[3.7], [4.7]]), known)[:, 0].tolist() == pytest.approx([0.0, 1.0], abs=1e-5)
+    assert standardize_features(torch.tensor([[3.7], [4.7]]), known)[:, 0].tolist() == pytest.approx(
+        [0.0, 1.0], abs=1e-5
+    )
 
 
 @given(st.integers(0, 2**31), st.integers(1, 20), st.integers(2, 20))
@@ -147,7 +149,7 @@ def test_moments_of_sites_add_up_to_those_of_the_pool(seed, n, m):
     a, b, whole = moments(one), moments(two), moments(torch.cat([one, two]))
     both = Moments(a.count + b.count, a.total + b.total, a.squares + b.squares)
     x = torch.randn(5, 4)
-    assert torch.allclose(normalized_by(x, both), normalized_by(x, whole), atol=1e-5)
+    assert torch.allclose(standardize_features(x, both), standardize_features(x, whole), atol=1e-5)
 
 
 DECLARED = Features(
@@ -186,7 +188,7 @@ def test_declared_scaling_is_numpys_interpolation_and_has_an_inverse(values, low
     rows = [_read_line(1, line, source, images, ("v", "y")).examples.images for line in lines]
     found = np.concatenate(rows)[:, 0]
     assert np.allclose(found, np.interp(values, [low, high], [0, 1]), atol=1e-6)
-    back = as_in_the_table(torch.from_numpy(found)[:, None], images, None)[:, 0].numpy()
+    back = restore_table_values(torch.from_numpy(found)[:, None], images, None)[:, 0].numpy()
     assert np.allclose(back, np.clip(values, low, high), rtol=1e-5, atol=2e-5 * (abs(low) + width))
 
 
@@ -197,7 +199,7 @@ def test_the_sites_own_page_tells_the_tables_numbers_however_they_were_scaled(tm
     cohort, _, _, names, *_ = declared(tmp_path, inside, images)
     order = [names[cohort.patients[p]] for p in cohort.patient.tolist()]
     wanted = {name: line for name, *line in inside}
-    told = features_of(cohort)
+    told = read_features(cohort)
     assert told["age"].tolist() == pytest.approx([wanted[name][0] for name in order], rel=1e-5)
     assert told["st"].tolist() == pytest.approx([wanted[name][1] for name in order], abs=1e-4)
     assert told["pain = none"].tolist() == [float(wanted[name][2] == "none") for name in order]

@@ -18,7 +18,7 @@ import pydicom
 import pytest
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless, RLELossless
 
-from pipelines.data.accounts import accounted, sums
+from pipelines.data.accounts import count_outcomes, list_accounts
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.index import Index, load_all
 from pipelines.data.nifti.reader import index_nifti
@@ -162,7 +162,7 @@ def outcome(folder: Path, files: Base, index: Callable[[], Index]) -> Counter[st
         assert "no DICOM file below" in str(error)  # noqa: PT017
         return Counter(["ignored"])
     studies, rejected = load_all(found)
-    assert sum(sums(accounted(found.items, rejected)).values()) == len(files)
+    assert sum(count_outcomes(list_accounts(found.items, rejected)).values()) == len(files)
     for study in studies:
         assert study.image.values.dtype == np.float32
         assert np.isfinite(study.image.affine).all()

@@ -15,13 +15,13 @@ from scipy.spatial.transform import Rotation
 from pipelines.data.grids.geometry import (
     LPS_TO_RAS,
     corner_distance,
-    invertible,
+    is_invertible,
+    is_same_grid,
     reading_order,
-    resample,
-    same_grid,
+    resample_volume,
     slice_grid,
     spacing_of,
-    stack,
+    stack_slices,
 )
 from pipelines.data.study import Unusable, Volume
 
@@ -59,7 +59,7 @@ def test_stack_places_every_pixel_as_the_standard_says(seed: int, slices: int) -
     rng = np.random.default_rng(seed)
     orientation, positions, spacing, gap = random_series(rng, slices)
     shuffled = rng.permutation(slices)
-    order, affine = stack(orientation, positions[shuffled], spacing)
+    order, affine = stack_slices(orientation, positions[shuffled], spacing)
     assert np.allclose(positions[shuffled][order], positions)
     assert np.allclose(spacing_of(affine), (spacing[1], spacing[0], gap))
     column, row, k = (int(rng.integers(0, n)) for n in (9, 9, slices))
@@ -73,9 +73,9 @@ def test_stack_places_every_pixel_as_the_standard_says(seed: int, slices: int) -
 def test_stack_does_not_depend_on_the_order_of_files(seed: int) -> None:
     rng = np.random.default_rng(seed)
     orientation, positions, spacing, _ = random_series(rng, 7)
-    _, affine = stack(orientation, positions, spacing)
+    _, affine = stack_slices(orientation, positions, spacing)
     shuffled = rng.permutation(7)
-    order, again = stack(orientation, positions[shuffled], spacing)
+    order, again = stack_slices(orientation, positions[shuffled], spacing)
     assert np.array_equal(affine, again)
     assert np.array_equal(shuffled[order], np.arange(7))
 
@@ -103,19 +103,19 @@ AXIAL = np.array([1, 0, 0, 0, 1, 0], float)
 )
 def test_stack_refuses(orientation: np.ndarray, positions: np.ndarray, reason: str) -> None:
     with pytest.raises(Unusable) as caught:
-        stack(orientation, positions, (1, 1))
+        stack_slices(orientation, positions, (1, 1))
     assert caught.value.reason == reason
 
 
 def test_the_gap_tolerance_is_ten_percent_of_the_median_and_told() -> None:
-    stack(AXIAL, series(0, 3, 6.29, 9.29), (1, 1))
+    stack_slices(AXIAL, series(0, 3, 6.29, 9.29), (1, 1))
     with pytest.raises(Unusable, match=r"3\.000 mm apart \(median\).*3\.400.*10%"):
-        stack(AXIAL, series(0, 3, 6.4, 9.4), (1, 1))
+        stack_slices(AXIAL, series(0, 3, 6.4, 9.4), (1, 1))
 
 
 def test_a_tilted_stack_keeps_its_true_positions() -> None:
     positions = np.array([[0, 0.5 * k, 3 * k] for k in range(4)], float)
-    _, affine = stack(AXIAL, positions, (1, 1))
+    _, affine = stack_slices(AXIAL, positions, (1, 1))
     assert np.allclose(affine @ [0, 0, 3, 1], LPS_TO_RAS @ [0, 1.5, 9, 1])
 
 
@@ -198,7 +198,7 @@ def test_resampling_equals_a_slow_loop(seed: int, order: int) -> None:
     other = random_affine(rng)
     middle = world(affine, np.array([[2.0, 1.5, 2.5]]))[0] - world(other, np.array([[1.5, 2.0, 1.0]]))[0]
     other[:3, 3] += middle + rng.uniform(-0.5, 0.5, 3)
-    found = resample(Volume(values, affine), other, (4, 5, 3), order)
+    found = resample_volume(Volume(values, affine), other, (4, 5, 3), order)
     assert np.allclose(found, slow_resample(Volume(values, affine), other, (4, 5, 3), order), atol=1e-4)
 
 
@@ -207,7 +207,7 @@ def test_resampling_equals_a_slow_loop(seed: int, order: int) -> None:
 def test_resampling_onto_itself_is_the_identity_edges_included(seed: int, order: int) -> None:
     rng = np.random.default_rng(seed)
     volume = Volume(rng.uniform(1, 2, (3, 4, 5)).astype(np.float32), random_affine(rng))
-    assert np.allclose(resample(volume, volume.affine, (3, 4, 5), order), volume.values, atol=1e-4)
+    assert np.allclose(resample_volume(volume, volume.affine, (3, 4, 5), order), volume.values, atol=1e-4)
 
 
 @settings(deadline=None, max_examples=30)
@@ -218,7 +218,7 @@ def test_linear_resampling_is_exact_for_a_linear_image(seed: int) -> None:
     values = (world(affine, indices((8, 8, 8))) @ slope).reshape(8, 8, 8).astype(np.float32)
     grid = affine @ np.array([[0.5, 0, 0, 2], [0, 0.5, 0, 2], [0, 0, 0.5, 2], [0, 0, 0, 1]])
     expected = (world(grid, indices((5, 5, 5))) @ slope).reshape(5, 5, 5)
-    assert np.allclose(resample(Volume(values, affine), grid, (5, 5, 5), 1), expected, atol=1e-2)
+    assert np.allclose(resample_volume(Volume(values, affine), grid, (5, 5, 5), 1), expected, atol=1e-2)
 
 
 @settings(deadline=None, max_examples=30)
@@ -226,7 +226,7 @@ def test_linear_resampling_is_exact_for_a_linear_image(seed: int) -> None:
 def test_a_constant_stays_constant_inside_however_coarse_the_grid(seed: int, factor: int) -> None:
     affine = random_affine(np.random.default_rng(seed))
     volume = Volume(np.full((12, 12, 12), 7.0, np.float32), affine)
-    found = resample(volume, affine @ np.diag([factor, factor, factor, 1.0]), (3, 3, 3), 1)
+    found = resample_volume(volume, affine @ np.diag([factor, factor, factor, 1.0]), (3, 3, 3), 1)
     assert np.allclose(found, 7, rtol=1e-5)
 
 
@@ -234,7 +234,7 @@ def wave(period: float, factor: float) -> tuple[np.ndarray, np.ndarray]:
     """A sinusoid along the first axis, read at every `factor`-th voxel; and those voxels as they were."""
     line = np.cos(2 * np.pi * np.arange(120) / period).astype(np.float32)
     volume = Volume(np.broadcast_to(line[:, None, None], (120, 3, 3)), np.eye(4))
-    found = resample(volume, np.diag([factor, 1, 1, 1]), (int(120 / factor), 3, 3), 1)
+    found = resample_volume(volume, np.diag([factor, 1, 1, 1]), (int(120 / factor), 3, 3), 1)
     inside = slice(3, -3)
     return np.asarray(found)[inside, 1, 1], line[:: int(factor)][inside]
 
@@ -263,30 +263,30 @@ def test_an_equal_or_finer_grid_is_read_without_smoothing(seed: int, factor: flo
     plain = ndimage.affine_transform(
         values, index[:3, :3], index[:3, 3], (8, 8, 8), order=1, mode="grid-constant", prefilter=False
     )
-    assert np.array_equal(resample(Volume(values, affine), target, (8, 8, 8), 1), plain)
+    assert np.array_equal(resample_volume(Volume(values, affine), target, (8, 8, 8), 1), plain)
 
 
 @given(seeds)
 def test_masks_are_never_smoothed(seed: int) -> None:
     rng = np.random.default_rng(seed)
     mask = Volume(rng.integers(0, 2, (12, 12, 12)).astype(np.uint8), np.eye(4))
-    assert np.array_equal(resample(mask, np.diag([3.0, 3, 3, 1]), (4, 4, 4), 0), mask.values[::3, ::3, ::3])
+    assert np.array_equal(resample_volume(mask, np.diag([3.0, 3, 3, 1]), (4, 4, 4), 0), mask.values[::3, ::3, ::3])
 
 
 def test_only_the_coarser_axis_is_smoothed() -> None:
     rng = np.random.default_rng(0)
     values = rng.uniform(1, 9, (12, 12, 12)).astype(np.float32)
-    found = resample(Volume(values, np.eye(4)), np.diag([1.0, 3, 1, 1]), (12, 4, 12), 1)
+    found = resample_volume(Volume(values, np.eye(4)), np.diag([1.0, 3, 1, 1]), (12, 4, 12), 1)
     expected = ndimage.gaussian_filter1d(values, 1.0, axis=1, mode="nearest")[:, ::3]
     assert np.allclose(found, expected, atol=1e-5)
 
 
 def test_nearest_keeps_the_type_and_other_orders_are_refused() -> None:
     mask = Volume(np.ones((2, 2, 2), np.uint8), np.eye(4))
-    assert resample(mask, np.eye(4), (3, 3, 3), 0).dtype == np.uint8
-    assert resample(mask, np.eye(4), (3, 3, 3), 0).sum() == 8
+    assert resample_volume(mask, np.eye(4), (3, 3, 3), 0).dtype == np.uint8
+    assert resample_volume(mask, np.eye(4), (3, 3, 3), 0).sum() == 8
     with pytest.raises(ValueError, match="order must be 0"):
-        resample(mask, np.eye(4), (3, 3, 3), 3)
+        resample_volume(mask, np.eye(4), (3, 3, 3), 3)
 
 
 @settings(deadline=None, max_examples=40)
@@ -306,16 +306,16 @@ def test_what_is_not_invertible() -> None:
     flat[2] = flat[1]
     broken = np.eye(4)
     broken[0, 3] = np.nan
-    assert invertible(np.diag([0.1, 0.1, 0.1, 1.0]))
-    assert not invertible(flat)
-    assert not invertible(broken)
-    assert not invertible(np.diag([1.0, 0.0, 1.0, 1.0]))
+    assert is_invertible(np.diag([0.1, 0.1, 0.1, 1.0]))
+    assert not is_invertible(flat)
+    assert not is_invertible(broken)
+    assert not is_invertible(np.diag([1.0, 0.0, 1.0, 1.0]))
 
 
 def test_same_grid() -> None:
     moved = np.eye(4)
     moved[0, 3] = 0.02
     assert corner_distance(np.eye(4), moved, (4, 4, 4)) == pytest.approx(0.02)
-    assert same_grid((np.eye(4), (4, 4, 4)), (np.eye(4), (4, 4, 4)))
-    assert not same_grid((np.eye(4), (4, 4, 4)), (moved, (4, 4, 4)))
-    assert not same_grid((np.eye(4), (4, 4, 4)), (np.eye(4), (4, 4, 5)))
+    assert is_same_grid((np.eye(4), (4, 4, 4)), (np.eye(4), (4, 4, 4)))
+    assert not is_same_grid((np.eye(4), (4, 4, 4)), (moved, (4, 4, 4)))
+    assert not is_same_grid((np.eye(4), (4, 4, 4)), (np.eye(4), (4, 4, 5)))

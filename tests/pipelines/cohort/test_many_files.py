@@ -15,13 +15,13 @@ from small_series import Series
 
 from pipelines.data import index as indexing
 from pipelines.data import intake
-from pipelines.data.accounts import Account, unserved
+from pipelines.data.accounts import Account, reject_unserved_patients
 from pipelines.data.cohort import read_cohort
-from pipelines.data.dicom.reader import _damage, _first_damaged, index_dicom
-from pipelines.data.grids.geometry import same_grid
+from pipelines.data.dicom.reader import _find_damaged_neighbour, _first_damaged, index_dicom
+from pipelines.data.grids.geometry import is_same_grid
 from pipelines.data.headers import Frame
 from pipelines.data.images import Slices
-from pipelines.data.index import Candidate, Index, load, without_ambiguous
+from pipelines.data.index import Candidate, Index, load_candidate, reject_ambiguous
 from pipelines.data.intake import read_ahead
 from pipelines.data.labels import find_mask, open_masks
 from pipelines.data.nifti.reader import index_nifti
@@ -44,7 +44,7 @@ def twins_by_all_pairs(group: list[Candidate]) -> dict[str, str]:
         for other in group
         if one is not other
         and (one.patient, one.session) == (other.patient, other.session)
-        and same_grid((one.affine, one.shape), (other.affine, other.shape))
+        and is_same_grid((one.affine, one.shape), (other.affine, other.shape))
     }
 
 
@@ -60,7 +60,7 @@ def test_ambiguous_studies_are_those_of_all_pairs() -> None:
             shape = (8, 9, int(made.integers(10, 12)))
             group.append(candidate(f"s{number}", affine, f"P{made.integers(2)}", shape))
         expected = twins_by_all_pairs(group)
-        kept, rejected = without_ambiguous(group)
+        kept, rejected = reject_ambiguous(group)
         assert {one.study for one in rejected} == set(expected)
         assert all(f"{expected[one.study]!r}" in one.detail for one in rejected)
         assert [one.study for one in kept] == [one.study for one in group if one.study not in expected]
@@ -74,14 +74,14 @@ def test_studies_of_one_patient_are_compared_with_few_others(monkeypatch: pytest
 
     def counted(*grids: Any) -> bool:
         calls[0] += 1
-        return same_grid(*grids)
+        return is_same_grid(*grids)
 
-    monkeypatch.setattr(indexing, "same_grid", counted)
+    monkeypatch.setattr(indexing, "is_same_grid", counted)
     count = 600
     moved = np.stack([np.eye(4)] * count)
     if not same:
         moved[:, :3, 3] = [(number % 7, number // 7 % 9, number // 63) for number in range(count)]
-    kept, rejected = without_ambiguous([candidate(f"s{n}", affine) for n, affine in enumerate(moved)])
+    kept, rejected = reject_ambiguous([candidate(f"s{n}", affine) for n, affine in enumerate(moved)])
     assert (len(kept), len(rejected)) == ((0, count) if same else (count, 0))
     assert calls[0] <= 3 * count, calls
 
@@ -104,7 +104,7 @@ def test_patients_without_use_are_told_with_one_look_at_each_file() -> None:
         found = Counting(
             Account(f"{n}.dcm", "not_selected", f"P{n}", "", "T2", "series_not_selected", "") for n in range(count)
         )
-        assert len(unserved(found)) == count
+        assert len(reject_unserved_patients(found)) == count
         return Counting.looks
 
     assert growth(work) == pytest.approx(4, rel=0.1)
@@ -130,16 +130,16 @@ def test_the_first_damaged_file_of_a_folder_is_named(tmp_path: Path) -> None:
     ruins = _first_damaged(paths)
     frames = [Frame(tmp_path / home / "x.dcm", "", {"SeriesInstanceUID": "1"}) for home in ("a", "b")]
     homes = {tmp_path / home: {"1"} for home in ("a", "b")}
-    assert _damage(frames, homes, ruins) == "2.dcm"
-    assert _damage(frames[:1], homes, ruins) == "1.dcm"
-    assert _damage(frames, {**homes, tmp_path / "b": {"1", "2"}}, ruins) is None
+    assert _find_damaged_neighbour(frames, homes, ruins) == "2.dcm"
+    assert _find_damaged_neighbour(frames[:1], homes, ruins) == "1.dcm"
+    assert _find_damaged_neighbour(frames, {**homes, tmp_path / "b": {"1", "2"}}, ruins) is None
 
 
 def told(index: Index) -> list[Any]:
     """All that an index says, and all values that its studies have."""
     found: list[Any] = [index.rejected, index.items, index.unselected]
     for one in index.candidates:
-        read = load(one)
+        read = load_candidate(one)
         pixels = (read.image.values.tobytes(), read.unit, read.facts) if isinstance(read, Study) else read
         frames = [] if one.stack is None else [frame for volume in one.stack.volumes for frame in volume]
         headers = [(frame.path, frame.index, dict(frame.values), frame.b_value) for frame in frames]
@@ -175,14 +175,14 @@ def test_headers_read_several_at_a_time_say_the_same_in_the_same_order(
     one = told(index())
     assert len(one) > 5 and one[0], "studies are read, and some are refused"
     monkeypatch.setattr(intake, "TRIED", 1)
-    monkeypatch.setattr(intake, "_rests", time.perf_counter_ns)
-    used, in_order = list[int](), intake.in_order
+    monkeypatch.setattr(intake, "_count_waits", time.perf_counter_ns)
+    used, in_order = list[int](), intake.run_in_order
 
     def spied(*items: Any, readers: int) -> Any:
         used.append(readers)
         return in_order(*items, readers=readers)
 
-    monkeypatch.setattr(intake, "in_order", spied)
+    monkeypatch.setattr(intake, "run_in_order", spied)
     for slow, at_once in ((0.0, 2), (0.0, 8), (1e9, 8)):
         monkeypatch.setattr(intake, "SLOW", slow)
         monkeypatch.setattr(intake, "AT_ONCE", at_once)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipelines.data.cohort import Reading, read_cohort
 from pipelines.data.images import Features
-from pipelines.data.partition import Divided, Part, dealing_code, divided, partition
+from pipelines.data.partition import Divided, Part, dealing_code, divide_patients, partition_patients
 from pipelines.data.sources import TableSource
 from pipelines.data.split import Fold, split_patients
 
@@ -41,7 +41,8 @@ def at_each(labels: dict[str, int], whole: Part, **how: Any) -> list[Divided]:
     """What every hospital makes of the source, each with a key of its own."""
     said = {"fractions": USUAL, "seed": 5, **how}
     return [
-        divided(labels, part_of(whole, number), key=bytes([number]) * 32, **said) for number in range(1, whole.of + 1)
+        divide_patients(labels, part_of(whole, number), key=bytes([number]) * 32, **said)
+        for number in range(1, whole.of + 1)
     ]
 
 
@@ -75,30 +76,30 @@ def test_no_two_parts_share_a_training_patient_and_nobody_is_trained_on_who_is_t
 def test_a_partition_does_not_hang_on_the_order_of_patients(labels, whole, random) -> None:  # type: ignore[no-untyped-def]
     shuffled = list(labels.items())
     random.shuffle(shuffled)
-    found = partition(labels, whole)
-    assert partition(dict(shuffled), whole) == found and list(found) == sorted(labels)
+    found = partition_patients(labels, whole)
+    assert partition_patients(dict(shuffled), whole) == found and list(found) == sorted(labels)
     assert set(found.values()) <= set(range(1, whole.of + 1))
 
 
 @settings(deadline=None)
 @given(cohorts, parts())
 def test_with_independent_nobody_moves_another(labels, whole) -> None:  # type: ignore[no-untyped-def]
-    found = partition(labels, whole, independent=True)
+    found = partition_patients(labels, whole, independent=True)
     for patient in labels:
-        assert partition({patient: labels[patient]}, whole, independent=True) == {patient: found[patient]}
+        assert partition_patients({patient: labels[patient]}, whole, independent=True) == {patient: found[patient]}
 
 
 @settings(deadline=None)
 @given(cohorts, st.integers(2, 9), st.integers(0, 99))
 def test_even_parts_differ_by_one_patient_at_most_and_do_not_look_at_labels(labels, of, seed) -> None:  # type: ignore[no-untyped-def]
-    found = partition(labels, part("even", of, seed=seed))
+    found = partition_patients(labels, part("even", of, seed=seed))
     sizes = [list(found.values()).count(number) for number in range(1, of + 1)]
     assert max(sizes) - min(sizes) <= 1
-    assert partition(dict.fromkeys(labels, 1), part("even", of, seed=seed)) == found
+    assert partition_patients(dict.fromkeys(labels, 1), part("even", of, seed=seed)) == found
 
 
 def counted(whole: Part, labels: dict[str, int] = MANY, **how: Any) -> dict[int, list[int]]:
-    found = partition(labels, whole, **how)
+    found = partition_patients(labels, whole, **how)
     kinds = sorted(set(labels.values()))
     return {
         kind: [sum(labels[p] == kind and n == number for p, n in found.items()) for number in range(1, whole.of + 1)]
@@ -125,7 +126,7 @@ def test_a_pathological_part_has_as_many_classes_as_asked_and_every_class_has_a_
         assert all(len(one) <= classes for one in has) and set().union(*has) == {0, 1, 2, 3}
         assert sum(len(one) == classes for one in has) >= 5  # a share can be too small for one patient
     with pytest.raises(ValueError, match=r"2 parts of 1 classes leave out the classes"):
-        partition(labels, part("pathological", 2, classes=1), kinds=(0, 1, 2, 3))
+        partition_patients(labels, part("pathological", 2, classes=1), kinds=(0, 1, 2, 3))
 
 
 def test_shares_of_dirichlet_parts_have_the_moments_of_that_distribution() -> None:
@@ -164,9 +165,9 @@ def test_uneven_shares_are_drawn_again_until_each_part_has_enough_or_it_is_refus
     again = counted(part("dirichlet", 4, alpha=0.1, seed=1, least=8), few)
     assert min(map(sum, zip(*again.values(), strict=True))) >= 8
     with pytest.raises(ValueError, match=r"of 60 patients in 4 parts the smallest part gets 15 at best, and"):
-        partition(few, part("even", 4, least=16))
+        partition_patients(few, part("even", 4, least=16))
     with pytest.raises(ValueError, match=r"labels must be among \[0, 1\], found \[7\]"):
-        partition({"a": 7}, part("even"))
+        partition_patients({"a": 7}, part("even"))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_parts_that_make_no_sense_are_refused_all_at_once(said: dict[str, Any], 
         TypeAdapter(Part).validate_python(said)
     assert told in str(caught.value)
     with pytest.raises(ValueError, match=r"part.number: missing"):
-        divided({"a": 0}, part("even"), fractions=USUAL, seed=0)
+        divide_patients({"a": 0}, part("even"), fractions=USUAL, seed=0)
 
 
 def read(file: Any, number: int, **said: Any) -> Reading:

@@ -14,7 +14,7 @@ from PIL import Image
 from pipelines.data.cohort import read_cohort, survey
 from pipelines.data.images import Pictures
 from pipelines.data.intake import ReadStudy, read_studies
-from pipelines.data.pictures.reader import loose_pictures, open_pictures, read_picture
+from pipelines.data.pictures.reader import open_loose_pictures, open_pictures, read_picture
 from pipelines.data.sources import PictureSource
 from pipelines.data.study import Unusable
 
@@ -180,12 +180,12 @@ def test_a_picture_made_to_fill_the_memory_is_refused(tmp_path, monkeypatch):
 
 
 def test_loose_pictures_need_no_table(hospital):
-    opened = loose_pictures(str(hospital), Pictures(size=8))
+    opened = open_loose_pictures(str(hospital), Pictures(size=8))
     assert len(opened.waiting) == 12
     assert [item.name for item in opened.items if item.state != "part"] == ["labels.csv"]
     (hospital / "empty").mkdir()
     with pytest.raises(ValueError, match="no picture"):
-        loose_pictures(str(hospital / "empty"), Pictures())
+        open_loose_pictures(str(hospital / "empty"), Pictures())
 
 
 def test_readers_change_neither_order_nor_content(hospital):

@@ -21,7 +21,7 @@ from pipelines.data.images import IMAGES, Pictures
 from pipelines.data.partition import Part
 from pipelines.data.pictures.label_maps import Shown, open_maps, read_map, square_around
 from pipelines.data.pictures.pixels import read_pair, read_picture
-from pipelines.data.pictures.reader import loose_pictures, open_pictures
+from pipelines.data.pictures.reader import open_loose_pictures, open_pictures
 from pipelines.data.sources import SOURCE, PictureMasks, PictureSource
 from pipelines.data.study import Unusable
 from pipelines.data.survey import survey
@@ -315,7 +315,7 @@ def test_what_is_to_be_learnt_must_be_named_alike(hospital):
     with pytest.raises(ValueError, match="label may be null"):
         read(hospital, of=source(hospital, label="label"))
     with pytest.raises(ValueError, match="new pictures have none"):
-        loose_pictures(str(hospital), Pictures(fit="around", margin=2))
+        open_loose_pictures(str(hospital), Pictures(fit="around", margin=2))
 
 
 # The cohort

@@ -21,7 +21,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGBa
 
 from pipelines.data.dicom import codestream
 from pipelines.data.dicom.codestream import check_codestream, image_size
-from pipelines.data.dicom.pixels import DECODERS, real_values
+from pipelines.data.dicom.pixels import DECODERS, decode_real_values
 from pipelines.data.dicom.reader import index_dicom, read_dicom
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Rejected, Study, Unusable
@@ -39,7 +39,7 @@ def bundled(name: str) -> FileDataset:
 
 
 def values(dataset: FileDataset) -> np.ndarray:
-    ((plane, _),) = real_values(dataset)
+    ((plane, _),) = decode_real_values(dataset)
     return plane
 
 

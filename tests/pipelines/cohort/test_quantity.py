@@ -16,10 +16,10 @@ from pydicom.sequence import Sequence
 from pipelines.data.dicom.reader import index_dicom, read_dicom
 from pipelines.data.headers import text_of
 from pipelines.data.images import Slices
-from pipelines.data.index import load
-from pipelines.data.quantity import SIGNALS, check_adc, of_headers, of_series, of_text
+from pipelines.data.index import load_candidate
+from pipelines.data.quantity import SIGNALS, check_adc, decide_for_series, decide_from_headers, decide_from_text
 from pipelines.data.sources import SOURCE, DicomSource
-from pipelines.data.studies import as_adc, index_volumes, open_studies
+from pipelines.data.studies import convert_study_to_adc, index_volumes, open_studies
 from pipelines.data.study import Study, Unusable
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
@@ -107,14 +107,14 @@ SILENCE = {
 
 @pytest.mark.parametrize("name", MAPS)
 def test_adc_maps_of_all_vendors_are_known_by_what_they_say(name: str) -> None:
-    found = of_headers(header(**MAPS[name]))  # type: ignore[arg-type]
+    found = decide_from_headers(header(**MAPS[name]))  # type: ignore[arg-type]
     assert found.adc is True and " says " in found.said
     check_adc(found, declared=False, seen="")
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_says_that_it_is_something_else_is_refused_even_if_a_person_named_a_unit(name: str) -> None:
-    found = of_headers(header(**OTHERS[name]))  # type: ignore[arg-type]
+    found = decide_from_headers(header(**OTHERS[name]))  # type: ignore[arg-type]
     assert found.adc is False
     for declared in (False, True):
         with pytest.raises(Unusable, match="says") as caught:
@@ -125,8 +125,8 @@ def test_what_says_that_it_is_something_else_is_refused_even_if_a_person_named_a
 @pytest.mark.parametrize("known", [{}, SIEMENS, MAPS["a unit"], MAPS["a derivation code"], MAPS["a rescale"]])
 @pytest.mark.parametrize("text", DOUBTS)
 def test_how_well_a_map_fits_is_no_map_whatever_else_its_header_says(text: str, known: dict[str, object]) -> None:
-    assert of_text(text, "it").adc is False
-    found = of_headers(header(**known | {"SeriesDescription": text}))
+    assert decide_from_text(text, "it").adc is False
+    found = decide_from_headers(header(**known | {"SeriesDescription": text}))
     assert found.adc is False and text in found.said
 
 
@@ -135,12 +135,12 @@ def test_how_well_a_map_fits_is_no_map_whatever_else_its_header_says(text: str, 
     ["ADC terror", "ADC std protocol distortion corrected", "ADC chip", "ADC SIGNA", "ADC map r20", "ADC confident"],
 )
 def test_a_word_in_another_word_is_no_doubt(text: str) -> None:
-    assert of_headers(header(**SIEMENS | {"SeriesDescription": text})).adc is True
+    assert decide_from_headers(header(**SIEMENS | {"SeriesDescription": text})).adc is True
 
 
 @pytest.mark.parametrize("name", SILENCE)
 def test_silence_needs_a_person(name: str) -> None:
-    found = of_headers(header(**SILENCE[name]))  # type: ignore[arg-type]
+    found = decide_from_headers(header(**SILENCE[name]))  # type: ignore[arg-type]
     assert found.adc is None
     check_adc(found, declared=True, seen="")
     with pytest.raises(Unusable, match="--unit") as caught:
@@ -151,7 +151,7 @@ def test_silence_needs_a_person(name: str) -> None:
 @settings(max_examples=300)
 @given(st.text(st.sampled_from("abcdxADC _-19."), max_size=14))
 def test_a_word_counts_only_if_it_stands_alone(text: str) -> None:
-    found = of_text(text, "it")
+    found = decide_from_text(text, "it")
     alone = any(
         not text[at - 1 : at].isalpha() and not text[at + 3 : at + 4].isalpha()
         for at in range(len(text))
@@ -166,21 +166,21 @@ def test_a_word_counts_only_if_it_stands_alone(text: str) -> None:
 @given(st.lists(st.sampled_from(sorted(SIGNALS)), min_size=1, max_size=3), st.booleans())
 def test_machine_words_decide_whatever_their_order(words: list[str], adc: bool) -> None:
     kind = MultiValue(str, ["DERIVED", "PRIMARY", *words, *(["ADC"] if adc else [])])
-    assert of_headers({"ImageType": kind}).adc is adc
+    assert decide_from_headers({"ImageType": kind}).adc is adc
 
 
 def test_a_series_is_a_map_if_all_of_its_images_are() -> None:
-    yes, no, unsaid = (of_headers(header(**found)) for found in (SIEMENS, OTHERS["T2"], SILENCE["nothing"]))
-    assert of_series([yes, yes]).adc is True
-    assert of_series([unsaid, unsaid]).adc is None
-    assert of_series([unsaid, no]).adc is False
-    mixed = of_series([yes, no, yes])
+    yes, no, unsaid = (decide_from_headers(header(**found)) for found in (SIEMENS, OTHERS["T2"], SILENCE["nothing"]))
+    assert decide_for_series([yes, yes]).adc is True
+    assert decide_for_series([unsaid, unsaid]).adc is None
+    assert decide_for_series([unsaid, no]).adc is False
+    mixed = decide_for_series([yes, no, yes])
     assert mixed.adc is False and mixed.said.startswith("1 of 3 images are no ADC map")
-    assert of_series([yes, unsaid]).adc is False
+    assert decide_for_series([yes, unsaid]).adc is False
 
 
 def test_what_is_admitted_tells_no_more_of_a_description_than_its_word() -> None:
-    found = of_headers({"SeriesDescription": "ADC Miller John"})
+    found = decide_from_headers({"SeriesDescription": "ADC Miller John"})
     assert found == (True, "SeriesDescription says ADC")
 
 
@@ -214,7 +214,7 @@ SOME = {"prostatex/dicom": ({}, {"SeriesDescription": "t2"}), "dicom_zoo": ({"Mo
 def taken(source: DicomSource) -> set[str]:
     """Series that become ADC."""
     with suppress(ValueError):  # nothing matches `select`
-        studies = [load(candidate) for candidate in index_volumes(source, adc=True).candidates]
+        studies = [load_candidate(candidate) for candidate in index_volumes(source, adc=True).candidates]
         used = [as_used(study, source) for study in studies if isinstance(study, Study)]
         assert all(study is None or ("says" in study.evidence and study.percentiles) for study in used)
         return {study.study for study in used if study is not None}
@@ -223,7 +223,7 @@ def taken(source: DicomSource) -> set[str]:
 
 def as_used(study: Study, source: DicomSource) -> Study | None:
     with suppress(Unusable):
-        return as_adc(study, source)[0]
+        return convert_study_to_adc(study, source)[0]
     return None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.data.cohort import read_cohort
 from pipelines.data.dicom.reader import index_dicom, read_dicom
-from pipelines.data.grids.geometry import resample
+from pipelines.data.grids.geometry import resample_volume
 from pipelines.data.images import Slices
 from pipelines.data.labels import find_mask, open_masks
 from pipelines.data.nifti.reader import read_volume
@@ -30,7 +30,7 @@ needs_prostatex = pytest.mark.skipif(not PROSTATEX.is_dir(), reason="shared/data
 def mean_adc(study: Study, settings: MaskLabels | GlandMask) -> float:
     path = find_mask(open_masks(settings, "masks"), study.patient, missing="no_mask")
     columns, rows, slices = study.image.values.shape
-    inside = resample(read_volume(path), study.image.affine, (columns, rows, slices), 0)
+    inside = resample_volume(read_volume(path), study.image.affine, (columns, rows, slices), 0)
     return float(np.mean(study.image.values[np.asarray(inside) > 0]))
 
 

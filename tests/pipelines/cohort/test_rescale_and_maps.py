@@ -17,7 +17,7 @@ from small_series import COLUMNS, ROWS, SLICES, Series
 
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.dicom.real_world import check_scales
-from pipelines.data.dicom.stored_values import padded, vendor_slope
+from pipelines.data.dicom.stored_values import find_padding, vendor_slope
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Rejected, Study, Unusable
 from pipelines.data.writing.dicom_header import Maker
@@ -453,9 +453,9 @@ def test_every_kind_of_padding_needs_its_value() -> None:
         header = Series().dataset(0)
         setattr(header, limit, 3)
         stored = np.arange(6).astype(dtype)
-        assert padded(stored, header) is None
+        assert find_padding(stored, header) is None
         setattr(header, value, 2)
-        found = padded(stored, header)
+        found = find_padding(stored, header)
         assert found is not None and found.tolist() == [False, False, True, True, False, False]
 
 

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from pipelines.data.cohort import Reading, read_cohort
 from pipelines.data.images import Features
-from pipelines.data.partition import Part, divided, partition
+from pipelines.data.partition import Part, divide_patients, partition_patients
 from pipelines.data.sources import TableSource
 from pipelines.data.split import SPLITS, Fold, fold_numbers, split_patients
 
@@ -182,7 +182,7 @@ def parts(draw: st.DrawFn) -> Part:
 @settings(max_examples=150)
 @given(patients, parts(), st.booleans())
 def test_parts_are_dealt_in_the_order_of_hashes_by_shares_that_no_patient_moves(labels, part, independent):
-    found = partition(labels, part, independent=independent)
+    found = partition_patients(labels, part, independent=independent)
     assert list(found) == sorted(labels)
     groups = [list(labels)] if part.kind == "even" else [[p for p in labels if labels[p] == kind] for kind in (0, 1)]
     for group in groups:
@@ -206,14 +206,14 @@ def test_a_part_is_split_as_its_patients_alone_and_a_shared_test_is_nobodys_trai
     test = () if fold else tuple(data.draw(st.lists(st.sampled_from([*labels, "nobody"]), max_size=3)))
     where = None if fold is None else Fold(*fold)
     how: dict[str, Any] = {"seed": seed, "independent": independent}
-    found = divided(labels, part, fractions=fractions, test=test, key=key, fold=where, **how)
+    found = divide_patients(labels, part, fractions=fractions, test=test, key=key, fold=where, **how)
     if part.tests == "source":
         whole = split_patients(labels, fractions=fractions, test=test, fold=where, **how)
         held = {p for p, split in whole.items() if split == "test"}
     else:
         held = set()
     free = {p: label for p, label in labels.items() if p not in held}
-    places = partition(free, part, independent=independent)
+    places = partition_patients(free, part, independent=independent)
     own = {p: label for p, label in free.items() if places[p] == part.number}
     assert found.places == places and set(found.splits) == set(own) | held
     assert all(found.splits[p] == "test" for p in held)
@@ -275,7 +275,7 @@ def test_a_cohort_is_split_as_its_patients_are(tmp_path, how):
     labels = {f"P{number:02}": number % 2 for number in range(30)}
     here = {p: label for p, label in labels.items() if p not in how["exclude"]}
     said = {"fractions": {"train": 0.5, "validation": 0.2, "test": 0.3}, "seed": 4, "key": b"k" * 32}
-    wanted = divided(here, how["part"], test=how["test"], independent=how["independent"], **said)
+    wanted = divide_patients(here, how["part"], test=how["test"], independent=how["independent"], **said)
     found = splits_of(read)
     assert found == wanted.splits
     named = set(how["test"]) - set(how["exclude"])

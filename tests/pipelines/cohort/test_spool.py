@@ -61,8 +61,8 @@ MEASURE = """
 import resource, sys, torch, numpy as np
 from pathlib import Path
 from pipelines.data.intake import Examples, ReadStudy, WaitingStudy
-from pipelines.data.cohort import _assembled, Cohort
-from pipelines.data.taking import take
+from pipelines.data.cohort import _build_cohort, Cohort
+from pipelines.data.taking import take_studies
 from pipelines.hospital.hospital import write_cohort_file
 def admit(k):
     x = np.random.default_rng(k).random((20, 1, 64, 64), np.float32)
@@ -73,9 +73,9 @@ class Lazy:
     def __call__(self): return admit(self.k)()
 def anonymous(folder, count):
     waiting = [WaitingStudy(f"p{k}", f"s{k}", Lazy(k)) for k in range(count)]
-    taken, _, parts = take(waiting, (1, 64, 64), 2, folder)
+    taken, _, parts = take_studies(waiting, (1, 64, 64), 2, folder)
     names = {w.patient: w.patient for w in waiting}
-    write_cohort_file(folder, _assembled(taken, parts, names, {w.patient: "train" for w in waiting}, ""), b"k" * 32)
+    write_cohort_file(folder, _build_cohort(taken, parts, names, {w.patient: "train" for w in waiting}, ""), b"k" * 32)
     return next(line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon"))
 for place, count in (("small", 10), ("large", 110)):
     (folder := Path(sys.argv[1]) / place).mkdir()

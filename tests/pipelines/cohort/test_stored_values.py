@@ -22,7 +22,7 @@ from small_series import COLUMNS, ROWS, SLICES, Series
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.dicom.uncompressed import NEEDED
 from pipelines.data.sources import DicomSource
-from pipelines.data.studies import standardized
+from pipelines.data.studies import standardize_values
 from pipelines.data.study import Rejected, Study
 from pipelines.data.writing.dicom_header import Maker
 from pipelines.data.writing.dicom_series import series_files
@@ -189,7 +189,7 @@ def test_declared_padding_is_background_and_in_no_statistic(name: str, many: boo
     assert (values[:, :2] == 0).all() and (values[:, 2:] >= 600).all()
     inside = 600 + np.stack([Series().stored(k) for k in range(SLICES)]).astype(float).transpose(2, 1, 0)[:, 2:]
     spread = (inside - inside.mean()) / inside.std()
-    assert np.allclose(standardized(np.asarray(values))[:, 2:], spread, atol=1e-4)
+    assert np.allclose(standardize_values(np.asarray(values))[:, 2:], spread, atol=1e-4)
 
 
 def test_padding_that_the_bits_cannot_hold_is_no_guess(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_signals_of_monochrome1_are_those_of_monochrome2(shape: str | None, tmp_
     more = {} if shape is None else {"PresentationLUTShape": shape}
     turned, plain = only(series(tmp_path / "a", inverted, **more)), only(series(tmp_path / "b", upright))
     assert np.array_equal(turned.image.values, plain.image.values)
-    values = [standardized(np.asarray(one.image.values)) for one in (turned, plain)]
+    values = [standardize_values(np.asarray(one.image.values)) for one in (turned, plain)]
     assert np.array_equal(*values)
 
 

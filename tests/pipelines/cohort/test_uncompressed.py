@@ -15,11 +15,11 @@ import pytest
 
 from pipelines.data.contents import read_dataset
 from pipelines.data.dicom.frames import OWN, read_frames
-from pipelines.data.dicom.pixels import real_values
-from pipelines.data.dicom.reader import Decoders, planes_of
+from pipelines.data.dicom.pixels import decode_real_values
+from pipelines.data.dicom.reader import Decoders, read_planes
 from pipelines.data.dicom.series import IDENTITY, PLACE, SHAPE
 from pipelines.data.dicom.uncompressed import NEEDED
-from pipelines.data.index import readable
+from pipelines.data.index import convert_read_errors
 from pipelines.data.pseudonym import ALLOWED_HEADERS
 from pipelines.data.quantity import HEADERS
 from pipelines.data.study import Array, Unusable
@@ -39,7 +39,7 @@ def everywhere() -> list[Path]:
 def outcome(read: Callable[[], Iterable[tuple[Array, str | None]]]) -> tuple[Any, ...]:
     """The values and unit of the first image, or the kind of error."""
     try:
-        with readable("file"):
+        with convert_read_errors("file"):
             ((values, unit),) = read()
         return values.shape, values.tobytes(), unit
     except Unusable as error:
@@ -53,7 +53,7 @@ def test_pixels_read_where_they_lie_are_those_of_the_whole_file(tmp_path: Path) 
     seen: dict[tuple[object, ...], Any] = {}
     for path in [*everywhere(), *tmp_path.rglob("*.dcm")]:
         try:
-            with readable(path.name):
+            with convert_read_errors(path.name):
                 frames = read_frames(path, KEYWORDS, diffusion=False, seen=seen)
         except Unusable:
             continue
@@ -62,7 +62,10 @@ def test_pixels_read_where_they_lie_are_those_of_the_whole_file(tmp_path: Path) 
             continue
         ways["where they lie"] += 1
         where = frames[0].pixels
-        here, whole = partial(planes_of, path, where, [0], (), decoders), partial(real_values, read_dataset(path))
+        here, whole = (
+            partial(read_planes, path, where, [0], (), decoders),
+            partial(decode_real_values, read_dataset(path)),
+        )
         assert outcome(here) == outcome(whole), path.name
         if where.meaning in decoders:  # a second image is decoded by what the first one left
             assert outcome(here) == outcome(whole), path.name
@@ -75,7 +78,7 @@ def test_a_value_that_another_file_had_is_the_value_of_the_file_itself() -> None
     count = 0
     for path in everywhere():
         try:
-            with readable(path.name):
+            with convert_read_errors(path.name):
                 found = read_frames(path, KEYWORDS, diffusion=False, seen=seen)
                 alone = read_frames(path, KEYWORDS, diffusion=False, seen={})
                 whole = read_dataset(path, stop_before_pixels=True)
@@ -101,7 +104,7 @@ def test_decoding_asks_for_nothing_that_was_not_kept(tmp_path: Path, monkeypatch
         return get(self, key, *rest)
 
     monkeypatch.setattr(pydicom.dataset.Dataset, "get", spied)
-    list(real_values(whole))
+    list(decode_real_values(whole))
     known = {keyword for keyword in asked if keyword in whole}
     assert known <= {*NEEDED, "PixelData", "NumberOfFrames", "CodeValue", "CodeMeaning"}, known - set(NEEDED)
 

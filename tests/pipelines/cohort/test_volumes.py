@@ -10,7 +10,7 @@ from federation.augmentation import affine, elastic, flip
 from federation.models.cnn import Cnn
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.prepare import prepare_slices, prepare_volume
-from pipelines.data.studies import standardized
+from pipelines.data.studies import standardize_values
 from pipelines.data.study import Unusable, Volume
 
 AFFINE = np.array([[-1.5, 0, 0, 30], [0, -1.5, 0, 25], [0, 0, 3.0, -10], [0, 0, 0, 1]])
@@ -46,12 +46,12 @@ def test_a_volume_is_centred_on_the_gland_in_all_directions(volume):
 def test_standardized_values_have_no_unit_and_background_stays_zero():
     values = np.random.default_rng(0).normal(500, 20, (6, 6, 6)).astype(np.float32)
     values[0] = 0
-    one, two = standardized(values), standardized(values * np.float32(3))
+    one, two = standardize_values(values), standardize_values(values * np.float32(3))
     assert np.allclose(one, two, atol=1e-4)
     assert (one[0] == 0).all()
     assert (one[1:].mean(), one[1:].std()) == pytest.approx((0, 1), abs=1e-4)
     with pytest.raises(Unusable, match="no_signal"):
-        standardized(np.zeros((3, 3, 3), np.float32))
+        standardize_values(np.zeros((3, 3, 3), np.float32))
 
 
 def test_a_network_takes_volumes_and_every_slice_is_moved_alike():

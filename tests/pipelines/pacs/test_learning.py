@@ -181,14 +181,14 @@ def test_what_does_not_fit_is_refused(orthanc, phantom, tmp_path, monkeypatch):
 
 def test_a_series_that_does_not_come_whole_is_left_out_and_told(orthanc, phantom, tmp_path, monkeypatch):
     own = hospital(tmp_path / "a", phantom, source(orthanc))
-    lying = cache.matching
+    lying = cache.find_matching_series
 
     def more(archive: Any, asked: Any) -> Any:
         entries, odd = lying(archive, asked)
         first = min(entries)
         return {**entries, first: entries[first]._replace(instances=99)}, odd
 
-    monkeypatch.setattr(cache, "matching", more)
+    monkeypatch.setattr(cache, "find_matching_series", more)
     own = replace(own, settings=replace(own.settings, max_rejected=0.5))
     survey(own)
     (told,) = (own.vault / "archive").glob("*/odd.json")
