@@ -28,7 +28,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.external.models_file import GLOBAL, Models, read_models
 from pipelines.hospital.hospital import COHORT, Hospital, all_rows, read_cohort_file
 from pipelines.hospital.segmentation import score_patients
-from pipelines.models.answers import answers
+from pipelines.models.answers import predict_classes
 from pipelines.settings.load import load
 from privacy.dp.access import Rows
 
@@ -69,7 +69,7 @@ def ways(models: Models, task: Task, rows: Rows, epochs: int) -> Iterator[tuple[
 
 
 def dice(task: Task, module: nn.Module, cohort: Cohort, rows: Rows) -> float:
-    scores = score_patients(cohort, rows, answers(task, module, rows.x), task.classes).scores[..., 0]
+    scores = score_patients(cohort, rows, predict_classes(task, module, rows.x), task.classes).scores[..., 0]
     return float(np.nanmean(scores, axis=0).mean())  # patients without the structure have no score
 
 

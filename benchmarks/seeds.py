@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from evaluation.intervals import t_interval
-from pipelines.loader.overrides import overridden
+from pipelines.loader.overrides import override_settings
 from pipelines.run import main
 from pipelines.settings.load import load
 
@@ -28,7 +28,9 @@ def rows_of(name: str, seed: int, folder: Path, images: Mapping[str, object]) ->
     from pipelines.loader.validation import to_plain
 
     config = load(name)
-    config = replace(config, seed=seed, name=f"seed-{seed}", runs=str(folder), images=overridden(config.images, images))
+    config = replace(
+        config, seed=seed, name=f"seed-{seed}", runs=str(folder), images=override_settings(config.images, images)
+    )
     path = folder / f"seed-{seed}.yaml"
     path.write_text(yaml.safe_dump(to_plain(config)))
     if main([str(path)]):

@@ -47,8 +47,8 @@ from pipelines.data.tensors.file import write_private
 from pipelines.external.settings import is_external
 from pipelines.hospital.hospital import KEY
 from pipelines.loader.document import ConfigError, Document, parsed
-from pipelines.loader.files import document_at
-from pipelines.loader.validation import validate
+from pipelines.loader.files import read_document
+from pipelines.loader.validation import validate_settings
 from pipelines.runs.runner import CALL
 from pipelines.runs.stopping import Stop, Stopped, safe_stop
 from pipelines.settings.config import Config
@@ -184,7 +184,7 @@ def run(settings: str | Path | Mapping[str, Any], *, engine: Engine = "in proces
     """
     _check_engine(engine)
     path = None if isinstance(settings, Mapping) else Path(settings)
-    said = document_at(path) if path is not None else _document(settings)
+    said = read_document(path) if path is not None else _document(settings)
     if is_external(said.data):
         text = "these are settings of an external site; python -m pipelines.run runs them"
         raise ConfigError([Problem(("models",), text)])
@@ -205,7 +205,7 @@ def _checked(said: Document, engine: Engine, examples: Mapping[str, Examples]) -
     """
     if not isinstance(engine, Flare):
         return configured(said, files=not examples)
-    config = validate(said, Config)
+    config = validate_settings(said, Config)
     if problems := far_problems(config, engine, examples):
         raise ConfigError(problems)
     return config

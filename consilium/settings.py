@@ -21,7 +21,7 @@ from federation.pretraining import Pretrained
 from federation.transforms import register_transform
 from federation.weights import Weights
 from pipelines.loader.document import ConfigError
-from pipelines.loader.names import named
+from pipelines.loader.names import is_name
 from pipelines.loader.validation import to_plain
 from pipelines.settings.sites import SiteSettings
 from privacy.message import Json
@@ -139,7 +139,7 @@ def given(hospitals: Mapping[str, object]) -> Given:
         raise ConfigError([Problem(("hospitals",), text)])
     for name, what in hospitals.items():
         try:
-            if not isinstance(name, str) or not named(name):
+            if not isinstance(name, str) or not is_name(name):
                 problems.append(Problem(("hospitals", str(name)), "must be named with a-z 0-9 _ -, at most 80"))
             if isinstance(what, SiteSettings | Mapping):
                 settings[str(name)] = dict(what) if isinstance(what, Mapping) else plain(what)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pipelines.loader.command_line import command_parser
 from pipelines.loader.document import ConfigError, render
-from pipelines.loader.files import document_at
+from pipelines.loader.files import read_document
 from pipelines.runs.exits import Exit, as_process
 from privacy.message import Json, as_mapping
 
@@ -95,7 +95,7 @@ def _digest(offer: Offer) -> tuple[str, str]:
 
 def _policies(path: str) -> Iterator[tuple[str, Mapping[str, Json]]]:
     """The permitted packages in a policy, a site file, or the sites of a run's settings."""
-    data = as_mapping(document_at(path).data)
+    data = as_mapping(read_document(path).data)
     sites = {path: as_mapping(data.get("site", {})), **as_mapping(data.get("sites", {}))}
     if "plugins" in data:
         yield path, as_mapping(data["plugins"])

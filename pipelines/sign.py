@@ -78,7 +78,7 @@ def _sign(options: argparse.Namespace) -> int:
         raise ValueError("; ".join(problems))
     announce(f"reading {options.model}")
     from pipelines.loader.validation import to_plain
-    from pipelines.models.file import parsed_ready  # slow to import
+    from pipelines.models.file import parse_ready  # slow to import
     from pipelines.models.signed import settings_of
     from pipelines.runs.store import DiskFolder
     from privacy.release.signature import ENDING, signed, statement_of
@@ -86,7 +86,7 @@ def _sign(options: argparse.Namespace) -> int:
     path = Path(options.model)
     data = path.read_bytes()
     try:
-        ready = parsed_ready(data)
+        ready = parse_ready(data)
     except ValueError as error:
         raise ValueError(f"{path} is no finished model ({error}); give one of a site's folder ready/") from error
     title = options.title or str(ready.facts.get("label", ""))

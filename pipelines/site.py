@@ -18,7 +18,7 @@ from rich.table import Table
 from pipelines.loader.command_line import announce, command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
-from pipelines.loader.files import document_at
+from pipelines.loader.files import read_document
 from pipelines.runs.exits import Exit, as_process, print_error
 from privacy.settings_error import Problem
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     os.umask(0o077)
     console = Console(stderr=True)
     try:
-        meant_for(document_at(options.settings), "site", options.settings)
+        meant_for(read_document(options.settings), "site", options.settings)
         announce(f"reading {options.settings}")
         from pipelines.remote.site_config import read_place  # torch: seconds
 

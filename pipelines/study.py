@@ -16,7 +16,7 @@ from rich.console import Console
 from pipelines.loader.command_line import announce, command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
-from pipelines.loader.files import document
+from pipelines.loader.files import find_document
 from pipelines.runs.exits import Exit, as_process, print_error
 
 PROG = "python -m pipelines.study"
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     os.umask(0o077)  # only the owner may read the runs folder
     console = Console(stderr=True)
     try:
-        meant_for(document(options.study), "study", options.study)
+        meant_for(find_document(options.study), "study", options.study)
     except ConfigError as error:
         return print_error(render(error, options.study), Exit.CONFIG, console, as_json=options.json)
     announce(f"reading {options.study}")

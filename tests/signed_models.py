@@ -20,9 +20,9 @@ from federation.task import Task
 from pipelines.data.images import AnyImages, Features
 from pipelines.data.sources import Files, TableSource
 from pipelines.loader.validation import to_plain
-from pipelines.models.file import parsed_ready
+from pipelines.models.file import parse_ready
 from pipelines.models.signed import settings_of
-from pipelines.models.translator_file import unplaced
+from pipelines.models.translator_file import remove_places
 from privacy.message import Message, sealed, to_bytes
 from privacy.release.signature import ENDING, Signature, signed, statement_of
 
@@ -65,7 +65,7 @@ def finished(
         "algorithm": to_plain(FedAvg()),
         "model": to_plain(made),
         "inputs": list(images.inputs),
-        "source": unplaced(source),
+        "source": remove_places(source),
         "gland": False,
         "translated": None,
         "images": to_plain(images),
@@ -88,7 +88,7 @@ def sees(weight: float, offset: float = 0.0) -> dict[str, torch.Tensor]:
 
 
 def signature_of(folder: Path, data: bytes, *, number: int = 1, today: date = TODAY, days: int = LONG) -> Signature:
-    said = statement_of(data, title="a test", settings=settings_of(parsed_ready(data)), today=today, days=days)
+    said = statement_of(data, title="a test", settings=settings_of(parse_ready(data)), today=today, days=days)
     return signed(said, key_file(folder, number))
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
-from pipelines.batch.confirmations import confirm, sheet_digest, was_confirmed
+from pipelines.batch.confirmations import record_confirmation, sheet_digest, was_confirmed
 from pipelines.batch.contact_sheet import LARGEST, Shown, Unknown, shown_image, unknown_layout, write_sheet
 from pipelines.batch.layouts_file import write_draft
 from pipelines.data.contents import detect_kind as content_of
@@ -67,13 +67,16 @@ def confirm_sheet(paths: Sequence[Path], review: Review) -> str:
     place, digest = Path(review.options.key), review.options.confirm.strip().lower()
     if was_confirmed(place, digest):
         return ""
-    images = [blanked.digest for _, _, blanked in _chosen([path for path in paths if _waits(path, review)], review)]
+    images = [
+        blanked.digest
+        for _, _, blanked in _select_for_sheet([path for path in paths if _is_waiting(path, review)], review)
+    ]
     if not images or sheet_digest(review.key, images) != digest:
         return (
             "--confirm: no images that wait have this digest. A file or a rectangle was changed or added since that "
             "sheet, or the digest is mistyped; nothing was confirmed. Look at the new sheet."
         )
-    confirm(place, digest, images)
+    record_confirmation(place, digest, images)
     return ""
 
 
@@ -87,15 +90,15 @@ def make_sheet(waiting: Sequence[Path], unknown: Sequence[Path], review: Review)
     """
     shown: list[Shown] = []
     digests: list[str] = []
-    for path, image, blanked in _chosen(waiting, review):
-        shown.append(shown_image(_below(review.root, path), image, blanked))
+    for path, image, blanked in _select_for_sheet(waiting, review):
+        shown.append(shown_image(_relative_path(review.root, path), image, blanked))
         digests.append(blanked.digest)
-    layouts = _unknown(unknown, review.root)
+    layouts = _find_unknown_layouts(unknown, review.root)
     if not shown and not layouts:
         return None
     digest = sheet_digest(review.key, digests) if digests else ""
     page, later = sheet_file(Path(review.options.key).resolve()), len(waiting) - len(shown)
-    write_sheet(page, shown, layouts, digest=digest, command=command(review.options, digest), later=later)
+    write_sheet(page, shown, layouts, digest=digest, command=confirm_command(review.options, digest), later=later)
     draft = not Path(review.options.blank).exists()
     if draft:
         write_draft(Path(review.options.blank), [layout.entry for layout in layouts])
@@ -111,13 +114,13 @@ def next_steps(sheet: Sheet, options: argparse.Namespace) -> list[str]:
         lines.append(f"Layouts on it that have no rectangles in {options.blank} yet: {sheet.unknown}.")
     if sheet.digest:
         lines.append(f"{sheet.images} images on it wait for you, digest {sheet.digest}. If no text is left in any:")
-        lines.append(f"    {command(options, sheet.digest)}")
+        lines.append(f"    {confirm_command(options, sheet.digest)}")
     if sheet.later:
         lines.append(f"{sheet.later} more images come on the next sheet.")
     return lines
 
 
-def command(options: argparse.Namespace, digest: str) -> str:
+def confirm_command(options: argparse.Namespace, digest: str) -> str:
     """The command that confirms a sheet, ready to be copied."""
     words = ["python", "-m", "pipelines.deidentify", options.folder, options.out, "--key", options.key]
     words += ["--quarantine", options.quarantine] if options.quarantine else []
@@ -139,8 +142,8 @@ def read_original(path: Path) -> Dataset | Item:
         if content_of(path) == "packed_dicom":
             raise NotDeidentifiable("packed", "It is a DICOM file that was packed. Unpack it: gunzip.") from None
         if path.suffix.lower() in SUFFIXES:
-            told = "The file has a DICOM name and no DICOM in it. Copy it again."
-            raise NotDeidentifiable("unparsable", told) from None
+            problem = "The file has a DICOM name and no DICOM in it. Copy it again."
+            raise NotDeidentifiable("unparsable", problem) from None
         return left_out(path.name, path, "dicom")
     except Unusable as error:  # the file changed while it was read
         raise NotDeidentifiable(error.reason, error.detail.replace(path.name, "The file")) from None
@@ -155,33 +158,33 @@ def read_original(path: Path) -> Dataset | Item:
         ) from None
 
 
-def _unknown(paths: Sequence[Path], root: Path) -> list[Unknown]:
+def _find_unknown_layouts(paths: Sequence[Path], root: Path) -> list[Unknown]:
     """The first displayable image of each layout."""
-    found: dict[object, Unknown] = {}
+    unknown_by_layout: dict[object, Unknown] = {}
     for path in paths:
-        image = _opened(path)
-        if image is not None and kind_of(image) not in found:
+        image = _open_image(path)
+        if image is not None and kind_of(image) not in unknown_by_layout:
             with quiet(), suppress(NotDeidentifiable):
-                found[kind_of(image)] = unknown_layout(_below(root, path), image)
-    return list(found.values())
+                unknown_by_layout[kind_of(image)] = unknown_layout(_relative_path(root, path), image)
+    return list(unknown_by_layout.values())
 
 
-def _chosen(waiting: Sequence[Path], review: Review) -> Iterator[tuple[Path, Dataset, Blanked]]:
+def _select_for_sheet(waiting: Sequence[Path], review: Review) -> Iterator[tuple[Path, Dataset, Blanked]]:
     """As many of the images as a sheet can hold, at least one, in order."""
     left = LARGEST
     for path in waiting:
-        found = _blanked(path, review)
-        if found is not None:
-            yield path, *found
-            frames, rows, columns, _ = found[1].after.shape
+        blanked = _blank_image(path, review)
+        if blanked is not None:
+            yield path, *blanked
+            frames, rows, columns, _ = blanked[1].after.shape
             left -= rows * columns * PICTURES * (VIEWS if frames > 1 else 1)
         if left <= 0:
             return
 
 
-def _blanked(path: Path, review: Review) -> tuple[Dataset, Blanked] | None:
+def _blank_image(path: Path, review: Review) -> tuple[Dataset, Blanked] | None:
     """An image before and after; None if it cannot be read any more, which the next call reports."""
-    image = _opened(path)
+    image = _open_image(path)
     if image is None:
         return None
     try:
@@ -192,9 +195,9 @@ def _blanked(path: Path, review: Review) -> tuple[Dataset, Blanked] | None:
     return (image, blanked) if blanked is not None else None
 
 
-def _waits(path: Path, review: Review) -> bool:
+def _is_waiting(path: Path, review: Review) -> bool:
     """Whether a file is refused only because nobody confirmed it."""
-    image = _opened(path)
+    image = _open_image(path)
     if image is None:
         return False
     try:
@@ -204,13 +207,13 @@ def _waits(path: Path, review: Review) -> bool:
     return False
 
 
-def _opened(path: Path) -> Dataset | None:
+def _open_image(path: Path) -> Dataset | None:
     try:
-        found = read_original(path)
+        original = read_original(path)
     except NotDeidentifiable:
         return None
-    return found if isinstance(found, Dataset) else None
+    return original if isinstance(original, Dataset) else None
 
 
-def _below(root: Path, path: Path) -> str:
+def _relative_path(root: Path, path: Path) -> str:
     return str(path.relative_to(root.resolve())).encode("utf-8", "backslashreplace").decode()

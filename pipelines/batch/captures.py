@@ -44,7 +44,7 @@ class CaptureWriter:
     pseudonymous: Pseudonymous | None = None
 
 
-def write_capture(found: Volume, finding: Finding, candidate: Candidate | None, captures: CaptureWriter) -> str:
+def write_capture(cam: Volume, finding: Finding, candidate: Candidate | None, captures: CaptureWriter) -> str:
     """Draw one study's map, and return its place below the folder of results.
 
     found: the map (I, J, K) on the study's grid, from 0 to 1.
@@ -58,12 +58,12 @@ def write_capture(found: Volume, finding: Finding, candidate: Candidate | None, 
     stack, study = candidate.stack, load_candidate(candidate)
     if isinstance(study, Rejected):
         raise Unusable(study.reason, study.detail)
-    values = np.asarray(found.values, np.float32)
+    values = np.asarray(cam.values, np.float32)
     k = int(values.max(axis=(0, 1)).argmax())
     image = np.asarray(study.image.values, np.float32)[:, :, k].T
     width, height = (float(step) for step in spacing_of(stack.affine)[:2])
-    said = lines_of(finding, captures.maker, k, stack.shape[2])
-    picture = painted(image, values[:, :, k].T, (width, height), said)
+    lines = lines_of(finding, captures.maker, k, stack.shape[2])
+    picture = paint_capture(image, values[:, :, k].T, (width, height), lines)
     more: dict[str, Any] = {"derivation": HOW, "unlike": finding.unlike, "pseudonymous": captures.pseudonymous}
     frame = stack.volumes[0][k]
     data = read_steadily(candidate.files, lambda: capture_bytes(picture, frame, stack, captures.maker, **more))
@@ -75,16 +75,16 @@ def write_capture(found: Volume, finding: Finding, candidate: Candidate | None, 
 def lines_of(finding: Finding, maker: ResultMaker, k: int, slices: int) -> list[str]:
     """The words below a picture; the first is the notice. k: of the slice, from 0."""
     score = finding.classes.get(finding.name, 0.0) if finding.score is None else finding.score
-    told = f"{finding.name}, probability {score:.3f}" if finding.score is None else f"score {score:.3f}: {finding.name}"
+    line = f"{finding.name}, probability {score:.3f}" if finding.score is None else f"score {score:.3f}: {finding.name}"
     if finding.threshold is not None:
-        told += f" (from {finding.threshold:g})"
+        line += f" (from {finding.threshold:g})"
     if finding.unlike:
-        told += "; UNLIKE the studies that the model learnt from"
+        line += "; UNLIKE the studies that the model learnt from"
     made = f"{maker.label} {maker.digest}, {PUBLISHER} {installed_version()}"
-    return [NOTICE, f"{told}.", f"Slice {k + 1} of {slices}, where the score is most sensitive.", made]
+    return [NOTICE, f"{line}.", f"Slice {k + 1} of {slices}, where the score is most sensitive.", made]
 
 
-def painted(image: Array, cam: Array, step: tuple[float, float], said: list[str]) -> NDArray[np.uint8]:
+def paint_capture(image: Array, cam: Array, step: tuple[float, float], lines: list[str]) -> NDArray[np.uint8]:
     """The picture (rows, columns, 3).
 
     image, cam: (rows, columns) of the slice and of the map, in [0, 1]. step: millimetres from column to column, and
@@ -98,25 +98,25 @@ def painted(image: Array, cam: Array, step: tuple[float, float], said: list[str]
     panels = [draw_tile(Tile(shown, "", cam=map_), low, max(high, low + 1e-6), size) for map_ in (None, cam)]
     above = np.concatenate(panels, axis=1)
     letters = ImageFont.load_default(size=LETTER)
-    wrapped = [(part, n) for n, line in enumerate(said) for part in textwrap.wrap(line, above.shape[1] // LETTER * 2)]
-    whole = Image.new("RGB", (above.shape[1], above.shape[0] + max(len(wrapped), 3) * LINE + 2 * EDGE))
-    whole.paste(Image.fromarray(above), (0, 0))
-    pen = ImageDraw.Draw(whole)
-    _draw_scale(whole, pen, letters)
+    wrapped = [(part, n) for n, line in enumerate(lines) for part in textwrap.wrap(line, above.shape[1] // LETTER * 2)]
+    picture = Image.new("RGB", (above.shape[1], above.shape[0] + max(len(wrapped), 3) * LINE + 2 * EDGE))
+    picture.paste(Image.fromarray(above), (0, 0))
+    pen = ImageDraw.Draw(picture)
+    _draw_scale(picture, pen, letters)
     for row, (part, number) in enumerate(wrapped):
         at = (EDGE, above.shape[0] + EDGE + row * LINE)
         pen.text(at, part, fill=YELLOW if number == 0 else WHITE, font=letters)
-    return np.asarray(whole)
+    return np.asarray(picture)
 
 
 def _draw_scale(
-    whole: Image.Image, pen: ImageDraw.ImageDraw, letters: ImageFont.ImageFont | ImageFont.FreeTypeFont
+    picture: Image.Image, pen: ImageDraw.ImageDraw, letters: ImageFont.ImageFont | ImageFont.FreeTypeFont
 ) -> None:
     """The colours of the map, in the corner below on the right."""
     import matplotlib  # slow to import
 
     bar = np.broadcast_to(matplotlib.colormaps["inferno"](np.linspace(0, 1, SCALE[0]))[None, :, :3], (*SCALE[::-1], 3))
-    left, top = whole.width - SCALE[0] - EDGE, whole.height - LINE - EDGE
-    whole.paste(Image.fromarray(np.round(255 * bar).astype(np.uint8)), (left, top - SCALE[1] - 2))
+    left, top = picture.width - SCALE[0] - EDGE, picture.height - LINE - EDGE
+    picture.paste(Image.fromarray(np.round(255 * bar).astype(np.uint8)), (left, top - SCALE[1] - 2))
     for word, at, anchor in (("little", left, "la"), ("much", left + SCALE[0], "ra")):
         pen.text((at, top), word, fill=WHITE, font=letters, anchor=anchor)

@@ -37,26 +37,26 @@ def confirmed_images(key: Path) -> frozenset[str]:
         ValueError: the file is damaged.
         OSError: it cannot be read.
     """
-    return frozenset(row["image"] for row in _rows(key))
+    return frozenset(row["image"] for row in _read_rows(key))
 
 
 def was_confirmed(key: Path, sheet: str) -> bool:
     """Whether a sheet was confirmed earlier."""
-    return any(row["sheet"] == sheet for row in _rows(key))
+    return any(row["sheet"] == sheet for row in _read_rows(key))
 
 
-def confirm(key: Path, sheet: str, images: Sequence[str]) -> None:
+def record_confirmation(key: Path, sheet: str, images: Sequence[str]) -> None:
     """Record that a person confirmed the images of a sheet.
 
     Raises:
         ValueError, OSError: as `confirmed_images`; or the disk.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    rows = [tuple(row[name] for name in HEADER) for row in _rows(key)] + [(image, sheet, now) for image in images]
+    rows = [tuple(row[name] for name in HEADER) for row in _read_rows(key)] + [(image, sheet, now) for image in images]
     write_whole(confirmed_file(key), csv_text(HEADER, rows).encode())
 
 
-def _rows(key: Path) -> list[dict[str, str]]:
+def _read_rows(key: Path) -> list[dict[str, str]]:
     path = confirmed_file(key)
     try:
         rows = read_csv_text(path.read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from pydicom.pixels import apply_color_lut
 
 from evaluation.drawing import png_uri
 from evaluation.rendering import render_template
-from pipelines.batch.layouts_file import entry
+from pipelines.batch.layouts_file import format_layout_entry
 from privacy.deidentify.burned import Blanked, decoded, shown_as
 from privacy.deidentify.layouts import Rectangle
 from privacy.durable import write_whole
@@ -63,7 +63,7 @@ class Unknown:
 def shown_image(name: str, image: Dataset, blanked: Blanked) -> Shown:
     """An image with its views."""
     rows, columns = blanked.after.shape[1:3]
-    return Shown(name, layout_in_words(image), rows, columns, blanked.rectangles, tuple(_views(image, blanked)))
+    return Shown(name, layout_in_words(image), rows, columns, blanked.rectangles, tuple(_list_views(image, blanked)))
 
 
 def unknown_layout(name: str, image: Dataset) -> Unknown:
@@ -73,7 +73,9 @@ def unknown_layout(name: str, image: Dataset) -> Unknown:
         NotDeidentifiable: `undecodable`.
     """
     (picture,) = _grey_or_colour(image, shown_as(image), [decoded(image)[0]])
-    return Unknown(name, layout_in_words(image), int(image.Rows), int(image.Columns), png_uri(picture), entry(image))
+    return Unknown(
+        name, layout_in_words(image), int(image.Rows), int(image.Columns), png_uri(picture), format_layout_entry(image)
+    )
 
 
 def write_sheet(
@@ -96,7 +98,7 @@ def layout_in_words(image: Dataset) -> str:
     return f"{maker or 'no manufacturer'}, {model or 'no model'}, {image.Rows} rows, {image.Columns} columns"
 
 
-def _views(image: Dataset, blanked: Blanked) -> Iterable[View]:
+def _list_views(image: Dataset, blanked: Blanked) -> Iterable[View]:
     count = len(blanked.after)
     pairs = {"": [frames[0] for frames in (blanked.before, blanked.after)]}
     if count > 1:
@@ -108,7 +110,7 @@ def _views(image: Dataset, blanked: Blanked) -> Iterable[View]:
         }
     for title, pair in pairs.items():
         before, after = _grey_or_colour(image, blanked.photometric, pair)
-        yield View(title, png_uri(before), png_uri(after), png_uri(_stretched(after)))
+        yield View(title, png_uri(before), png_uri(after), png_uri(_stretch_contrast(after)))
 
 
 def _grey_or_colour(image: Dataset, photometric: str, planes: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
@@ -116,16 +118,16 @@ def _grey_or_colour(image: Dataset, photometric: str, planes: Sequence[Pixels]) 
     if photometric == "PALETTE COLOR":
         planes = [apply_color_lut(plane[..., 0], image) for plane in planes]
     values = [np.nan_to_num(np.asarray(plane, np.float64)) for plane in planes]
-    whole = photometric in ("RGB", "PALETTE COLOR")
+    is_colour = photometric in ("RGB", "PALETTE COLOR")
     top = 255.0 if planes[0].dtype == np.uint8 else 65535.0
-    low, high = (0.0, top) if whole else (float(values[0].min()), float(values[0].max()))
+    low, high = (0.0, top) if is_colour else (float(values[0].min()), float(values[0].max()))
     scaled = [np.clip((value - low) / ((high - low) or 1) * 255, 0, 255).astype(np.uint8) for value in values]
     if photometric == "MONOCHROME1":
         scaled = [np.uint8(255) - value for value in scaled]
     return [value[..., 0] if value.shape[-1] == 1 else value[..., :3] for value in scaled]
 
 
-def _stretched(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _stretch_contrast(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Each grey value by how many pixels are darker."""
     grey = picture if picture.ndim == 2 else picture.max(axis=-1)
     values, place, count = np.unique(grey, return_inverse=True, return_counts=True)

@@ -14,7 +14,7 @@ from pipelines.batch.blanking import Review, confirm_sheet, make_sheet, next_ste
 from pipelines.batch.confirmations import confirmed_images
 from pipelines.batch.key import profile_of, read_key
 from pipelines.batch.layouts_file import read_layouts
-from pipelines.batch.loop import Results, collect, problems_of_places, run_batch, say
+from pipelines.batch.loop import Results, collect_results, print_text, problems_of_places, run_batch
 from pipelines.batch.tables import keep_refusals
 from pipelines.data.accounts import Account, describe_outcomes, format_accounts_csv, list_accounts
 from pipelines.data.folder import relative_name, walk_folder
@@ -43,9 +43,9 @@ class Outcome:
 def deidentify_folder(options: argparse.Namespace) -> int:
     """The command `python -m pipelines.deidentify`; returns the exit code."""
 
-    def work(console: Console) -> int:
+    def run_work(console: Console) -> int:
         layouts = read_layouts(options.blank) if options.blank else ()
-        if problems := [*folder_problems("FOLDER", options.folder), *_problems(options)]:
+        if problems := [*folder_problems("FOLDER", options.folder), *_find_problems(options)]:
             raise ValueError("; ".join(problems))
         try:
             key = read_key(Path(options.key), console)
@@ -53,12 +53,12 @@ def deidentify_folder(options: argparse.Namespace) -> int:
         except OSError as error:
             raise OSError(f"the key cannot be read or made ({error.strerror or type(error).__name__})") from error
         try:
-            return _deidentified(options, key, layouts, console)
+            return _deidentify_files(options, key, layouts, console)
         except OSError as error:  # the file name in its message may identify a patient
             why = error.strerror or type(error).__name__
             raise OSError(f"cannot go on ({why}); the same command goes on from here") from error
 
-    return run_batch(work)
+    return run_batch(run_work)
 
 
 def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
@@ -77,11 +77,11 @@ def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outc
     except NotDeidentifiable as error:
         return Outcome(path, error.reason, error.detail)
     folder = out / str(cleaned.PatientID) / str(cleaned.StudyInstanceUID) / str(cleaned.SeriesInstanceUID)
-    kind, detail = _write(folder / file_name(cleaned), data)
+    kind, detail = _write_new_file(folder / file_name(cleaned), data)
     return Outcome(path, kind, detail, folder=folder)
 
 
-def _write(path: Path, data: bytes) -> tuple[str, str]:
+def _write_new_file(path: Path, data: bytes) -> tuple[str, str]:
     """Write the file, never over another one; return kind and detail of the outcome."""
     if not path.exists():
         write_whole(path, data, flush_name=False)
@@ -91,42 +91,47 @@ def _write(path: Path, data: bytes) -> tuple[str, str]:
     return "duplicate", f"{path.name} is there with other content: the same SOP instance UID, or settings."
 
 
-def _problems(options: argparse.Namespace) -> list[str]:
-    inside = {"--key": options.key, "--quarantine": str(_table(options)), "--blank": options.blank}
+def _find_problems(options: argparse.Namespace) -> list[str]:
+    inside = {"--key": options.key, "--quarantine": str(_table_path(options)), "--blank": options.blank}
     wrong = problems_of_places(options.folder, options.out, "OUT", inside)
     if options.confirm is not None and not (options.blank and Path(options.blank).is_file()):
         wrong.append("--confirm needs the --blank FILE with which the contact sheet was made; add it")
     return wrong
 
 
-def _table(options: argparse.Namespace) -> Path:
+def _table_path(options: argparse.Namespace) -> Path:
     return Path(options.quarantine or f"{options.key}.quarantine.csv")
 
 
-def _deidentified(options: argparse.Namespace, key: bytes, layouts: tuple[Layout, ...], console: Console) -> int:
+def _deidentify_files(options: argparse.Namespace, key: bytes, layouts: tuple[Layout, ...], console: Console) -> int:
     root, mistake = Path(options.folder).resolve(), ""
-    found = walk_folder(root)
+    walked = walk_folder(root)
     if options.confirm is not None:
-        mistake = confirm_sheet(found.files, Review(root, options, key, profile_of(options, layouts)))
+        mistake = confirm_sheet(walked.files, Review(root, options, key, profile_of(options, layouts)))
     profile = profile_of(options, layouts)
-    results = Results[Outcome]([], [*found.rejected])
-    outcomes = _outcomes(found.files, Path(options.out), key, profile)
-    collect("de-identify", outcomes, len(found.files), results, console)
-    for folder in sorted({one.folder for one in results.done if one.folder is not None}):
+    results = Results[Outcome]([], [*walked.rejected])
+    outcomes = _list_outcomes(walked.files, Path(options.out), key, profile)
+    collect_results("de-identify", outcomes, len(walked.files), results, console)
+    for folder in sorted({outcome.folder for outcome in results.done if outcome.folder is not None}):
         flush_folder(folder)
-    accounts = [*list_accounts(found.left, found.rejected), *(_account(root, one) for one in results.done)]
+    accounts = [
+        *list_accounts(walked.left, walked.rejected),
+        *(_build_account(root, outcome) for outcome in results.done),
+    ]
     refused = [(each.file, each.reason, each.detail) for each in accounts if each.what == "quarantined"]
-    keep_refusals(_table(options), "file", refused)
+    keep_refusals(_table_path(options), "file", refused)
     write_whole(Path(f"{options.key}.accounted.csv"), format_accounts_csv(accounts))
     steps: list[str] = []
     if options.blank:
-        waiting, unknown = ([one.path for one in results.done if one.kind == k] for k in ("unconfirmed", "burned_in"))
+        waiting, unknown = (
+            [outcome.path for outcome in results.done if outcome.kind == k] for k in ("unconfirmed", "burned_in")
+        )
         sheet = make_sheet(waiting, unknown, Review(root, options, key, profile))
         steps = next_steps(sheet, options) if sheet else []
-    counts = Counter(one.kind for one in results.done)
+    counts = Counter(outcome.kind for outcome in results.done)
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
     lines = [
-        f"{len(found.files)} files: {kinds or 'nothing'}",
+        f"{len(walked.files)} files: {kinds or 'nothing'}",
         describe_outcomes(accounts),
         *([mistake] if mistake else []),
     ]
@@ -135,19 +140,19 @@ def _deidentified(options: argparse.Namespace, key: bytes, layouts: tuple[Layout
             f"{len(refused)} files were refused; the table of them is beside the key or where you named it. It names "
             "the input's files and stays in the hospital."
         )
-    say(console, "\n".join([*lines, *steps]))
+    print_text(console, "\n".join([*lines, *steps]))
     return int(Exit.DATA if refused or mistake or not counts["written"] + counts["there"] else Exit.OK)
 
 
-def _outcomes(paths: Sequence[Path], out: Path, key: bytes, profile: Profile) -> Iterator[Outcome]:
+def _list_outcomes(paths: Sequence[Path], out: Path, key: bytes, profile: Profile) -> Iterator[Outcome]:
     for path in paths:
         yield deidentify_file(path, out, key, profile)
 
 
-def _account(root: Path, one: Outcome) -> Account:
-    name = relative_name(root, one.path)
-    if one.item is not None:
-        return Account(name, *list_accounts([one.item], [])[0][1:])
-    if one.kind in ("written", "there"):
-        return Account(name, "used", "", "", "", "", one.detail)
-    return Account(name, "quarantined", "", "", "", one.kind, one.detail)
+def _build_account(root: Path, outcome: Outcome) -> Account:
+    name = relative_name(root, outcome.path)
+    if outcome.item is not None:
+        return Account(name, *list_accounts([outcome.item], [])[0][1:])
+    if outcome.kind in ("written", "there"):
+        return Account(name, "used", "", "", "", "", outcome.detail)
+    return Account(name, "quarantined", "", "", "", outcome.kind, outcome.detail)

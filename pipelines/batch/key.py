@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pipelines.batch.confirmations import confirmed_images
-from pipelines.batch.loop import say
+from pipelines.batch.loop import print_text
 from privacy.deidentify.dicom_image import Profile
 from privacy.deidentify.layouts import Layout
 from privacy.durable import write_once
@@ -30,7 +30,7 @@ def read_key(path: Path, console: Console) -> bytes:
     except FileExistsError:
         pass
     else:
-        say(
+        print_text(
             console,
             "A new key was made. Back it up where only the hospital can read it: without it new files cannot be joined "
             "to these, and with it every pseudonym can be traced.",

@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydicom.dataset import Dataset
 
 from pipelines.loader.document import ConfigError, read_yaml, render
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from privacy.deidentify.layouts import FORBID, Layout, layout_problems
 from privacy.durable import write_once
 from privacy.settings_error import refuse
@@ -58,7 +58,7 @@ def read_layouts(name: str) -> tuple[Layout, ...]:
     except (OSError, UnicodeError) as error:
         raise ValueError(f"--blank: {name!r} cannot be read ({type(error).__name__}); give a YAML file") from None
     try:
-        return validate(read_yaml(text, environment={}), LayoutsFile).layouts
+        return validate_settings(read_yaml(text, environment={}), LayoutsFile).layouts
     except ConfigError as error:
         raise ValueError(render(error, name)) from None
 
@@ -72,7 +72,7 @@ def write_draft(path: Path, entries: Sequence[str]) -> None:
     write_once(path, (DRAFT + "".join(entries)).encode())
 
 
-def entry(image: Dataset) -> str:
+def format_layout_entry(image: Dataset) -> str:
     """The file's entry for an image's layout, without rectangles."""
     maker, model = (json.dumps(str(image.get(key) or "")) for key in ("Manufacturer", "ManufacturerModelName"))
     return (

@@ -57,13 +57,13 @@ def run_batch(work: Callable[[Console], int], *, also: Mapping[type[BaseExceptio
         if (code is Exit.FAILED and isinstance(error, ValueError)) or (type(error) is ValueError and of_path(error)):
             code = Exit.CONFIG
         if code is Exit.FAILED:
-            say(console, f"an error that was not foreseen; please report it with these lines:{trace(error)}")
+            print_text(console, f"an error that was not foreseen; please report it with these lines:{trace(error)}")
         else:
-            say(console, str(error) or type(error).__name__)
+            print_text(console, str(error) or type(error).__name__)
         return int(code)
 
 
-def collect(
+def collect_results(
     title: str,
     results: Iterable[D | Rejected],
     total: int,
@@ -94,7 +94,7 @@ def collect(
             raise RuntimeError(f"{title}: {error}") from error
 
 
-def finish(
+def finish_batch(
     console: Console,
     code: Exit,
     *,
@@ -108,11 +108,11 @@ def finish(
     if as_json:
         print(json.dumps({**facts, **account_facts(accounts), "exit": int(code)}))  # noqa: T201 - the machine's answer
     else:
-        say(console, f"{words}\n{describe_outcomes(accounts, of)}")
+        print_text(console, f"{words}\n{describe_outcomes(accounts, of)}")
     return int(code)
 
 
-def say(console: Console, text: str) -> None:
+def print_text(console: Console, text: str) -> None:
     """Print a text as it is, without markup or wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 

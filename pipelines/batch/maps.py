@@ -26,19 +26,19 @@ MAPS = "maps"
 TOGETHER = 16  # images of which gradients are in memory
 
 
-def unmapped(ready: Ready, asked: str) -> list[str]:
+def find_map_problems(ready: Ready, option: str) -> list[str]:
     """Why a model has no such maps; empty = it has. asked: what asks for them."""
     seen = isinstance(ready.images, Slices | Pictures) and not isinstance(ready.task.model, OnFeatures)
     if ready.task.kind != "classification" or not seen:
-        return [f"{asked} is for models that give scores of slices or pictures, and this is none: remove it"]
+        return [f"{option} is for models that give scores of slices or pictures, and this is none: remove it"]
     if isinstance(ready.images, Pictures) and ready.images.fit == "around":
-        return [f"{asked}: this model learnt from pictures cut about masks, and new pictures have none: remove it"]
+        return [f"{option}: this model learnt from pictures cut about masks, and new pictures have none: remove it"]
     return []
 
 
 def cams_of(module: nn.Module, x: Tensor) -> Array:
     """Sensitivity (n, H, W) of the score to what the network saw of a study, x (n, C, H, W); its largest value is 1."""
-    slope = torch.cat([slopes(module, some) for some in torch.split(x, TOGETHER)])
+    slope = torch.cat([slopes(module, batch) for batch in torch.split(x, TOGETHER)])
     size = slope.nan_to_num(posinf=0.0, neginf=0.0)
     largest = size.max().clamp(min=torch.finfo(size.dtype).tiny)
     cams: Array = (size / largest).numpy()
@@ -69,8 +69,8 @@ def write_map(study: str, cams: Array, position: NDArray[np.float32], writer: Ma
     if isinstance(writer.images, Pictures):
         name, data = f"{study}.png", png_bytes(picture_map(writer.folder / study, cams[0], writer.images))
     else:
-        found = map_on_study(study, cams, position, writer)
+        study_map = map_on_study(study, cams, position, writer)
         name = file_name(study, writer, ".nii.gz")
-        data = map_bytes(found.values.astype(np.float32), found.affine, packed=name.lower().endswith(".gz"))
+        data = map_bytes(study_map.values.astype(np.float32), study_map.affine, packed=name.lower().endswith(".gz"))
     write_whole(writer.out / MAPS / name, data)
     return f"{MAPS}/{name}"

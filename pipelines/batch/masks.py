@@ -83,9 +83,13 @@ def open_mask_writer(
     if isinstance(images, Pictures) or isinstance(source, PictureSource):
         return MaskWriter(images, names, maker, out, root, {}, None, {})
     index = index_volumes(source, adc=images.values == "adc", each=True)
-    visits = Counter(patient for patient, _ in {(one.patient, one.session) for one in index.candidates})
+    visits = Counter(
+        patient for patient, _ in {(candidate.patient, candidate.session) for candidate in index.candidates}
+    )
     masks = None if gland is None else open_masks(GlandMask(folder=gland), "--gland")
-    return MaskWriter(images, names, maker, out, root, {one.study: one for one in index.candidates}, masks, visits)
+    return MaskWriter(
+        images, names, maker, out, root, {candidate.study: candidate for candidate in index.candidates}, masks, visits
+    )
 
 
 def write_mask(
@@ -111,15 +115,15 @@ def write_mask(
     else:
         candidate, name = masks.candidates[study], file_name(study, masks, ".dcm")
         grid, gland = grid_of_study(study, masks)
-        found = to_source_grid(probabilities, position, grid, masks.images, gland)
-        mask = found.values.astype(np.uint8)
-        each = abs(float(np.linalg.det(found.affine[:3, :3]))) / CUBIC_MM
+        grid_mask = to_source_grid(probabilities, position, grid, masks.images, gland)
+        mask = grid_mask.values.astype(np.uint8)
+        each = abs(float(np.linalg.det(grid_mask.affine[:3, :3]))) / CUBIC_MM
         if candidate.stack is not None:
             stack = candidate.stack
             of = (stack, masks.names, masks.maker, masks.pseudonymous)
-            data = read_steadily(candidate.files, lambda: seg_bytes(found, *of, unlike=unlike))
+            data = read_steadily(candidate.files, lambda: seg_bytes(grid_mask, *of, unlike=unlike))
         else:
-            data = mask_bytes(mask, found.affine, packed=name.lower().endswith(".gz"))
+            data = mask_bytes(mask, grid_mask.affine, packed=name.lower().endswith(".gz"))
     write_whole(masks.out / MASKS / name, data)
     counts = np.bincount(mask.ravel(), minlength=len(masks.names) + 1)
     return WrittenMask(tuple(float(count) * each for count in counts[1:]), f"{MASKS}/{name}")
@@ -133,7 +137,7 @@ def grid_of_study(study: str, masks: MaskWriter) -> tuple[Grid, Volume | None]:
     """
     candidate = masks.candidates[study]
     grid = Grid(candidate.affine, (candidate.shape[0], candidate.shape[1], candidate.shape[2]))
-    return grid, _gland(candidate, masks)
+    return grid, _read_gland(candidate, masks)
 
 
 def file_name(study: str, masks: MaskWriter, ending: str) -> str:
@@ -143,7 +147,7 @@ def file_name(study: str, masks: MaskWriter, ending: str) -> str:
     return study if study.lower().endswith(SUFFIXES) else f"{study}.nii.gz"
 
 
-def _gland(candidate: Candidate, masks: MaskWriter) -> Volume | None:
+def _read_gland(candidate: Candidate, masks: MaskWriter) -> Volume | None:
     if masks.gland is None:
         return None
     visits = masks.visits[candidate.patient]

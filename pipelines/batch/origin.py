@@ -27,10 +27,10 @@ def origin_of(candidate: Candidate | None, highest: Frame | None) -> tuple[str, 
         return ("",) * len(ORIGIN)
     first = candidate.stack.volumes[0][0]
     with convert_read_errors(first.path.name):
-        wanted = ["AccessionNumber", "StudyDate", "StudyInstanceUID", "SeriesInstanceUID", "SpecificCharacterSet"]
-        header = read_dataset(first.path, stop_before_pixels=True, specific_tags=wanted)
-        told = tuple(text_of(header.get(keyword)).strip() for keyword in wanted[:4])
-    return (*told, "" if highest is None else str(highest.values["SOPInstanceUID"]))
+        keywords = ["AccessionNumber", "StudyDate", "StudyInstanceUID", "SeriesInstanceUID", "SpecificCharacterSet"]
+        header = read_dataset(first.path, stop_before_pixels=True, specific_tags=keywords)
+        values = tuple(text_of(header.get(keyword)).strip() for keyword in keywords[:4])
+    return (*values, "" if highest is None else str(highest.values["SOPInstanceUID"]))
 
 
 def model_cells(ready: Ready) -> tuple[str, ...]:

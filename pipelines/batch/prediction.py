@@ -20,12 +20,12 @@ from rich.console import Console
 from federation.task import Kind
 from pipelines.batch.captures import CAPTURES, CaptureWriter
 from pipelines.batch.key import read_key
-from pipelines.batch.loop import NOTICE, Results, collect, finish, run_batch
-from pipelines.batch.maps import MAPS, unmapped
+from pipelines.batch.loop import NOTICE, Results, collect_results, finish_batch, run_batch
+from pipelines.batch.maps import MAPS, find_map_problems
 from pipelines.batch.masks import MASKS, forget_masks, lies_in, open_mask_writer, result_maker
 from pipelines.batch.reports import REPORTS, ReportWriter
-from pipelines.batch.scoring import Prediction, Predictor, columns_of, predicted
-from pipelines.batch.tables import forget_parts, read_table, refusals, table_bytes
+from pipelines.batch.scoring import Prediction, Predictor, columns_of, predict_study
+from pipelines.batch.tables import forget_parts, list_refusals, read_table, table_bytes
 from pipelines.data.accounts import Account, format_accounts_csv, list_accounts
 from pipelines.data.alike import adapt_source
 from pipelines.data.examples import open_source
@@ -51,7 +51,7 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
     """The command `python -m pipelines.predict`; returns the exit code. read_model: opens the file of a model."""
     torch.set_num_threads(1)
 
-    def work(console: Console) -> int:
+    def run_work(console: Console) -> int:
         try:
             _check_options(options)
             model = Path(options.model)
@@ -60,29 +60,31 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
             source = source_asked(ready, options)
             opened = open_unlabelled(ready.images, source, options.gland)
             threshold = THRESHOLD if options.threshold is None else options.threshold
-            wanted = {"maps": options.maps, "reports": options.reports, "captures": options.captures}
+            extras = {"maps": options.maps, "reports": options.reports, "captures": options.captures}
             hidden = Pseudonymous(read_key(Path(options.key), console), Profile()) if options.key else None
             places = (Path(options.out), source, options.gland)
-            predictor = open_predictor(ready, threshold, *places, **wanted, pseudonymous=hidden)
+            predictor = open_predictor(ready, threshold, *places, **extras, pseudonymous=hidden)
         except OSError as error:
             raise ValueError(str(error)) from error
         results = Results[Prediction]([], [*opened.rejected])
-        collect("predict", _predictions(predictor, opened, options.readers), len(opened.waiting), results, console)
+        collect_results(
+            "predict", _predict_studies(predictor, opened, options.readers), len(opened.waiting), results, console
+        )
         accounts = list_accounts(opened.items, results.refused)
-        columns = columns_of(ready.task.kind, ready.images, ready.names, **wanted)
+        columns = columns_of(ready.task.kind, ready.images, ready.names, **extras)
         write_predictions(predictor.out, columns, results, accounts)
-        unlike = sum(bool(one.unlike) for one in results.done)
+        unlike = sum(bool(prediction.unlike) for prediction in results.done)
         facts = facts_of(results, options.out)
         facts["unlike_training"] = None if isinstance(ready.likeness, str) else unlike
         facts["cut_off"] = ended_in(ready.facts) or None
         words = f"! This model was {facts['cut_off']}.\n" if facts["cut_off"] else ""
         words += likeness_in_words(ready.likeness, unlike, len(results.done))
         words += f"\n{summary_of(ready.task.kind, threshold, results, options.out)}"
-        return finish(
+        return finish_batch(
             console, results.code, as_json=options.json, facts=facts, words=words, accounts=accounts, of=opened.of
         )
 
-    return run_batch(work)
+    return run_batch(run_work)
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -99,8 +101,10 @@ def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
     extra = [name for name in ("maps", "captures", "reports") if getattr(options, name)]
     if isinstance(ready.images, Tensors):
         raise ValueError(f"this model takes tensors {list(ready.images.inputs)}, which no FOLDER holds: {IN_PYTHON}")
-    problems = [one for name in extra if name != "reports" for one in unmapped(ready, f"--{name}")]
-    problems += [one for name in extra if name != "maps" for one in _unstored(ready, options, f"--{name}")]
+    problems = [problem for name in extra if name != "reports" for problem in find_map_problems(ready, f"--{name}")]
+    problems += [
+        problem for name in extra if name != "maps" for problem in _find_result_problems(ready, options, f"--{name}")
+    ]
     if options.key and not {"captures", "reports"} & {*extra} and ready.task.kind == "classification":
         problems.append("--key is for DICOM files that are written: add --reports or --captures, or remove it")
     if extra and ready.task.kind == "classification" and lies_in(Path(options.out), Path(options.folder)):
@@ -128,12 +132,12 @@ def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
         raise ValueError("; ".join(problems))
 
 
-def _unstored(ready: Ready, options: argparse.Namespace, asked: str) -> list[str]:
+def _find_result_problems(ready: Ready, options: argparse.Namespace, option: str) -> list[str]:
     """Why there are no results for a PACS; empty = there are."""
     if ready.task.kind != "classification":
-        return [f"{asked} is for scores, and this model draws masks, which are DICOM objects anyway: remove it"]
+        return [f"{option} is for scores, and this model draws masks, which are DICOM objects anyway: remove it"]
     if isinstance(ready.images, Pictures | Features) or (options.kind or ready.source.kind) != "dicom":
-        return [f"{asked} is for DICOM series, and FOLDER holds other files: remove it, or say --kind dicom"]
+        return [f"{option} is for DICOM series, and FOLDER holds other files: remove it, or say --kind dicom"]
     return []
 
 
@@ -199,13 +203,13 @@ def open_predictor(
     return predictor._replace(maps=opened) if maps or captures else predictor._replace(masks=opened)
 
 
-def _predictions(predictor: Predictor, opened: Intake, readers: int) -> Iterator[Prediction | Rejected]:
+def _predict_studies(predictor: Predictor, opened: Intake, readers: int) -> Iterator[Prediction | Rejected]:
     for study in read_studies(opened.waiting, readers=readers):
         if isinstance(study, Rejected):
             yield study
             continue
         try:
-            yield predicted(predictor, study)
+            yield predict_study(predictor, study)
         except Unusable as error:
             yield Rejected(study.study, error.reason, error.detail)
 
@@ -219,19 +223,23 @@ def write_predictions(
     Raises:
         OSError: the disk.
     """
-    written = {place for one in results.done for place in (one.mask, one.map, one.report, one.capture)}
+    written = {
+        place
+        for prediction in results.done
+        for place in (prediction.mask, prediction.map, prediction.report, prediction.capture)
+    }
     for column, folder in {"mask": MASKS, "map": MAPS, "report": REPORTS, "capture": CAPTURES}.items():
-        forget_masks(out, set(_named(out, column)) - written, folder)
+        forget_masks(out, set(_read_named_files(out, column)) - written, folder)
         forget_parts(out / folder)
     forget_parts(out)
     # Write the quarantine first: predictions without it would look complete.
-    left_out = refusals(results.refused, accounts)
+    left_out = list_refusals(results.refused, accounts)
     write_whole(out / "quarantine.csv", table_bytes(("study", "reason", "detail"), left_out))
     write_whole(out / "accounted.csv", format_accounts_csv(accounts))
-    write_whole(out / "predictions.csv", table_bytes(columns, [one.cells for one in results.done]))
+    write_whole(out / "predictions.csv", table_bytes(columns, [prediction.cells for prediction in results.done]))
 
 
-def _named(out: Path, column: str) -> list[str]:
+def _read_named_files(out: Path, column: str) -> list[str]:
     """Masks, maps or reports named in an existing table of predictions."""
     with suppress(OSError, csv.Error, UnicodeError):
         return [row[column] for row in read_table(out / "predictions.csv") if row.get(column)]
@@ -240,25 +248,25 @@ def _named(out: Path, column: str) -> list[str]:
 
 def facts_of(results: Results[Prediction], out: str) -> dict[str, Json]:
     """The results as JSON facts."""
-    positive: dict[str, Json] = {"positive": sum(one.positive for one in results.done)}
-    if any(one.name for one in results.done):
-        positive = {"classes": dict(_classes(results))}
+    positive: dict[str, Json] = {"positive": sum(prediction.positive for prediction in results.done)}
+    if any(prediction.name for prediction in results.done):
+        positive = {"classes": dict(_count_classes(results))}
     return {"studies": len(results.done), **positive, "quarantined": len(results.refused), "out": out}
 
 
-def _classes(results: Results[Prediction]) -> dict[str, int]:
-    return dict(sorted(Counter(one.name for one in results.done).items()))
+def _count_classes(results: Results[Prediction]) -> dict[str, int]:
+    return dict(sorted(Counter(prediction.name for prediction in results.done).items()))
 
 
 def summary_of(kind: Kind, threshold: float, results: Results[Prediction], out: str) -> str:
     """The results in words, and their paths."""
     masks = kind == "segmentation"
-    found = f"{sum(one.positive for one in results.done)} "
-    found += "with something inside" if masks else f"at or above {threshold:g}"
-    if any(one.name for one in results.done):
-        found = ", ".join(f"{number} {name}" for name, number in _classes(results).items())
+    finding = f"{sum(prediction.positive for prediction in results.done)} "
+    finding += "with something inside" if masks else f"at or above {threshold:g}"
+    if any(prediction.name for prediction in results.done):
+        finding = ", ".join(f"{number} {name}" for name, number in _count_classes(results).items())
     return (
-        f"{len(results.done)} studies {'segmented' if masks else 'scored'}, {found}; "
+        f"{len(results.done)} studies {'segmented' if masks else 'scored'}, {finding}; "
         f"{len(results.refused)} quarantined.\n"
         f"{Path(out, 'predictions.csv')}\n{Path(out, 'quarantine.csv')}\n{Path(out, 'accounted.csv')}\n{NOTICE}"
     )

@@ -72,6 +72,6 @@ def series_name(study: str, pseudonymous: Pseudonymous | None = None) -> str:
     """
     if pseudonymous is not None:
         return keyed_digest(pseudonymous.key, "results", study)[:32]
-    told = hashlib.sha256(study.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    digest = hashlib.sha256(study.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     parts = [part for part in study.split("/") if part]
-    return f"{ODD.sub('_', parts[-1])[:64].lstrip('.')}-{told}"
+    return f"{ODD.sub('_', parts[-1])[:64].lstrip('.')}-{digest}"

@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from pydicom.dataset import Dataset
 
-from pipelines.batch.maps import unmapped
+from pipelines.batch.maps import find_map_problems
 from pipelines.batch.prediction import THRESHOLD, open_predictor, open_unlabelled
 from pipelines.batch.reports import series_name
-from pipelines.batch.scoring import Prediction, Predictor, columns_of, predicted
+from pipelines.batch.scoring import Prediction, Predictor, columns_of, predict_study
 from pipelines.data.accounts import Account, list_accounts
 from pipelines.data.alike import adapt_source
 from pipelines.data.contents import read_dataset
@@ -65,7 +65,7 @@ class SeriesResults(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ResultRequest:
     """What is to be made of a series. threshold: of two classes. select, unit: as of `pipelines.predict`. gland: the
     folder of gland masks, if the model is to use them. captures: whether a classifier of slices also draws the most
     sensitive slice with its map. pseudonymous: None = results name the patient as the images do;
@@ -84,7 +84,7 @@ def results_of(
     ready: Ready,
     folder: Path,
     out: Path,
-    wanted: Wanted,
+    request: ResultRequest,
     *,
     when: datetime,
     replaced: Sequence[ResultFile] = (),
@@ -100,114 +100,120 @@ def results_of(
         ValueError: a folder does not exist, or the model is not for DICOM series.
         OSError: the disk.
     """
-    if problems := _problems(ready, folder, wanted):
+    if problems := _find_problems(ready, folder, request):
         raise ValueError("; ".join(problems))
-    select = [f"{keyword}={text}" for keyword, text in wanted.select.items()]
+    select = [f"{keyword}={text}" for keyword, text in request.select.items()]
     source = adapt_source(
-        ready.source, str(folder), kind="dicom", select=select, unit=wanted.unit, trained_name="model"
+        ready.source, str(folder), kind="dicom", select=select, unit=request.unit, trained_name="model"
     )
     try:
-        opened = open_unlabelled(ready.images, source, wanted.gland)
+        opened = open_unlabelled(ready.images, source, request.gland)
     except ValueError as error:  # the folder is there, so it holds nothing that the model is for
-        return SeriesResults((), (), (), _unselected(folder, str(error)))
-    predictor = _predictor(ready, source, out, wanted, when, replaced)
+        return SeriesResults((), (), (), _list_unselected(folder, str(error)))
+    predictor = _build_predictor(ready, source, out, request, when, replaced)
     refused, done = list(opened.rejected), list[tuple[Prediction, Stack]]()
     for waiting in opened.waiting:
-        found = _predicted(predictor, read_study(waiting))
-        if isinstance(found, Rejected):
-            refused.append(found)
+        prediction = _predict_study(predictor, read_study(waiting))
+        if isinstance(prediction, Rejected):
+            refused.append(prediction)
         else:
-            done.append(found)
+            done.append(prediction)
     made = {"reports": predictor.reports is not None, "captures": predictor.captures is not None}
     columns = columns_of(ready.task.kind, ready.images, ready.names, **made)
-    rows = tuple(dict(zip(columns, map(str, one.cells), strict=True)) for one, _ in done)
-    files = [file for one, _ in done for file in _files(one, out)]
+    rows = tuple(dict(zip(columns, map(str, row_prediction.cells), strict=True)) for row_prediction, _ in done)
+    files = [file for row_prediction, _ in done for file in _list_files(row_prediction, out)]
     if done:
-        files += _notes(predictor, out, done[0][1], wanted, replaced, files)
+        files += _write_rejection_note(predictor, out, done[0][1], request, replaced, files)
     return SeriesResults(rows, tuple(files), tuple(refused), list_accounts(opened.items, refused))
 
 
-def _problems(ready: Ready, folder: Path, wanted: Wanted) -> list[str]:
+def _find_problems(ready: Ready, folder: Path, request: ResultRequest) -> list[str]:
     problems = folder_problems("folder", str(folder))
-    problems += folder_problems("gland", wanted.gland) if wanted.gland else []
+    problems += folder_problems("gland", request.gland) if request.gland else []
     if isinstance(ready.images, Pictures | Features):
         problems.append(f"the model is for {ready.images.kind}, and a DICOM archive needs one for slices or volumes")
-    if wanted.captures and ready.task.kind == "classification":
-        problems += unmapped(ready, "captures")
-    if not 0 <= wanted.threshold <= 1:
-        problems.append(f"threshold must be in [0, 1], found {wanted.threshold}")
+    if request.captures and ready.task.kind == "classification":
+        problems += find_map_problems(ready, "captures")
+    if not 0 <= request.threshold <= 1:
+        problems.append(f"threshold must be in [0, 1], found {request.threshold}")
     return problems
 
 
-def _unselected(folder: Path, why: str) -> tuple[Account, ...]:
-    root, found = folder.resolve(), walk_folder(folder)
+def _list_unselected(folder: Path, why: str) -> tuple[Account, ...]:
+    root, walked = folder.resolve(), walk_folder(folder)
     files = [
         Item(relative_name(root, path), "not_selected", reason="series_not_selected", detail=why)
-        for path in found.files
+        for path in walked.files
     ]
-    return list_accounts([*found.left, *files], found.rejected)
+    return list_accounts([*walked.left, *files], walked.rejected)
 
 
-def _predictor(
-    ready: Ready, source: Files, out: Path, wanted: Wanted, when: datetime, replaced: Sequence[ResultFile]
+def _build_predictor(
+    ready: Ready, source: Files, out: Path, request: ResultRequest, when: datetime, replaced: Sequence[ResultFile]
 ) -> Predictor:
     scores = ready.task.kind == "classification"
-    settings = (ready, wanted.threshold, out, source, wanted.gland)
+    settings = (ready, request.threshold, out, source, request.gland)
     predictor = open_predictor(
-        *settings, reports=scores, captures=scores and wanted.captures, when=when, pseudonymous=wanted.pseudonymous
+        *settings, reports=scores, captures=scores and request.captures, when=when, pseudonymous=request.pseudonymous
     )
     if predictor.reports is None:
         return predictor
-    earlier = {one.study: _header(one) for one in replaced if one.kind == "report"}
+    earlier = {file.study: _build_header(file) for file in replaced if file.kind == "report"}
     return predictor._replace(reports=replace(predictor.reports, replaced=earlier))
 
 
-def _predicted(predictor: Predictor, study: ReadStudy | Rejected) -> tuple[Prediction, Stack] | Rejected:
+def _predict_study(predictor: Predictor, study: ReadStudy | Rejected) -> tuple[Prediction, Stack] | Rejected:
     if isinstance(study, Rejected):
         return study
     try:
         if study.candidate is None or study.candidate.stack is None:
             raise Unusable("no_dicom", "results are for DICOM images, and these are none.")
-        return predicted(predictor, study), study.candidate.stack
+        return predict_study(predictor, study), study.candidate.stack
     except Unusable as error:
         return Rejected(study.study, error.reason, error.detail)
 
 
-def _files(one: Prediction, out: Path) -> list[ResultFile]:
-    places: dict[Kind, str] = {"segmentation": one.mask, "report": one.report, "capture": one.capture}
-    return [_described(kind, str(one.row[1]), out / place) for kind, place in places.items() if place]
+def _list_files(prediction: Prediction, out: Path) -> list[ResultFile]:
+    places: dict[Kind, str] = {
+        "segmentation": prediction.mask,
+        "report": prediction.report,
+        "capture": prediction.capture,
+    }
+    return [_describe_file(kind, str(prediction.row[1]), out / place) for kind, place in places.items() if place]
 
 
-def _described(kind: Kind, study: str, path: Path) -> ResultFile:
+def _describe_file(kind: Kind, study: str, path: Path) -> ResultFile:
     header = read_dataset(path, stop_before_pixels=True)
     uids = (header[keyword].value for keyword in UIDS)
     return ResultFile(kind, study, path, *map(str, uids))
 
 
-def _header(one: ResultFile) -> Dataset:
+def _build_header(file: ResultFile) -> Dataset:
     """The UIDs of a result, as DICOM."""
     made = Dataset()
-    for keyword, value in zip(UIDS, one[3:], strict=True):
+    for keyword, value in zip(UIDS, file[3:], strict=True):
         setattr(made, keyword, value)
     return made
 
 
-def _notes(
+def _write_rejection_note(
     predictor: Predictor,
     out: Path,
     images: Stack,
-    wanted: Wanted,
+    request: ResultRequest,
     replaced: Sequence[ResultFile],
     files: Sequence[ResultFile],
 ) -> list[ResultFile]:
     """The note that rejects what these files replace; none if nothing is."""
-    kept = {one.sop_instance for one in files}
-    gone = [one for one in replaced if one.kind not in ("report", "rejection") and one.sop_instance not in kept]
+    kept_uids = {file.sop_instance for file in files}
+    gone = [
+        file for file in replaced if file.kind not in ("report", "rejection") and file.sop_instance not in kept_uids
+    ]
     maker = predictor.maker
     if not gone:
         return []
-    data = rejection_bytes([_header(one) for one in gone], images, maker, pseudonymous=wanted.pseudonymous)
+    data = rejection_bytes([_build_header(file) for file in gone], images, maker, pseudonymous=request.pseudonymous)
     study = gone[0].study
-    path = out / NOTES / f"{series_name(study, wanted.pseudonymous)}.dcm"
+    path = out / NOTES / f"{series_name(study, request.pseudonymous)}.dcm"
     write_whole(path, data)
-    return [_described("rejection", study, path)]
+    return [_describe_file("rejection", study, path)]

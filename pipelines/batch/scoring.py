@@ -72,7 +72,7 @@ class Prediction(NamedTuple):
         return (*self.row, *filter(None, [self.map]), *self.origin, *filter(None, [self.report, self.capture]))
 
 
-def predicted(predictor: Predictor, study: ReadStudy) -> Prediction:
+def predict_study(predictor: Predictor, study: ReadStudy) -> Prediction:
     """What the model says of a study, with its mask, or its map and report, written.
 
     Raises:
@@ -81,25 +81,27 @@ def predicted(predictor: Predictor, study: ReadStudy) -> Prediction:
     """
     ready = predictor.ready
     x = ready.seen(torch.from_numpy(study.examples.images))
-    found = prediction_of(predictor, study, ready.probabilities(x), ready.verdict(x))
-    told, position = found.finding, study.examples.position
-    if told is None:
-        return found
+    prediction = prediction_of(predictor, study, ready.probabilities(x), ready.verdict(x))
+    finding, position = prediction.finding, study.examples.position
+    if finding is None:
+        return prediction
     if predictor.maps is not None:
         cams = cams_of(ready.module, x)
         if predictor.write_maps:
-            found = found._replace(map=write_map(study.study, cams, position, predictor.maps))
+            prediction = prediction._replace(map=write_map(study.study, cams, position, predictor.maps))
         if predictor.captures is not None:
             on_study = map_on_study(study.study, cams, position, predictor.maps)
-            found = found._replace(capture=write_capture(on_study, told, study.candidate, predictor.captures))
+            prediction = prediction._replace(
+                capture=write_capture(on_study, finding, study.candidate, predictor.captures)
+            )
     if predictor.reports is not None:
-        place = write_report(told, study.candidate, found.highest, predictor.reports)
-        found = found._replace(report=place)
-    return found
+        place = write_report(finding, study.candidate, prediction.highest, predictor.reports)
+        prediction = prediction._replace(report=place)
+    return prediction
 
 
 def prediction_of(
-    predictor: Predictor, study: ReadStudy, probabilities: Tensor, verdict: Verdict | None = None
+    predictor: Predictor, study: ReadStudy, probabilities: Tensor, likeness: Verdict | None = None
 ) -> Prediction:
     """The highest score of a study's examples; or, after writing its mask, the size of each class.
 
@@ -112,19 +114,19 @@ def prediction_of(
     if not probabilities.isfinite().all():
         raise Unusable("not_finite", "the network gives no number here. Check the study's values.")
     unlike, far = None, ("", "", "")
-    if verdict is not None:
-        unlike, far = verdict.unlike, (f"{verdict.unlike:d}", f"{verdict.distance:.3g}", f"{verdict.p_value:.2g}")
+    if likeness is not None:
+        unlike, far = likeness.unlike, (f"{likeness.unlike:d}", f"{likeness.distance:.3g}", f"{likeness.p_value:.2g}")
     known = (study.patient, study.study, len(probabilities), *far)
     if predictor.masks is not None:
         place = study.examples.position
         mask = write_mask(study.study, probabilities.numpy(), place, predictor.masks, unlike=unlike)
         row = (*known, *(f"{size:.6g}" for size in mask.sizes), mask.file)
-        origin = _origin(predictor, study, None)
+        origin = _list_origin(predictor, study, None)
         return Prediction(row, any(mask.sizes), unlike, origin=origin, mask=mask.file)
-    top, row, finding = _decided(predictor, probabilities, study.examples.position)
+    top, row, finding = _decide_study(predictor, probabilities, study.examples.position)
     finding = replace(finding, examples=len(probabilities))
-    if verdict is not None:
-        finding = replace(finding, unlike=verdict.unlike, distance=verdict.distance, p_value=verdict.p_value)
+    if likeness is not None:
+        finding = replace(finding, unlike=likeness.unlike, distance=likeness.distance, p_value=likeness.p_value)
     sliced = isinstance(predictor.ready.images, Slices)
     highest = frame_at(study.candidate, float(study.examples.position[top])) if sliced else None
     positive = finding.positive if finding.positive is not None else finding.name != predictor.ready.names[0]
@@ -133,17 +135,19 @@ def prediction_of(
         positive,
         unlike,
         finding.name if finding.positive is None else "",
-        _origin(predictor, study, highest),
+        _list_origin(predictor, study, highest),
         finding=finding,
         highest=highest,
     )
 
 
-def _origin(predictor: Predictor, study: ReadStudy, highest: Frame | None) -> tuple[str, ...]:
+def _list_origin(predictor: Predictor, study: ReadStudy, highest: Frame | None) -> tuple[str, ...]:
     return (*origin_of(study.candidate, highest), *model_cells(predictor.ready))
 
 
-def _decided(predictor: Predictor, probabilities: Tensor, position: Array) -> tuple[int, tuple[object, ...], Finding]:
+def _decide_study(
+    predictor: Predictor, probabilities: Tensor, position: Array
+) -> tuple[int, tuple[object, ...], Finding]:
     """The number of the example with the highest score, the cells of the row, and what a report says."""
     if predictor.ready.names:
         return _of_classes(predictor.ready, probabilities, position)
@@ -163,13 +167,13 @@ def _of_classes(ready: Ready, probabilities: Tensor, position: Array) -> tuple[i
         grade = probabilities.argmax(dim=1)
         worst = grade == grade.max()
         top = int(probabilities[:, int(grade.max())].masked_fill(~worst, -1).argmax())
-        told = probabilities[top]
+        class_probabilities = probabilities[top]
     else:
-        told = probabilities.mean(dim=0)
-        top = int(probabilities[:, int(told.argmax())].argmax())
-    name = ready.names[int(told.argmax())]
-    row = (name, int(position[top]), *(f"{one:.6f}" for one in told.tolist()))
-    return top, row, Finding(name=name, classes=dict(zip(ready.names, told.tolist(), strict=True)))
+        class_probabilities = probabilities.mean(dim=0)
+        top = int(probabilities[:, int(class_probabilities.argmax())].argmax())
+    name = ready.names[int(class_probabilities.argmax())]
+    row = (name, int(position[top]), *(f"{probability:.6f}" for probability in class_probabilities.tolist()))
+    return top, row, Finding(name=name, classes=dict(zip(ready.names, class_probabilities.tolist(), strict=True)))
 
 
 def columns_of(
@@ -183,11 +187,15 @@ def columns_of(
 ) -> tuple[str, ...]:
     """Columns of predictions.csv. names: as in `Ready`. maps, reports, captures: whether they are written."""
     if kind == "classification":
-        told = (*STUDY, "class", "highest_at", *(f"p_{name}" for name in names)) if names else SCORED
+        names_of_columns = (*STUDY, "class", "highest_at", *(f"p_{name}" for name in names)) if names else SCORED
     else:
-        told = (*STUDY, *(f"{name}_{'share' if isinstance(images, Pictures) else 'ml'}" for name in names), "mask")
+        names_of_columns = (
+            *STUDY,
+            *(f"{name}_{'share' if isinstance(images, Pictures) else 'ml'}" for name in names),
+            "mask",
+        )
     return (
-        *told,
+        *names_of_columns,
         *(["map"] if maps else []),
         *ORIGIN,
         *MODEL,

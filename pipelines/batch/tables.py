@@ -48,9 +48,11 @@ def table_bytes(header: Sequence[str], rows: Sequence[Sequence[object]]) -> byte
     return csv_text(header, sorted(rows, key=str)).encode("utf-8", "surrogateescape")
 
 
-def refusals(refused: Sequence[Rejected], accounts: Sequence[Account]) -> list[Refusal]:
+def list_refusals(refused: Sequence[Rejected], accounts: Sequence[Account]) -> list[Refusal]:
     """Rows of the quarantine: refused inputs, and patients of whom nothing was selected."""
-    return [(one.study, one.reason, one.detail) for one in (*refused, *reject_unserved_patients(accounts))]
+    return [
+        (refusal.study, refusal.reason, refusal.detail) for refusal in (*refused, *reject_unserved_patients(accounts))
+    ]
 
 
 def keep_refusals(path: Path, named: str, refused: Sequence[Refusal]) -> None:
@@ -61,27 +63,27 @@ def keep_refusals(path: Path, named: str, refused: Sequence[Refusal]) -> None:
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     header = (named, "reason", "detail", "first", "last")
-    earlier = _read(path, header)
+    earlier = _read_earlier_table(path, header)
     rows = {(row[named], row["reason"], row["detail"]): (row.get("first", ""), row.get("last", "")) for row in earlier}
-    for one in refused:
-        rows[one] = (rows.get(one, (now, now))[0], now)
+    for refusal in refused:
+        rows[refusal] = (rows.get(refusal, (now, now))[0], now)
     lines = sorted(((*what, *when) for what, when in rows.items()), key=lambda row: (row[0], row[3], row[1:]))
     write_whole(path, csv_text(header, lines).encode("utf-8", "surrogateescape"))
 
 
-def _read(path: Path, header: Sequence[str]) -> list[dict[str, str]]:
+def _read_earlier_table(path: Path, header: Sequence[str]) -> list[dict[str, str]]:
     """The rows of an earlier table, also of one without times; any other file is renamed and gives no rows."""
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return []
-    if not text or _whole(text, header):
+    if not text or _is_whole(text, header):
         return read_csv_text(text)
     os.replace(path, path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%dT%H%M%S}.old"))
     return []
 
 
-def _whole(text: str, header: Sequence[str]) -> bool:
+def _is_whole(text: str, header: Sequence[str]) -> bool:
     try:
         first, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     except csv.Error:

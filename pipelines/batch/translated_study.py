@@ -105,39 +105,39 @@ def translate(waiting: Waiting, job: Job) -> Done | Rejected:
     if place.exists():
         return Done(waiting, there=True)
     try:
-        study, values, step, least = _read(waiting.candidate, job)
+        study, values, step, least = _read_study(waiting.candidate, job)
         image, background = Volume(values, study.image.affine), np.asarray(study.image.values) == 0
-        gland = _gland(waiting.candidate, job)
+        gland = _read_gland(waiting.candidate, job)
         with convert_read_errors(waiting.candidate.study):
             gland_ = gland if looks_at_study(job.file) else None
-            found = applied(image, background, job.file, gland_, least=least)
-        done = _measured(waiting, image, ~background, found, gland)
-        _write(waiting.candidate, study, found.change / step, job, place)
+            translated = applied(image, background, job.file, gland_, least=least)
+        done = _measure_translation(waiting, image, ~background, translated, gland)
+        _write(waiting.candidate, study, translated.change / step, job, place)
     except Unusable as error:
         return Rejected(waiting.candidate.study, error.reason, error.detail)
     return done
 
 
-def _read(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32, float]:
+def _read_study(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32, float]:
     """The study; its values in the unit of the translator's images; the size of the file's unit in that unit; and the
     darkest value that may be written.
     """
     with convert_read_errors(candidate.study):
         study = candidate.load()
-    own = np.asarray(study.image.values, np.float32)
+    raw_values = np.asarray(study.image.values, np.float32)
     images = job.file.images
     if not isinstance(images, Slices):
         raise TypeError(f"translators of slices are applied here, found images of kind {images.kind}")
     if images.values == "standardized":
-        values, inside = standardize_values(own), own != 0
-        least = float(values[inside].min()) if own.min() >= 0 else -math.inf
-        return study, values, np.float32(1 / own[inside].std()), least
+        values, inside = standardize_values(raw_values), raw_values != 0
+        least = float(values[inside].min()) if raw_values.min() >= 0 else -math.inf
+        return study, values, np.float32(1 / raw_values[inside].std()), least
     adc, scale = convert_study_to_adc(study, job.source)
     values = np.asarray(adc.image.values, np.float32) * MM2_PER_S_1E_3
     return study, values, np.float32(scale) * MM2_PER_S_1E_3, -math.inf
 
 
-def _gland(candidate: Candidate, job: Job) -> Volume | None:
+def _read_gland(candidate: Candidate, job: Job) -> Volume | None:
     """The patient's gland mask. A missing or damaged one rejects the study only if the translation needs it."""
     if job.gland is None:
         return None
@@ -153,7 +153,7 @@ def _gland(candidate: Candidate, job: Job) -> Volume | None:
         return None
 
 
-def _measured(
+def _measure_translation(
     waiting: Waiting, image: Volume, foreground: NDArray[np.bool_], found: Applied, gland: Volume | None
 ) -> Done:
     change = np.abs(found.change[foreground])

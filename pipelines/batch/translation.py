@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 
 from pipelines.batch.key import profile_of, read_key
-from pipelines.batch.loop import NOTICE, Results, collect, finish, problems_of_places, run_batch
-from pipelines.batch.tables import keep_refusals, read_table, refusals, table_bytes
+from pipelines.batch.loop import NOTICE, Results, collect_results, finish_batch, problems_of_places, run_batch
+from pipelines.batch.tables import keep_refusals, list_refusals, read_table, table_bytes
 from pipelines.batch.translated_study import Done, Job, Waiting, translate
 from pipelines.batch.translated_values import looks_at_study
 from pipelines.data.accounts import Account, format_accounts_csv, list_accounts
@@ -165,7 +165,7 @@ def _translated(opened: Opened, options: argparse.Namespace, console: Console, s
         stopped=lambda: stop.requested,
     )
     try:
-        collect("translate", translated, len(opened.waiting), results, console)
+        collect_results("translate", translated, len(opened.waiting), results, console)
     finally:
         accounts = _accounts(opened, results)
         _write_tables(out, results, accounts)
@@ -179,7 +179,7 @@ def _translated(opened: Opened, options: argparse.Namespace, console: Console, s
         f"asked for.\n{out}\n{_table(out, 'translated')}\n{_table(out, 'quarantine')}\n{_table(out, 'accounted')}\n"
         f"{NOTICE}"
     )
-    return finish(console, results.code, as_json=options.json, facts=facts, words=words, accounts=accounts)
+    return finish_batch(console, results.code, as_json=options.json, facts=facts, words=words, accounts=accounts)
 
 
 def _accounts(opened: Opened, results: Results[Done]) -> tuple[Account, ...]:
@@ -203,7 +203,7 @@ def _write_tables(out: Path, results: Results[Done], accounts: Sequence[Account]
         if not (one.there and place in rows):
             rows[place] = (one.waiting.candidate.study, place, one.waiting.slices, *cells)
     # Write the quarantine first: a folder of translations without it would look complete.
-    keep_refusals(_table(out, "quarantine"), "study", refusals(results.refused, accounts))
+    keep_refusals(_table(out, "quarantine"), "study", list_refusals(results.refused, accounts))
     write_whole(_table(out, "accounted"), format_accounts_csv(accounts))
     write_whole(table, table_bytes(HEADER, list(rows.values())))
 

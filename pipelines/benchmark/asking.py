@@ -32,7 +32,7 @@ SEED = 0
 
 
 @dataclass
-class Heard:
+class HospitalAnswers:
     """What a hospital said. counts: facts of its last `ingest`. replies, evidence: by model. refused: model -> request
     and code.
     """
@@ -54,7 +54,7 @@ class NoAnswer(Exception):
     __reduce__ = pickled
 
 
-def visit(
+def ask_hospital(
     settings: BenchmarkSettings,
     models: Mapping[str, Signed],
     engine: Engine,
@@ -62,12 +62,12 @@ def visit(
     root: Path,
     check: Callable[[], None],
     version: int = VERSION,
-) -> Heard:
+) -> HospitalAnswers:
     """Ask one hospital for everything. root: the run's folder, which remembers its last answer, so that a ledger that
     was put back from an older copy is noticed. check: called between requests; raises `Stopped` on request. version:
     by which questions are named, as a run that pays keeps it (`pipelines.runs.kept_versions`).
     """
-    heard = Heard(site)
+    answers_of_site = HospitalAnswers(site)
     last: dict[str, Message] = {}
 
     def ask(name: str, request: str, message: Message) -> Message:
@@ -83,32 +83,34 @@ def visit(
     try:
         for label, model in models.items():
             try:
-                cohort = _read(heard, ask, first, reading_of(model.ready), version)
-                reply = _evaluated(settings, ask, model, cohort, version)
-                heard.evidence[label] = _evidence(settings, model, reply)
-                heard.replies[label] = reply
+                cohort = _ask_ingest(answers_of_site, ask, first, reading_of(model.ready), version)
+                reply = _ask_benchmark(settings, ask, model, cohort, version)
+                answers_of_site.evidence[label] = _parse_scores(settings, model, reply)
+                answers_of_site.replies[label] = reply
             except NoAnswer as none:
-                heard.refused[label] = (none.request, none.code)
+                answers_of_site.refused[label] = (none.request, none.code)
     finally:
         remember(root, last)
-    return heard
+    return answers_of_site
 
 
 Ask = Callable[[str, str, Message], Message]
 
 
-def _read(heard: Heard, ask: Ask, first: Message, reading: Mapping[str, Json], version: int) -> str:
+def _ask_ingest(
+    answers_of_site: HospitalAnswers, ask: Ask, first: Message, reading: Mapping[str, Json], version: int
+) -> str:
     """The name of the hospital's cohort, read as a model wants. first: the question `survey`. Raises: NoAnswer."""
     facts = {**reading, "split": to_plain(Split()), "seed": SEED, "independent": True}
-    there = str(ask("survey", "survey", first).facts.get("digest"))
-    name = f"ingest-{short(digest({'asked': facts, 'files': there, 'version': version}))}"
-    heard.counts = ask(name, "ingest", Message({}, facts)).facts
-    if heard.counts.get("too_many_rejected"):
+    files_digest = str(ask("survey", "survey", first).facts.get("digest"))
+    name = f"ingest-{short(digest({'asked': facts, 'files': files_digest, 'version': version}))}"
+    answers_of_site.counts = ask(name, "ingest", Message({}, facts)).facts
+    if answers_of_site.counts.get("too_many_rejected"):
         raise NoAnswer("ingest", TOO_MANY)
-    return str(heard.counts["cohort"])
+    return str(answers_of_site.counts["cohort"])
 
 
-def _evaluated(settings: BenchmarkSettings, ask: Ask, model: Signed, cohort: str, version: int) -> Message:
+def _ask_benchmark(settings: BenchmarkSettings, ask: Ask, model: Signed, cohort: str, version: int) -> Message:
     """Raises: NoAnswer."""
     plan = settings.benchmark
     facts: dict[str, Json] = {"cohort": cohort, "copies": plan.copies, "epsilon": plan.epsilon}
@@ -117,25 +119,29 @@ def _evaluated(settings: BenchmarkSettings, ask: Ask, model: Signed, cohort: str
     return ask(name, "benchmark", Message({TENSOR: to_tensor(model.data)}, {**facts, "signature": signature}))
 
 
-def _evidence(settings: BenchmarkSettings, model: Signed, reply: Message) -> Evidence:
+def _parse_scores(settings: BenchmarkSettings, model: Signed, reply: Message) -> Evidence:
     """Raises: NoAnswer: the reply is none, is of another file, or of another number of classes."""
     try:
         if reply.facts.get("model") != model.sha256:
             raise ValueError("it is of another model")
-        found = parse_evidence(reply.tensors, reply.facts, copies=settings.benchmark.copies, seed=settings.seed)
-        if _shape(found) != _expected(model, settings.benchmark.copies):
-            raise ValueError(f"it has classes and copies {_shape(found)}")
+        evidence = parse_evidence(reply.tensors, reply.facts, copies=settings.benchmark.copies, seed=settings.seed)
+        if _evidence_shape(evidence) != _expected_shape(model, settings.benchmark.copies):
+            raise ValueError(f"it has classes and copies {_evidence_shape(evidence)}")
     except ValueError as error:
         raise NoAnswer("benchmark", UNEXPECTED) from error
-    return found
+    return evidence
 
 
-def _shape(found: Evidence) -> tuple[bool, int, int]:
+def _evidence_shape(evidence: Evidence) -> tuple[bool, int, int]:
     """Whether masks were scored; classes, without the background of masks; copies of the bootstrap."""
-    masks = isinstance(found, Overlaps)
-    return masks, len(found.class_patients), len(found.totals if isinstance(found, Overlaps) else found.scores) - 1
+    masks = isinstance(evidence, Overlaps)
+    return (
+        masks,
+        len(evidence.class_patients),
+        len(evidence.totals if isinstance(evidence, Overlaps) else evidence.scores) - 1,
+    )
 
 
-def _expected(model: Signed, copies: int) -> tuple[bool, int, int]:
+def _expected_shape(model: Signed, copies: int) -> tuple[bool, int, int]:
     masks = model.ready.task.kind == "segmentation"
     return masks, model.ready.task.classes - masks, copies

@@ -28,7 +28,7 @@ from evaluation.records import Command
 from evaluation.reliability import calibration_curves
 from evaluation.rows import OVERALL, PRIVATE, PRIVATE_MEAN, ScoreRow, scores_csv, to_json
 from evaluation.scoring import label_measures, score_rows
-from pipelines.benchmark.asking import Heard
+from pipelines.benchmark.asking import HospitalAnswers
 from pipelines.hospital.segmentation import words_of_kind
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import Ready
@@ -67,7 +67,7 @@ OTHER = "see its log, and the reference of refusals"
 OVER = {PRIVATE_MEAN: "mean over hospitals", OVERALL: "all as one sample"}
 
 
-class Told(NamedTuple):
+class ReportFiles(NamedTuple):
     """Files of the coordinator: the page, the same as JSON, and all scores as CSV."""
 
     page: str
@@ -75,24 +75,24 @@ class Told(NamedTuple):
     scores: str
 
 
-def told(
+def build_report_files(
     settings: BenchmarkSettings,
     models: Mapping[str, Signed],
-    heard: Sequence[Heard],
+    answers: Sequence[HospitalAnswers],
     *,
     now: str,
     command: str,
     far: bool,
-) -> Told:
+) -> ReportFiles:
     """The files. command: to run it again. far: whether hospitals are on other machines."""
-    page = page_of(settings, models, heard, now=now, command=command, far=far)
-    return Told(render_benchmark_page(page), to_json(as_facts(page)), scores_csv(page.scores))
+    page = build_page(settings, models, answers, now=now, command=command, far=far)
+    return ReportFiles(render_benchmark_page(page), to_json(as_facts(page)), scores_csv(page.scores))
 
 
-def page_of(
+def build_page(
     settings: BenchmarkSettings,
     models: Mapping[str, Signed],
-    heard: Sequence[Heard],
+    answers: Sequence[HospitalAnswers],
     *,
     now: str,
     command: str,
@@ -101,8 +101,8 @@ def page_of(
     """What the page says."""
     first = settings.benchmark.first
     ready = models[first].ready
-    tables = _tables(models, heard)
-    rows = _scores(tables, first, ready)
+    tables = _build_tables(models, answers)
+    rows = _build_score_rows(tables, first, ready)
     page = BenchmarkPage(
         title=settings.title or settings.name,
         run=settings.name,
@@ -110,8 +110,8 @@ def page_of(
         simulation=not far,
         first=first,
         least=settings.benchmark.least,
-        models=tuple(_model(label, model) for label, model in models.items()),
-        sites=tuple(_visited(models, one) for one in heard),
+        models=tuple(_describe_model(label, model) for label, model in models.items()),
+        sites=tuple(_describe_visit(models, site_answers) for site_answers in answers),
         scores=rows,
         words=words_of_kind(ready.images.kind),
         settings=json.dumps(without_files(settings), indent=1),
@@ -121,75 +121,82 @@ def page_of(
         ),
         classes=ready.names if ready.task.kind == "classification" else (),
     )
-    return replace(page, pictures=tuple(_pictures(page, tables)))
+    return replace(page, pictures=tuple(_draw_pictures(page, tables)))
 
 
 def without_files(settings: BenchmarkSettings) -> Json:
     """Settings without what names files or patients: of a hospital only its name and the kind of its source."""
-    whole = as_mapping(to_plain(settings))
+    plain_settings = as_mapping(to_plain(settings))
     sites = {
-        name: as_mapping(as_mapping(own)["source"]).get("kind") for name, own in as_mapping(whole["sites"]).items()
+        name: as_mapping(as_mapping(site_settings)["source"]).get("kind")
+        for name, site_settings in as_mapping(plain_settings["sites"]).items()
     }
-    plan = as_mapping(whole["benchmark"])
-    return {**whole, "benchmark": {**plan, "models": [*as_mapping(plan["models"])]}, "sites": dict(sites)}
+    plan = as_mapping(plain_settings["benchmark"])
+    return {**plain_settings, "benchmark": {**plan, "models": [*as_mapping(plan["models"])]}, "sites": dict(sites)}
 
 
-def _tables(models: Mapping[str, Signed], heard: Sequence[Heard]) -> dict[str, dict[tuple[str, str], Evidence]]:
+def _build_tables(
+    models: Mapping[str, Signed], answers: Sequence[HospitalAnswers]
+) -> dict[str, dict[tuple[str, str], Evidence]]:
     """Evidence by model and (site, site); hospitals in the order of their names, whoever answered first."""
-    ordered = sorted(heard, key=lambda one: one.site)
-    found = {label: {(h.site, h.site): h.evidence[label] for h in ordered if label in h.evidence} for label in models}
-    return {label: own for label, own in found.items() if own}
+    ordered = sorted(answers, key=lambda site_answers: site_answers.site)
+    tables = {label: {(h.site, h.site): h.evidence[label] for h in ordered if label in h.evidence} for label in models}
+    return {label: table for label, table in tables.items() if table}
 
 
-def _scores(tables: Mapping[str, Mapping[tuple[str, str], Evidence]], first: str, ready: Ready) -> tuple[ScoreRow, ...]:
+def _build_score_rows(
+    tables: Mapping[str, Mapping[tuple[str, str], Evidence]], first: str, ready: Ready
+) -> tuple[ScoreRow, ...]:
     if not tables:
         return ()
     chosen: tuple[Measure, ...]
     if ready.task.kind == "segmentation":
         chosen = list_measures(ready.names)
     else:
-        chosen = label_measures(tables, Classes(_names(ready), ready.ordered))
+        chosen = label_measures(tables, Classes(_class_names(ready), ready.ordered))
     return score_rows(tables, reference=first if first in tables else None, measures=chosen)
 
 
-def _names(ready: Ready) -> tuple[str, ...]:
+def _class_names(ready: Ready) -> tuple[str, ...]:
     return ready.names or ("negative", "positive")
 
 
-def _model(label: str, model: Signed) -> SignedModel:
-    said = model.signature.statement
-    return SignedModel(label, said.title, model.sha256, len(model.data), model.signature.key, said.signed, said.expires)
+def _describe_model(label: str, model: Signed) -> SignedModel:
+    statement = model.signature.statement
+    return SignedModel(
+        label, statement.title, model.sha256, len(model.data), model.signature.key, statement.signed, statement.expires
+    )
 
 
-def _visited(models: Mapping[str, Signed], heard: Heard) -> Visited:
-    scanners = as_mapping(heard.counts.get("scanners"))
-    rejected = heard.counts.get("rejected")
-    refused = {label: Reason(r, code, MEANINGS.get(code, OTHER)) for label, (r, code) in heard.refused.items()}
+def _describe_visit(models: Mapping[str, Signed], site_answers: HospitalAnswers) -> Visited:
+    scanners = as_mapping(site_answers.counts.get("scanners"))
+    rejected = site_answers.counts.get("rejected")
+    refused = {label: Reason(r, code, MEANINGS.get(code, OTHER)) for label, (r, code) in site_answers.refused.items()}
     return Visited(
-        heard.site,
+        site_answers.site,
         {name: number for name, number in scanners.items() if isinstance(number, int)},
         rejected if isinstance(rejected, int) else None,
-        {label: str(reply.facts["model"]) for label, reply in heard.replies.items() if label in models},
+        {label: str(reply.facts["model"]) for label, reply in site_answers.replies.items() if label in models},
         refused,
     )
 
 
-def _pictures(page: BenchmarkPage, tables: Mapping[str, Mapping[tuple[str, str], Evidence]]) -> list[Picture]:
+def _draw_pictures(page: BenchmarkPage, tables: Mapping[str, Mapping[tuple[str, str], Evidence]]) -> list[Picture]:
     """The forest plot, and calibration curves of counts that have no noise."""
-    measure, names = primary_measure(page.scores), [one.site for one in rank_standings(page)]
+    measure, names = primary_measure(page.scores), [standing.site for standing in rank_standings(page)]
     if not measure:
         return []
-    own: dict[str, dict[str, ScoreRow]] = {label: {} for label in tables}
+    rows_by_model: dict[str, dict[str, ScoreRow]] = {label: {} for label in tables}
     for row in page.scores:
         if row.measure == measure and row.protocol in (PRIVATE, *OVER):
-            own[row.method][OVER.get(row.protocol) or row.sites[0]] = row
-    over = [name for name in OVER.values() if any(name in rows for rows in own.values())]
-    drawn = [draw_forest_plot(own, names, over, measure=measure, least=page.least)]
+            rows_by_model[row.method][OVER.get(row.protocol) or row.sites[0]] = row
+    over = [name for name in OVER.values() if any(name in rows for rows in rows_by_model.values())]
+    drawn = [draw_forest_plot(rows_by_model, names, over, measure=measure, least=page.least)]
     curves = {
         site: {
-            label: found.scores.sum(axis=1)
+            label: counts.scores.sum(axis=1)
             for label, table in tables.items()
-            if isinstance(found := table.get((site, site)), Counts) and not found.noise
+            if isinstance(counts := table.get((site, site)), Counts) and not counts.noise
         }
         for site in names
     }
@@ -197,16 +204,16 @@ def _pictures(page: BenchmarkPage, tables: Mapping[str, Mapping[tuple[str, str],
     return [*drawn, calibration_curves(shown, order=[*tables], examples=page.words.examples)] if shown else drawn
 
 
-def leading(page: Mapping[str, Json]) -> list[str]:
+def list_leading_lines(page: Mapping[str, Json]) -> list[str]:
     """What the page says, in lines for a terminal. page: `benchmark.json`."""
     lines = [str(text) for text in as_list(page["findings"])]
-    for one in map(as_mapping, as_list(page["hospitals"])):
-        row, refused = as_mapping(one["by"]), as_mapping(one["reasons"])
+    for hospital in map(as_mapping, as_list(page["hospitals"])):
+        row, refused = as_mapping(hospital["by"]), as_mapping(hospital["reasons"])
         if row:
             between = "" if row["low"] is None else f" [{row['low']:.3f}-{row['high']:.3f}]"
             value = "–" if row["value"] is None else f"{row['value']:.3f}"
-            lines.append(f"  {one['site']}: {page['measure']} {value}{between}, {row['patients']} patients")
+            lines.append(f"  {hospital['site']}: {page['measure']} {value}{between}, {row['patients']} patients")
         for label, why in refused.items():
-            said = as_mapping(why)
-            lines.append(f"  {one['site']}: no score of {label}, {said['code']}: {said['meaning']}")
+            refusal = as_mapping(why)
+            lines.append(f"  {hospital['site']}: no score of {label}, {refusal['code']}: {refusal['meaning']}")
     return lines

@@ -17,8 +17,8 @@ import torch
 from rich.console import Console
 
 from federation.engine import Engine, InProcess
-from pipelines.benchmark.asking import VERSION, Heard, visit
-from pipelines.benchmark.report import leading, told
+from pipelines.benchmark.asking import VERSION, HospitalAnswers, ask_hospital
+from pipelines.benchmark.report import build_report_files, list_leading_lines
 from pipelines.hospital.files import is_unwritten
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.simulated import make_simulated_workers
@@ -45,7 +45,7 @@ STAGE = "benchmark"
 
 
 def run_benchmark(
-    said: Document,
+    document: Document,
     options: argparse.Namespace,
     console: Console,
     *,
@@ -65,49 +65,49 @@ def run_benchmark(
     if options.only or options.first or options.until or options.explain or options.fresh:
         text = "--only, --from, --until, --fresh and --explain choose stages, and a benchmark has none; remove them"
         raise ConfigError([Problem((), text)])
-    settings = benchmark_settings(said, files=engine is None)
-    models = open_models(settings, said)
+    settings = benchmark_settings(document, files=engine is None)
+    models = open_models(settings, document)
     torch.set_num_threads(settings.threads)
     root = Path(settings.runs) / settings.name
     with RunLock(root), safe_stop() if stop is None else nullcontext(stop) as stopping:
         if options.check or options.headers:
             return _print_check(settings, models, root, console, as_json=options.json)
-        engines = engine or _simulation(settings, root, stopping)
+        engines = engine or _make_simulation(settings, root, stopping)
         keep_versions(root, versions := kept_versions(root, {STAGE: VERSION}, spend=[STAGE] * options.spend))
-        heard = _heard(settings, models, engines, root, stopping.check, console, versions[STAGE])
-        files = told(settings, models, heard, now=_now(), command=command, far=engine is not None)
-        _write(root, files._asdict(), heard)
-    code = Exit.OK if any(one.evidence for one in heard) else Exit.SITE
+        answers = _ask_hospitals(settings, models, engines, root, stopping.check, console, versions[STAGE])
+        files = build_report_files(settings, models, answers, now=_iso_time(), command=command, far=engine is not None)
+        _write_files(root, files._asdict(), answers)
+    code = Exit.OK if any(site_answers.evidence for site_answers in answers) else Exit.SITE
     facts = json.loads(files.facts)
     if options.json:
         print(json.dumps({"exit": int(code), "page": str(root / PAGE), **facts}))  # noqa: T201 - the machine's answer
         return int(code)
-    for line in (*leading(facts), f"page: {root / PAGE}"):
+    for line in (*list_leading_lines(facts), f"page: {root / PAGE}"):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return int(code)
 
 
-def open_models(settings: BenchmarkSettings, said: Document) -> dict[str, Signed]:
+def open_models(settings: BenchmarkSettings, document: Document) -> dict[str, Signed]:
     """The models by label, each with a signature that fits it.
 
     Raises:
         ConfigError: all that is wrong with any of them.
     """
-    found: dict[str, Signed] = {}
+    models: dict[str, Signed] = {}
     problems: list[Problem] = []
     for label, file in settings.benchmark.models.items():
         try:
-            found[label] = model = read_signed(Path(file))
+            models[label] = model = read_signed(Path(file))
             _check_own(model)
         except (ValueError, OSError) as error:
             problems.append(Problem(("benchmark", "models", label), str(error)))
-    kinds = {json.dumps(_kind(model), sort_keys=True) for model in found.values()}
+    kinds = {json.dumps(_model_kind(model), sort_keys=True) for model in models.values()}
     if len(kinds) > 1:
         text = f"the models predict different things ({'; '.join(sorted(kinds))}); compare those of one kind"
         problems.append(Problem(("benchmark", "models"), text))
     if problems:
-        raise ConfigError([problem_at(said, problem) for problem in problems])
-    return found
+        raise ConfigError([problem_at(document, problem) for problem in problems])
+    return models
 
 
 def _check_own(model: Signed) -> None:
@@ -121,16 +121,16 @@ def _check_own(model: Signed) -> None:
         raise ValueError("its signature names other settings than the file holds; sign the model again")
 
 
-def _kind(model: Signed) -> Json:
+def _model_kind(model: Signed) -> Json:
     return {key: settings_of(model.ready).get(key) for key in ("kind", "classes", "names", "target")}
 
 
-def _simulation(settings: BenchmarkSettings, root: Path, stop: Stop) -> Engine:
+def _make_simulation(settings: BenchmarkSettings, root: Path, stop: Stop) -> Engine:
     device = chosen_device(settings.device)
-    return InProcess(make_simulated_workers(settings.sites, root, device=device, now=_now, pause=stop.check))
+    return InProcess(make_simulated_workers(settings.sites, root, device=device, now=_iso_time, pause=stop.check))
 
 
-def _heard(
+def _ask_hospitals(
     settings: BenchmarkSettings,
     models: Mapping[str, Signed],
     engine: Engine,
@@ -138,23 +138,27 @@ def _heard(
     check: Callable[[], None],
     console: Console,
     version: int,
-) -> list[Heard]:
+) -> list[HospitalAnswers]:
     """What each hospital said, in the order of their names. version: see `visit`."""
-    found: list[Heard] = []
+    answers: list[HospitalAnswers] = []
     with shown(settings.title or settings.name, console=console) as step:
         for place, site in enumerate(sorted(engine.sites)):
             step(place, len(engine.sites), site)
-            found.append(visit(settings, models, engine, site, root, check, version))
-    return found
+            answers.append(ask_hospital(settings, models, engine, site, root, check, version))
+    return answers
 
 
-def _write(root: Path, files: Mapping[str, str], heard: Sequence[Heard]) -> None:
+def _write_files(root: Path, files: Mapping[str, str], answers: Sequence[HospitalAnswers]) -> None:
     """Write replies first, and the page last."""
     replies = DiskFolder(root / REPLIES)
-    wanted = {f"{label}.{one.site}.safetensors": reply for one in heard for label, reply in one.replies.items()}
-    for name in set(replies.names()) - set(wanted):  # of models or hospitals that are no more asked
+    replies_by_file = {
+        f"{label}.{site_answers.site}.safetensors": reply
+        for site_answers in answers
+        for label, reply in site_answers.replies.items()
+    }
+    for name in set(replies.names()) - set(replies_by_file):  # of models or hospitals that are no more asked
         replies.remove(name)
-    for name, reply in wanted.items():
+    for name, reply in replies_by_file.items():
         replies.write(name, to_bytes(reply))
     folder = DiskFolder(root)
     for name, key in ((SCORES, "scores"), (FACTS, "facts"), (PAGE, "page")):
@@ -169,11 +173,12 @@ def _print_check(
     lines = []
     signed: dict[str, Json] = {}
     for label, model in models.items():
-        said = model.signature.statement
+        statement = model.signature.statement
         signed[label] = {"sha256": model.sha256, "bytes": len(model.data), "key": model.signature.key}
         lines.append(
-            f"{label}: {model.ready.task.kind} of {model.ready.images.kind} {list(model.ready.task.inputs)}, "
-            f"{len(model.data):,} bytes, sha256 {model.sha256}, signed by {model.signature.key} until {said.expires}"
+            f"{label}: {model.ready.task.kind} of {model.ready.images.kind} {list(model.ready.task.inputs)},"
+            f" {len(model.data):,} bytes, sha256 {model.sha256}, signed by {model.signature.key} until"
+            f" {statement.expires}"
         )
     sites: dict[str, Json] = {}
     for name, site in settings.sites.items():
@@ -181,7 +186,7 @@ def _print_check(
             label for label, model in models.items() if model.signature.key in site.policy.trusted_models.values()
         ]
         far = isinstance(site.source, Elsewhere)
-        unwritten = not far and is_unwritten(Hospital(name, root / "sites" / name, site, _now))
+        unwritten = not far and is_unwritten(Hospital(name, root / "sites" / name, site, _iso_time))
         sites[name] = {"elsewhere": far, "trusts": None if far else [*trusts]}
         words = "its own policy says whom it trusts" if far else f"trusts the signer of {', '.join(trusts) or 'none'}"
         lines.append(f"{name}: {words}{'; its patients will be simulated' if unwritten else ''}")
@@ -194,5 +199,5 @@ def _print_check(
     return int(Exit.OK)
 
 
-def _now() -> str:
+def _iso_time() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -10,8 +10,8 @@ from pathlib import Path
 from pipelines.loader.command_line import command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import Document
-from pipelines.loader.files import document
-from pipelines.loader.set_values import with_values
+from pipelines.loader.files import find_document
+from pipelines.loader.set_values import apply_set_values
 
 PROG = "python -m pipelines.run"
 DESCRIPTION = f"{PROG} CONFIG: everything that the configuration says, from files to the report."
@@ -66,7 +66,9 @@ def read_settings(options: argparse.Namespace) -> Document:
     Raises:
         ConfigError: the file does not exist, is not YAML or is for another command, or a `--set` cannot be parsed.
     """
-    return with_values(meant_for(document(options.config), "run", shlex.quote(options.config)), options.values)
+    return apply_set_values(
+        meant_for(find_document(options.config), "run", shlex.quote(options.config)), options.values
+    )
 
 
 def command_of(options: argparse.Namespace) -> str:

@@ -35,7 +35,7 @@ from pipelines.hospital.foreseen import READ_WHOLE, Foreseen, foresee_ingest, ta
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.released_counts import cost_of_counts
 from pipelines.loader.document import ConfigError
-from pipelines.loader.overrides import overridden
+from pipelines.loader.overrides import override_settings
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.ingest import Ingest
 from pipelines.requests.survey import SURVEY, Surveyed
@@ -313,7 +313,7 @@ def _describe_count_cost(policy: Policy) -> str:
 def _rehearse_method(world: World, label: str) -> dict[str, Json]:
     config = world.config
     algorithm, task = config.train.methods[label], config.task_of(label)
-    work = overridden(config.train.work, config.train.method_work.get(label, {}))
+    work = override_settings(config.train.work, config.train.method_work.get(label, {}))
     try:
         initial = initial_parameters(algorithm, task, seed=config.seed)
         reply = rehearse(algorithm, task, work, initial)

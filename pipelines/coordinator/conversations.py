@@ -14,7 +14,7 @@ from pipelines.coordinator.world import World
 from pipelines.data.cohort import Cohort, to_message
 from pipelines.hospital.hospital import COHORT, SPLITS, Hospital, read_cohort_file
 from pipelines.hospital.worker import make_worker
-from pipelines.loader.overrides import overridden
+from pipelines.loader.overrides import override_settings
 from pipelines.loader.validation import to_plain
 from pipelines.requests.pool import POOL, Pool, Pooled
 from pipelines.runs.store import DiskFolder, digest, short
@@ -36,7 +36,7 @@ def build_opening(world: World, label: str, site: str, cohort: str) -> dict[str,
         "inputs": list(task.inputs),
         "classes": task.classes,
         **_target_facts(config, site),
-        "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
+        "work": to_plain(override_settings(config.train.work, config.train.method_work.get(label, {}))),
         "seed": config.seed,
         "cohort": cohort,
         **_protection_facts(config, label, site),

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from pipelines.coordinator.check import check_run
 from pipelines.coordinator.run import make_world
-from pipelines.discovery.draft import drafted
-from pipelines.discovery.found import Found
-from pipelines.discovery.look import look
+from pipelines.discovery.draft import draft_yaml
+from pipelines.discovery.found import Discovery
+from pipelines.discovery.look import discover_folder
 from pipelines.loader.names import FILL_IN
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
@@ -27,7 +27,7 @@ from pipelines.settings.load import load
 def init_command(options: argparse.Namespace, console: Console) -> int:
     """Run `pipelines.init` with these options; return the exit code: 0, or 3 if something must be filled in."""
     try:
-        survey = look(Path(options.folder), None if options.labels is None else Path(options.labels))
+        survey = discover_folder(Path(options.folder), None if options.labels is None else Path(options.labels))
     except ValueError as error:
         console.print(str(error), markup=False, soft_wrap=True)
         return int(Exit.DATA)
@@ -37,7 +37,7 @@ def init_command(options: argparse.Namespace, console: Console) -> int:
         return int(Exit.DATA)
     places = [place for place in (options.folder, options.labels) if place is not None]
     name = run_name(survey, places)
-    text = drafted(survey, folder=options.folder, file=shlex.quote(options.out or "my.yaml"), name=name)
+    text = draft_yaml(survey, folder=options.folder, file=shlex.quote(options.out or "my.yaml"), name=name)
     if not _is_utf8(text):
         odd = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         line_of = next(line for line in odd.splitlines() if "\ufffd" in line)
@@ -59,7 +59,7 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def run_name(survey: Found, places: Sequence[str]) -> str:
+def run_name(survey: Discovery, places: Sequence[str]) -> str:
     """A name for the run from the sites' names and a digest of the folders, so that other folders get another."""
     text = survey.sites[0].name if len(survey.sites) == 1 else f"{len(survey.sites)}_sites"
     joined_places = "\0".join(str(Path(place).resolve()) for place in places)
@@ -79,7 +79,7 @@ def find_draft_problem(text: str) -> str:
     return ""
 
 
-def _show_survey(survey: Found, console: Console) -> None:
+def _show_survey(survey: Discovery, console: Console) -> None:
     """Print sites, kinds of series and uncertainties."""
     sites = Table("site", "patients", "studies", "images", "labels", title="Sites", title_justify="left")
     for site in survey.sites:
@@ -96,7 +96,7 @@ def _show_survey(survey: Found, console: Console) -> None:
         console.print(f"doubt: {doubt}", markup=False, soft_wrap=True)
 
 
-def _finish_draft(survey: Found, text: str, out: str | None, console: Console) -> Exit:
+def _finish_draft(survey: Discovery, text: str, out: str | None, console: Console) -> Exit:
     """Print what is left to do, after validating the configuration as --check does."""
     where = out or "the configuration"
     if not survey.complete:

@@ -23,7 +23,7 @@ from pipelines.coordinator.world import World
 from pipelines.data.clip_file import make_portable, read_weights
 from pipelines.data.encoder_file import open_extractor
 from pipelines.loader.validation import to_plain
-from pipelines.models.fixed_features import UNSCALED, WEIGHTS, Fixed, extracted, featured, weights_in
+from pipelines.models.fixed_features import UNSCALED, WEIGHTS, Fixed, compute_features, extract_values, weights_in
 from pipelines.runs.progress import shown
 from privacy.message import Json, Params
 
@@ -35,7 +35,7 @@ def fit_scale(world: World, public: PublicSet, model: Features) -> Fixed:
         ValueError: there are fewer pictures than components.
     """
     extractor, weights = _prepare_extractor(world, model.of)
-    values = np.concatenate([extracted(extractor, part) for part in public.parts])
+    values = np.concatenate([extract_values(extractor, part) for part in public.parts])
     return Fixed(extractor, fitted(values, components=model.components, softness=model.softness), weights)
 
 
@@ -51,7 +51,7 @@ def public_head(world: World, model: Features, public: PublicSet, classes: int) 
     public: the labelled pictures; those of `model.public` scale the features, as at every hospital.
     """
     fixed = fit_scale(world, read_public_set(world.config, model.public, model.pictures), model)
-    x = torch.cat([featured(model, fixed, part) for part in public.parts])
+    x = torch.cat([compute_features(model, fixed, part) for part in public.parts])
     module = Alone(name="local_ridge").network(Task(model, (model.width,), classes))
     solved(module, x, public.labels, torch.arange(len(x)), classes)
     return read(module)

@@ -48,7 +48,7 @@ from pipelines.coordinator.world import World
 from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.simulated import make_simulated_workers, make_simulation
 from pipelines.loader.document import Document
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.runs.exits import Exit
 from pipelines.runs.kept_versions import keep_versions
 from pipelines.runs.plan import selected
@@ -116,7 +116,7 @@ def run_command(
         if is_external(document.data):
             from pipelines.external.run import run_external_site  # slow to import
 
-            settings = validate(document, ExternalSettings)
+            settings = validate_settings(document, ExternalSettings)
             root = Path(settings.out)
             return run_external_site(settings, document, options, console)
         if is_benchmark(document.data):
@@ -124,7 +124,7 @@ def run_command(
 
             far, command = (None, command_of(options)) if engines is None else (engines.inside, engines.far)
             return run_benchmark(document, options, console, command=command, engine=far, stop=stop)
-        config = configured(document) if engines is None else validate(document, Config)
+        config = configured(document) if engines is None else validate_settings(document, Config)
         root = Path(config.runs) / config.name
         return _run_config(config, options, console, engines, stop)
     except (Exception, KeyboardInterrupt) as error:

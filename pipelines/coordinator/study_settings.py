@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, Document, problem_at
-from pipelines.loader.files import document
-from pipelines.loader.names import name_problems, named
-from pipelines.loader.validation import validate
+from pipelines.loader.files import find_document
+from pipelines.loader.names import is_name, name_problems
+from pipelines.loader.validation import validate_settings
 from pipelines.settings.config import FORBID, Config
 from pipelines.settings.load import missing, with_own_policies
 from privacy.message import Json
@@ -85,7 +85,7 @@ class Study:
         problems += [
             Problem(("cases",), f"the name {case!r} is not made of a-z 0-9 _ -; it becomes part of a folder's name")
             for case in self.cases
-            if not named(case)
+            if not is_name(case)
         ]
         refuse(problems)
 
@@ -164,10 +164,10 @@ def load_study(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
     Raises:
         ConfigError: everything that is wrong with it or with its base, and with every case, by its name.
     """
-    study_document = meant_for(document(name), "study", name)
-    study = validate(study_document, Study)
+    study_document = meant_for(find_document(name), "study", name)
+    study = validate_settings(study_document, Study)
     try:
-        base = document(study.base)
+        base = find_document(study.base)
         if base.problems:
             raise ConfigError(base.problems)
     except ConfigError as error:
@@ -187,7 +187,7 @@ def load_study(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
             data = build_settings(study, case, seed, base.data)
             try:
                 config = with_own_policies(
-                    validate(Document(data, _find_lines(data, study_document, case)), Config, missing)
+                    validate_settings(Document(data, _find_lines(data, study_document, case)), Config, missing)
                 )
                 planned.append(Planned(case, seed, data, config))
             except ConfigError as error:

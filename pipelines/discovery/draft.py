@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from jinja2 import Environment
 
-from pipelines.discovery.found import Found, Group, Site
+from pipelines.discovery.found import Discovery, Group, Site
 from pipelines.loader.names import FILL_IN
 
 WITH_FEATURES: Mapping[str, tuple[Group, Group]] = {
@@ -22,7 +22,7 @@ WITH_FEATURES: Mapping[str, tuple[Group, Group]] = {
 }
 """Moments and what they are of, by kind of image, with the settings of docs/results/recommendation.md (pictures:
 moments, Fourier) and docs/results/one-message-phantom.md (radiomics, together)."""
-FEW = 12  # patients of the smallest site: with fewer, there is no validation split
+SMALL_SITE = 12  # patients of the smallest site: with fewer, there is no validation split
 TEMPLATE = """\
 # Written by python -m pipelines.init from what lies in {{ folder | scalar }}. Read it once; every line may be changed.
 #   python -m pipelines.run {{ file }} --check      looks at settings, files and methods, and computes nothing
@@ -93,19 +93,19 @@ evaluate:
 """
 
 
-def drafted(found: Found, *, folder: str, file: str, name: str) -> str:
+def draft_yaml(survey: Discovery, *, folder: str, file: str, name: str) -> str:
     """The YAML text. file: its name in the commands of its comments. name: of the run."""
     environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False, keep_trailing_newline=True)  # noqa: S701 - YAML, no page
-    environment.filters |= {"flow": flow, "scalar": scalar}
-    smallest = min((site.patients for site in found.sites), default=0)
-    split = ("0.5", "0.15", "0.35") if smallest >= FEW else ("0.5", "0", "0.5")
-    gland = all(site.gland for site in found.sites)
-    volumes = found.sort != "pictures"
+    environment.filters |= {"flow": format_flow_group, "scalar": format_scalar}
+    smallest = min((site.patients for site in survey.sites), default=0)
+    split = ("0.5", "0.15", "0.35") if smallest >= SMALL_SITE else ("0.5", "0", "0.5")
+    gland = all(site.gland for site in survey.sites)
+    volumes = survey.sort != "pictures"
     note = "        # only slices that show the gland" if volumes and gland else ""
-    validated, images = split[1] != "0", images_of(found)
+    validated, images = split[1] != "0", images_of(survey)
     moments, features = WITH_FEATURES[str(images["kind"])]
     return environment.from_string(TEMPLATE).render(
-        found=found,
+        found=survey,
         folder=folder,
         file=file,
         name=name,
@@ -117,32 +117,32 @@ def drafted(found: Found, *, folder: str, file: str, name: str) -> str:
         features=features,
         images_note=note,
         checkpoint_note="   # the round with the lowest validation loss" if validated else "   # the last round",
-        counts=counts,
+        counts=describe_counts,
         source_note=_source_note,
     )
 
 
-def images_of(found: Found) -> Group:
+def images_of(survey: Discovery) -> Group:
     """The settings of examples for the detected images."""
-    if found.sort == "pictures":
+    if survey.sort == "pictures":
         return {"kind": "pictures", "size": 64}
-    slices = "gland" if found.sites and all(site.gland for site in found.sites) else "all"
+    slices = "gland" if survey.sites and all(site.gland for site in survey.sites) else "all"
     return {"kind": "slices", "spacing_mm": 1.5, "size": 48, "slices": slices}
 
 
-def counts(site: Site) -> str:
+def describe_counts(site: Site) -> str:
     """The counts of a site, for a comment."""
     scanners = ", ".join(f"{name} ({count:,})" for name, count in sorted(site.scanners.items()) if name)
-    told = f"{site.patients:,} patients, {site.studies:,} studies, {site.images:,} images"
-    return f"{told}; {scanners}" if scanners else told
+    text = f"{site.patients:,} patients, {site.studies:,} studies, {site.images:,} images"
+    return f"{text}; {scanners}" if scanners else text
 
 
-def flow(group: Mapping[str, object]) -> str:
+def format_flow_group(group: Mapping[str, object]) -> str:
     """A group of settings on one line of YAML."""
-    return "{" + ", ".join(f"{key}: {_value(value)}" for key, value in group.items()) + "}"
+    return "{" + ", ".join(f"{key}: {_format_value(value)}" for key, value in group.items()) + "}"
 
 
-def scalar(text: str) -> str:
+def format_scalar(text: str) -> str:
     """A text as a YAML scalar: unquoted if it is a plain word, else in quotes."""
     plain = text.isascii() and text.replace("_", "").isalpha() and text.lower() not in _NOT_TEXT
     return text if plain else json.dumps(text, ensure_ascii=False)
@@ -151,12 +151,12 @@ def scalar(text: str) -> str:
 _NOT_TEXT = ("true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf")
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Mapping):
-        return flow(value)
+        return format_flow_group(value)
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return scalar(value) if isinstance(value, str) else json.dumps(value)
+        return "[" + ", ".join(map(_format_value, value)) + "]"
+    return format_scalar(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _source_note(site: Site) -> str:

@@ -32,7 +32,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Found:
+class Discovery:
     """sort: of the images; None if there are none. rows: kinds of series, for the table on the terminal. task: None =
     labels 0 and 1.
     """

@@ -22,7 +22,7 @@ from pipelines.data.pseudonym import allowed_facts, describe_scanner, normalized
 from pipelines.data.quantity import HEADERS
 from pipelines.data.sources import KIND
 from pipelines.data.study import Unusable
-from pipelines.discovery.safe import words
+from pipelines.discovery.safe import split_words
 
 What: TypeAlias = Literal["adc", "dwi", "other", "mask"]
 KEYWORDS = (
@@ -104,7 +104,7 @@ def dicom_series(paths: Iterable[Path]) -> tuple[list[Series], int]:
     for frame in add_kinds(frames):
         patient, kind = text_of(frame.values.get("PatientID")), cast(What, frame.values.get(KIND, "other"))
         groups[series_of(frame), patient, kind].append(frame)
-    return [_series(group, what) for (_, _, what), group in groups.items()], unreadable
+    return [_build_series(group, what) for (_, _, what), group in groups.items()], unreadable
 
 
 def nifti_files(paths: Iterable[Path]) -> tuple[list[Nifti], int]:
@@ -113,27 +113,27 @@ def nifti_files(paths: Iterable[Path]) -> tuple[list[Nifti], int]:
     for path in paths:
         if path.name.lower().endswith(ENDINGS):
             folders[path.parent].append(path)
-    found: list[Nifti] = []
+    images: list[Nifti] = []
     unreadable = 0
     for folder, files in sorted(folders.items()):
         for word, group in _by_word(files).items():
-            what, broken = _what(folder, word, group)
+            what, broken = _guess_kind(folder, word, group)
             unreadable += broken
             cut = len(word) + 1 if word else 0
             for path in group:
                 rest = file_stem(path.name)[: -cut or None]
                 subject = SUBJECT.match(rest)
                 patient = subject[1] if subject else rest
-                found.append(Nifti(path, patient, what, word, path.name[len(rest) :], subject is not None))
-    return found, unreadable
+                images.append(Nifti(path, patient, what, word, path.name[len(rest) :], subject is not None))
+    return images, unreadable
 
 
-def _series(group: Sequence[Frame], what: What) -> Series:
+def _build_series(group: Sequence[Frame], what: What) -> Series:
     first = group[0].values
     b_values = frozenset(frame.b_value for frame in group if frame.b_value is not None)
     text = {key: text_of(first.get(key)).strip() for key in KEYWORDS}
     uids = Counter((text_of(frame.values.get("SOPInstanceUID")), frame.index) for frame in group)
-    turns = {tuple(np.round(_numbers(frame.values.get("ImageOrientationPatient")), 2)) for frame in group}
+    turns = {tuple(np.round(_parse_numbers(frame.values.get("ImageOrientationPatient")), 2)) for frame in group}
     return Series(
         patient=normalized(text["PatientID"]),
         names=frozenset({text["PatientID"], text["PatientName"]} - {""}),
@@ -152,7 +152,7 @@ def _series(group: Sequence[Frame], what: What) -> Series:
     )
 
 
-def _numbers(value: Any) -> list[float]:
+def _parse_numbers(value: Any) -> list[float]:
     try:
         return [float(number) for number in value]
     except (TypeError, ValueError):
@@ -170,7 +170,7 @@ def _by_word(files: Sequence[Path]) -> dict[str, list[Path]]:
     return groups
 
 
-def _what(folder: Path, word: str, group: Sequence[Path]) -> tuple[What, int]:
+def _guess_kind(folder: Path, word: str, group: Sequence[Path]) -> tuple[What, int]:
     """The kind of a group of files, by the values of its first readable one; and the number of unreadable headers."""
     broken, looked, adc = 0, None, False
     for path in group:
@@ -185,5 +185,5 @@ def _what(folder: Path, word: str, group: Sequence[Path]) -> tuple[What, int]:
             broken += 1
     if looked is not None and len(looked) <= MOST_VALUES and np.array_equal(looked, np.round(looked)):
         return "mask", broken
-    names = {*words(word), *words(folder.name)}
+    names = {*split_words(word), *split_words(folder.name)}
     return ("adc" if adc else "dwi" if names & {"dwi", "diff", "diffusion"} else "other"), broken

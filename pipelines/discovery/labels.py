@@ -13,7 +13,7 @@ from pipelines.data.label_classes import shorten_number
 from pipelines.data.nifti.bids import SESSION
 from pipelines.data.tables.csv_file import read_csv
 from pipelines.discovery.images import Nifti
-from pipelines.discovery.safe import words
+from pipelines.discovery.safe import split_words
 
 ENOUGH = 0.5  # share of a site's patients that labels must cover
 SLICE = ("slice", "slice_index", "slice_number", "position")
@@ -50,24 +50,28 @@ class MasksFound:
     lesion: bool
 
 
-def tables(paths: Iterable[Path], patients: Collection[str]) -> list[TableFound]:
+def find_tables(paths: Iterable[Path], patients: Collection[str]) -> list[TableFound]:
     """Tables that cover enough of these patients, best first."""
-    found = [table for path in paths if path.suffix.lower() in (".csv", ".tsv") and (table := _table(path, patients))]
-    return sorted(found, key=lambda table: (-table.covered, not table.certain, table.slice is None, str(table.file)))
+    matching_tables = [
+        table for path in paths if path.suffix.lower() in (".csv", ".tsv") and (table := _match_table(path, patients))
+    ]
+    return sorted(
+        matching_tables, key=lambda table: (-table.covered, not table.certain, table.slice is None, str(table.file))
+    )
 
 
-def masks(files: Iterable[Nifti], paths: Iterable[Path], patients: Collection[str]) -> list[MasksFound]:
+def find_masks(files: Iterable[Nifti], paths: Iterable[Path], patients: Collection[str]) -> list[MasksFound]:
     """Folders of masks that cover enough of these patients, best first. paths: files that may map names."""
     groups: dict[tuple[Path, str], list[Nifti]] = defaultdict(list)
     for file in files:
         if file.what == "mask":
             groups[file.path.parent, file.word].append(file)
-    mappings = [(path, names) for path in paths if path.suffix.lower() == ".json" and (names := _names(path))]
-    found = [each for group in groups.values() if (each := _masks(group, mappings, patients))]
-    return sorted(found, key=lambda each: (not each.lesion, each.gland, -each.covered, str(each.folder)))
+    mappings = [(path, names) for path in paths if path.suffix.lower() == ".json" and (names := _read_names(path))]
+    matching_masks = [each for group in groups.values() if (each := _match_masks(group, mappings, patients))]
+    return sorted(matching_masks, key=lambda each: (not each.lesion, each.gland, -each.covered, str(each.folder)))
 
 
-def _table(path: Path, patients: Collection[str]) -> TableFound | None:
+def _match_table(path: Path, patients: Collection[str]) -> TableFound | None:
     try:
         header, lines = read_csv(path)
     except (OSError, ValueError, csv.Error):
@@ -88,32 +92,34 @@ def _table(path: Path, patients: Collection[str]) -> TableFound | None:
     return TableFound(path, patient, tuple(columns), numbered, counts[patient]) if columns else None
 
 
-def _masks(
+def _match_masks(
     group: Sequence[Nifti], mappings: Sequence[tuple[Path, Mapping[str, str]]], patients: Collection[str]
 ) -> MasksFound | None:
     stems = {file.patient for file in group}
     covered, names = len(stems & set(patients)), None
     for path, pairs in mappings:
-        mapped = sum(1 for patient in patients if _mapped(pairs, patient) in stems)
+        mapped = sum(1 for patient in patients if _map_name(pairs, patient) in stems)
         covered, names = (mapped, path) if mapped > covered else (covered, names)
     if not covered or covered < ENOUGH * len(set(patients)):
         return None
     first = group[0]
     ends = first.path.name[len(first.patient) :]
     ends = SESSION.sub("_{session}_", ends, count=1) if first.bids else ends
-    said = {*words(first.path.parent.name), *words(first.word)}
-    return MasksFound(first.path.parent, f"{{patient}}{ends}", names, covered, bool(said & GLAND), bool(said & LESION))
+    folder_words = {*split_words(first.path.parent.name), *split_words(first.word)}
+    return MasksFound(
+        first.path.parent, f"{{patient}}{ends}", names, covered, bool(folder_words & GLAND), bool(folder_words & LESION)
+    )
 
 
-def _mapped(names: Mapping[str, str], patient: str) -> str | None:
-    found = {value for key, value in names.items() if key == patient or key.startswith(f"{patient}_")}
-    return found.pop() if len(found) == 1 else None
+def _map_name(names: Mapping[str, str], patient: str) -> str | None:
+    values = {value for key, value in names.items() if key == patient or key.startswith(f"{patient}_")}
+    return values.pop() if len(values) == 1 else None
 
 
-def _names(path: Path) -> Mapping[str, str]:
+def _read_names(path: Path) -> Mapping[str, str]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        names_by_file = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return {}
-    flat = isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
-    return {str(key): str(value) for key, value in found.items()} if flat else {}
+    flat = isinstance(names_by_file, dict) and all(isinstance(value, str) for value in names_by_file.values())
+    return {str(key): str(value) for key, value in names_by_file.items()} if flat else {}

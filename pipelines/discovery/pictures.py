@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.data.tables.csv_file import read_csv
-from pipelines.discovery.found import Found, Group, Site
+from pipelines.discovery.found import Discovery, Group, Site
 from pipelines.discovery.images import PICTURES
 from pipelines.discovery.labels import LABEL
 from pipelines.discovery.places import site_names
 from pipelines.discovery.safe import Secrets, secrets_of
-from pipelines.loader.names import named
+from pipelines.loader.names import is_name
 
 SITE = ("site", "hospital", "center", "centre", "source", "dataset")
 PATIENT = ("patient", "patient_id", "patientid", "lesion_id", "subject", "subject_id", "case")
@@ -29,50 +29,52 @@ class Kinds(NamedTuple):
     task: Group
 
 
-def pictures(root: Path, files: Sequence[Path]) -> Found | None:
+def discover_pictures(root: Path, files: Sequence[Path]) -> Discovery | None:
     """Sites of a folder of pictures; None if in no table most lines name an existing picture."""
-    there = {path.relative_to(root).as_posix() for path in files if path.name.lower().endswith(PICTURES)}
+    picture_paths = {path.relative_to(root).as_posix() for path in files if path.name.lower().endswith(PICTURES)}
     for path in files:
         if path.suffix.lower() in (".csv", ".tsv"):
             try:
                 header, lines = read_csv(path)
             except (OSError, ValueError, csv.Error):
                 continue
-            named = _image_column(header, lines, there)
+            named = _image_column(header, lines, picture_paths)
             if named is not None:
-                return _found(root, path, header, lines, named)
+                return _build_discovery(root, path, header, lines, named)
     return None
 
 
-def _image_column(header: Sequence[str], lines: Sequence[Mapping[str, str]], there: set[str]) -> tuple[str, str] | None:
+def _image_column(
+    header: Sequence[str], lines: Sequence[Mapping[str, str]], picture_paths: set[str]
+) -> tuple[str, str] | None:
     """The column with the pictures' names, and the pattern that turns its values into file names."""
-    endings = ["", *sorted({Path(name).suffix for name in there})]
+    endings = ["", *sorted({Path(name).suffix for name in picture_paths})]
     for column in header:
         for ending in endings:
-            hits = sum(f"{line[column]}{ending}" in there for line in lines)
+            hits = sum(f"{line[column]}{ending}" in picture_paths for line in lines)
             if lines and hits >= 0.5 * len(lines):
                 return column, f"{{image}}{ending}"
     return None
 
 
-def _kinds(
+def _find_class_column(
     header: Sequence[str], lines: Sequence[Mapping[str, str]], skip: Sequence[str | None], secrets: Secrets
 ) -> Kinds | None:
     """The first column called as a diagnosis or a grade with 3 to 20 values, none of which tells who a patient is."""
     for column in (c for name in KIND for c in header if c.lower() == name and c not in skip):
-        texts = sorted({line[column] for line in lines if line[column]}, key=_order)
+        texts = sorted({line[column] for line in lines if line[column]}, key=_order_key)
         names = {text: _class_name(text) for text in texts}
         if not 3 <= len(texts) <= min(MOST_KINDS, len(lines) // 2) or any(secrets.tells(text) for text in texts):
             continue
-        if len(set(names.values())) < len(texts) or not all(map(named, names.values())):
+        if len(set(names.values())) < len(texts) or not all(map(is_name, names.values())):
             continue
-        own = {} if all(text.casefold() == name for text, name in names.items()) else {"values": names}
+        value_settings = {} if all(text.casefold() == name for text, name in names.items()) else {"values": names}
         task = {"kind": "classification", "classes": list(names.values())}
-        return Kinds({"label": column, **own}, task)
+        return Kinds({"label": column, **value_settings}, task)
     return None
 
 
-def _order(text: str) -> tuple[int, str]:
+def _order_key(text: str) -> tuple[int, str]:
     return (int(text), "") if text.isdecimal() else (0, text.casefold())
 
 
@@ -80,16 +82,16 @@ def _class_name(text: str) -> str:
     return re.sub("[^a-z0-9]+", "_", text.casefold()).strip("_")
 
 
-def _found(
+def _build_discovery(
     root: Path, table: Path, header: Sequence[str], lines: Sequence[Mapping[str, str]], named: tuple[str, str]
-) -> Found:
+) -> Discovery:
     image, pattern = named
     patient = next((column for column in header if column.lower() in PATIENT), None)
     binary = [c for c in header if c not in (image, patient) and {line[c] for line in lines} == {"0", "1"}]
     likely = [c for c in binary if c.lower() in LABEL] if len(binary) > 1 else binary
     secrets = secrets_of(line[patient] for line in lines) if patient else secrets_of(())
     missing = [] if patient else ["no column of the table is called patient"]
-    kinds = None if len(likely) == 1 else _kinds(header, lines, (image, patient), secrets)
+    kinds = None if len(likely) == 1 else _find_class_column(header, lines, (image, patient), secrets)
     if len(likely) != 1 and kinds is None:
         missing.append("no column of the table is clearly the label: 0 and 1, called label, or a few classes")
     source: dict[str, object] = {"kind": "picture", "folder": str(root), "table": str(table), "image": image}
@@ -103,21 +105,23 @@ def _found(
     called = site_names([value or root.resolve().name for value in values], secrets)
     for value, (name, _) in zip(values, called, strict=True):
         mine = [line for line in lines if column is None or line[column] == value]
-        own: Group = source | ({"where": {column: [value]}} if column else {})
+        site_source: Group = source | ({"where": {column: [value]}} if column else {})
         people = len({line[patient] for line in mine}) if patient else 0
-        sites.append(Site(name, root, own, None, None, (), people, len(mine), len(mine), missing=tuple(missing)))
+        sites.append(
+            Site(name, root, site_source, None, None, (), people, len(mine), len(mine), missing=tuple(missing))
+        )
     rows = (("pictures of a table", "", "picture", "", f"{len(values)}", f"{len(lines):,}"),)
-    doubts = [*filter(None, (doubt for _, doubt in called)), *_doubts(lines, image, patient, column)]
-    return Found("pictures", tuple(sites), tuple(doubts), rows, None if kinds is None else kinds.task)
+    doubts = [*filter(None, (doubt for _, doubt in called)), *_list_doubts(lines, image, patient, column)]
+    return Discovery("pictures", tuple(sites), tuple(doubts), rows, None if kinds is None else kinds.task)
 
 
-def _doubts(lines: Sequence[Mapping[str, str]], image: str, patient: str | None, column: str | None) -> list[str]:
+def _list_doubts(lines: Sequence[Mapping[str, str]], image: str, patient: str | None, column: str | None) -> list[str]:
     doubled = len(lines) - len({line[image] for line in lines})
     doubts = [f"{doubled:,} lines of the table name a picture that another line names too"] if doubled else []
     if patient and column:
-        homes: dict[str, set[str]] = {}
+        folders_by_patient: dict[str, set[str]] = {}
         for line in lines:
-            homes.setdefault(line[patient], set()).add(line[column])
-        shared = sum(len(where) > 1 for where in homes.values())
+            folders_by_patient.setdefault(line[patient], set()).add(line[column])
+        shared = sum(len(where) > 1 for where in folders_by_patient.values())
         doubts += [f"{shared:,} patients are in several hospitals; hospitals must not share patients"] if shared else []
     return doubts

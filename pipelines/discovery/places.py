@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.discovery.safe import WORDS, Secrets, words
+from pipelines.discovery.safe import WORDS, Secrets, split_words
 from pipelines.loader.names import RESERVED
 
 SHARED = 0.5  # share of patients in several folders above which folders are kinds of images, not hospitals
@@ -36,23 +36,23 @@ class Place:
     doubt: str = ""
 
 
-def places(root: Path, images: Sequence[Image], secrets: Secrets) -> list[Place]:
+def find_places(root: Path, images: Sequence[Image], secrets: Secrets) -> list[Place]:
     """The hospitals below a folder: one for each direct subfolder, or a single one."""
-    base = descended(root, images, secrets)
-    tops = _tops(base, images)
-    if not _hospitals(tops, secrets):
+    base = descend_to_images(root, images, secrets)
+    tops = _group_by_subfolder(base, images)
+    if not _are_hospitals(tops, secrets):
         ((name, doubt),) = site_names([root.resolve().name], secrets)
         return [Place(name, root, base, doubt)]
     return [
-        Place(name, base / top, descended(base / top, mine, secrets), doubt)
+        Place(name, base / top, descend_to_images(base / top, mine, secrets), doubt)
         for (top, mine), (name, doubt) in zip(sorted(tops.items()), site_names(sorted(tops), secrets), strict=True)
     ]
 
 
-def descended(folder: Path, images: Sequence[Image], secrets: Secrets) -> Path:
+def descend_to_images(folder: Path, images: Sequence[Image], secrets: Secrets) -> Path:
     """The deepest folder that contains all images; never a patient's own folder."""
     while len({image.patient for image in images}) > 1:
-        tops = _tops(folder, images)
+        tops = _group_by_subfolder(folder, images)
         if len(tops) != 1 or "" in tops or secrets.tells(next(iter(tops))):
             break
         folder = folder / next(iter(tops))
@@ -65,16 +65,16 @@ def site_names(texts: Sequence[str], secrets: Secrets) -> list[tuple[str, str]]:
     Returns:
         For each text the name; and, if it is not the text itself, a sentence that says why, without a person's name.
     """
-    found: list[tuple[str, str]] = []
+    names: list[tuple[str, str]] = []
     for text in texts:
         base, why = _site_name(text, secrets)
-        taken = {name for name, _ in found}
+        taken = {name for name, _ in names}
         numbered = (f"{base}{number}" for number in itertools.count(2))
         name = next(each for each in itertools.chain([base], numbered) if each not in taken)
         called = "a name in the files" if secrets.tells(text) else repr(text)
         doubt = f"the site {name} stands for {called}: {why}; rename it if need be"
-        found.append((name, "" if name == text else doubt))
-    return found
+        names.append((name, "" if name == text else doubt))
+    return names
 
 
 def _site_name(text: str, secrets: Secrets) -> tuple[str, str]:
@@ -82,12 +82,12 @@ def _site_name(text: str, secrets: Secrets) -> tuple[str, str]:
     if secrets.tells(text):
         return HOSPITAL, "it is, or holds, a patient's name or identifier"
     plain = re.sub(r"[^a-z0-9-]+", "_", text.lower()).strip("_-")[:40]
-    if not plain or set(words(text)) <= WORDS or plain in RESERVED:
+    if not plain or set(split_words(text)) <= WORDS or plain in RESERVED:
         return HOSPITAL, "it cannot be, or does not tell, the name of a hospital"
     return plain, "sites are named in a-z 0-9 _ -, and each name is there once"
 
 
-def _tops(base: Path, images: Sequence[Image]) -> dict[str, list[Image]]:
+def _group_by_subfolder(base: Path, images: Sequence[Image]) -> dict[str, list[Image]]:
     """Images by direct subfolder of `base`; the empty name stands for `base` itself."""
     tops: dict[str, list[Image]] = defaultdict(list)
     for image in images:
@@ -96,11 +96,11 @@ def _tops(base: Path, images: Sequence[Image]) -> dict[str, list[Image]]:
     return tops
 
 
-def _hospitals(tops: dict[str, list[Image]], secrets: Secrets) -> bool:
+def _are_hospitals(tops: dict[str, list[Image]], secrets: Secrets) -> bool:
     patients = [{image.patient for image in mine} for mine in tops.values()]
     if len(tops) < 2 or "" in tops or any(secrets.tells(top) for top in tops):
         return False
-    if all(set(words(top)) <= WORDS for top in tops):
+    if all(set(split_words(top)) <= WORDS for top in tops):
         return False
     everyone = set[str]().union(*patients)
     shared = sum(1 for patient in everyone if sum(patient in mine for mine in patients) > 1)

@@ -26,14 +26,14 @@ SHORTEST = 3
 COMMON = 0.9
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Words in lower case: runs of letters and digits."""
     return [word for word in re.split(r"[\W_]+", text.lower()) if word]
 
 
 def known_words(text: str) -> str:
     """A description with only the known words: `ep2d diff tra …`."""
-    shown = [word if word in WORDS or NUMBERS.fullmatch(word) else HIDDEN for word in words(text)]
+    shown = [word if word in WORDS or NUMBERS.fullmatch(word) else HIDDEN for word in split_words(text)]
     return " ".join(
         word for place, word in enumerate(shown) if word != HIDDEN or place == 0 or shown[place - 1] != word
     )
@@ -48,7 +48,7 @@ class Secrets:
     def tells(self, text: str) -> bool:
         """Whether a text contains a word, or the letters, of a patient's name or identifier."""
         low = text.lower()
-        if any(word in self.words for word in (*words(text), low)):
+        if any(word in self.words for word in (*split_words(text), low)):
             return True
         return any(len(word) > SHORTEST and word in low for word in self.words)
 
@@ -63,8 +63,8 @@ def secrets_of(identifiers: Iterable[str], names: Iterable[str] = ()) -> Secrets
     A shared word is in nine of ten identifiers, and in at least two, such as STUDY in `STUDY-0001`.
     """
     known = [text.lower().strip() for text in sorted(set(identifiers))]
-    counts = Counter(word for text in known for word in set(words(text)))
+    counts = Counter(word for text in known for word in set(split_words(text)))
     common = {word for word, count in counts.items() if count >= max(2, COMMON * len(known))}
     called = {text.lower().strip() for text in names} - set(known)
-    found = {*known, *called, *(word for text in called for word in words(text)), *(set(counts) - common)}
-    return Secrets(frozenset(word for word in found if len(word) >= SHORTEST and word not in WORDS))
+    secret_words = {*known, *called, *(word for text in called for word in split_words(text)), *(set(counts) - common)}
+    return Secrets(frozenset(word for word in secret_words if len(word) >= SHORTEST and word not in WORDS))

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from pipelines.data.sources import KIND
-from pipelines.discovery.found import Found, Group, Site
+from pipelines.discovery.found import Discovery, Group, Site
 from pipelines.discovery.images import Nifti, Series
-from pipelines.discovery.labels import MasksFound, masks, tables
-from pipelines.discovery.places import Image, Place, places
+from pipelines.discovery.labels import MasksFound, find_masks, find_tables
+from pipelines.discovery.places import Image, Place, find_places
 from pipelines.discovery.safe import Secrets, known_words
 
 NAMED = "the name of the labels' file or folder holds a patient's name or identifier; rename it"
@@ -22,22 +22,22 @@ UNSAID = (
     "nothing says that these files are ADC maps, and without a word they are refused; add to source their unit, as in "
     "unit: 1e-6 mm2/s, or, if they are something else, to images values: standardized"
 )
-TOLD = "the name of the images' folder holds a patient's name or identifier; rename it"
+NAME_IN_FOLDER = "the name of the images' folder holds a patient's name or identifier; rename it"
 NO_LABELS = "no labels were found for these patients: neither a table of 0 and 1 nor a folder of masks names them"
 
 
-def dicom(
+def discover_dicom(
     root: Path, series: Sequence[Series], files: Sequence[Path], nifti: Sequence[Nifti], secrets: Secrets
-) -> Found:
+) -> Discovery:
     """Sites of a folder of DICOM. files: all files that may contain labels."""
     images = [Image(path, each.patient) for each in series for path in each.paths]
-    found = places(root, images, secrets)
+    found_places = find_places(root, images, secrets)
     sites, doubts = [], _dicom_doubts(series)
-    for place in found:
+    for place in found_places:
         mine = [each for each in series if any(path.is_relative_to(place.folder) for path in each.paths)]
-        chosen, source, said = _chosen_series(mine, str(place.folder))
+        chosen, source, doubts_of_choice = _chosen_series(mine, str(place.folder))
         patients = {each.patient for each in chosen}
-        labels, gland, others, missing = _labels(place, found, patients, files, nifti, secrets)
+        labels, gland, other_labels, missing = _find_labels(place, found_places, patients, files, nifti, secrets)
         sites.append(
             Site(
                 name=place.name,
@@ -45,38 +45,49 @@ def dicom(
                 source=source,
                 labels=labels,
                 gland=gland,
-                others=others,
+                others=other_labels,
                 patients=len(patients),
                 studies=len({each.study for each in chosen}),
                 images=sum(each.images for each in chosen),
                 scanners=Counter(secrets.shown(each.scanner) for each in chosen),
-                missing=(*said, *missing),
+                missing=(*doubts_of_choice, *missing),
             )
         )
         doubts += _choice_doubts(place.name, mine, chosen)
-    doubts = [*_renamed(found), *doubts]
-    return Found("dicom", tuple(sites), (*doubts, *_shared_patients(series, found)), _rows(series))
+    doubts = [*_list_renamed(found_places), *doubts]
+    return Discovery("dicom", tuple(sites), (*doubts, *_shared_patients(series, found_places)), _series_rows(series))
 
 
-def _renamed(found: Sequence[Place]) -> list[str]:
-    return [place.doubt for place in found if place.doubt]
+def _list_renamed(found_places: Sequence[Place]) -> list[str]:
+    return [place.doubt for place in found_places if place.doubt]
 
 
-def volumes(root: Path, nifti: Sequence[Nifti], files: Sequence[Path], secrets: Secrets) -> Found:
+def discover_volumes(root: Path, nifti: Sequence[Nifti], files: Sequence[Path], secrets: Secrets) -> Discovery:
     """Sites of a folder of NIfTI files."""
     images = [each for each in nifti if each.what != "mask"]
-    found = places(root, [Image(each.path, each.patient) for each in images], secrets)
+    found_places = find_places(root, [Image(each.path, each.patient) for each in images], secrets)
     sites = []
-    for place in found:
+    for place in found_places:
         mine = [each for each in images if each.path.is_relative_to(place.folder)]
-        chosen, source, said = _chosen_files(mine, place.folder, secrets)
+        chosen, source, doubts_of_choice = _chosen_files(mine, place.folder, secrets)
         patients = {each.patient for each in chosen}
-        labels, gland, others, missing = _labels(place, found, patients, files, nifti, secrets)
+        labels, gland, other_labels, missing = _find_labels(place, found_places, patients, files, nifti, secrets)
         size = (len(patients), len(chosen), len(chosen))
-        sites.append(Site(place.name, place.home, source, labels, gland, others, *size, missing=(*said, *missing)))
+        sites.append(
+            Site(
+                place.name,
+                place.home,
+                source,
+                labels,
+                gland,
+                other_labels,
+                *size,
+                missing=(*doubts_of_choice, *missing),
+            )
+        )
     groups = Counter((each.what, known_words(f"{each.path.parent.name} {each.word}")) for each in nifti)
     rows = tuple((text, "NIfTI", what, "", "", f"{count:,}") for (what, text), count in sorted(groups.items()))
-    return Found("nifti", tuple(sites), tuple(_renamed(found)), rows)
+    return Discovery("nifti", tuple(sites), tuple(_list_renamed(found_places)), rows)
 
 
 def _chosen_series(series: Sequence[Series], folder: str) -> tuple[list[Series], Group, list[str]]:
@@ -109,26 +120,26 @@ def _chosen_files(images: Sequence[Nifti], folder: Path, secrets: Secrets) -> tu
     source: dict[str, object] = {"kind": "nifti", "folder": str(parent), "pattern": f"*{ending}"}
     if word and not all(each.bids for each in chosen):
         source["patient"] = f"^(.+){ending.partition('.')[0]}$"
-    said = [TOLD] if secrets.tells(parent.name) else []
-    return chosen, source, said if adc else [*said, UNSAID]
+    sentences = [NAME_IN_FOLDER] if secrets.tells(parent.name) else []
+    return chosen, source, sentences if adc else [*sentences, UNSAID]
 
 
-def _labels(
+def _find_labels(
     place: Place,
-    found: Sequence[Place],
+    found_places: Sequence[Place],
     patients: Collection[str],
     files: Sequence[Path],
     nifti: Sequence[Nifti],
     secrets: Secrets,
 ) -> tuple[Group | None, Group | None, tuple[Group, ...], list[str]]:
     """Labels and gland masks for a site, alternative labels, and missing settings."""
-    elsewhere = [each.home for each in found if each is not place and each.home != place.home]
-    mine = [path for path in files if not any(path.is_relative_to(home) for home in elsewhere)]
-    own = [each for each in nifti if not any(each.path.is_relative_to(home) for home in elsewhere)]
-    masked = masks(own, mine, patients)
+    other_folders = [each.home for each in found_places if each is not place and each.home != place.home]
+    mine = [path for path in files if not any(path.is_relative_to(folder) for folder in other_folders)]
+    own_images = [each for each in nifti if not any(each.path.is_relative_to(folder) for folder in other_folders)]
+    masked = find_masks(own_images, mine, patients)
     glands = [each for each in masked if each.gland and not each.lesion]
     lesions = [each for each in masked if not each.gland or each.lesion]
-    tabled = tables(mine, patients)
+    tabled = find_tables(mine, patients)
     sure: list[Group] = [_mask_group(each, "mask") for each in lesions if each.lesion]
     for table in tabled:
         group: dict[str, object] = {"kind": "table", "file": str(table.file), "patient": table.patient}
@@ -138,19 +149,19 @@ def _labels(
     # A folder of masks without a stated structure comes last: it may show the gland.
     sure += [_mask_group(lesions[0], "mask")] if len(lesions) == 1 and not lesions[0].lesion else []
     gland = _mask_group(glands[0], None) if glands else None
-    told = [group for group in sure if any(secrets.tells(str(value)) for value in _own(group, place))]
-    sure = [group for group in sure if group not in told]
+    named_groups = [group for group in sure if any(secrets.tells(str(value)) for value in _list_values(group, place))]
+    sure = [group for group in sure if group not in named_groups]
     if sure:
         return sure[0], gland, tuple(sure[1:]), []
     unsure = next((table for table in tabled if not table.certain), None)
-    text = NAMED if told else NO_LABELS
+    text = NAMED if named_groups else NO_LABELS
     if unsure is not None:
         columns = ", ".join(secrets.shown(column) for column in unsure.labels)
         text = f"several columns of a table could be the label: {columns}; choose one"
     return None, gland, (), [text]
 
 
-def _own(group: Group, place: Place) -> Iterable[object]:
+def _list_values(group: Group, place: Place) -> Iterable[object]:
     """The values of a group of settings, without the folder that the user gave."""
     for key, value in group.items():
         path = Path(str(value))
@@ -158,14 +169,14 @@ def _own(group: Group, place: Place) -> Iterable[object]:
         yield path.relative_to(place.home) if inside else path.name if key in ("folder", "file", "names") else value
 
 
-def _mask_group(found: MasksFound, kind: str | None) -> Group:
+def _mask_group(masks_found: MasksFound, kind: str | None) -> Group:
     group: dict[str, object] = {"kind": kind} if kind else {}
-    group["folder"] = str(found.folder)
-    group |= {"pattern": found.pattern} if found.pattern != "{patient}.nii.gz" else {}
-    return group | ({"names": str(found.names)} if found.names else {})
+    group["folder"] = str(masks_found.folder)
+    group |= {"pattern": masks_found.pattern} if masks_found.pattern != "{patient}.nii.gz" else {}
+    return group | ({"names": str(masks_found.names)} if masks_found.names else {})
 
 
-def _rows(series: Sequence[Series]) -> tuple[tuple[str, ...], ...]:
+def _series_rows(series: Sequence[Series]) -> tuple[tuple[str, ...], ...]:
     """Kinds of series: description, modality, probable kind, b-values, series, images."""
     groups: dict[tuple[str, ...], list[Series]] = defaultdict(list)
     for each in series:
@@ -200,11 +211,13 @@ def _choice_doubts(site: str, series: Sequence[Series], chosen: Sequence[Series]
     return doubts + ([f"{site}: {without:,} patients have no such series"] if without else [])
 
 
-def _shared_patients(series: Sequence[Series], found: Sequence[Place]) -> list[str]:
-    homes: dict[str, set[Path]] = defaultdict(set)
+def _shared_patients(series: Sequence[Series], found_places: Sequence[Place]) -> list[str]:
+    folders_by_patient: dict[str, set[Path]] = defaultdict(set)
     for each in series:
-        homes[each.patient] |= {p.home for p in found if any(path.is_relative_to(p.home) for path in each.paths)}
-    shared = sum(len(where) > 1 for where in homes.values())
+        folders_by_patient[each.patient] |= {
+            p.home for p in found_places if any(path.is_relative_to(p.home) for path in each.paths)
+        }
+    shared = sum(len(where) > 1 for where in folders_by_patient.values())
     return (
         [f"{shared:,} patients lie in several hospitals' folders; hospitals must not share patients"] if shared else []
     )

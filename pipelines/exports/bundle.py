@@ -28,11 +28,11 @@ from federation.models import OnFeatures
 from pipelines.data.images import Features, Pictures
 from pipelines.exports.network import (
     Unexportable,
+    build_exported,
     check_alike,
     class_names,
-    exported,
+    describe_preparation,
     label_of,
-    preparation,
     trial_examples,
 )
 from pipelines.models.file import Ready
@@ -66,8 +66,8 @@ def bundle_files(ready: Ready, card: str, licence: str, real: Sequence[Tensor] =
     data, far = network_bytes(ready, real)
     words = licence or "No licence was given: whoever made this bundle must say what others may do with it."
     files = {
-        METADATA: _json(metadata(ready, licence)),
-        INFERENCE: _json(inference(ready)),
+        METADATA: _encode_json(build_metadata(ready, licence)),
+        INFERENCE: _encode_json(build_inference(ready)),
         NETWORK: data,
         CARD: card.encode(),
         LICENCE: f"{words}\n".encode(),
@@ -89,7 +89,7 @@ def _check_takes_images(ready: Ready) -> None:
 
 def network_bytes(ready: Ready, real: Sequence[Tensor] = ()) -> tuple[bytes, float]:
     """TorchScript of the network, traced; checked with other numbers of examples than it was traced with."""
-    network, buffer = exported(ready), io.BytesIO()
+    network, buffer = build_exported(ready), io.BytesIO()
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's remark that TorchScript will go one day; MONAI reads nothing newer
         torch.jit.save(torch.jit.trace(network, trial_examples(ready, 2), check_trace=False), buffer)  # type: ignore[no-untyped-call]
@@ -115,9 +115,9 @@ def without_places(data: bytes) -> bytes:
     return made.getvalue()
 
 
-def metadata(ready: Ready, licence: str = "") -> dict[str, Json]:
+def build_metadata(ready: Ready, licence: str = "") -> dict[str, Json]:
     """`configs/metadata.json` by MONAI's schema, with `preparation` beside its own keys."""
-    said = preparation(ready)
+    preparation_facts = describe_preparation(ready)
     names, label = class_names(ready), label_of(ready)
     inputs = ready.task.inputs
     masks = ready.task.kind == "segmentation"
@@ -131,16 +131,16 @@ def metadata(ready: Ready, licence: str = "") -> dict[str, Json]:
         "monai_version": version("monai"),
         "pytorch_version": torch.__version__.partition("+")[0],
         "numpy_version": version("numpy"),
-        "required_packages_version": {name: _version(name) for name in RUNNER},
+        "required_packages_version": {name: _installed_version(name) for name in RUNNER},
         "name": f"consilium-{label}",
         "task": task,
         "description": (
-            f"The model {label} of a federated run of Consilium, a network {said['network']} with the classes "
-            f"{', '.join(names)}. It takes prepared examples: see preparation. For research use only."
+            f"The model {label} of a federated run of Consilium, a network {preparation_facts['network']} with the"
+            f" classes {', '.join(names)}. It takes prepared examples: see preparation. For research use only."
         ),
         "authors": "see docs/README.md",
         "copyright": licence or "no licence was given",
-        "intended_use": str(said["use"]),
+        "intended_use": str(preparation_facts["use"]),
         "network_data_format": {
             "inputs": {
                 "image": {
@@ -150,7 +150,7 @@ def metadata(ready: Ready, licence: str = "") -> dict[str, Json]:
                     "num_channels": inputs[0],
                     "spatial_shape": sides,
                     "dtype": "float32",
-                    "value_range": _range(said),
+                    "value_range": _value_range(preparation_facts),
                     "is_patch_data": ready.window is not None,
                     "channel_def": {str(place): f"channel {place}" for place in range(inputs[0])},
                 }
@@ -168,16 +168,16 @@ def metadata(ready: Ready, licence: str = "") -> dict[str, Json]:
                 }
             },
         },
-        "preparation": said,
+        "preparation": preparation_facts,
     }
 
 
-def _range(said: Mapping[str, Json]) -> Json:
-    example = said["example"]
+def _value_range(facts: Mapping[str, Json]) -> Json:
+    example = facts["example"]
     return example.get("usual_range", []) if isinstance(example, dict) else []
 
 
-def _version(package: str) -> str:
+def _installed_version(package: str) -> str:
     """The installed version; where there is none, an oldest one that works."""
     from importlib.metadata import PackageNotFoundError
 
@@ -187,10 +187,10 @@ def _version(package: str) -> str:
         return "0.5.1"
 
 
-def inference(ready: Ready) -> dict[str, Any]:
+def build_inference(ready: Ready) -> dict[str, Any]:
     """`configs/inference.json`: MONAI's components by name, from `.npy` files to probabilities."""
     window = ready.window
-    whole = {"_target_": "SimpleInferer"}
+    inferer = {"_target_": "SimpleInferer"}
     parts = {
         "_target_": "SlidingWindowInferer",
         "roi_size": list(window or ()),
@@ -216,8 +216,8 @@ def inference(ready: Ready) -> dict[str, Any]:
         },
         "dataset": {"_target_": "Dataset", "data": "@data", "transform": "@preprocessing"},
         "dataloader": {"_target_": "DataLoader", "dataset": "@dataset", "batch_size": 1, "num_workers": 0},
-        "inferer": whole if window is None else parts,
-        "postprocessing": {"_target_": "Compose", "transforms": _kept(ready)},
+        "inferer": inferer if window is None else parts,
+        "postprocessing": {"_target_": "Compose", "transforms": _list_writers(ready)},
         "evaluator": {
             "_target_": "SupervisedEvaluator",
             "device": "@device",
@@ -230,7 +230,7 @@ def inference(ready: Ready) -> dict[str, Any]:
     }
 
 
-def _kept(ready: Ready) -> list[dict[str, Any]]:
+def _list_writers(ready: Ready) -> list[dict[str, Any]]:
     """What writes the probabilities: a line of a table, or a file for each example."""
     if ready.task.kind == "classification":
         named = {"_target_": "FromMetaTensord", "keys": "image"}  # the file's name, for the first column
@@ -240,5 +240,5 @@ def _kept(ready: Ready) -> list[dict[str, Any]]:
     return [{**files, "output_ext": ".nii.gz", "resample": False, "separate_folder": False}]
 
 
-def _json(facts: Mapping[str, Any]) -> bytes:
+def _encode_json(facts: Mapping[str, Any]) -> bytes:
     return f"{json.dumps(facts, indent=2)}\n".encode()

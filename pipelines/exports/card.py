@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from evaluation.rows import PRIVATE
 from federation.models.adapted import fixed_in
 from federation.parameters import count, read
-from pipelines.exports.network import preparation
+from pipelines.exports.network import describe_preparation
 from pipelines.hospital.beginnings import START, describe_beginnings
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import ALGORITHM, Ready
@@ -48,8 +48,8 @@ class Report(NamedTuple):
 def find_report(model: Path) -> Path | None:
     """`report.json` of the run in whose folder a model lies, the newest; None if there is none."""
     folders = model.resolve().parents
-    found = [] if len(folders) < 4 else [*(folders[3] / "report").glob("*/report.json")]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    reports = [] if len(folders) < 4 else [*(folders[3] / "report").glob("*/report.json")]
+    return max(reports, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def read_report(path: Path, ready: Ready) -> Report:
@@ -61,9 +61,9 @@ def read_report(path: Path, ready: Ready) -> Report:
     """
     site, label, run = (str(ready.facts.get(name, "")) for name in ("site", "label", "run"))
     try:
-        said = json.loads(path.read_bytes())
-        known = {str(one["site"]) for one in said["sites"]}, {str(one["method"]) for one in said["models"]}
-        about = str(said["run"])
+        page = json.loads(path.read_bytes())
+        known = {str(row["site"]) for row in page["sites"]}, {str(row["method"]) for row in page["models"]}
+        about = str(page["run"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is no report.json of a run ({error}); give runs/NAME/report/DIGEST/report.json"
@@ -73,28 +73,28 @@ def read_report(path: Path, ready: Ready) -> Report:
     )
     wrong += [] if site in known[0] else [f"it knows no hospital {site}"]
     wrong += [] if label in known[1] else [f"it knows no method {label}"]
-    verified = None if wrong else _same_training(path, said, ready)
+    verified = None if wrong else _same_training(path, page, ready)
     if verified is False:
         wrong.append("it reports another training of this method; make the report again")
     if wrong:
         raise ValueError(f"--report {path}: {'; '.join(wrong)}")
-    return Report(said, verified)
+    return Report(page, verified)
 
 
-def _same_training(path: Path, said: Mapping[str, Any], ready: Ready) -> bool | None:
+def _same_training(path: Path, page: Mapping[str, Any], ready: Ready) -> bool | None:
     """Whether the stage `train` that the report names made this model; None if its artifact is not there."""
     run = path.resolve().parents[2]
-    train = next((str(one["why"]) for one in said["stages"] if one["stage"] == "train"), "")
+    train = next((str(stage["why"]) for stage in page["stages"] if stage["stage"] == "train"), "")
     results = [] if not train else sorted((run / train).glob("*.json"))
-    runs = {json.loads(one.read_bytes()).get("train_run") for one in results if one.name != "manifest.json"}
+    runs = {json.loads(path.read_bytes()).get("train_run") for path in results if path.name != "manifest.json"}
     return str(ready.facts.get("run")) in runs if runs else None
 
 
-def card(ready: Ready, report: Report | None, *, licence: str, leaves: str) -> dict[str, Json]:
+def build_card(ready: Ready, report: Report | None, *, licence: str, leaves: str) -> dict[str, Json]:
     """The card as plain JSON. licence: of the model; empty = none was given. leaves: who may get it, in words."""
     facts = ready.facts
     site, label = str(facts.get("site", "")), str(facts.get("label", ""))
-    found = None if report is None else report.said
+    page = None if report is None else report.said
     return {
         "format": 1,
         "model": {
@@ -109,75 +109,79 @@ def card(ready: Ready, report: Report | None, *, licence: str, leaves: str) -> d
             "parameters": count({**read(ready.module), **fixed_in(ready.module)}),
             "network": to_plain(ready.task.model),
         },
-        "method": {"settings": facts.get("algorithm"), "what": _what(facts), "calibration": facts.get("calibration")},
-        "training_data": None if found is None else _data(found, site),
-        "scores": None if found is None else _scores(found, site, label),
+        "method": {
+            "settings": facts.get("algorithm"),
+            "what": _describe_method(facts),
+            "calibration": facts.get("calibration"),
+        },
+        "training_data": None if page is None else _describe_data(page, site),
+        "scores": None if page is None else _list_scores(page, site, label),
         "privacy": {
             "training": facts.get("privacy"),
-            "statement": None if found is None else _statement(found, site),
-            "attack": None if found is None else _attack(found, site, label),
+            "statement": None if page is None else _select_statement(page, site),
+            "attack": None if page is None else _select_attack(page, site, label),
         },
-        "settings": None if found is None else _settings(found),
-        "preparation": preparation(ready),
-        "unlike_studies": _likeness(ready),
+        "settings": None if page is None else _settings(page),
+        "preparation": describe_preparation(ready),
+        "unlike_studies": _describe_likeness(ready),
         "intended_use": INTENDED,
         "limits": [*LIMITS, *_own_limits(ready, report)],
         "leaves": leaves,
         "licence": licence or "none was given: ask the hospital before any use",
-        "report": None if found is None else {"run": found["run"], "date": found["date"]},
+        "report": None if page is None else {"run": page["run"], "date": page["date"]},
     }
 
 
-def _what(facts: Mapping[str, Json]) -> str:
+def _describe_method(facts: Mapping[str, Json]) -> str:
     """The first sentence on the method in the code."""
     method = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True) if "algorithm" in facts else None
     lines = "" if method is None else (type(method).__doc__ or "").strip().split("\n\n")[0]
     return " ".join(lines.split())
 
 
-def _data(said: Mapping[str, Any], site: str) -> Json:
+def _describe_data(page: Mapping[str, Any], site: str) -> Json:
     """This hospital's counts as it released them, and how many hospitals took part."""
-    own = next(one for one in said["sites"] if one["site"] == site)
+    site_counts = next(counts for counts in page["sites"] if counts["site"] == site)
     return {
-        "hospitals": len(said["sites"]),
+        "hospitals": len(page["sites"]),
         "site": site,
-        "splits": own["splits"],
-        "counted": own["released"] or "exact",
+        "splits": site_counts["splits"],
+        "counted": site_counts["released"] or "exact",
     }
 
 
-def _scores(said: Mapping[str, Any], site: str, label: str) -> Json:
+def _list_scores(page: Mapping[str, Any], site: str, label: str) -> Json:
     """This hospital's scores of this model, with intervals."""
     rows = [
         {name: row[name] for name in FIGURES}
-        for row in said["scores"]
+        for row in page["scores"]
         if row["method"] == label and row["protocol"] == PRIVATE and row["sites"] == [site]
     ]
     return list(rows)
 
 
-def _statement(said: Mapping[str, Any], site: str) -> Json:
+def _select_statement(page: Mapping[str, Any], site: str) -> Json:
     """Of this hospital's privacy statement the claim itself; an ε that is null there is infinite."""
-    own = next((one for one in said["statements"] if one["site"] == site), None)
-    if own is None:
+    statement = next((row for row in page["statements"] if row["site"] == site), None)
+    if statement is None:
         return None
-    found = {name: own[name] for name in STATED}
-    return {**found, "epsilon": "Infinity" if found["epsilon"] is None else found["epsilon"]}
+    claim = {name: statement[name] for name in STATED}
+    return {**claim, "epsilon": "Infinity" if claim["epsilon"] is None else claim["epsilon"]}
 
 
-def _attack(said: Mapping[str, Any], site: str, label: str) -> Json:
+def _select_attack(page: Mapping[str, Any], site: str, label: str) -> Json:
     """How well the hospital's own membership attack tells training patients from others; None: it was not tried."""
-    rows = (one for one in said["membership"] if one["site"] == site and one["method"] == label)
-    found = next(rows, None)
-    return None if found is None else {name: found[name] for name in ("auc", "low", "high", "note")}
+    rows = (row for row in page["membership"] if row["site"] == site and row["method"] == label)
+    attack = next(rows, None)
+    return None if attack is None else {name: attack[name] for name in ("auc", "low", "high", "note")}
 
 
-def _settings(said: Mapping[str, Any]) -> Json:
-    stages: dict[str, Json] = {one["stage"]: one["why"] for one in said["stages"]}
-    return {"sha256": hashlib.sha256(str(said["settings"]).encode()).hexdigest(), "stages": stages}
+def _settings(page: Mapping[str, Any]) -> Json:
+    stages: dict[str, Json] = {stage["stage"]: stage["why"] for stage in page["stages"]}
+    return {"sha256": hashlib.sha256(str(page["settings"]).encode()).hexdigest(), "stages": stages}
 
 
-def _likeness(ready: Ready) -> Json:
+def _describe_likeness(ready: Ready) -> Json:
     if isinstance(ready.likeness, str):
         return f"Whether a study is like those that the model learnt from cannot be told: {ready.likeness}."
     return (
@@ -188,21 +192,21 @@ def _likeness(ready: Ready) -> Json:
 
 def _own_limits(ready: Ready, report: Report | None) -> Sequence[str]:
     """Limits that follow from the figures."""
-    found = []
+    limits = []
     site, label = str(ready.facts.get("site", "")), str(ready.facts.get("label", ""))
-    rows = [] if report is None else _scores(report.said, site, label)
+    rows = [] if report is None else _list_scores(report.said, site, label)
     if report is None:
-        found.append("No scores are stated: the card was written without the report of the run.")
+        limits.append("No scores are stated: the card was written without the report of the run.")
     elif not rows:
-        found.append("No scores are stated: the hospital released none of this model.")
+        limits.append("No scores are stated: the hospital released none of this model.")
     if isinstance(rows, list) and any(not as_mapping(row)["assessable"] for row in rows):
-        found.append("Some scores rest on too few test patients to be judged; they are marked.")
+        limits.append("Some scores rest on too few test patients to be judged; they are marked.")
     if report is not None and report.verified is None:
-        found.append("Whether the report is of this very training could not be checked: its other artifacts are away.")
+        limits.append("Whether the report is of this very training could not be checked: its other artifacts are away.")
     if ready.facts.get("privacy") is None:
-        found.append("It was trained without differential privacy: it may tell of single training patients.")
+        limits.append("It was trained without differential privacy: it may tell of single training patients.")
     if began := describe_beginnings({"": {START: ready.facts.get(START)}}):
-        found.append(f"{began[0].upper()}{began[1:]}.")
+        limits.append(f"{began[0].upper()}{began[1:]}.")
     if ready.scale is not None:
-        found.append("It holds mean and spread of the training patients' columns, without noise.")
-    return found
+        limits.append("It holds mean and spread of the training patients' columns, without noise.")
+    return limits

@@ -7,20 +7,31 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
-def markdown(card: Mapping[str, Any]) -> str:
-    """The card (`pipelines.exports.card.card`) as a page of text."""
-    return "\n".join((*_model(card), *_data(card), *_scores(card), *_privacy(card), *_use(card))) + "\n"
+def render_markdown(card: Mapping[str, Any]) -> str:
+    """The card (`pipelines.exports.card.build_card`) as a page of text."""
+    return (
+        "\n".join(
+            (
+                *_model(card),
+                *_list_data_lines(card),
+                *_list_score_lines(card),
+                *_list_privacy_lines(card),
+                *_list_use_lines(card),
+            )
+        )
+        + "\n"
+    )
 
 
 def _model(card: Mapping[str, Any]) -> Iterator[str]:
-    model, method, said = card["model"], card["method"], card["preparation"]
+    model, method, preparation = card["model"], card["method"], card["preparation"]
     yield f"# Model card: {model['label']} of {model['site'] or 'a hospital'}"
     yield ""
     yield f"**{card['leaves']}**"
     yield ""
     yield f"- Digest of the model's file: `{model['digest']}`; run `{model['run']}`, round {model['round']}"
     yield f"- Network: `{json.dumps(model['network'])}`, {model['parameters']:,} numbers"
-    yield f"- Task: {said['task']} into {', '.join(said['classes'])}"
+    yield f"- Task: {preparation['task']} into {', '.join(preparation['classes'])}"
     yield f"- Method: `{json.dumps(method['settings'])}`. {method['what']}"
     if method["calibration"]:
         yield f"- Calibrated by its hospital: `{json.dumps(method['calibration'])}`"
@@ -30,7 +41,7 @@ def _model(card: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _data(card: Mapping[str, Any]) -> Iterator[str]:
+def _list_data_lines(card: Mapping[str, Any]) -> Iterator[str]:
     yield "## Training data"
     yield ""
     data = card["training_data"]
@@ -41,13 +52,13 @@ def _data(card: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield "| split | patients | images | positive images |"
         yield "| --- | --- | --- | --- |"
-        for one in data["splits"]:
-            numbers = " | ".join(_count(one[what]) for what in ("patients", "images", "positives"))
-            yield f"| {one['split']} | {numbers} |"
+        for split in data["splits"]:
+            numbers = " | ".join(_format_count(split[what]) for what in ("patients", "images", "positives"))
+            yield f"| {split['split']} | {numbers} |"
     yield ""
 
 
-def _scores(card: Mapping[str, Any]) -> Iterator[str]:
+def _list_score_lines(card: Mapping[str, Any]) -> Iterator[str]:
     yield "## Scores on test patients"
     yield ""
     if not card["scores"]:
@@ -57,39 +68,47 @@ def _scores(card: Mapping[str, Any]) -> Iterator[str]:
         yield "| --- | --- | --- | --- | --- |"
         for row in card["scores"]:
             weak = "" if row["assessable"] else "too few to be judged"
-            between = f"{_number(row['low'])} to {_number(row['high'])}"
-            yield f"| {row['measure']} | {_number(row['value'])} | {between} | {_count(row['patients'])} | {weak} |"
+            between = f"{_format_number(row['low'])} to {_format_number(row['high'])}"
+            yield (
+                f"| {row['measure']} | {_format_number(row['value'])} | {between} | {_format_count(row['patients'])} |"
+                f" {weak} |"
+            )
     yield ""
 
 
-def _privacy(card: Mapping[str, Any]) -> Iterator[str]:
+def _list_privacy_lines(card: Mapping[str, Any]) -> Iterator[str]:
     yield "## Privacy"
     yield ""
-    said, training = card["privacy"]["statement"], card["privacy"]["training"]
+    statement, training = card["privacy"]["statement"], card["privacy"]["training"]
     yield (
         "Trained without differential privacy."
         if training is None
         else f"Trained with differential privacy: `{json.dumps(training)}`."
     )
-    if said is not None:
-        epsilon = "∞" if said["epsilon"] == "Infinity" else f"{said['epsilon']:g}"
+    if statement is not None:
+        epsilon = "∞" if statement["epsilon"] == "Infinity" else f"{statement['epsilon']:g}"
         yield ""
-        yield f"All releases of this hospital until {said['last']}, this model's training among them:"
+        yield f"All releases of this hospital until {statement['last']}, this model's training among them:"
         yield ""
-        yield f"- ε = {epsilon} at δ = {said['delta']:g} for one {said['unit']}; accountant: {said['accountant']}"
-        yield f"- Adjacency: {said['adjacency']}"
-        yield f"- {said['meaning']}"
+        yield (
+            f"- ε = {epsilon} at δ = {statement['delta']:g} for one {statement['unit']}; accountant:"
+            f" {statement['accountant']}"
+        )
+        yield f"- Adjacency: {statement['adjacency']}"
+        yield f"- {statement['meaning']}"
         yield "- Outside this claim:"
-        yield from (f"    - {one}" for one in said["outside"])
+        yield from (f"    - {sentence}" for sentence in statement["outside"])
     attack = card["privacy"]["attack"]
     if attack is not None:
         yield ""
-        told = f"AUC {_number(attack['auc'])} ({_number(attack['low'])} to {_number(attack['high'])})"
-        yield f"Membership attack by the hospital itself: {told if attack['auc'] is not None else attack['note']}."
+        auc_text = (
+            f"AUC {_format_number(attack['auc'])} ({_format_number(attack['low'])} to {_format_number(attack['high'])})"
+        )
+        yield f"Membership attack by the hospital itself: {auc_text if attack['auc'] is not None else attack['note']}."
     yield ""
 
 
-def _use(card: Mapping[str, Any]) -> Iterator[str]:
+def _list_use_lines(card: Mapping[str, Any]) -> Iterator[str]:
     yield "## What an example is"
     yield ""
     yield "```json"
@@ -100,7 +119,7 @@ def _use(card: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield str(card["intended_use"])
     yield ""
-    yield from (f"- {one}" for one in card["limits"])
+    yield from (f"- {limit}" for limit in card["limits"])
     yield f"- {card['unlike_studies']}"
     yield ""
     yield "## Licence"
@@ -108,9 +127,9 @@ def _use(card: Mapping[str, Any]) -> Iterator[str]:
     yield str(card["licence"])
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     return f"{value:g}"

@@ -11,16 +11,16 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from pipelines.batch.loop import NOTICE, run_batch, say
+from pipelines.batch.loop import NOTICE, print_text, run_batch
 from pipelines.data.study import Rejected
 from pipelines.exports.bundle import bundle_files
-from pipelines.exports.card import card, find_report, read_report
-from pipelines.exports.card_markdown import markdown
+from pipelines.exports.card import build_card, find_report, read_report
+from pipelines.exports.card_markdown import render_markdown
 from pipelines.exports.examples import FOLDER, Prepared, read_examples, write_examples
-from pipelines.exports.leaving import STAYS, book, check_allowed, policy_of, present, released_words
+from pipelines.exports.leaving import STAYS, book_files, check_allowed, iso_time, policy_of, released_words
 from pipelines.exports.onnx_file import onnx_bytes
 from pipelines.external.adapted import read_model
-from pipelines.loader.names import named
+from pipelines.loader.names import is_name
 from pipelines.models.file import Ready
 from pipelines.runs.exits import Exit
 from privacy.durable import write_whole
@@ -32,29 +32,29 @@ def export_model(options: argparse.Namespace) -> int:
     """The command; returns the exit code."""
     torch.set_num_threads(1)
 
-    def work(console: Console) -> int:
+    def run_work(console: Console) -> int:
         try:
-            return _export(options, console)
+            return _export_files(options, console)
         except ModuleNotFoundError as error:
             raise ValueError(str(error)) from error
 
-    return run_batch(work, also={Damaged: Exit.DISK})
+    return run_batch(run_work, also={Damaged: Exit.DISK})
 
 
-def _export(options: argparse.Namespace, console: Console) -> int:
+def _export_files(options: argparse.Namespace, console: Console) -> int:
     _check_options(options)
-    path, out, now = Path(options.model), Path(options.out), present()
-    home = None if options.release is None else Path(options.release)
-    policy = None if home is None else policy_of(home)
+    path, out, now = Path(options.model), Path(options.out), iso_time()
+    release_folder = None if options.release is None else Path(options.release)
+    policy = None if release_folder is None else policy_of(release_folder)
     if policy is not None:
         check_allowed(policy)
     ready = read_model(path)
-    studies, refused = _examples(ready, options)
-    real = [one.x for one in studies if len(one.x)]
-    leaves = STAYS if home is None else released_words(home, now)
+    studies, refused = _read_studies(ready, options)
+    real = [study.x for study in studies if len(study.x)]
+    leaves = STAYS if release_folder is None else released_words(release_folder, now)
     files, checked = made_files(ready, options, real, leaves)
-    if home is not None and policy is not None:
-        book(ready, files, home, policy, now)
+    if release_folder is not None and policy is not None:
+        book_files(ready, files, release_folder, policy, now)
     for name, data in files.items():
         write_whole(out / name, data)
     examples = write_examples(ready, studies, out) if options.examples else 0
@@ -63,16 +63,16 @@ def _export(options: argparse.Namespace, console: Console) -> int:
         "digest": ready.digest,
         "files": list(files),
         "differs": {**checked},
-        "released": home is not None,
+        "released": release_folder is not None,
         "examples": examples,
-        "refused": [f"{one.study}: {one.reason}" for one in refused],
+        "refused": [f"{refusal.study}: {refusal.reason}" for refusal in refused],
         "out": options.out,
         "exit": 0,
     }
     if options.json:
         print(json.dumps(facts))  # noqa: T201 - the machine's answer
     else:
-        _tell(facts, files, checked, refused, leaves, console)
+        _print_summary(facts, files, checked, refused, leaves, console)
     return int(Exit.OK)
 
 
@@ -90,18 +90,18 @@ def _check_options(options: argparse.Namespace) -> None:
         raise ValueError("; ".join(wrong))
 
 
-def _examples(ready: Ready, options: argparse.Namespace) -> tuple[list[Prepared], list[Rejected]]:
+def _read_studies(ready: Ready, options: argparse.Namespace) -> tuple[list[Prepared], list[Rejected]]:
     """The studies of `--examples`, and those that cannot be used."""
-    found: list[Prepared] = []
+    studies: list[Prepared] = []
     refused: list[Rejected] = []
-    for one in read_examples(ready, options) if options.examples else ():
-        if isinstance(one, Rejected):
-            refused.append(one)
+    for study in read_examples(ready, options) if options.examples else ():
+        if isinstance(study, Rejected):
+            refused.append(study)
         else:
-            found.append(one)
-    if options.examples and not found:
+            studies.append(study)
+    if options.examples and not studies:
         raise ValueError(f"--examples {options.examples}: no study there can be used")
-    return found, refused
+    return studies, refused
 
 
 def made_files(
@@ -109,12 +109,12 @@ def made_files(
 ) -> tuple[dict[str, bytes], dict[str, float]]:
     """The bytes of all files by their path below OUT, and by how much each kind differs from the model at most."""
     label = str(ready.facts.get("label", "model"))
-    if not named(label):  # labels come from the coordinator and become file names
+    if not is_name(label):  # labels come from the coordinator and become file names
         raise ValueError(f"the model's label {label[:60]!r} cannot be a file name")
     files: dict[str, bytes] = {}
     checked: dict[str, float] = {}
-    said = _card(ready, options, leaves)
-    text = markdown(said)
+    card_facts = _build_card(ready, options, leaves)
+    text = render_markdown(card_facts)
     if options.onnx:
         files[f"{label}.onnx"], checked["onnx"] = onnx_bytes(ready, real)
     if options.bundle:
@@ -122,18 +122,18 @@ def made_files(
         files |= {f"{label}/{name}": data for name, data in parts.items()}
     if options.card:
         files[f"{label}.card.md"] = text.encode()
-        files[f"{label}.card.json"] = f"{json.dumps(said, indent=1)}\n".encode()
+        files[f"{label}.card.json"] = f"{json.dumps(card_facts, indent=1)}\n".encode()
     return files, checked
 
 
-def _card(ready: Ready, options: argparse.Namespace, leaves: str) -> dict[str, Json]:
+def _build_card(ready: Ready, options: argparse.Namespace, leaves: str) -> dict[str, Json]:
     """The card, with the figures of the report that is given or lies beside the model."""
     path = find_report(Path(options.model)) if options.report is None else Path(options.report)
     report = None if path is None else read_report(path, ready)
-    return card(ready, report, licence=options.licence, leaves=leaves)
+    return build_card(ready, report, licence=options.licence, leaves=leaves)
 
 
-def _tell(
+def _print_summary(
     facts: dict[str, Json],
     files: dict[str, bytes],
     checked: dict[str, float],
@@ -143,12 +143,12 @@ def _tell(
 ) -> None:
     out = Path(str(facts["out"]))
     for name, data in files.items():
-        say(console, f"{out / name}  {len(data):,} bytes")
+        print_text(console, f"{out / name}  {len(data):,} bytes")
     for what, far in checked.items():
-        say(console, f"{what}: probabilities differ from the model's own by at most {far:.1e}")
+        print_text(console, f"{what}: probabilities differ from the model's own by at most {far:.1e}")
     if facts["examples"]:
-        say(console, f"{out / FOLDER}: {facts['examples']} examples: patients' images, which stay here")
-    for one in refused:
-        say(console, f"not used: {one.study}: {one.reason}: {one.detail}")
-    say(console, leaves)
-    say(console, NOTICE)
+        print_text(console, f"{out / FOLDER}: {facts['examples']} examples: patients' images, which stay here")
+    for refusal in refused:
+        print_text(console, f"not used: {refusal.study}: {refusal.reason}: {refusal.detail}")
+    print_text(console, leaves)
+    print_text(console, NOTICE)

@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
     probabilities: Tensor
 
 
-def prepared(ready: Ready, images: Tensor) -> Tensor:
+def prepare_examples(ready: Ready, images: Tensor) -> Tensor:
     """What the exported network takes of examples as they were read: lines of a table as they are, because it holds
     their normalization; images translated, and turned into fixed features, where the model asks for it.
     """
@@ -63,9 +63,9 @@ def read_examples(ready: Ready, options: argparse.Namespace) -> Iterator[Prepare
             yield study
             continue
         images = torch.from_numpy(study.examples.images)
-        own = ready.probabilities(ready.seen(images))
-        places = tuple(float(one) for one in study.examples.position)
-        yield Prepared(study.patient, study.study, places, prepared(ready, images), own)
+        probabilities = ready.probabilities(ready.seen(images))
+        places = tuple(float(position) for position in study.examples.position)
+        yield Prepared(study.patient, study.study, places, prepare_examples(ready, images), probabilities)
 
 
 def write_examples(ready: Ready, studies: list[Prepared], out: Path) -> int:
@@ -76,15 +76,17 @@ def write_examples(ready: Ready, studies: list[Prepared], out: Path) -> int:
         ValueError: there are too many.
     """
     rows: list[tuple[object, ...]] = []
-    for one in studies:
-        for place, (x, own) in enumerate(zip(one.x, one.probabilities, strict=True)):
+    for study in studies:
+        for place, (x, probabilities) in enumerate(zip(study.x, study.probabilities, strict=True)):
             if len(rows) >= MOST:
                 raise ValueError(f"--examples: more than {MOST} examples; give a smaller folder")
             name, buffer = f"{len(rows):05d}.npy", io.BytesIO()
             np.save(buffer, x.numpy().astype(np.float32), allow_pickle=False)
             write_whole(out / FOLDER / name, buffer.getvalue(), flush_name=False)
-            said = [f"{float(p):.9g}" for p in own] if own.dim() == 1 else ["" for _ in own]
-            rows.append((name, one.patient, one.study, f"{one.position[place]:g}", *said))
+            cells = (
+                [f"{float(p):.9g}" for p in probabilities] if probabilities.dim() == 1 else ["" for _ in probabilities]
+            )
+            rows.append((name, study.patient, study.study, f"{study.position[place]:g}", *cells))
     if rows:
         flush_folder(out / FOLDER)
     columns = ("file", "patient", "study", "position", *(f"p_{name}" for name in class_names(ready)))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipelines.loader.document import ConfigError, parsed, render
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.models.file import Ready
 from pipelines.settings.load import POLICY
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, describe
@@ -35,12 +35,12 @@ WHY = {
 """Code of a refusal -> what the policy says."""
 
 
-def released_words(home: Path, now: str) -> str:
+def released_words(folder: Path, now: str) -> str:
     """What a released file says of itself."""
     return f"Released by the hospital to others on {now[:10]}; each file has its line in the hospital's ledger."
 
 
-def present() -> str:
+def iso_time() -> str:
     """The time, ISO, of a ledger line."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -50,27 +50,27 @@ def event_of(ready: Ready) -> Event:
     charged when it was trained; otherwise there is no bound.
     """
     fitted = ready.centring is not None or ready.facts.get("calibration") is not None
-    own = ready.scale is not None or ready.axes is not None
-    return NON_PRIVATE if ready.facts.get("privacy") is None or fitted or own else NOTHING
+    has_fitted_values = ready.scale is not None or ready.axes is not None
+    return NON_PRIVATE if ready.facts.get("privacy") is None or fitted or has_fitted_values else NOTHING
 
 
-def policy_of(home: Path) -> Policy:
+def policy_of(folder: Path) -> Policy:
     """The policy of a hospital, from `policy.yaml` beside its ledger.
 
     Raises:
         ValueError: it has no ledger or no policy there, or the policy is wrong; all problems.
         OSError: they cannot be read.
     """
-    missing = [name for name in (LEDGER, POLICY) if not (home / name).is_file()]
+    missing = [name for name in (LEDGER, POLICY) if not (folder / name).is_file()]
     if missing:
         raise ValueError(
-            f"--release {home}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; give the "
+            f"--release {folder}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; give the "
             "hospital's own folder, with its ledger and the policy that says who may get models"
         )
     try:
-        return validate(parsed((home / POLICY).read_text(encoding="utf-8"), environment=os.environ), Policy)
+        return validate_settings(parsed((folder / POLICY).read_text(encoding="utf-8"), environment=os.environ), Policy)
     except (ConfigError, UnicodeDecodeError) as error:
-        words = render(error, str(home / POLICY)) if isinstance(error, ConfigError) else str(error)
+        words = render(error, str(folder / POLICY)) if isinstance(error, ConfigError) else str(error)
         raise ValueError(words) from error
 
 
@@ -82,7 +82,7 @@ def check_allowed(policy: Policy) -> None:
         raise ValueError(f"--release: the hospital does not hand out models: {'; '.join(wrong)}")
 
 
-def book(ready: Ready, files: Mapping[str, bytes], home: Path, policy: Policy, now: str) -> None:
+def book_files(ready: Ready, files: Mapping[str, bytes], folder: Path, policy: Policy, now: str) -> None:
     """Write a ledger line for each file that leaves, before it is written.
 
     Raises:
@@ -99,7 +99,7 @@ def book(ready: Ready, files: Mapping[str, bytes], home: Path, policy: Policy, n
                 forms=None,
                 call=call,
                 policy=policy,
-                ledger=home / LEDGER,
+                ledger=folder / LEDGER,
                 recipient=OUTSIDE,
                 now=now,
                 replay=True,  # the same bytes may have left before, and cost nothing again

@@ -63,7 +63,7 @@ class Exported(nn.Module):
         return torch.stack([1 - positive, positive], dim=1)
 
 
-def exported(ready: Ready) -> Exported:
+def build_exported(ready: Ready) -> Exported:
     """The network of a model with all that is computed in torch: the normalization of a table's line, and centring.
 
     Raises:
@@ -97,11 +97,11 @@ def class_names(ready: Ready) -> tuple[str, ...]:
     return ready.names or ("negative", "positive")
 
 
-def preparation(ready: Ready) -> dict[str, Json]:
+def describe_preparation(ready: Ready) -> dict[str, Json]:
     """What an example is, and what must be done to a study before the network sees it; plain JSON."""
     model = ready.task.model
     shape: list[Json] = list(examples_shape(ready))
-    said: dict[str, Json] = {
+    facts: dict[str, Json] = {
         "format": 1,
         "consilium": installed_version(),
         "model": label_of(ready),
@@ -110,20 +110,20 @@ def preparation(ready: Ready) -> dict[str, Json]:
         "network": str(getattr(model, "name", type(model).__name__)),
         "classes": list(class_names(ready)),
         "ordered": ready.ordered,
-        "example": {"shape": shape, "axes": _axes(ready), "dtype": "float32", **_values(ready)},
+        "example": {"shape": shape, "axes": _describe_axes(ready), "dtype": "float32", **_describe_values(ready)},
         "images": to_plain(ready.images),
         "centred_on_gland": ready.gland,
         "window": None if ready.window is None else {"sides": list(ready.window), "overlap": 0.5, "mode": "gaussian"},
-        "translation": _translation(ready.facts),
+        "translation": _describe_translation(ready.facts),
         "features": None,
         "use": "research use only: not a medical device, not for diagnosis",
     }
     if isinstance(model, OnFeatures):
-        said["features"] = _features(model)
-    return said
+        facts["features"] = _describe_features(model)
+    return facts
 
 
-def _axes(ready: Ready) -> str:
+def _describe_axes(ready: Ready) -> str:
     if isinstance(ready.task.model, OnFeatures) or isinstance(ready.images, Features):
         return "feature"
     axes = ("channel", "slice", "row", "column")
@@ -132,7 +132,7 @@ def _axes(ready: Ready) -> str:
     )
 
 
-def _values(ready: Ready) -> dict[str, Json]:
+def _describe_values(ready: Ready) -> dict[str, Json]:
     """Unit, spacing and usual range of an example's values."""
     images = ready.images
     if isinstance(ready.task.model, OnFeatures):
@@ -143,23 +143,23 @@ def _values(ready: Ready) -> dict[str, Json]:
     if isinstance(images, Tensors):
         return {"unit": "as in the tensors that it learnt from"}
     scale = default_scale(images)
-    found: dict[str, Json] = {"usual_range": [scale.low, scale.high]}
+    facts: dict[str, Json] = {"usual_range": [scale.low, scale.high]}
     if isinstance(images, Slices | Volumes):
         adc = images.values == "adc"
         depth: list[Json] = [images.depth_mm] if isinstance(images, Volumes) else []
-        found["unit"] = "ADC in 1e-3 mm2/s" if adc else "standardized by study: mean 0, standard deviation 1"
-        found["spacing_mm"] = [*depth, images.spacing_mm, images.spacing_mm]
-        return found
-    return {**found, "unit": "-1 = black, 1 = white"}
+        facts["unit"] = "ADC in 1e-3 mm2/s" if adc else "standardized by study: mean 0, standard deviation 1"
+        facts["spacing_mm"] = [*depth, images.spacing_mm, images.spacing_mm]
+        return facts
+    return {**facts, "unit": "-1 = black, 1 = white"}
 
 
-def _translation(facts: Mapping[str, Json]) -> Json:
+def _describe_translation(facts: Mapping[str, Json]) -> Json:
     """The translator into the space in which the model learnt: its settings and its scale; None: images as read."""
-    said = facts.get("translated")
-    return {"space": facts.get("space"), **said} if isinstance(said, dict) else None
+    translated = facts.get("translated")
+    return {"space": facts.get("space"), **translated} if isinstance(translated, dict) else None
 
 
-def _features(model: OnFeatures) -> Json:
+def _describe_features(model: OnFeatures) -> Json:
     """Of which fixed features the examples consist."""
     if isinstance(model, Clip):
         return {"of": "clip", "file": model.weights, "what": "unit vectors of pictures by the CLIP's vision tower"}
@@ -171,8 +171,8 @@ def _features(model: OnFeatures) -> Json:
 def trial_examples(ready: Ready, size: int) -> Tensor:
     """Random examples (size, *inputs) float32 within the usual range of their values, the same for each size."""
     generator = torch.Generator().manual_seed(size)
-    said = _values(ready).get("usual_range")
-    low, high = (float(one) for one in said) if isinstance(said, list) else (-2.0, 2.0)  # type: ignore[arg-type]
+    usual_range = _describe_values(ready).get("usual_range")
+    low, high = (float(bound) for bound in usual_range) if isinstance(usual_range, list) else (-2.0, 2.0)  # type: ignore[arg-type]
     return low + (high - low) * torch.rand(size, *examples_shape(ready), generator=generator)
 
 
@@ -181,11 +181,11 @@ def largest_difference(network: nn.Module, answer: Answer, examples: Sequence[Te
     worst = 0.0
     for x in examples:
         with torch.no_grad():
-            own = network(x).double().numpy()
-        found = np.asarray(answer(x.numpy()), np.float64)
-        if found.shape != own.shape:
+            expected = network(x).double().numpy()
+        answered = np.asarray(answer(x.numpy()), np.float64)
+        if answered.shape != expected.shape:
             return math.inf
-        worst = max(worst, float(np.nan_to_num(np.abs(found - own), nan=np.inf).max()))
+        worst = max(worst, float(np.nan_to_num(np.abs(answered - expected), nan=np.inf).max()))
     return worst
 
 
@@ -195,10 +195,10 @@ def check_alike(ready: Ready, network: nn.Module, answer: Answer, what: str, rea
     Raises:
         Unexportable: it is above `NEAR`.
     """
-    found = largest_difference(network, answer, [*(trial_examples(ready, size) for size in SIZES), *real])
-    if not found <= NEAR:
+    difference = largest_difference(network, answer, [*(trial_examples(ready, size) for size in SIZES), *real])
+    if not difference <= NEAR:
         raise Unexportable(
-            f"{label_of(ready)}: the probabilities of its {what} differ from the model's own by {found:.2g}, allowed "
-            f"is {NEAR:g}; nothing was written. Please report it, and use predict"
+            f"{label_of(ready)}: the probabilities of its {what} differ from the model's own by {difference:.2g},"
+            f" allowed is {NEAR:g}; nothing was written. Please report it, and use predict"
         )
-    return found
+    return difference

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from pipelines.exports.network import (
     Unexportable,
+    build_exported,
     check_alike,
-    exported,
+    describe_preparation,
     label_of,
-    preparation,
     trial_examples,
 )
 from pipelines.models.file import Ready
@@ -36,7 +36,7 @@ def onnx_bytes(ready: Ready, real: Sequence[Tensor] = ()) -> tuple[bytes, float]
     """The bytes of an ONNX file, and by how much its probabilities differ from the model's at most.
 
     Its input `examples` is (batch, *inputs) float32 with any batch, its output `probabilities` (batch, classes,
-    *spatial) float32; the metadata say what prepares an example (`pipelines.exports.network.preparation`).
+    *spatial) float32; the metadata say what prepares an example (`pipelines.exports.network.describe_preparation`).
 
     Args:
         ready: the model.
@@ -46,14 +46,14 @@ def onnx_bytes(ready: Ready, real: Sequence[Tensor] = ()) -> tuple[bytes, float]
         Unexportable: the network has an operation that ONNX cannot say, or the file says another thing.
         ModuleNotFoundError: an optional package is missing; the text names the extra.
     """
-    need("onnx", "onnxscript", "onnxruntime")
-    network = exported(ready)
-    data = _converted(network, ready)
-    answer = _session(data)
+    check_installed("onnx", "onnxscript", "onnxruntime")
+    network = build_exported(ready)
+    data = _convert_network(network, ready)
+    answer = _open_session(data)
     return data, check_alike(ready, network, answer, "ONNX file", real)
 
 
-def need(*packages: str, extra: str = EXTRA) -> None:
+def check_installed(*packages: str, extra: str = EXTRA) -> None:
     """Check that optional packages are installed. Raises: ModuleNotFoundError: naming all that are missing."""
     from importlib.util import find_spec
 
@@ -61,10 +61,10 @@ def need(*packages: str, extra: str = EXTRA) -> None:
         raise ModuleNotFoundError(f"{', '.join(missing)} is not installed; {extra}", name=missing[0])
 
 
-def _converted(network: nn.Module, ready: Ready) -> bytes:
+def _convert_network(network: nn.Module, ready: Ready) -> bytes:
     batch = torch.export.Dim("batch", min=1)
     try:
-        with _quiet():
+        with _silence_exporter():
             program = torch.onnx.export(
                 network,
                 (trial_examples(ready, 2),),
@@ -84,7 +84,7 @@ def _converted(network: nn.Module, ready: Ready) -> bytes:
     if program is None:
         raise Unexportable(f"{label_of(ready)}: PyTorch gave no ONNX program; use predict, or a MONAI bundle")
     model = program.model_proto
-    _add_facts(model, preparation(ready))
+    _add_facts(model, describe_preparation(ready))
     return bytes(model.SerializeToString())
 
 
@@ -104,14 +104,16 @@ def _add_facts(model: Any, facts: Mapping[str, Json]) -> None:
 
 def facts_in(data: bytes) -> dict[str, Json]:
     """What an ONNX file of ours says of its preparation. Raises: ModuleNotFoundError."""
-    need("onnx")
+    check_installed("onnx")
     import onnx
 
-    found = onnx.load_from_string(data).metadata_props
-    return {one.key.removeprefix(PREFIX): json.loads(one.value) for one in found if one.key.startswith(PREFIX)}
+    properties = onnx.load_from_string(data).metadata_props
+    return {
+        entry.key.removeprefix(PREFIX): json.loads(entry.value) for entry in properties if entry.key.startswith(PREFIX)
+    }
 
 
-def _session(data: bytes) -> Any:
+def _open_session(data: bytes) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -134,7 +136,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_exporter() -> Iterator[None]:
     """Without the exporter's remarks on packages that no network here needs."""
     log = logging.getLogger("torch.onnx")
     before = log.level

@@ -43,7 +43,7 @@ from pipelines.external.models_file import (
 from pipelines.external.settings import How
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import Ready, read_ready
-from pipelines.models.translator_file import unplaced
+from pipelines.models.translator_file import remove_places
 from pipelines.settings.route import NEEDS, PERSONAL, SHARED
 from privacy.formats import LaterVersion
 from privacy.message import Malformed, Message, Params, as_mapping, sealed, to_bytes
@@ -71,18 +71,18 @@ class AdaptedDescription:
     gland: bool
 
 
-def networks(models: Models, how: How, device: str = "cpu") -> list[nn.Module]:
+def build_networks(models: Models, how: How, device: str = "cpu") -> list[nn.Module]:
     """The models that `how` needs, in the file's order, the shared one last."""
-    found = []
+    modules = []
     for expert, params in models.experts.items():
         if (SHARED if expert == GLOBAL else PERSONAL) in NEEDS[how.name]:
             part = models.described.part_of(expert)
             network = part.algorithm.network(models.described.task(part))
-            found.append(loaded(network, params).to(device).eval())
-    return found
+            modules.append(loaded(network, params).to(device).eval())
+    return modules
 
 
-def adapt(
+def adapt_network(
     experts: Sequence[nn.Module], x: Tensor, how: How, *, kind: Kind, seed: int
 ) -> tuple[nn.Module, Adapted | None]:
     """One network adapted to images x (n, *inputs), on their device; and the course of the adaptation, if there was
@@ -96,10 +96,10 @@ def adapt(
             return route_to(experts, x, how, kind=kind, seed=seed)
         if isinstance(how, Tent):
             return tent(experts[-1], x, how, kind=kind, seed=seed)
-    return _unadapted(experts, how), None
+    return _build_unadapted(experts, how), None
 
 
-def _unadapted(experts: Sequence[nn.Module], how: How) -> nn.Module:
+def _build_unadapted(experts: Sequence[nn.Module], how: How) -> nn.Module:
     """The network before adaptation."""
     if isinstance(how, Routing):
         return routed(experts, layerwise=how.layerwise, statistics=how.statistics, affine=how.affine)
@@ -116,8 +116,11 @@ def shares_of_experts(
     """Of a routed network: layer -> expert -> its mean coefficient over images x. Empty for any other network."""
     if not isinstance(module, Routed):
         return {}
-    whole = torch.cat([coefficients(module, part) for part in torch.split(x, batch)]).mean(dim=0)
-    return {name: dict(zip(experts, row.tolist(), strict=True)) for name, row in zip(module.layers, whole, strict=True)}
+    mean_coefficients = torch.cat([coefficients(module, part) for part in torch.split(x, batch)]).mean(dim=0)
+    return {
+        name: dict(zip(experts, row.tolist(), strict=True))
+        for name, row in zip(module.layers, mean_coefficients, strict=True)
+    }
 
 
 def describe_adapted(models: Models, label: str, how: How, source: Files, *, gland: bool) -> AdaptedDescription:
@@ -130,32 +133,32 @@ def describe_adapted(models: Models, label: str, how: How, source: Files, *, gla
         personal=described.personal if PERSONAL in needed else None,
         shared=described.shared if SHARED in needed else None,
     )
-    without_places = SOURCE.validate_json(json.dumps(unplaced(source)), strict=True)
+    without_places = SOURCE.validate_json(json.dumps(remove_places(source)), strict=True)
     return AdaptedDescription(label=label, models=used, how=how, source=without_places, gland=gland)
 
 
-def adapted_bytes(kept: AdaptedDescription, experts: Mapping[str, Params], state: Params) -> bytes:
+def adapted_bytes(description: AdaptedDescription, experts: Mapping[str, Params], state: Params) -> bytes:
     """The bytes of an adapted model's file. experts: those of the exported file."""
     tensors = dict(prefixed(STATE, state))
-    for name in kept.models.experts:
+    for name in description.models.experts:
         tensors |= prefixed(name, experts[name])
-    return sealed(to_bytes(Message(tensors, as_mapping(to_plain(kept)))))
+    return sealed(to_bytes(Message(tensors, as_mapping(to_plain(description)))))
 
 
-def ready_of(kept: AdaptedDescription, module: nn.Module, digest: str) -> Ready:
+def ready_of(description: AdaptedDescription, module: nn.Module, digest: str) -> Ready:
     """The adapted network as a model for `pipelines.predict`."""
-    described = kept.models
+    described = description.models
     part = described.part_of(described.experts[-1])
     names = shown_names(described)
     return Ready(
         module.eval(),
         described.task(part),
         described.images,
-        kept.source,
-        kept.gland,
+        description.source,
+        description.gland,
         None,
         None,
-        {"label": kept.label},
+        {"label": description.label},
         lambda x: x,
         names=names,
         ordered=described.ordered,
@@ -172,12 +175,12 @@ def read_adapted(path: Path) -> Ready:
     """
     try:
         message, digest = read_sealed(path)
-        kept = parse_facts(message.facts, AdaptedDescription)
+        description = parse_facts(message.facts, AdaptedDescription)
         state = section(message.tensors, STATE)
-        others = {name: value for name, value in message.tensors.items() if not name.startswith(f"{STATE}/")}
-        models = Models(kept.models, checked_experts(kept.models, others), digest)
-        module = _restored(networks(models, kept.how), kept.how, state)
-        return ready_of(kept, module, digest)
+        other_tensors = {name: value for name, value in message.tensors.items() if not name.startswith(f"{STATE}/")}
+        models = Models(description.models, checked_experts(description.models, other_tensors), digest)
+        module = _restore_network(build_networks(models, description.how), description.how, state)
+        return ready_of(description, module, digest)
     except LaterVersion as error:
         raise LaterVersion(f"{path}: {error}") from error
     except (Malformed, KeyError, RuntimeError, ValueError) as error:
@@ -199,14 +202,16 @@ def read_model(path: Path) -> Ready:
     except OSError as error:
         if not of_path(error):
             raise
-        told = f"{path} cannot be read ({error.strerror}); name a model's file that you may read"
-        raise ValueError(told) from error
+        problem = f"{path} cannot be read ({error.strerror}); name a model's file that you may read"
+        raise ValueError(problem) from error
 
 
-def _restored(experts: Sequence[nn.Module], how: How, state: Mapping[str, Tensor]) -> nn.Module:
-    module = _unadapted(experts, how)
-    own = module.state_dict()
-    odd = [name for name, value in state.items() if name not in own or own[name].shape != value.shape]
+def _restore_network(experts: Sequence[nn.Module], how: How, state: Mapping[str, Tensor]) -> nn.Module:
+    module = _build_unadapted(experts, how)
+    expected_state = module.state_dict()
+    odd = [
+        name for name, value in state.items() if name not in expected_state or expected_state[name].shape != value.shape
+    ]
     if odd:
         raise ValueError(f"its state does not fit the network: {', '.join(sorted(odd)[:3])}")
     module.load_state_dict(dict(state), strict=False)

@@ -27,9 +27,9 @@ from federation.task import Kind, Task
 from personalize import NamedAlgorithm
 from pipelines.data.images import AnyImages, Features, Pictures
 from pipelines.loader.document import ConfigError, Document
-from pipelines.loader.names import named
-from pipelines.loader.validation import to_plain, validate
-from pipelines.models.size_limits import size_problems
+from pipelines.loader.names import is_name
+from pipelines.loader.validation import to_plain, validate_settings
+from pipelines.models.size_limits import find_size_problems
 from pipelines.settings.route import PERSONAL, SHARED
 from pipelines.settings.task import MOST, MOST_LABELS
 from privacy.formats import LaterVersion, check_format
@@ -81,19 +81,19 @@ class ModelsDescription:
     shared: Part | None = None
 
     def __post_init__(self) -> None:
-        problems = [] if named(self.run) else [Problem(("run",), "is not made of a-z 0-9 _ -, at most 80")]
+        problems = [] if is_name(self.run) else [Problem(("run",), "is not made of a-z 0-9 _ -, at most 80")]
         if len(self.title) > LONGEST_TEXT or not self.title.isprintable():
             problems.append(Problem(("title",), f"at most {LONGEST_TEXT} printable characters are allowed"))
         most = MOST_LABELS if self.kind == "classification" else MOST + 1
-        if not 2 <= len(set(self.names)) == len(self.names) <= most or not all(map(named, self.names)):
+        if not 2 <= len(set(self.names)) == len(self.names) <= most or not all(map(is_name, self.names)):
             problems.append(Problem(("names",), f"2 to {most} different names made of a-z 0-9 _ - are needed"))
         if self.inputs != self.images.inputs:
             text = f"are {list(self.inputs)}, and its images are {list(self.images.inputs)}"
             problems.append(Problem(("inputs",), text))
-        own = [name for name in self.experts if name != GLOBAL]
-        if not self.experts or len(set(self.experts)) < len(self.experts) or not all(map(named, own)):
+        personal = [name for name in self.experts if name != GLOBAL]
+        if not self.experts or len(set(self.experts)) < len(self.experts) or not all(map(is_name, personal)):
             problems.append(Problem(("experts",), "must be different names made of a-z 0-9 _ -, or *"))
-        elif bool(own) != (self.personal is not None) or (self.experts[-1] == GLOBAL) != (self.shared is not None):
+        elif bool(personal) != (self.personal is not None) or (self.experts[-1] == GLOBAL) != (self.shared is not None):
             problems.append(Problem(("experts",), "sites' models need `personal`, and the last, *, needs `shared`"))
         elif GLOBAL in self.experts[:-1]:
             problems.append(Problem(("experts",), "* must be the last"))
@@ -194,7 +194,7 @@ def parse_facts(facts: Mapping[str, Json], kind: type[T]) -> T:
         LaterVersion: a newer program wrote them. ConfigError: with every problem.
     """
     check_format(facts.get("format"), 1, "this file")
-    return validate(Document(dict(facts), {}), kind)
+    return validate_settings(Document(dict(facts), {}), kind)
 
 
 def what_is(path: Path) -> str:
@@ -204,10 +204,10 @@ def what_is(path: Path) -> str:
             file.seek(SEAL)
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, path.stat().st_size)))
-        said = json.loads(header["__metadata__"][FACTS])["what"]
+        kind = json.loads(header["__metadata__"][FACTS])["what"]
     except (OSError, struct.error, ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return said if isinstance(said, str) else ""
+    return kind if isinstance(kind, str) else ""
 
 
 def checked_experts(described: ModelsDescription, tensors: Params) -> dict[str, Params]:
@@ -216,28 +216,28 @@ def checked_experts(described: ModelsDescription, tensors: Params) -> dict[str, 
     Raises:
         ValueError: they have not, or the network exceeds the size limits; all experts are named at once.
     """
-    wanted: dict[str, dict[str, tuple[torch.Size, torch.dtype]]] = {}
+    expected_shapes: dict[str, dict[str, tuple[torch.Size, torch.dtype]]] = {}
     for which, part in ((PERSONAL, described.personal), (SHARED, described.shared)):
         if part is not None:
-            wanted[which] = _shapes(described, part, which)
-    found, problems = dict[str, Params](), []
+            expected_shapes[which] = _expected_shapes(described, part, which)
+    params_by_expert, problems = dict[str, Params](), []
     for expert in described.experts:
-        own = section(tensors, expert)
-        problems += _misfits(expert, own, wanted[SHARED if expert == GLOBAL else PERSONAL])
-        found[expert] = own
-    known = {name for expert, own in found.items() for name in prefixed(expert, own)}
+        params = section(tensors, expert)
+        problems += _find_misfits(expert, params, expected_shapes[SHARED if expert == GLOBAL else PERSONAL])
+        params_by_expert[expert] = params
+    known = {name for expert, params in params_by_expert.items() for name in prefixed(expert, params)}
     if more := sorted(set(tensors) - known):
-        problems.append(f"tensors of no expert: {_listed(more)}")
+        problems.append(f"tensors of no expert: {_join_names(more)}")
     if problems:
         raise ValueError("; ".join(problems))
-    return found
+    return params_by_expert
 
 
-def _shapes(described: ModelsDescription, part: Part, which: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
+def _expected_shapes(described: ModelsDescription, part: Part, which: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Shapes and types of the part's network, found without allocating it."""
     try:
         task = described.task(part)
-        if problems := size_problems(part.algorithm, task, Work()):
+        if problems := find_size_problems(part.algorithm, task, Work()):
             raise ValueError("; ".join(problems))
         with torch.device("meta"):
             made = read(part.algorithm.network(task))
@@ -246,20 +246,20 @@ def _shapes(described: ModelsDescription, part: Part, which: str) -> dict[str, t
     return {name: (value.shape, value.dtype) for name, value in made.items()}
 
 
-def _misfits(expert: str, own: Params, wanted: Mapping[str, tuple[torch.Size, torch.dtype]]) -> list[str]:
-    odd = sorted(own.keys() ^ wanted.keys())
-    odd += [name for name, value in own.items() if name in wanted and (value.shape, value.dtype) != wanted[name]]
+def _find_misfits(expert: str, params: Params, expected: Mapping[str, tuple[torch.Size, torch.dtype]]) -> list[str]:
+    odd = sorted(params.keys() ^ expected.keys())
+    odd += [name for name, value in params.items() if name in expected and (value.shape, value.dtype) != expected[name]]
     if odd:
-        return [f"the model {expert} is not of its network: {_listed(odd)}"]
-    wild = sorted(name for name, value in own.items() if not _finite(value))
-    return [f"the model {expert} has numbers that are not finite: {_listed(wild)}"] if wild else []
+        return [f"the model {expert} is not of its network: {_join_names(odd)}"]
+    wild = sorted(name for name, value in params.items() if not _is_finite(value))
+    return [f"the model {expert} has numbers that are not finite: {_join_names(wild)}"] if wild else []
 
 
-def _finite(value: Tensor) -> bool:
+def _is_finite(value: Tensor) -> bool:
     return bool(value.isfinite().all())
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     shown = ", ".join(repr(name[:80]) for name in names[:SHOWN])
     return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 

@@ -37,24 +37,24 @@ def write_offers(config: Config, plan: Route, handed: Mapping[str, Mapping[str, 
         Name of each file -> why it was not written, because no external site could use it; empty = it was written.
     """
     missing: dict[str, Json] = {}
-    for offer in offers(plan):
-        found = problems(config, offer)
-        missing[offer.name] = "; ".join(map(str, found))
-        if not found:
+    for offer in list_offers(plan):
+        offer_problems = problems(config, offer)
+        missing[offer.name] = "; ".join(map(str, offer_problems))
+        if not offer_problems:
             (out / offer.name).write_bytes(offer_bytes(config, offer, handed))
     return missing
 
 
-def offers(plan: Route) -> list[Offer]:
+def list_offers(plan: Route) -> list[Offer]:
     """The files of a run: models.safetensors for the methods of `route`, and one for each other pair of lines."""
     pairs: dict[tuple[str, str], dict[str, str]] = {}
     for line in plan.lines.values():
         if line.how.name in EXPORTED:
             pair = (line.shared or plan.shared, line.personal or plan.personal)
             pairs.setdefault(pair, {}).update(plan.methods(line))
-    own = (plan.shared, plan.personal)
+    first_pair = (plan.shared, plan.personal)
     return [
-        Offer(DEFAULT if pair == own else f"models.{pair[0]}+{pair[1]}.safetensors", methods)
+        Offer(DEFAULT if pair == first_pair else f"models.{pair[0]}+{pair[1]}.safetensors", methods)
         for pair, methods in pairs.items()
     ]
 
@@ -95,25 +95,25 @@ def offer_bytes(config: Config, offer: Offer, handed: Mapping[str, Mapping[str, 
         ordered=config.task.ordered,
         inputs=config.images.inputs,
         images=config.images,
-        gland=_centred(config),
+        gland=_is_centred(config),
         experts=tuple(experts),
-        personal=_part(config, personal),
-        shared=_part(config, shared),
+        personal=_build_part(config, personal),
+        shared=_build_part(config, shared),
     )
     return models_bytes(described, experts)
 
 
-def _part(config: Config, label: str | None) -> Part | None:
+def _build_part(config: Config, label: str | None) -> Part | None:
     if label is None:
         return None
     return Part(algorithm=config.train.methods[label], model=config.train.method_model.get(label, config.model))
 
 
-def _centred(config: Config) -> bool:
+def _is_centred(config: Config) -> bool:
     """Whether any site of the federation crops studies about a gland mask."""
     images = config.images
     if not isinstance(images, Slices | Volumes):
         return False
-    asked = images.centre == "gland" or (isinstance(images, Slices) and images.slices == "gland")
+    is_asked = images.centre == "gland" or (isinstance(images, Slices) and images.slices == "gland")
     inside = [site for name, site in config.sites.items() if name not in config.outside]
-    return asked and any(site.gland is not None or isinstance(site.source, PhantomSource) for site in inside)
+    return is_asked and any(site.gland is not None or isinstance(site.source, PhantomSource) for site in inside)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from federation.registry import permitting
-from pipelines.batch.loop import NOTICE, say
+from pipelines.batch.loop import NOTICE, print_text
 from pipelines.batch.prediction import open_unlabelled
 from pipelines.data.images import Features
 from pipelines.data.intake import Intake
@@ -46,7 +46,7 @@ def open_job(settings: ExternalSettings, document: Document) -> Job:
     def add(key: str, text: str) -> None:
         problems.append(problem_at(document, Problem((key,), text.removeprefix(f"{key}."))))
 
-    models, found, source = None, None, files_of(settings.source)
+    models, waiting, source = None, None, files_of(settings.source)
     try:
         with permitting(settings.plugins):
             models = read_models(Path(settings.models))
@@ -58,21 +58,21 @@ def open_job(settings: ExternalSettings, document: Document) -> Job:
         problems += [problem_at(document, each) for each in _problems(settings, models)]
     if models is not None and not problems:
         try:
-            found = _waiting(settings, models, source)
+            waiting = _open_waiting(settings, models, source)
         except (ValueError, OSError) as error:
             add("source", str(error))
     elif not Path(place_of(settings.source)).exists():
         add("source", f"{place_of(settings.source)!r} does not exist; give one that does")
-    if models is None or found is None:
+    if models is None or waiting is None:
         raise ConfigError(problems)
-    return Job(settings, document, models, source, found)
+    return Job(settings, document, models, source, waiting)
 
 
 def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
     """Problems of settings that do not fit the models."""
     described, images = models.described, models.described.images
-    there = {PERSONAL: described.personal, SHARED: described.shared}
-    problems = [*source_problems(settings.source, images), *missing_models(settings.how, there)]
+    parts = {PERSONAL: described.personal, SHARED: described.shared}
+    problems = [*source_problems(settings.source, images), *missing_models(settings.how, parts)]
     if described.gland and not settings.gland and not settings.no_gland:
         text = "missing; the models learnt from images cut about the gland: give the folder of your own gland masks, "
         text += "<patient>.nii.gz, or say no_gland: true to cut about the image's middle"
@@ -90,11 +90,11 @@ def _problems(settings: ExternalSettings, models: Models) -> list[Problem]:
     return problems
 
 
-def _waiting(settings: ExternalSettings, models: Models, source: Files) -> Intake:
+def _open_waiting(settings: ExternalSettings, models: Models, source: Files) -> Intake:
     """The studies to read, in the order in which models are adapted to them. Raises: ValueError: nothing fits."""
-    found = open_unlabelled(models.described.images, source, settings.gland)
-    ordered = sorted(found.waiting, key=lambda one: (one.patient, natural_key(one.study)))
-    return replace(found, waiting=tuple(ordered))
+    intake = open_unlabelled(models.described.images, source, settings.gland)
+    ordered = sorted(intake.waiting, key=lambda one: (one.patient, natural_key(one.study)))
+    return replace(intake, waiting=tuple(ordered))
 
 
 def print_check(job: Job, console: Console, *, as_json: bool) -> int:
@@ -116,7 +116,7 @@ def print_check(job: Job, console: Console, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(facts))  # noqa: T201 - the machine's answer
         return int(code)
-    say(
+    print_text(
         console,
         f"Models of {described.title or described.run}: {', '.join(described.experts)}; digest {job.models.digest}.\n"
         f"{described.kind} of {', '.join(described.names)}, on {described.images.kind} {list(described.inputs)}, by "

@@ -24,7 +24,7 @@ from torch import Tensor
 from federation.randomness import derived
 from personalize.adaptation import Adapted
 from personalize.routing_outside import Routing
-from pipelines.batch.loop import NOTICE, Results, collect, finish
+from pipelines.batch.loop import NOTICE, Results, collect_results, finish_batch
 from pipelines.batch.prediction import THRESHOLD, facts_of, open_predictor, summary_of, write_predictions
 from pipelines.batch.scoring import Prediction, Predictor, columns_of, prediction_of
 from pipelines.data.accounts import list_accounts
@@ -32,11 +32,11 @@ from pipelines.data.intake import ReadStudy, read_studies
 from pipelines.data.study import Rejected, Unusable
 from pipelines.external.adapted import (
     LARGEST_KEPT,
-    adapt,
+    adapt_network,
     adapted_bytes,
+    build_networks,
     describe_adapted,
     digest_of,
-    networks,
     ready_of,
     shares_of_experts,
 )
@@ -78,8 +78,8 @@ def run_external_site(
         OSError: the disk.
     """
     if options.only or options.first or options.until or options.explain:
-        found = "--only, --from, --until and --explain choose stages, and a file with models: has none; remove them"
-        raise ConfigError([Problem((), found)])
+        problem = "--only, --from, --until and --explain choose stages, and a file with models: has none; remove them"
+        raise ConfigError([Problem((), problem)])
     job = open_job(settings, document)
     torch.set_num_threads(settings.threads)
     if options.check:
@@ -98,16 +98,16 @@ def _adapt_and_predict(job: Job, stop: Stop, console: Console, *, as_json: bool)
     out, threshold = Path(settings.out), THRESHOLD if settings.threshold is None else settings.threshold
     studies = Results[ReadStudy]([], [*job.opened.rejected])
     reading = read_studies(waiting, readers=settings.readers)  # adaptation needs all of them at once
-    collect("read", reading, len(waiting), studies, console, check=stop.check)
+    collect_results("read", reading, len(waiting), studies, console, check=stop.check)
     results = Results[Prediction]([], studies.refused)
     facts: dict[str, Json] = {"models": job.models.digest}
     words = "No image could be read, so nothing was adapted."
     if studies.done:
-        served = _serve(job, studies.done, console)
+        served = _serve_model(job, studies.done, console)
         stop.check()
         predictor = open_predictor(served.ready, threshold, out, job.source, settings.gland)
-        predictions = _predictions(predictor, studies.done, served.probabilities, settings.computes_on)
-        collect("write", predictions, len(studies.done), results, console, check=stop.check)
+        predictions = _predict_studies(predictor, studies.done, served.probabilities, settings.computes_on)
+        collect_results("write", predictions, len(studies.done), results, console, check=stop.check)
         facts |= {key: served.account[key] for key in ("epoch", "why") if key in served.account}
         words = str(served.account.get("why", "nothing was adapted"))
     else:
@@ -118,10 +118,12 @@ def _adapt_and_predict(job: Job, stop: Stop, console: Console, *, as_json: bool)
     write_predictions(out, columns_of(described.kind, described.images, names), results, accounts)
     facts |= facts_of(results, settings.out)
     words = f"{settings.how.name}: {words}\n{summary_of(described.kind, threshold, results, settings.out)}"
-    return finish(console, results.code, as_json=as_json, facts=facts, words=words, accounts=accounts, of=job.opened.of)
+    return finish_batch(
+        console, results.code, as_json=as_json, facts=facts, words=words, accounts=accounts, of=job.opened.of
+    )
 
 
-def _serve(job: Job, studies: Sequence[ReadStudy], console: Console) -> Served:
+def _serve_model(job: Job, studies: Sequence[ReadStudy], console: Console) -> Served:
     """Adapt the models to the images, and write the result.
 
     Raises:
@@ -132,14 +134,14 @@ def _serve(job: Job, studies: Sequence[ReadStudy], console: Console) -> Served:
     x = torch.cat([torch.from_numpy(study.examples.images) for study in studies]).to(device)
     with shown("adapt", console=console):
         try:
-            experts = networks(job.models, how, device)
-            module, adapted = adapt(experts, x, how, kind=described.kind, seed=seed)
+            experts = build_networks(job.models, how, device)
+            module, adapted = adapt_network(experts, x, how, kind=described.kind, seed=seed)
         except ValueError as error:
             raise ConfigError([problem_at(job.document, Problem(("how",), str(error)))]) from error
     served = AsTrained() if adapted is not None and adapted.epoch is None else how
     label = f"{served.name} of {described.run}"
-    kept = describe_adapted(job.models, label, served, job.source, gland=settings.gland is not None)
-    data = adapted_bytes(kept, job.models.experts, {} if adapted is None else adapted.state)
+    description = describe_adapted(job.models, label, served, job.source, gland=settings.gland is not None)
+    data = adapted_bytes(description, job.models.experts, {} if adapted is None else adapted.state)
     batch = how.batch if isinstance(how, Routing) else 1
     account: dict[str, Json] = {
         "notice": NOTICE,
@@ -148,16 +150,18 @@ def _serve(job: Job, studies: Sequence[ReadStudy], console: Console) -> Served:
         "models": job.models.digest,
         "how": to_plain(how),
         "seed": settings.seed,
-        "experts": [*kept.models.experts],
+        "experts": [*description.models.experts],
         "classes": [*described.names],
         "studies": len(studies),
         "images": len(x),
         **_course_of(adapted),
-        "coefficients": to_plain(shares_of_experts(module, x, kept.models.experts, batch=batch)),
+        "coefficients": to_plain(shares_of_experts(module, x, description.models.experts, batch=batch)),
         "kept": len(data) <= LARGEST_KEPT,
     }
-    _write(Path(settings.out), account, adapted, described.names, data)
-    return Served(ready_of(kept, module, digest_of(data)), account, None if adapted is None else adapted.probabilities)
+    _write_results(Path(settings.out), account, adapted, described.names, data)
+    return Served(
+        ready_of(description, module, digest_of(data)), account, None if adapted is None else adapted.probabilities
+    )
 
 
 def _course_of(adapted: Adapted | None) -> dict[str, Json]:
@@ -165,11 +169,13 @@ def _course_of(adapted: Adapted | None) -> dict[str, Json]:
     if adapted is None:
         return {}
     losses: list[Json] = [loss if math.isfinite(loss) else None for loss in adapted.losses]
-    shares: list[Json] = [list(one) for one in adapted.shares]
+    shares: list[Json] = [list(share) for share in adapted.shares]
     return {"losses": losses, "shares": shares, "epoch": adapted.epoch, "why": adapted.why}
 
 
-def _write(out: Path, account: dict[str, Json], adapted: Adapted | None, names: tuple[str, ...], data: bytes) -> None:
+def _write_results(
+    out: Path, account: dict[str, Json], adapted: Adapted | None, names: tuple[str, ...], data: bytes
+) -> None:
     """Write the account, the curve and the model before any mask, because adaptation took the longest. Files of an
     earlier run that this one does not make are removed.
     """
@@ -184,7 +190,7 @@ def _write(out: Path, account: dict[str, Json], adapted: Adapted | None, names: 
             folder.remove(name)
 
 
-def _predictions(
+def _predict_studies(
     predictor: Predictor, studies: Sequence[ReadStudy], made: Tensor | None, device: str
 ) -> Iterator[Prediction | Rejected]:
     """A prediction for each study, with its mask written. made: (n, classes, *spatial) of all studies, if known."""

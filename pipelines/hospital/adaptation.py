@@ -24,7 +24,7 @@ from pipelines.hospital.segmentation import (
     score_patients,
     select_shown_patients,
 )
-from pipelines.models.answers import answers
+from pipelines.models.answers import predict_classes
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
 from privacy.message import Json, Message, as_list, as_mapping, from_bytes
@@ -83,7 +83,7 @@ def select_masks_to_show(
     shown = torch.cat(most_of(rows.y.cpu(), [(whose == patient).nonzero()[:, 0] for patient in chosen]))
     tensors = {SHOWN: shown, AFTER: predicted[shown].to(torch.uint8)}
     if before is not None:
-        masks = answers(task, before, rows.x)
+        masks = predict_classes(task, before, rows.x)
         then = score_patients(cohort, rows, masks, task.classes)
         places = np.searchsorted(then.patients, chosen)
         tensors |= {BEFORE: masks[shown].to(torch.uint8), SCORES: torch.from_numpy(then.scores[places])}

@@ -23,9 +23,9 @@ from pipelines.hospital.private_limits import check_affordable
 from pipelines.hospital.scoring import ReleasedScores, count_exact_scores, noise_scores
 from pipelines.hospital.segmentation import reply_tensors, score_patients
 from pipelines.hospital.withdrawn import looked_at
-from pipelines.models.file import Ready, parsed_ready
+from pipelines.models.file import Ready, parse_ready
 from pipelines.models.likeness import studies_of
-from pipelines.models.signed import read_otherwise, settings_of
+from pipelines.models.signed import find_reading_differences, settings_of
 from pipelines.requests.benchmark import (
     BENCHMARK,
     Benchmark,
@@ -70,7 +70,7 @@ def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[
     if policy.promises and epsilon is None:
         raise Refused(PRIVACY) from ValueError("patients are promised privacy, and no epsilon is said")
     cohort = cohort_of(hospital, question.cohort)
-    if odd := read_otherwise(ready, cohort.recipe):
+    if odd := find_reading_differences(ready, cohort.recipe):
         raise Refused("malformed_cohort") from ValueError(f"not read as the signed model wants: {odd}")
     noise = _compute_noise(hospital, epsilon) if policy.promises and epsilon is not None else None
     check_affordable(hospital, [NON_PRIVATE if noise is None else noise], call)
@@ -103,7 +103,7 @@ def _read_trusted_model(hospital: Hospital, call: Call, question: Benchmark) -> 
     if _digest_in(call) != signature.statement.sha256:
         raise Refused("tampered_model") from ValueError("the conversation is named for another model")
     try:
-        ready = parsed_ready(data)
+        ready = parse_ready(data)
     except ValueError as error:
         if isinstance(error.__cause__, NotPermitted):  # the worker knows its code: policy_plugin
             raise error.__cause__ from None

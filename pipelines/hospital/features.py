@@ -16,7 +16,7 @@ from pipelines.hospital.beginnings import DETECTOR, ENCODER, FEATURES
 from pipelines.hospital.frozen import SCALE
 from pipelines.hospital.hospital import COHORT, Context, Done, Hospital, keyed_digest, write_cohort_file
 from pipelines.hospital.kept import REJECTED, SPLIT, cohort_of, digest_of, split_of
-from pipelines.models.fixed_features import Fixed, featured, from_tensors, to_tensors
+from pipelines.models.fixed_features import Fixed, compute_features, from_tensors, to_tensors
 from pipelines.requests.extract import Extract, Extracted
 from pipelines.runs.store import DiskFolder, short
 from privacy.dp.chunks import apply_to_each_row
@@ -49,7 +49,7 @@ def extract_features(hospital: Hospital, context: Context[Extract]) -> Done[Extr
         fixed = from_tensors(message.tensors, model)
     except ValueError as error:
         raise Refused("malformed_settings") from error
-    features = apply_to_each_row(lambda image: featured(model, fixed, image), cohort.images)
+    features = apply_to_each_row(lambda image: compute_features(model, fixed, image), cohort.images)
     digest = hashlib.sha256(to_bytes(message)).hexdigest()
     recipe = {**cohort.recipe, "features": message.facts["model"], "of": question.cohort, "asked": digest}
     none = torch.zeros(len(cohort.labels), 0, dtype=torch.uint8)  # features have no pixels

@@ -9,8 +9,8 @@ from evaluation.records import Model
 from federation.conversation import newest_whole
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import read_opening
-from pipelines.loader.names import named
-from pipelines.models.file import READY, WHOLE, ended_in
+from pipelines.loader.names import is_name
+from pipelines.models.file import COMPLETE, READY, ended_in
 from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, losses_of, unsealed, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.gate import BUDGET, Refused
@@ -39,7 +39,7 @@ def training_history(hospital: Hospital, run: str, rounds: Json) -> dict[str, Js
     ]
     trained = {str(line["round"]) for line in lines if line.get("refused") is None}
     spent = any(line.get("refused") == BUDGET for line in lines)
-    return {"rounds_trained": len(trained), "rounds": rounds, "ended": BUDGET if spent else WHOLE}
+    return {"rounds_trained": len(trained), "rounds": rounds, "ended": BUDGET if spent else COMPLETE}
 
 
 def has_noised_scores(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> bool:
@@ -72,7 +72,7 @@ def _model_path(hospital: Hospital, method: Mapping[str, Json]) -> str:
     """Path of this run's model file; empty if there is none, or one of another run."""
     label = str(method["label"])
     path = hospital.root / READY / f"{label}.safetensors"
-    if not named(label) or not path.is_file():  # labels come from the coordinator and become file names
+    if not is_name(label) or not path.is_file():  # labels come from the coordinator and become file names
         return ""
     try:
         facts = from_bytes(unsealed(path.read_bytes())).facts

@@ -23,7 +23,7 @@ from torch import Tensor
 from pipelines.data.cohort import Cohort, from_message, to_message
 from pipelines.data.images import Target
 from pipelines.data.stored import target_classes
-from pipelines.loader.names import named
+from pipelines.loader.names import is_name
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.listing import listed
 from pipelines.runs.store import HIDDEN, DiskFolder, short
@@ -124,7 +124,7 @@ class Hospital:
 
     def cohort_folder(self, name: str) -> Path:
         """The folder of a cohort. Raises: Refused: not a valid cohort name."""
-        if not named(name):
+        if not is_name(name):
             raise Refused("malformed_cohort")
         return self.root / "cohorts" / name
 
@@ -166,7 +166,7 @@ class Hospital:
 
 def _path_parts(run: str) -> list[str]:
     parts = run.split("/")
-    if len(parts) != 2 or not all(named(part) for part in parts):
+    if len(parts) != 2 or not all(is_name(part) for part in parts):
         raise Refused("malformed_run")
     return parts
 

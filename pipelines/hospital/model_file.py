@@ -22,7 +22,7 @@ from pipelines.hospital.opening import Opening
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import CENTRING, FIXED, FORMAT, PREFIX, READY, SCALED, digest_of, ended_in, window_in
 from pipelines.models.likeness import ENDING, likeness_of, to_file
-from pipelines.models.translator_file import BESIDE, read_translator, unplaced
+from pipelines.models.translator_file import FOLDER, read_translator, remove_places
 from pipelines.runs.store import DiskFolder, versions
 from privacy.message import (
     Json,
@@ -66,7 +66,7 @@ def make_ready(
         "algorithm": to_plain(start.algorithm),
         "model": to_plain(start.task.model),
         "inputs": list(start.task.inputs),
-        "source": unplaced(files.source),
+        "source": remove_places(files.source),
         "gland": files.gland is not None and _needs_gland(cohort),
         "translated": translator,
         "privacy": None if start.protection is None else to_plain(start.protection),
@@ -126,6 +126,6 @@ def _read_translator(hospital: Hospital, name: str, cohort: Cohort) -> tuple[Jso
     """The translator into this cohort's space: its settings with their scale, its tensors by name, and itself."""
     if "space" not in cohort.recipe or cohort.recipe.get("translator") is None:
         return None, {}, ()
-    made = read_translator(hospital.cohort_folder(name) / f"{BESIDE}.safetensors")
+    made = read_translator(hospital.cohort_folder(name) / f"{FOLDER}.safetensors")
     facts: dict[str, Json] = {"settings": to_plain(made.settings), "scale": to_plain(made.scale)}
     return facts, {f"{PREFIX}{name}": tensor for name, tensor in made.params.items()}, (made.settings,)

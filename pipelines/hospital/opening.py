@@ -23,9 +23,9 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.private_limits import check_paid
 from pipelines.hospital.start_check import check_start
-from pipelines.loader.overrides import overridden
+from pipelines.loader.overrides import override_settings
 from pipelines.models.file import ALGORITHM, MODEL
-from pipelines.models.size_limits import size_problems
+from pipelines.models.size_limits import find_size_problems
 from pipelines.settings.task import MOST, MOST_LABELS
 from privacy.dp.protection import Protection
 from privacy.message import Json, Malformed, Params, as_mapping, number_of, whole_of, wholes_of
@@ -74,10 +74,10 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
     try:
         site_settings = hospital.settings
         common = algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
-        work = overridden(Work(), _check_mapping(facts["work"]))
+        work = override_settings(Work(), _check_mapping(facts["work"]))
         if site_settings is not None:
-            algorithm = overridden(algorithm, site_settings.methods.get(str(facts["label"]), {}))
-            work = overridden(work, site_settings.work)
+            algorithm = override_settings(algorithm, site_settings.methods.get(str(facts["label"]), {}))
+            work = override_settings(work, site_settings.work)
         inputs = tuple(wholes_of(facts, "inputs"))
         target = TARGET.validate_python(facts.get("target"))
         model, classes = MODEL.validate_json(json.dumps(facts["model"]), strict=True), whole_of(facts, "classes")
@@ -93,7 +93,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
             raise ValueError(
                 f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
             )
-        problems = size_problems(algorithm, task, work)
+        problems = find_size_problems(algorithm, task, work)
         problems += [] if protection is None else work.privately
         problems += [work.transform.missing] if work.transform is not None and work.transform.missing else []
         if problems:

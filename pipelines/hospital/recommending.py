@@ -41,7 +41,7 @@ from pipelines.hospital.hospital import Context, Done, Hospital
 from pipelines.hospital.kept import scores_name
 from pipelines.hospital.opening import Opening, read_opening
 from pipelines.hospital.validation_scores import VALIDATED
-from pipelines.models.recommended import RECOMMENDED, of_newer, to_bytes
+from pipelines.models.recommended import RECOMMENDED, is_newer, to_bytes
 from pipelines.requests.compare import Compare, Compared
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
@@ -99,7 +99,7 @@ def keep_decision(hospital: Hospital, facts: Mapping[str, Json], decision: Decis
     """Write the decision into this hospital's folder, but not over one of a newer program, which `predict` refuses by
     name. choice: the same in words. facts: of `report`.
     """
-    if of_newer(hospital.root):
+    if is_newer(hospital.root):
         return
     content = to_bytes(decision, choice.said, _run_of(facts, decision.method), choice.file)
     DiskFolder(hospital.root).write(RECOMMENDED, content)

@@ -40,7 +40,7 @@ from pipelines.hospital.scoring import count_exact_scores
 from pipelines.hospital.segmentation import patient_scores, reply_tensors, score_patients
 from pipelines.hospital.training import data_access
 from pipelines.hospital.withdrawn import looked_at
-from pipelines.models.answers import answers
+from pipelines.models.answers import predict_classes
 from pipelines.requests.route import ROUTE, Route
 from pipelines.requests.scores import LabelScores, MaskScores
 from pipelines.requests.writing import read_reply
@@ -227,7 +227,7 @@ def _score_model(
 def _predict(task: Task, made: Made, x: Tensor) -> list[Tensor]:
     if isinstance(made, Tensor):
         return [made.argmax(dim=1).cpu()]
-    return [answers(task, model, x) for model in ([made] if isinstance(made, nn.Module) else made)]
+    return [predict_classes(task, model, x) for model in ([made] if isinstance(made, nn.Module) else made)]
 
 
 def average_values(values: Sequence[Values]) -> Values:

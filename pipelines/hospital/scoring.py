@@ -28,7 +28,7 @@ from pipelines.hospital.released_counts import need_counts
 from pipelines.hospital.segmentation import floor_of, patient_scores, reply_tensors, score_patients
 from pipelines.hospital.training import data_access, model_release_event
 from pipelines.hospital.validation_scores import validation_scores
-from pipelines.models.answers import answers
+from pipelines.models.answers import predict_classes
 from pipelines.requests.evaluate import EVALUATE, Evaluate, LabelsScored, MasksScored, NoisedLabelsScored
 from pipelines.requests.writing import read_reply
 from pipelines.runs.store import DiskFolder
@@ -159,7 +159,7 @@ def _score_masks(
     if start.protection is not None:
         raise Refused("unprotected_scores") from ValueError("sums of overlaps have no noise, and the run promises it")
     classes, test = start.task.classes, splits["test"]
-    values = score_patients(cohort, test, answers(start.task, served.module, test.x, window=window), classes)
+    values = score_patients(cohort, test, predict_classes(start.task, served.module, test.x, window=window), classes)
     low = floor_of(cohort, splits, classes) if question.floor is True else None
     return (reply_tensors(hospital, values, low, question.copies), {}, NON_PRIVATE), patient_scores(values, low)
 

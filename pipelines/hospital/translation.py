@@ -33,7 +33,7 @@ from pipelines.hospital.public_networks import learn_translation as public_trans
 from pipelines.hospital.synthesis import inputs_of
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
-from pipelines.models.translator_file import BESIDE, TRANSLATORS, write_translator
+from pipelines.models.translator_file import FOLDER, TRANSLATORS, write_translator
 from pipelines.requests.translate import Translate, Translated
 from pipelines.runs.progress import shown
 from pipelines.runs.store import DiskFolder, short
@@ -280,7 +280,7 @@ def _write_translator(hospital: Hospital, cohort: Cohort, params: Params, how: H
         return
     files = files_of(hospital)
     forth = {name: tensor for name, tensor in params.items() if not name.startswith("back/")}
-    for folder, label in ((hospital.cohort_folder(made.cohort), BESIDE), (hospital.root / TRANSLATORS, how.space)):
+    for folder, label in ((hospital.cohort_folder(made.cohort), FOLDER), (hospital.root / TRANSLATORS, how.space)):
         write_translator(
             DiskFolder(folder),
             label,

@@ -108,9 +108,9 @@ def parsed(text: str, *, environment: Mapping[str, str]) -> Document:
         raise ConfigError([Problem((), f"the file has {len(text)} characters; at most {MAX_CHARACTERS} are read")])
     seen = _Seen(environment.get(DATA_ROOT) or None)
     data = None
-    node = _composed(text, seen)
+    node = _compose_node(text, seen)
     try:
-        data = None if node is None else _plain(node, (), seen)
+        data = None if node is None else _convert_node(node, (), seen)
     except _TooLargeError as error:
         seen.problems.append(Problem(error.path, str(error)))
         raise ConfigError(seen.problems) from error
@@ -170,7 +170,7 @@ class _Composer(yaml.SafeLoader):
         return node
 
 
-def _composed(text: str, seen: _Seen) -> yaml.Node | None:
+def _compose_node(text: str, seen: _Seen) -> yaml.Node | None:
     try:
         composer = _Composer(text, seen.problems)
         node: yaml.Node | None = composer.get_single_node()
@@ -180,10 +180,10 @@ def _composed(text: str, seen: _Seen) -> yaml.Node | None:
         seen.problems.append(Problem((), text, line))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        told = ", ".join(part for part in (error.context, error.problem) if part)
-        if "'\\t'" in told:
-            told += "; indent with spaces, not with tabs"
-        seen.problems.append(Problem((), f"not valid YAML: {told}", None if mark is None else mark.line + 1))
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        if "'\\t'" in problem:
+            problem += "; indent with spaces, not with tabs"
+        seen.problems.append(Problem((), f"not valid YAML: {problem}", None if mark is None else mark.line + 1))
     except Exception as error:  # PyYAML leaks errors of chr() and int(): '"\UFFFFFFFF"', '%YAML 1.<5000 digits>'
         seen.problems.append(Problem((), f"not valid YAML: {str(error)[:200] or type(error).__name__}"))
     else:
@@ -191,22 +191,22 @@ def _composed(text: str, seen: _Seen) -> yaml.Node | None:
     raise ConfigError(seen.problems)
 
 
-def _plain(node: yaml.Node, path: Path, seen: _Seen) -> Json:
+def _convert_node(node: yaml.Node, path: Path, seen: _Seen) -> Json:
     seen.lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         seen.grow(path, 0)
-        return _mapping(node, path, seen)
+        return _convert_mapping(node, path, seen)
     if isinstance(node, yaml.SequenceNode):
         seen.grow(path, 0)
-        return [_plain(item, (*path, index), seen) for index, item in enumerate(node.value)]
-    value, complaint = _scalar(node.value, getattr(node, "style", None), seen.data_root)
+        return [_convert_node(item, (*path, index), seen) for index, item in enumerate(node.value)]
+    value, complaint = _parse_scalar(node.value, getattr(node, "style", None), seen.data_root)
     seen.grow(path, len(value) if isinstance(value, str) else 1)
     if complaint is not None:
         seen.problems.append(Problem(path, complaint, node.start_mark.line + 1))
     return value
 
 
-def _mapping(node: yaml.MappingNode, path: Path, seen: _Seen) -> Json:
+def _convert_mapping(node: yaml.MappingNode, path: Path, seen: _Seen) -> Json:
     data: dict[str, Json] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
@@ -218,11 +218,11 @@ def _mapping(node: yaml.MappingNode, path: Path, seen: _Seen) -> Json:
         inner = (*path, key)
         seen.grow(path, len(key))
         if key in data:
-            told = f"given twice, first on line {seen.lines[inner]}, again on line {line}; remove one"
-            seen.problems.append(Problem(inner, told, line))
+            problem = f"given twice, first on line {seen.lines[inner]}, again on line {line}; remove one"
+            seen.problems.append(Problem(inner, problem, line))
             continue
         seen.lines[inner] = line
-        data[key] = _plain(value_node, inner, seen)
+        data[key] = _convert_node(value_node, inner, seen)
     return data
 
 
@@ -233,27 +233,27 @@ def _key_complaint(node: yaml.Node) -> str | None:
         return "merge keys (<<) are refused; write the keys out, or use an alias for the whole group"
     if not node.value:
         return "a key must not be empty; write a name before the colon"
-    if not _encodable(node.value):
+    if not _is_encodable(node.value):
         return f"the key {shown(node.value)} is not valid Unicode"
     if "${" in node.value:
         return f"nothing is substituted in a key, found {shown(node.value)}"
     return None
 
 
-def _scalar(text: str, style: str | None, data_root: str | None) -> tuple[Json, str | None]:
+def _parse_scalar(text: str, style: str | None, data_root: str | None) -> tuple[Json, str | None]:
     """The value of a scalar, and a complaint or None."""
     if style is None:  # plain; quoted and block scalars are text
         if text in ("", "~", "null"):
             return None, None
         if text in ("true", "false"):
             return text == "true", None
-        number = _number(text)
+        number = _parse_number(text)
         if number is not None:
             return number
-    return _substituted(text, data_root)
+    return _substitute_variables(text, data_root)
 
 
-def _number(text: str) -> tuple[Json, str | None] | None:
+def _parse_number(text: str) -> tuple[Json, str | None] | None:
     if WHOLE.fullmatch(text):
         fits = len(text) <= 20 and -(2**63) <= int(text) < 2**63
         return (int(text), None) if fits else (0, f"whole numbers must fit 64 bits, found {shown(text)}")
@@ -265,18 +265,18 @@ def _number(text: str) -> tuple[Json, str | None] | None:
     return None
 
 
-def _substituted(text: str, data_root: str | None) -> tuple[str, str | None]:
-    asked = set(SUBSTITUTION.findall(text))
-    unknown = sorted(asked - {f"${{{DATA_ROOT}}}"})
+def _substitute_variables(text: str, data_root: str | None) -> tuple[str, str | None]:
+    variables = set(SUBSTITUTION.findall(text))
+    unknown = sorted(variables - {f"${{{DATA_ROOT}}}"})
     if unknown:
         return text, f"unknown substitution {shown(unknown[0])}; the only one is ${{{DATA_ROOT}}}"
-    if asked and data_root is None:
+    if variables and data_root is None:
         return text, f"{DATA_ROOT} is not set; set it to the folder of the data: export {DATA_ROOT}=/path/to/data"
-    replaced = text.replace(f"${{{DATA_ROOT}}}", data_root) if asked and data_root else text
-    return replaced, None if _encodable(replaced) else f"not valid Unicode: {shown(text)}"
+    replaced = text.replace(f"${{{DATA_ROOT}}}", data_root) if variables and data_root else text
+    return replaced, None if _is_encodable(replaced) else f"not valid Unicode: {shown(text)}"
 
 
-def _encodable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

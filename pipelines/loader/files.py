@@ -12,31 +12,31 @@ from privacy.system_errors import of_machine
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 
-def document(name: str) -> Document:
+def find_document(name: str) -> Document:
     """Read a YAML file at this path, or of this name in the package; `.yaml` may be left out.
 
     Raises:
         ConfigError: it does not exist, or is not YAML. Other problems of its text are in `Document.problems`.
     """
     names = (name,) if name.endswith(".yaml") else (name, f"{name}.yaml")
-    places = (folder / one for folder in (Path(), CONFIGS) for one in names)
+    places = (folder / file_name for folder in (Path(), CONFIGS) for file_name in names)
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         known = ", ".join(sorted(p.name for p in CONFIGS.glob("*.yaml")))
         raise ConfigError((Problem((), f"no such file here, nor among those of the package ({known})"),))
-    return document_at(path)
+    return read_document(path)
 
 
-def document_at(path: str | Path) -> Document:
+def read_document(path: str | Path) -> Document:
     """Read the YAML file at exactly this path. Raises: ConfigError: as `document`."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        told = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
-        raise ConfigError((Problem((), told),)) from error
+        problem = f"not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        raise ConfigError((Problem((), problem),)) from error
     except OSError as error:
         if of_machine(error):
             raise
-        told = f"cannot be read: {error.strerror or type(error).__name__}; name a file that you may read"
-        raise ConfigError((Problem((), told),)) from error
+        problem = f"cannot be read: {error.strerror or type(error).__name__}; name a file that you may read"
+        raise ConfigError((Problem((), problem),)) from error
     return parsed(text, environment=os.environ)

@@ -10,14 +10,14 @@ from privacy.settings_error import Problem
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
 
-def named(text: str) -> bool:
+def is_name(text: str) -> bool:
     """Whether this is a valid name."""
     return NAME.fullmatch(text) is not None
 
 
 def name_problems(name: str) -> list[Problem]:
     """Problems with a setting `name`."""
-    return [] if named(name) else [Problem(("name",), f"made of a-z 0-9 _ -, at most 80, found {name!r}")]
+    return [] if is_name(name) else [Problem(("name",), f"made of a-z 0-9 _ -, at most 80, found {name!r}")]
 
 
 def label_problems(labels: Iterable[str], *where: str) -> list[Problem]:
@@ -26,7 +26,7 @@ def label_problems(labels: Iterable[str], *where: str) -> list[Problem]:
     return [
         Problem(where, f"the label {label!r} {text}")
         for label in labels
-        if not named(label) or len(label) > 60 or label == "manifest"
+        if not is_name(label) or len(label) > 60 or label == "manifest"
     ]
 
 

@@ -29,24 +29,28 @@ GREATEST, LEAST = 1e9, 1e-15
 """The largest and smallest size of a number that is not whole; 0, and infinity where a class allows it, are others."""
 
 
-def absurd(data: Json, skipped: frozenset[str]) -> list[Problem]:
+def find_absurd_numbers(data: Json, skipped: frozenset[str]) -> list[Problem]:
     """Every number beyond all bounds. skipped: keys below which values may name patients."""
-    return [problem for path, value in _numbers(data, (), skipped) if (problem := _problem(path, value)) is not None]
+    return [
+        problem
+        for path, value in _list_numbers(data, (), skipped)
+        if (problem := _number_problem(path, value)) is not None
+    ]
 
 
-def _numbers(value: Json, path: Path, skipped: frozenset[str]) -> Iterator[tuple[Path, int | float]]:
+def _list_numbers(value: Json, path: Path, skipped: frozenset[str]) -> Iterator[tuple[Path, int | float]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             if key not in skipped:
-                yield from _numbers(inner, (*path, key), skipped)
+                yield from _list_numbers(inner, (*path, key), skipped)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _numbers(inner, (*path, index), skipped)
+            yield from _list_numbers(inner, (*path, index), skipped)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield path, value
 
 
-def _problem(path: Path, value: int | float) -> Problem | None:
+def _number_problem(path: Path, value: int | float) -> Problem | None:
     if isinstance(value, int):
         most = next((LARGER[key] for key in reversed(path) if isinstance(key, str) and key in LARGER), MOST)
         return None if abs(value) <= most else Problem(path, f"must be at most {most:,} in size, found {value:.3g}")

@@ -16,18 +16,18 @@ from privacy.settings_error import SettingsError
 T = TypeVar("T")
 
 
-def overridden(settings: T, changes: Mapping[str, Any]) -> T:
+def override_settings(settings: T, changes: Mapping[str, Any]) -> T:
     """The settings with some fields changed, checked as strictly as settings in a file.
 
     Raises:
         ValueError: an unknown field, a wrong type, or a value out of range; all of them (`SettingsError`).
     """
     changed = {**as_mapping(to_plain(settings)), **changes}
-    for one, other in (("epochs", "steps"), ("steps", "epochs")):  # setting one of the two unsets the other
-        if one in changes and other not in changes and other in changed:
+    for key, other in (("epochs", "steps"), ("steps", "epochs")):  # setting one of the two unsets the other
+        if key in changes and other not in changes and other in changed:
             changed[other] = None
     try:
-        found: T = adapter_of(cast(Hashable, type(settings))).validate_json(json.dumps(changed), strict=True)
-        return found
+        result: T = adapter_of(cast(Hashable, type(settings))).validate_json(json.dumps(changed), strict=True)
+        return result
     except ValidationError as error:
         raise SettingsError(problems_in(error, Document(changed, {}), type(settings))) from error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from privacy.settings_error import Path, Problem
 
 
-def without(kind: Any, data: Json, paths: Iterable[Path], gone: Sequence[Path]) -> tuple[Json, list[Path]]:
+def remove_settings(kind: Any, data: Json, paths: Iterable[Path], gone: Sequence[Path]) -> tuple[Json, list[Path]]:
     """The data without the values at these paths, and the paths removed now.
 
     A list is removed as a whole, since the indices of its other members would change. A missing required number or text
@@ -28,14 +28,14 @@ def without(kind: Any, data: Json, paths: Iterable[Path], gone: Sequence[Path]) 
     """
     now: list[Path] = []
     for path in paths:
-        here = _there(data, path)
-        missing = path != () and here == path[:-1] and not isinstance(path[-1], int)
+        existing = _existing_prefix(data, path)
+        missing = path != () and existing == path[:-1] and not isinstance(path[-1], int)
         if missing and [*gone, *now].count(path) < 2 and (value := stand_in(kind, data, path)) is not None:
-            data = _with(data, path, value)
+            data = _put_value(data, path, value)
             now += [path, path]  # twice, so that it is not replaced again
-        elif here:
-            data = _with(data, here, None)
-            now.append(here)
+        elif existing:
+            data = _put_value(data, existing, None)
+            now.append(existing)
     return data, now
 
 
@@ -49,54 +49,54 @@ def stand_in(kind: Any, data: Json, path: Path) -> str | int | float | bool | No
     if literals := [value for each in kinds for value in literals_of(each)]:
         return cast("str | int | float | bool", literals[0])
     simple: tuple[tuple[type, str | int | float | bool], ...] = ((bool, False), (int, 1), (float, 1.0), (str, "x"))
-    return next((value for wanted, value in simple if wanted in kinds), None)
+    return next((value for kind_of_value, value in simple if kind_of_value in kinds), None)
 
 
-def _there(data: Json, path: Path) -> Path:
+def _existing_prefix(data: Json, path: Path) -> Path:
     """The longest prefix of a path that exists in the data."""
-    there: Path = ()
+    prefix: Path = ()
     for length, part in enumerate(path, start=1):
         if not isinstance(data, dict) or part not in data:
             break
-        there, data = path[:length], data[str(part)]
-    return there
+        prefix, data = path[:length], data[str(part)]
+    return prefix
 
 
-def _with(data: Json, path: Path, value: Json) -> Json:
+def _put_value(data: Json, path: Path, value: Json) -> Json:
     """The data with a value at a path of keys; None removes the key."""
     if not isinstance(data, dict):
         return data
     first, rest = str(path[0]), path[1:]
     if rest:
-        return {**data, first: _with(data[first], rest, value)} if first in data else data
+        return {**data, first: _put_value(data[first], rest, value)} if first in data else data
     return {**{key: each for key, each in data.items() if key != first}, **({} if value is None else {first: value})}
 
 
-def follows(problem: Problem, gone: Sequence[Path]) -> bool:
+def may_follow(problem: Problem, gone: Sequence[Path]) -> bool:
     """Whether a problem may only follow from removed settings: its place is theirs or that of an enclosing group, it
     needs them or names them, or a whole hospital was removed and the problem concerns the run as a whole.
     """
     text = f"{problem.path} {problem.message}"
     of_run = len(problem.where) < 2
     return any(
-        beside(problem, path)
-        or any(_overlap(need, path) for need in problem.needs)
-        or _names(text, str(path[-1]))
+        is_beside(problem, path)
+        or any(_paths_overlap(need, path) for need in problem.needs)
+        or _names_key(text, str(path[-1]))
         or (of_run and path[0] == "sites" and len(path) == 2)
         for path in gone
     )
 
 
-def beside(problem: Problem, path: Path) -> bool:
+def is_beside(problem: Problem, path: Path) -> bool:
     """Whether a problem's place is a path, a part of it, or an enclosing group."""
-    return _overlap(problem.where, path)
+    return _paths_overlap(problem.where, path)
 
 
-def _overlap(one: Path, other: Path) -> bool:
-    return one[: len(other)] == other or other[: len(one)] == one
+def _paths_overlap(first: Path, second: Path) -> bool:
+    return first[: len(second)] == second or second[: len(first)] == first
 
 
-def _names(text: str, key: str) -> bool:
+def _names_key(text: str, key: str) -> bool:
     """Whether a sentence names a key: in quotes, as part of a path, with its value after a colon, or as a method."""
     word = re.escape(key)
     forms = (f"['\"]{word}['\"]", f"\\.{word}(?![\\w-])", f"(?<![\\w-]){word}(\\.\\w|: )", f"method {word}(?![\\w-])")

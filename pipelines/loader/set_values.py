@@ -28,7 +28,7 @@ class SetValue(NamedTuple):
     value: Json
 
 
-def with_values(document: Document, texts: Sequence[str]) -> Document:
+def apply_set_values(document: Document, texts: Sequence[str]) -> Document:
     """The document with these values; missing groups are created.
 
     texts: as typed after `--set`, e.g. `train.schedule.rounds=3`, `images.size=32`, `train.methods.own={name: local}`.
@@ -39,26 +39,28 @@ def with_values(document: Document, texts: Sequence[str]) -> Document:
     values, problems = [], list[Problem]()
     for text in texts:
         try:
-            values.append(_read(text))
+            values.append(_parse_set_value(text))
         except ConfigError as error:
             problems += error.problems
     paths = [value.path for value in values]
     problems += [
-        _problem(value.text, "given twice; remove one")
+        _build_problem(value.text, "given twice; remove one")
         for index, value in enumerate(values)
         if value.path in paths[:index]
     ]
-    data, lines, kept = document.data, dict(document.lines), list(document.problems)
+    data, lines, kept_problems = document.data, dict(document.lines), list(document.problems)
     for value in values:
         try:
-            data = _put(data, value.path, value.value)
+            data = _put_value(data, value.path, value.value)
         except LookupError as error:
-            problems.append(_problem(value.text, str(error)))
-        lines = {path: line for path, line in lines.items() if not _within(path, value.path)}
-        kept = [problem for problem in kept if not (problem.where and _within(problem.where, value.path))]
+            problems.append(_build_problem(value.text, str(error)))
+        lines = {path: line for path, line in lines.items() if not _is_within(path, value.path)}
+        kept_problems = [
+            problem for problem in kept_problems if not (problem.where and _is_within(problem.where, value.path))
+        ]
     if problems:
-        raise ConfigError([*problems, *kept])
-    return Document(data, lines, tuple(kept))
+        raise ConfigError([*problems, *kept_problems])
+    return Document(data, lines, tuple(kept_problems))
 
 
 def naming_values(error: ConfigError, texts: Sequence[str], lines: Mapping[Path, int]) -> ConfigError:
@@ -66,43 +68,43 @@ def naming_values(error: ConfigError, texts: Sequence[str], lines: Mapping[Path,
 
     lines: of the document with the values. If several match, the last is named.
     """
-    values = [_read(text) for text in texts]
+    values = [_parse_set_value(text) for text in texts]
 
-    def named(problem: Problem) -> Problem:
+    def name_problem(problem: Problem) -> Problem:
         for value in reversed(values):
-            inside = bool(problem.where) and _within(problem.where, value.path)
-            made = bool(problem.where) and _within(value.path, problem.where) and problem.where not in lines
+            inside = bool(problem.where) and _is_within(problem.where, value.path)
+            made = bool(problem.where) and _is_within(value.path, problem.where) and problem.where not in lines
             if inside or made:
-                return _problem(value.text, f"{notation(problem.where)}: {problem.message}")
+                return _build_problem(value.text, f"{notation(problem.where)}: {problem.message}")
         return problem
 
-    return type(error)([named(problem) for problem in error.problems])
+    return type(error)([name_problem(problem) for problem in error.problems])
 
 
-def _read(text: str) -> SetValue:
+def _parse_set_value(text: str) -> SetValue:
     """Raises: ConfigError."""
     name, equals, value = text.partition("=")
-    path = _path(name)
+    path = _parse_path(name)
     if not equals or not path:
-        told = f"must be KEY=VALUE with a key such as train.schedule.rounds, found {shown(text)}"
-        raise ConfigError([_problem(text, told)])
+        problem = f"must be KEY=VALUE with a key such as train.schedule.rounds, found {shown(text)}"
+        raise ConfigError([_build_problem(text, problem)])
     try:
         document = parsed(value, environment=os.environ)
     except ConfigError as error:
-        raise ConfigError([_problem(text, problem.message) for problem in error.problems]) from error
+        raise ConfigError([_build_problem(text, problem.message) for problem in error.problems]) from error
     if document.problems:
-        raise ConfigError([_problem(text, problem.message) for problem in document.problems])
+        raise ConfigError([_build_problem(text, problem.message) for problem in document.problems])
     return SetValue(text, path, document.data)
 
 
-def _path(name: str) -> Path:
+def _parse_path(name: str) -> Path:
     """`a.b[2].c` as keys and indices; empty if it is not a valid path."""
     if KEY.fullmatch(name) is None:
         return ()
     return tuple(int(part[2]) if part[1] is None else part[1] for part in PART.finditer(name))
 
 
-def _put(data: Json, path: Path, value: Json) -> Json:
+def _put_value(data: Json, path: Path, value: Json) -> Json:
     """Raises: LookupError: the path does not exist, because a value on it is neither a group nor a list."""
     if not path:
         return value
@@ -111,16 +113,16 @@ def _put(data: Json, path: Path, value: Json) -> Json:
         if not isinstance(data, list) or first >= len(data):
             size = f"a list of {len(data)}" if isinstance(data, list) else "no list"
             raise LookupError(f"[{first}] must be the place of a value that is there, from 0; found {size}")
-        return [*data[:first], _put(data[first], rest, value), *data[first + 1 :]]
+        return [*data[:first], _put_value(data[first], rest, value), *data[first + 1 :]]
     if data is not None and not isinstance(data, dict):
         raise LookupError(f"{first} must be a key of a group, found {shown(data)} in the group's place")
     group = {} if data is None else data
-    return {**group, first: _put(group.get(first), rest, value)}
+    return {**group, first: _put_value(group.get(first), rest, value)}
 
 
-def _within(path: Path, outer: Path) -> bool:
+def _is_within(path: Path, outer: Path) -> bool:
     return path[: len(outer)] == outer
 
 
-def _problem(text: str, message: str) -> Problem:
+def _build_problem(text: str, message: str) -> Problem:
     return Problem((), f"--set {text}: {message}")

@@ -24,8 +24,8 @@ from pipelines.loader.document import ConfigError, Document, FilesMissing, probl
 from pipelines.loader.first_fields import FIRST
 from pipelines.loader.keys import keys_at, tags_at
 from pipelines.loader.names import FILL_IN
-from pipelines.loader.numbers import absurd
-from pipelines.loader.recovery import beside, follows, without
+from pipelines.loader.numbers import find_absurd_numbers
+from pipelines.loader.recovery import is_beside, may_follow, remove_settings
 from privacy.settings_error import Path, Problem, problems_of, shown
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ def adapter_of(kind: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(cast("type[Any]", kind))
 
 
-def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequence[Problem]] | None = None) -> T:
+def validate_settings(
+    document: Document, kind: type[T], missing: Callable[[Json], Sequence[Problem]] | None = None
+) -> T:
     """Settings of a frozen dataclass, from plain data. The class carries `__pydantic_config__ = {"extra": "forbid"}`.
 
     missing: finds folders and files in the plain data that do not exist.
@@ -84,12 +86,12 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
             `FilesMissing` if only files are missing.
     """
     with permitting("all", unless_set=True):  # a person wrote these settings here, and chose what they name
-        settings, found = _checked(document, kind)
-        problems = _without_second(found)
-        problems += _unfilled(document, problems)
+        settings, problems_found = _check_document(document, kind)
+        problems = _without_second(problems_found)
+        problems += _find_unfilled(document, problems)
         absent = [] if missing is None else missing(document.data)
-    told = {problem.where for problem in problems}
-    files = [problem_at(document, problem) for problem in absent if problem.where not in told]
+    known_places = {problem.where for problem in problems}
+    files = [problem_at(document, problem) for problem in absent if problem.where not in known_places]
     if problems or settings is None:
         raise ConfigError([*problems, *files])
     if files:
@@ -99,24 +101,28 @@ def validate(document: Document, kind: type[T], missing: Callable[[Json], Sequen
 
 def _without_second(problems: Sequence[Problem]) -> list[Problem]:
     """The problems without a missing key that is there, misspelt."""
-    meant = _meant(problems)
-    return [one for one in problems if not (one.where in meant and one.message == MISSING)]
+    meant = _guess_meant_places(problems)
+    return [problem for problem in problems if not (problem.where in meant and problem.message == MISSING)]
 
 
-def _meant(problems: Sequence[Problem]) -> list[Path]:
+def _guess_meant_places(problems: Sequence[Problem]) -> list[Path]:
     """The places of the keys that unknown ones were probably meant for."""
-    guesses = [(one, re.match(r"unknown key \(did you mean '([^']*)'", one.message)) for one in problems]
-    return [(*one.where[:-1], guess[1]) for one, guess in guesses if guess]
+    guesses = [(problem, re.match(r"unknown key \(did you mean '([^']*)'", problem.message)) for problem in problems]
+    return [(*problem.where[:-1], guess[1]) for problem, guess in guesses if guess]
 
 
-def _unfilled(document: Document, told: Sequence[Problem]) -> list[Problem]:
+def _find_unfilled(document: Document, problems: Sequence[Problem]) -> list[Problem]:
     """Texts that a draft marks to be filled in, and of which no problem is told."""
-    places = [where for where in _texts(document.data, FILL_IN) if not any(beside(one, where) for one in told)]
+    places = [
+        where
+        for where in _find_texts(document.data, FILL_IN)
+        if not any(is_beside(problem, where) for problem in problems)
+    ]
     text = f"{FILL_IN} is what a draft writes where it does not know; replace it as the comments beside it say"
     return [problem_at(document, Problem(where, text)) for where in places]
 
 
-def _texts(data: Json, text: str, where: Path = ()) -> Iterator[Path]:
+def _find_texts(data: Json, text: str, where: Path = ()) -> Iterator[Path]:
     """The places of a text."""
     if isinstance(data, str) and data.strip() == text:
         yield where
@@ -124,15 +130,17 @@ def _texts(data: Json, text: str, where: Path = ()) -> Iterator[Path]:
         data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     )
     for key, value in parts:
-        yield from _texts(value, text, (*where, key))
+        yield from _find_texts(value, text, (*where, key))
 
 
-def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]]:
+def _check_document(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]]:
     """The settings; or None, and all problems."""
-    beyond = [problem_at(document, problem) for problem in absurd(document.data, PATIENTS)]  # before anything is built
-    adapter, told = adapter_of(cast(Hashable, kind)), [*document.problems, *beyond]
-    problems = list(told)
-    data, gone = without(kind, document.data, [problem.where for problem in problems if problem.where], ())
+    absurd_numbers = [
+        problem_at(document, problem) for problem in find_absurd_numbers(document.data, PATIENTS)
+    ]  # before anything is built
+    adapter, all_problems = adapter_of(cast(Hashable, kind)), [*document.problems, *absurd_numbers]
+    problems = list(all_problems)
+    data, gone = remove_settings(kind, document.data, [problem.where for problem in problems if problem.where], ())
     for _ in range(PASSES):
         try:
             # Strict JSON is the only mode that accepts a list for a tuple and a group for a dataclass, but not text for
@@ -140,15 +148,15 @@ def _checked(document: Document, kind: type[T]) -> tuple[T | None, list[Problem]
             settings = adapter.validate_json(json.dumps(data), strict=True)
             return (None if problems else settings), problems
         except ValidationError as error:
-            told = problems_in(error, Document(data, document.lines), kind)
-        new = [problem for problem in told if not follows(problem, gone)]
-        around = [problem for problem in told if any(beside(problem, path) for path in gone)]
+            all_problems = problems_in(error, Document(data, document.lines), kind)
+        new = [problem for problem in all_problems if not may_follow(problem, gone)]
+        around = [problem for problem in all_problems if any(is_beside(problem, path) for path in gone)]
         problems += new
-        data, more = without(kind, data, [problem.where for problem in (*new, *around)], gone)
+        data, more = remove_settings(kind, data, [problem.where for problem in (*new, *around)], gone)
         if not more:
             break
-        gone += [*more, *_meant(new)]
-    return None, problems or told
+        gone += [*more, *_guess_meant_places(new)]
+    return None, problems or all_problems
 
 
 def to_plain(settings: object) -> Json:
@@ -162,12 +170,12 @@ def to_plain(settings: object) -> Json:
         TypeError: a set (its order is not fixed), a path (it belongs to one machine) or another type, with its place.
         ValueError: not a number (NaN).
     """
-    return _plain(settings, "settings")
+    return _convert_plain(settings, "settings")
 
 
-def _plain(value: object, where: str) -> Json:
+def _convert_plain(value: object, where: str) -> Json:
     if isinstance(value, enum.Enum):
-        return _plain(value.value, where)
+        return _convert_plain(value.value, where)
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -175,16 +183,18 @@ def _plain(value: object, where: str) -> Json:
             raise ValueError(f"{where} must be a number, found NaN; use null for 'none'")
         return value if math.isfinite(value) else str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        added = _added(type(value))
-        said = {f.name: _plain(getattr(value, f.name), f"{where}.{f.name}") for f in dataclasses.fields(value)}
-        return {name: each for name, each in said.items() if name not in added or each != added[name]}
+        added = _later_defaults(type(value))
+        values = {
+            f.name: _convert_plain(getattr(value, f.name), f"{where}.{f.name}") for f in dataclasses.fields(value)
+        }
+        return {name: each for name, each in values.items() if name not in added or each != added[name]}
     if isinstance(value, Mapping):
         strange = [key for key in value if type(key) is not str]
         if strange:
             raise TypeError(f"{where}: keys must be text, found {strange[0]!r}")
-        return {key: _plain(inner, f"{where}.{key}") for key, inner in value.items()}
+        return {key: _convert_plain(inner, f"{where}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner, f"{where}[{index}]") for index, inner in enumerate(value)]
+        return [_convert_plain(inner, f"{where}[{index}]") for index, inner in enumerate(value)]
     raise TypeError(
         f"{where} must be made of dataclasses, mappings, tuples, lists, text, numbers, truth values and None, "
         f"found {type(value).__name__}; turn a set into a sorted tuple and a path into text"
@@ -192,52 +202,54 @@ def _plain(value: object, where: str) -> Json:
 
 
 @lru_cache(maxsize=1024)
-def _added(kind: type) -> Mapping[str, Json]:
+def _later_defaults(kind: type) -> Mapping[str, Json]:
     """Our own fields that are younger than `first_fields`, with their defaults; never a `name` or `kind`."""
     if kind.__module__.partition(".")[0] not in ROOMS:
         return {}  # what a package adds changes the package's digest
     first = FIRST.get(kind.__name__, "").split()
-    found: dict[str, Json] = {}
+    defaults: dict[str, Json] = {}
     for field in dataclasses.fields(kind):
         made = field.default_factory
         default = field.default if made is dataclasses.MISSING else made()
         if field.name not in (*first, "name", "kind") and default is not dataclasses.MISSING:
-            found[field.name] = _plain(default, field.name)
-    return found
+            defaults[field.name] = _convert_plain(default, field.name)
+    return defaults
 
 
-def problems_in(found: ValidationError, document: Document, kind: type) -> list[Problem]:
+def problems_in(error_details: ValidationError, document: Document, kind: type) -> list[Problem]:
     """Pydantic's errors as problems, in our words and with paths and lines in the document."""
     problems: list[Problem] = []
     allowed: dict[Path, tuple[list[str], object]] = {}  # alternatives of a union are one problem
-    for error in found.errors(include_url=False):
-        said = ALLOWED.get(error["type"])
-        if said is not None:
-            path = located(document.data, error["loc"])
+    for error in error_details.errors(include_url=False):
+        allowed_words = ALLOWED.get(error["type"])
+        if allowed_words is not None:
+            path = locate_error(document.data, error["loc"])
             phrases, _ = allowed.setdefault(path, ([], error["input"]))
-            phrases.append(said.format(**error.get("ctx", {})))
+            phrases.append(allowed_words.format(**error.get("ctx", {})))
         else:
             problems += _problems_of_error(error, document, kind)
     for path, (phrases, value) in allowed.items():
-        deeper = any(_below(other, path) for other in allowed)
-        if isinstance(value, dict) and (deeper or any(_below(problem.where, path) for problem in problems)):
+        deeper = any(_lies_below(other, path) for other in allowed)
+        if isinstance(value, dict) and (deeper or any(_lies_below(problem.where, path) for problem in problems)):
             continue  # one of several forms was meant, and the problem inside it is reported
-        told = f"a {type(value).__name__}" if _private(path) else f"{shown(value)}{_hint(phrases, value)}"
-        message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {told}"
+        value_text = (
+            f"a {type(value).__name__}" if _is_private(path) else f"{shown(value)}{_describe_hint(phrases, value)}"
+        )
+        message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {value_text}"
         problems.append(problem_at(document, Problem(path, message)))
     return problems
 
 
-def _below(told: Path, path: Path) -> bool:
-    return len(told) > len(path) and told[: len(path)] == path
+def _lies_below(place: Path, path: Path) -> bool:
+    return len(place) > len(path) and place[: len(path)] == path
 
 
-def _private(path: Path) -> bool:
+def _is_private(path: Path) -> bool:
     """Whether a value may name a patient: it must not appear in messages, which machines keep in their journals."""
     return len(path) > 1 and path[0] == "sites" and not PATIENTS.isdisjoint(map(str, path))
 
 
-def _hint(phrases: Sequence[str], value: object) -> str:
+def _describe_hint(phrases: Sequence[str], value: object) -> str:
     if isinstance(value, list) and len(value) == 4 and all(isinstance(number, int) for number in value):
         return "; corners have names: {top: .., left: .., bottom: .., right: ..}, in the rectangles of a layout"
     if not isinstance(value, str):
@@ -251,10 +263,10 @@ def _hint(phrases: Sequence[str], value: object) -> str:
         return "; write false"
     if any("number" in phrase for phrase in phrases) and re.fullmatch(r"[-+]?[0-9][0-9_,.]*", value):
         return "; write it without quotes, leading zeros and separators"
-    return _guess(value, choices)
+    return _guess_word(value, choices)
 
 
-def _guess(word: str, choices: Sequence[str]) -> str:
+def _guess_word(word: str, choices: Sequence[str]) -> str:
     close = difflib.get_close_matches(word[:80], choices, n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -262,39 +274,39 @@ def _guess(word: str, choices: Sequence[str]) -> str:
 def _problems_of_error(error: ErrorDetails, document: Document, kind: type) -> list[Problem]:
     match error["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
-            path = located(document.data, error["loc"])
+            path = locate_error(document.data, error["loc"])
             allowed = keys_at(kind, document.data, path[:-1])
-            message = f"unknown key{_guess(str(path[-1]), allowed)}; allowed: {_listed(allowed)}"
+            message = f"unknown key{_guess_word(str(path[-1]), allowed)}; allowed: {_join_names(allowed)}"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
-            path = (*located(document.data, error["loc"][:-1]), error["loc"][-1])
+            path = (*locate_error(document.data, error["loc"][:-1]), error["loc"][-1])
             message = MISSING if isinstance(path[-1], str) else f"missing; found only {shown(error['input'])}"
         case "union_tag_invalid":
             tag = error["ctx"]["discriminator"].strip("'")
-            path = (*located(document.data, error["loc"]), tag)
+            path = (*locate_error(document.data, error["loc"]), tag)
             choices = re.findall(r"'([^']*)'", error["ctx"]["expected_tags"])
             word = str(error["ctx"]["tag"])
-            message = f"unknown {shown(word)}{_guess(word, choices)}; allowed: {_listed(choices)}"
+            message = f"unknown {shown(word)}{_guess_word(word, choices)}; allowed: {_join_names(choices)}"
         case "union_tag_not_found":
             tag = error["ctx"]["discriminator"].strip("'")
-            base = located(document.data, error["loc"])
+            base = locate_error(document.data, error["loc"])
             path = (*base, tag)
             message = (
-                f"missing; it says which one is meant; allowed: {_listed(tags_at(kind, document.data, base, tag))}"
+                f"missing; it says which one is meant; allowed: {_join_names(tags_at(kind, document.data, base, tag))}"
             )
         case "value_error":
-            base = located(document.data, error["loc"])
+            base = locate_error(document.data, error["loc"])
             return [problem_at(document, each.within(*base)) for each in problems_of(error["ctx"]["error"])]
         case _:
-            path = located(document.data, error["loc"])
+            path = locate_error(document.data, error["loc"])
             message = f"{error['msg']}, found {shown(error['input'])}"
     return [problem_at(document, Problem(path, message))]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:40]) + (", ..." if len(names) > 40 else "") if names else "(none)"
 
 
-def located(data: Json, loc: Sequence[str | int]) -> Path:
+def locate_error(data: Json, loc: Sequence[str | int]) -> Path:
     """Pydantic's location of an error as a path in the data, without the labels of union members."""
     path: list[str | int] = []
     labelled = False  # whether the label of the group at hand was passed
@@ -302,7 +314,7 @@ def located(data: Json, loc: Sequence[str | int]) -> Path:
         rest = loc[index + 1 :]
         if isinstance(data, dict) and part in data:
             tagged = part in (data.get("name"), data.get("kind")) and not labelled
-            if tagged and not (rest and _holds(data[str(part)], rest[0])):
+            if tagged and not (rest and _has_part(data[str(part)], rest[0])):
                 labelled = True
                 continue  # the label of a tagged union that is also a key in it
             data, labelled = data[str(part)], False
@@ -314,5 +326,5 @@ def located(data: Json, loc: Sequence[str | int]) -> Path:
     return tuple(path)
 
 
-def _holds(data: Any, part: str | int) -> bool:
+def _has_part(data: Any, part: str | int) -> bool:
     return (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int))

@@ -11,7 +11,7 @@ from federation.task import Task
 from privacy.dp.chunks import at_once
 
 
-def answers(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[int] | None = None) -> Tensor:
+def predict_classes(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[int] | None = None) -> Tensor:
     """The most probable class of each pixel, (n, *spatial) int64 on the CPU; 0 where the network gives NaN.
 
     Args:
@@ -26,17 +26,19 @@ def answers(task: Task, module: nn.Module, x: Tensor, *, window: Sequence[int] |
     if window is not None and len(window) != x.dim() - 2:
         raise ValueError(f"window is {list(window)}, needed are {x.dim() - 2} sides")
     parts = torch.split(x, at_once(x, dense=True))
-    found = (probable(task, module, part, window).nan_to_num(nan=0.0) for part in parts)  # no number: background
-    return torch.cat([p.argmax(dim=1).cpu() for p in found])
+    parts_found = (
+        predict_probabilities(task, module, part, window).nan_to_num(nan=0.0) for part in parts
+    )  # no number: background
+    return torch.cat([p.argmax(dim=1).cpu() for p in parts_found])
 
 
-def probable(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Tensor:
+def predict_probabilities(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Tensor:
     """Probabilities (n, classes, *spatial) of images x, whole or in windows, as in `answers`."""
     from monai.inferers.utils import sliding_window_inference  # slow to import
 
     if window is None:
         return task.probabilities(module, x)
-    found: Tensor = sliding_window_inference(
+    probabilities: Tensor = sliding_window_inference(
         x,
         [int(side) for side in window],
         at_once(x.new_empty(1, x.shape[1], *window), dense=True),
@@ -44,4 +46,4 @@ def probable(task: Task, module: nn.Module, x: Tensor, window: Sequence[int] | N
         overlap=0.5,
         mode="gaussian",
     )
-    return found
+    return probabilities

@@ -31,11 +31,11 @@ from pipelines.data.images import IMAGES, AnyImages
 from pipelines.data.sources import SOURCE, Files
 from pipelines.data.tables.features import Moments, from_json, standardize_features
 from pipelines.data.tables.principal_components import Axes, axes_from_json, project_features
-from pipelines.loader.names import named
-from pipelines.models.answers import probable
-from pipelines.models.fixed_features import Fixed, featured, from_tensors
+from pipelines.loader.names import is_name
+from pipelines.models.answers import predict_probabilities
+from pipelines.models.fixed_features import Fixed, compute_features, from_tensors
 from pipelines.models.likeness import ENDING, Likeness, Verdict, read_likeness
-from pipelines.models.size_limits import size_problems
+from pipelines.models.size_limits import find_size_problems
 from pipelines.models.translator_file import SCALE, SETTINGS
 from privacy.formats import LaterVersion, check_format
 from privacy.message import (
@@ -51,7 +51,7 @@ from privacy.message import (
 from privacy.settings_error import words_of
 
 READY = "ready"
-WHOLE = "whole"
+COMPLETE = "whole"
 """Why training ended, in a model's facts, where no budget cut it off."""
 FORMAT = 1
 KIND: TypeAdapter[Kind] = TypeAdapter(Kind)
@@ -105,13 +105,13 @@ class Ready:
             x = project_features(x, self.axes)
         x = self.translate(x)
         if self.features is not None and isinstance(self.task.model, OnFeatures):
-            x = featured(self.task.model, self.features, x)
+            x = compute_features(self.task.model, self.features, x)
         return x
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Probabilities (n, classes, *spatial) of network inputs x, computed as in the evaluation."""
         if self.window is not None:
-            return probable(self.task, self.module, x, self.window)
+            return predict_probabilities(self.task, self.module, x, self.window)
         return Calibrated(self.module, self.centring).probabilities(self.task, x)
 
     def verdict(self, x: Tensor) -> Verdict | None:
@@ -126,7 +126,7 @@ def digest_of(data: bytes) -> str:
 
 def ended_in(facts: Mapping[str, Json]) -> str:
     """Why a model's training ended before its last round, in words; empty: it did not, or nobody said."""
-    if facts.get("ended") in (None, WHOLE):
+    if facts.get("ended") in (None, COMPLETE):
         return ""
     of = f" of {facts['rounds']}" if facts.get("rounds") else ""
     return f"cut off by the hospital's privacy {facts['ended']} after {facts.get('rounds_trained')}{of} rounds"
@@ -146,7 +146,7 @@ def read_ready(path: Path) -> Ready:
     """
     data = path.read_bytes()
     try:
-        ready = parsed_ready(data)
+        ready = parse_ready(data)
     except LaterVersion as error:
         raise LaterVersion(f"{path}: {error}") from error
     except ValueError as error:
@@ -157,7 +157,7 @@ def read_ready(path: Path) -> Ready:
     return replace(ready, likeness=read_likeness(path.with_name(f"{path.stem}{ENDING}"), ready.digest))
 
 
-def parsed_ready(data: bytes) -> Ready:
+def parse_ready(data: bytes) -> Ready:
     """A finished model from the bytes of its file, without statistics of training patients, which are not in it.
 
     Raises:
@@ -167,7 +167,7 @@ def parsed_ready(data: bytes) -> Ready:
         message = from_bytes(unsealed(data))
         facts = message.facts
         check_format(facts["format"], FORMAT, "this model")
-        if not isinstance(facts.get("label"), str) or not named(str(facts["label"])):
+        if not isinstance(facts.get("label"), str) or not is_name(str(facts["label"])):
             raise ValueError(f"its label must be a method's name, a-z 0-9 _ -, found {facts.get('label')!r:.60}")
         with permitting(permitted_in(facts), unless_set=True):
             model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
@@ -176,20 +176,20 @@ def parsed_ready(data: bytes) -> Ready:
             algorithm = ALGORITHM.validate_json(json.dumps(facts["algorithm"]), strict=True)
             refuse_other_code(facts, algorithm, model)
             ours = (PREFIX, SCALED, FIXED)
-            own = {n: t for n, t in message.tensors.items() if not n.startswith(ours) and n != CENTRING}
+            module_tensors = {n: t for n, t in message.tensors.items() if not n.startswith(ours) and n != CENTRING}
             scaled = {n.removeprefix(SCALED): t for n, t in message.tensors.items() if n.startswith(SCALED)}
             features = from_tensors(scaled, model) if isinstance(model, OnFeatures) else None
             if features is not None and isinstance(model, Clip):
                 task = replace(task, frozen=held_by(model, features.weights))
-            if problems := size_problems(algorithm, task, Work()):
+            if problems := find_size_problems(algorithm, task, Work()):
                 raise ValueError("; ".join(problems))
-            module = loaded(algorithm.network(task), own).eval()
+            module = loaded(algorithm.network(task), module_tensors).eval()
             write_fixed_in(
                 module, {n.removeprefix(FIXED): t for n, t in message.tensors.items() if n.startswith(FIXED)}
             )
             images = IMAGES.validate_json(json.dumps(facts["images"]), strict=True)
             source = SOURCE.validate_json(json.dumps(facts["source"]), strict=True)
-            translate = translation(message)
+            translate = build_translation(message)
         scale, axes = from_json(facts["scale"]), axes_from_json(facts.get("axes"))
         return Ready(
             *(module, task, images, source, bool(facts["gland"]), scale, axes, facts, translate),
@@ -206,10 +206,10 @@ def parsed_ready(data: bytes) -> Ready:
         raise ValueError(words_of(error)) from error
 
 
-def _read_centring(found: Tensor | None) -> Centring | None:
-    if found is None:
+def _read_centring(tensor: Tensor | None) -> Centring | None:
+    if tensor is None:
         return None
-    offset, spread = found.double().tolist()
+    offset, spread = tensor.double().tolist()
     if not math.isfinite(offset) or not spread > 0:
         raise ValueError(f"{CENTRING} must hold a number and a positive number, found {offset} and {spread}")
     return Centring(offset, spread)
@@ -222,22 +222,22 @@ def _read_names(facts: Mapping[str, Json], task: Task) -> tuple[str, ...]:
     names = tuple(str(name) for name in as_list(facts.get("names", [])))
     labels = task.classes if task.classes > 2 else 0
     needed = task.classes - 1 if task.kind == "segmentation" else labels
-    if len(names) != needed or not all(map(named, names)):
+    if len(names) != needed or not all(map(is_name, names)):
         raise ValueError(f"{needed} names of classes, made of a-z 0-9 _ -, are needed, found {list(names)}")
     return names
 
 
-def translation(message: Message) -> Callable[[Tensor], Tensor]:
+def build_translation(message: Message) -> Callable[[Tensor], Tensor]:
     """A function that brings one study's examples, in the cohort's unit, into the model's space.
 
     Raises:
         ValueError: the settings in the file are invalid.
     """
-    said = message.facts.get("translated")
-    if not isinstance(said, dict):
+    translated = message.facts.get("translated")
+    if not isinstance(translated, dict):
         return lambda x: x
-    settings = SETTINGS.validate_json(json.dumps(said["settings"]), strict=True)
-    scale = SCALE.validate_json(json.dumps(said["scale"]), strict=True)
+    settings = SETTINGS.validate_json(json.dumps(translated["settings"]), strict=True)
+    scale = SCALE.validate_json(json.dumps(translated["scale"]), strict=True)
     params = {name.removeprefix(PREFIX): t for name, t in message.tensors.items() if name.startswith(PREFIX)}
 
     def translate(x: Tensor) -> Tensor:

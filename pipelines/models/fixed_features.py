@@ -49,23 +49,23 @@ def extractor_of(model: OnFeatures, weights: bytes = b"") -> Extractor:
     return detecting(model.of, weights) if isinstance(model.of, Detector) else model.of
 
 
-def extracted(extractor: Extractor, images: Tensor) -> NDArray[np.float64]:
+def extract_values(extractor: Extractor, images: Tensor) -> NDArray[np.float64]:
     """Features (n, d) of images (n, *inputs), not yet whitened.
 
     Raises:
         ValueError: some feature is not finite, which a mistake in an extractor can cause.
     """
-    found = extractor.extract(images.double().numpy())
-    if not np.isfinite(found).all():
+    values = extractor.extract(images.double().numpy())
+    if not np.isfinite(values).all():
         raise ValueError(f"{extractor.name} gives features that are not finite, of images that are: report this")
-    return found
+    return values
 
 
-def featured(model: OnFeatures, fixed: Fixed, images: Tensor) -> Tensor:
+def compute_features(model: OnFeatures, fixed: Fixed, images: Tensor) -> Tensor:
     """The network's input (n, width) float32 from images (n, *inputs)."""
     if isinstance(model, Clip):
-        return torch.from_numpy(extracted(fixed.extractor, images)).float()
-    x = whitened(extracted(fixed.extractor, images), fixed.scale)
+        return torch.from_numpy(extract_values(fixed.extractor, images)).float()
+    x = whitened(extract_values(fixed.extractor, images), fixed.scale)
     return torch.from_numpy(fourier(x, model.fourier, model.bandwidth) if model.fourier else x).float()
 
 

@@ -64,7 +64,7 @@ class Likeness:
 
     def verdict(self, module: nn.Module, x: Tensor, window: Sequence[int] | None) -> Verdict:
         """Of one study's examples x (n, *inputs), as the network sees them."""
-        numbers = descriptions(module, x, window)
+        numbers = describe_examples(module, x, window)
         alarm = ALARM / len(self.references)
         distances, p_values = [], []
         for name, reference in self.references.items():
@@ -75,19 +75,19 @@ class Likeness:
         return Verdict(max(distances) > 1, max(distances), p_value)
 
 
-def descriptions(module: nn.Module, x: Tensor, window: Sequence[int] | None) -> dict[str, Floats]:
+def describe_examples(module: nn.Module, x: Tensor, window: Sequence[int] | None) -> dict[str, Floats]:
     """`inputs` and `features` (n, d) of examples x (n, *inputs), a few at a time."""
     module.eval()
     inputs, features = [], []
     for part in torch.split(x, at_once(x, dense=True)):
         inputs.append(compute_features(part.cpu().numpy()))
         with torch.no_grad():
-            found = [_pooled(module(piece)) for piece in _pieces(part, window)]
-        features.append(torch.stack(found).mean(dim=0).double().cpu().numpy())
+            pooled = [_pool_features(module(piece)) for piece in _split_windows(part, window)]
+        features.append(torch.stack(pooled).mean(dim=0).double().cpu().numpy())
     return {"inputs": np.concatenate(inputs), "features": np.concatenate(features)}
 
 
-def _pooled(output: object) -> Tensor:
+def _pool_features(output: object) -> Tensor:
     """The last layer's input (n, d); of spatial features, mean and standard deviation over positions."""
     if not isinstance(output, Output):
         raise TypeError(f"a network returns Output, found {type(output).__name__}")
@@ -97,7 +97,7 @@ def _pooled(output: object) -> Tensor:
     return torch.cat([flat.mean(dim=2), flat.std(dim=2, correction=0)], dim=1)
 
 
-def _pieces(x: Tensor, window: Sequence[int] | None) -> Iterator[Tensor]:
+def _split_windows(x: Tensor, window: Sequence[int] | None) -> Iterator[Tensor]:
     """Whole images, or windows that cover them."""
     from monai.data.utils import dense_patch_slices  # slow to import
 
@@ -125,17 +125,17 @@ def likeness_of(
         return None
     rows, study = rows[torch.from_numpy(taken)], study[taken]
     owners = cohort.patient[rows].numpy()[np.unique(study, return_index=True)[1]]
-    found = descriptions(module, cohort.images[rows].to(device), window)
-    made = {name: reference_of(average_by_study(numbers, study), owners) for name, numbers in found.items()}
+    described = describe_examples(module, cohort.images[rows].to(device), window)
+    made = {name: reference_of(average_by_study(numbers, study), owners) for name, numbers in described.items()}
     references = {name: reference for name, reference in made.items() if reference is not None}
     return Likeness(references) if references else None
 
 
 def studies_of(patient: Tensor, position: Tensor) -> NDArray[np.int64]:
     """The number (n,) of the study of each example; positions increase within a study and restart with the next."""
-    own, place = patient.cpu().numpy(), position.cpu().numpy()
-    begins = np.ones(len(own), bool)
-    begins[1:] = (own[1:] != own[:-1]) | (place[1:] <= place[:-1])
+    patients, place = patient.cpu().numpy(), position.cpu().numpy()
+    begins = np.ones(len(patients), bool)
+    begins[1:] = (patients[1:] != patients[:-1]) | (place[1:] <= place[:-1])
     return np.cumsum(begins, dtype=np.int64) - 1
 
 
@@ -164,18 +164,18 @@ def read_likeness(path: Path, model: str) -> Likeness | str:
         check_format(message.facts.get("format"), FORMAT, path.name)
         if message.facts.get("model") != model:
             return f"{path.name} is of another model; copy both files, or evaluate again"
-        found = {name: _reference(message, name) for name in ("inputs", "features") if name in message.facts}
+        references = {name: _parse_reference(message, name) for name in ("inputs", "features") if name in message.facts}
     except LaterVersion as error:
         return str(error)
     except (Malformed, KeyError, TypeError, ValueError) as error:
         return f"{path.name} is damaged ({error}); take it from a backup, or evaluate again"
-    return Likeness(found) if found else f"{path.name} holds nothing; evaluate again"
+    return Likeness(references) if references else f"{path.name} holds nothing; evaluate again"
 
 
-def _reference(message: Message, name: str) -> Reference:
+def _parse_reference(message: Message, name: str) -> Reference:
     mean, scale, precision = (message.tensors[f"{name}/{part}"].double().numpy() for part in TENSORS)
-    said = as_mapping(message.facts[name])
-    patients, centre, spread = whole_of(said, "patients"), number_of(said, "centre"), number_of(said, "spread")
+    facts = as_mapping(message.facts[name])
+    patients, centre, spread = whole_of(facts, "patients"), number_of(facts, "centre"), number_of(facts, "spread")
     shapes = (mean.ndim, scale.shape, precision.shape[0], precision.shape[-1])
     if shapes != (1, mean.shape, len(mean), len(mean)) or not (scale > 0).all():
         raise ValueError(f"{name}: numbers that do not fit each other")

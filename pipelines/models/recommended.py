@@ -24,21 +24,21 @@ class Recommended(NamedTuple):
     digest: str
 
 
-def read_recommended(home: Path) -> Recommended | None:
+def read_recommended(folder: Path) -> Recommended | None:
     """The decision in a hospital's folder; None if there is none.
 
     Raises:
         ValueError: it is damaged, or of an earlier version.
         OSError: the disk.
     """
-    path = home / RECOMMENDED
+    path = folder / RECOMMENDED
     if not path.is_file():
         return None
     try:
-        said = json.loads(path.read_bytes())
-        check_format(form := said["format"], FORMAT, str(path))
+        content = json.loads(path.read_bytes())
+        check_format(form := content["format"], FORMAT, str(path))
         if form == FORMAT:
-            return Recommended(from_facts(said["decision"]), str(said["why"]), str(said["digest"]))
+            return Recommended(from_facts(content["decision"]), str(content["why"]), str(content["digest"]))
     except LaterVersion:
         raise
     except (KeyError, TypeError, ValueError) as error:
@@ -50,10 +50,10 @@ def read_recommended(home: Path) -> Recommended | None:
     )
 
 
-def of_newer(home: Path) -> bool:
+def is_newer(folder: Path) -> bool:
     """Whether a newer program wrote the decision in a hospital's folder. Raises: OSError: the disk."""
     try:
-        read_recommended(home)
+        read_recommended(folder)
     except LaterVersion:
         return True
     except ValueError:  # damaged, or of an earlier version: it is made anew
@@ -68,25 +68,25 @@ def recommended_file(folder: Path) -> Path:
         ValueError: none is recommended, or the model is not the one that was.
         OSError: the disk.
     """
-    home = folder.parent if folder.name == READY else folder
-    if not home.is_dir():
+    site_folder = folder.parent if folder.name == READY else folder
+    if not site_folder.is_dir():
         raise ValueError(
             f"--recommended takes a hospital's folder in place of a model, found {str(folder)!r}; give "
             "runs/<name>/sites/<site>"
         )
-    found = read_recommended(home)
-    if found is None:
+    recommendation = read_recommended(site_folder)
+    if recommendation is None:
         raise ValueError(
-            f"{home} has no {RECOMMENDED}: no run has finished its report for this hospital; finish one, or give a "
-            "file of its ready/ folder without --recommended"
+            f"{site_folder} has no {RECOMMENDED}: no run has finished its report for this hospital; finish one, or give"
+            " a file of its ready/ folder without --recommended"
         )
-    if not found.decision.method:
+    if not recommendation.decision.method:
         raise ValueError(
-            f"no model is recommended to {found.decision.site}, as its page says: {found.why} To use one all the same, "
-            "give its file in the ready/ folder without --recommended"
+            f"no model is recommended to {recommendation.decision.site}, as its page says: {recommendation.why} To use"
+            " one all the same, give its file in the ready/ folder without --recommended"
         )
-    path = home / READY / f"{found.decision.method}.safetensors"
-    if not path.is_file() or digest_of(path.read_bytes()) != found.digest:
+    path = site_folder / READY / f"{recommendation.decision.method}.safetensors"
+    if not path.is_file() or digest_of(path.read_bytes()) != recommendation.digest:
         raise ValueError(
             f"{path} is gone, or not the model that was recommended; make the run's report again, or give a model "
             "without --recommended"
@@ -94,7 +94,7 @@ def recommended_file(folder: Path) -> Path:
     return path
 
 
-def to_bytes(decision: Decision, said: Sequence[str], run: str, file: str) -> bytes:
+def to_bytes(decision: Decision, sentences: Sequence[str], run: str, file: str) -> bytes:
     """The content of `recommended.json`. said: the decision in words. run: of its model's training; file: the model's,
     empty = none. Raises: OSError.
     """
@@ -102,7 +102,7 @@ def to_bytes(decision: Decision, said: Sequence[str], run: str, file: str) -> by
     content: dict[str, Json] = {
         "format": FORMAT,
         "decision": to_facts(decision),
-        "why": " ".join(said),
+        "why": " ".join(sentences),
         "run": run,
         "digest": digest,
     }

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from pipelines.data.images import IMAGES, AnyImages, Features
-from pipelines.models.file import Ready, parsed_ready
+from pipelines.models.file import Ready, parse_ready
 from privacy.message import Json, as_list
 from privacy.release.signature import ENDING, LARGEST, Signature
 from privacy.settings_error import words_of
@@ -44,20 +44,20 @@ def read_signed(path: Path) -> Signed:
         ValueError: one of them is not what it should be.
         OSError: one of them cannot be read.
     """
-    beside = path.with_name(f"{path.name}{ENDING}")
+    signature_path = path.with_name(f"{path.name}{ENDING}")
     if not path.is_file():
         raise ValueError(f"{path} does not exist; give the file of a finished model, runs/NAME/sites/SITE/ready/...")
-    if not beside.is_file():
-        raise ValueError(f"{beside.name} does not lie beside it; sign it: consilium sign {path} --key KEY")
+    if not signature_path.is_file():
+        raise ValueError(f"{signature_path.name} does not lie beside it; sign it: consilium sign {path} --key KEY")
     try:
-        if (size := beside.stat().st_size) > LARGEST:
+        if (size := signature_path.stat().st_size) > LARGEST:
             raise ValueError(f"it has {size} bytes")
-        said = SIGNATURE.validate_json(beside.read_bytes(), strict=True)
+        signature = SIGNATURE.validate_json(signature_path.read_bytes(), strict=True)
     except ValueError as error:
-        raise ValueError(f"{beside} is no signature ({words_of(error)}); sign the model again") from error
+        raise ValueError(f"{signature_path} is no signature ({words_of(error)}); sign the model again") from error
     data = path.read_bytes()
     try:
-        return Signed(data, said, parsed_ready(data))
+        return Signed(data, signature, parse_ready(data))
     except ValueError as error:
         raise ValueError(f"{path} is no finished model ({error}); give one of a site's folder ready/") from error
 
@@ -76,7 +76,7 @@ def settings_of(ready: Ready) -> dict[str, Json]:
 
 def reading_of(ready: Ready) -> dict[str, Json]:
     """How a hospital reads its files for a model, as facts of `ingest`: `images`, and `target` or `classes`."""
-    images = IMAGES.dump_python(_unscaled(ready.images), mode="json", exclude_none=True)
+    images = IMAGES.dump_python(_drop_scales(ready.images), mode="json", exclude_none=True)
     target = ready.facts.get("target")
     if target is None:
         named = as_list(ready.facts.get("labels"))
@@ -84,7 +84,7 @@ def reading_of(ready: Ready) -> dict[str, Json]:
     return {"images": images, "target": target, "classes": [*ready.names] if target == "masks" else []}
 
 
-def _unscaled(images: AnyImages) -> AnyImages:
+def _drop_scales(images: AnyImages) -> AnyImages:
     """Settings without scales that a hospital computes of its own patients: the model's file brings its own."""
     if not isinstance(images, Features):
         return images
@@ -97,10 +97,10 @@ def to_tensor(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 
-def read_otherwise(ready: Ready, recipe: Mapping[str, Json]) -> str | None:
+def find_reading_differences(ready: Ready, recipe: Mapping[str, Json]) -> str | None:
     """How a cohort was read otherwise than the model wants; None if it was not."""
-    wanted = reading_of(ready)
-    named = "classes" if "target" in wanted else "labels"
-    found = {"images": recipe.get("images"), "target": recipe.get("target"), "classes": recipe.get(named) or []}
-    odd = [key for key in found if found[key] != (wanted.get(key) or (None if key != "classes" else []))]
+    expected = reading_of(ready)
+    named = "classes" if "target" in expected else "labels"
+    actual = {"images": recipe.get("images"), "target": recipe.get("target"), "classes": recipe.get(named) or []}
+    odd = [key for key in actual if actual[key] != (expected.get(key) or (None if key != "classes" else []))]
     return ", ".join(odd) or None

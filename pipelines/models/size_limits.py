@@ -17,23 +17,23 @@ REPEATS = 10**6
 """The largest whole number in the settings of a method, and of steps or epochs; far more than any needs."""
 
 
-def size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[str]:
+def find_size_problems(algorithm: AnyAlgorithm, task: Task, work: Work) -> list[str]:
     """A sentence for each limit that is exceeded; nothing is built or trained.
 
     Several numbers within their limits may still multiply to very long work: in private training the rehearsal limits
     it (`privacy.dp.access_limit`); in plain training a person may stop a round.
     """
     named = {**asdict(algorithm), "steps": work.steps, "epochs": work.epochs}
-    found = [f"{name} must be <= {REPEATS}, found {value}" for name, value in named.items() if _excessive(value)]
+    problems = [f"{name} must be <= {REPEATS}, found {value}" for name, value in named.items() if _is_excessive(value)]
     lists = {name: value for name, value in vars(task.model).items() if isinstance(value, list | tuple)}
-    found += [
+    problems += [
         f"model.{name} must have at most {LAYERS} entries, found {len(value)}"
         for name, value in lists.items()
         if len(value) > LAYERS
     ]
     if min(task.inputs, default=0) < 1 or prod(task.inputs) > PARAMETERS:
-        found.append(f"inputs must be positive sides of at most {PARAMETERS} numbers, found {list(task.inputs)}")
-    return found or no_prompt(algorithm.name, task) or _too_large(algorithm, task)
+        problems.append(f"inputs must be positive sides of at most {PARAMETERS} numbers, found {list(task.inputs)}")
+    return problems or no_prompt(algorithm.name, task) or _too_large(algorithm, task)
 
 
 def _too_large(algorithm: AnyAlgorithm, task: Task) -> list[str]:
@@ -46,5 +46,5 @@ def _too_large(algorithm: AnyAlgorithm, task: Task) -> list[str]:
     return []
 
 
-def _excessive(value: object) -> bool:
+def _is_excessive(value: object) -> bool:
     return isinstance(value, int) and value > REPEATS

@@ -43,7 +43,7 @@ TECHNICAL = (
 
 
 TRANSLATORS = "translators"
-BESIDE = "translator"
+FOLDER = "translator"
 """Name of a translator that lies beside the cohort that it made."""
 FORMAT = 1
 LONGEST_NAME = 64  # characters of a site's or a label's name
@@ -110,14 +110,14 @@ def write_translator(
         "translator": to_plain(settings),
         "scale": to_plain(scale),
         "images": to_plain(images),
-        "source": unplaced(source),
+        "source": remove_places(source),
         "gland": gland,
         "vetoed": list(vetoed),
         **packages_of(settings),
     }
     data = sealed(to_bytes(Message(params, facts)))
     folder.write(f"{label}.safetensors", data)
-    return _digest(data)
+    return _file_digest(data)
 
 
 def read_translator(path: Path) -> TranslatorFile:
@@ -136,16 +136,16 @@ def read_translator(path: Path) -> TranslatorFile:
             settings = SETTINGS.validate_json(json.dumps(facts["translator"]), strict=True)
             refuse_other_code(facts, settings)
         return TranslatorFile(
-            site=_text(facts["site"]),
-            label=_text(facts["label"]),
+            site=_parse_text(facts["site"]),
+            label=_parse_text(facts["label"]),
             settings=settings,
             params=message.tensors,
             scale=SCALE.validate_json(json.dumps(facts["scale"]), strict=True),
             images=IMAGES.validate_json(json.dumps(facts["images"]), strict=True),
             source=SOURCE.validate_json(json.dumps(facts["source"]), strict=True),
             gland=bool(facts["gland"]),
-            vetoed=_names(facts["vetoed"]),
-            digest=_digest(data),
+            vetoed=_parse_names(facts["vetoed"]),
+            digest=_file_digest(data),
             facts=facts,
         )
     except LaterVersion:
@@ -158,31 +158,31 @@ def read_translator(path: Path) -> TranslatorFile:
         ) from error
 
 
-def _digest(data: bytes) -> str:
+def _file_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _text(value: Json) -> str:
+def _parse_text(value: Json) -> str:
     if not isinstance(value, str):
         raise TypeError(f"a name must be text, found {type(value).__name__}")
     return value
 
 
-def _names(value: Json) -> tuple[str, ...]:
+def _parse_names(value: Json) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError(f"vetoed must be a list, found {type(value).__name__}")
-    return tuple(map(_text, value))
+    return tuple(map(_parse_text, value))
 
 
-def unplaced(source: Files) -> dict[str, Json]:
+def remove_places(source: Files) -> dict[str, Json]:
     """Its settings without folders, files and named patients, and of what selects DICOM files the technical words."""
     plain = to_plain(source)
-    found = dict(plain) if isinstance(plain, dict) else {}
-    found |= {key: "." for key in ("folder", "file", "table") if found.get(key) is not None}
-    found |= {"where": {}} if "where" in found else {}
-    masks = found.get("masks")
-    found |= {"masks": {**masks, "folder": "."}} if isinstance(masks, dict) else {}
-    select = found.get("select")
+    settings = dict(plain) if isinstance(plain, dict) else {}
+    settings |= {key: "." for key in ("folder", "file", "table") if settings.get(key) is not None}
+    settings |= {"where": {}} if "where" in settings else {}
+    masks = settings.get("masks")
+    settings |= {"masks": {**masks, "folder": "."}} if isinstance(masks, dict) else {}
+    select = settings.get("select")
     if isinstance(select, dict):
-        found["select"] = {keyword: text for keyword, text in select.items() if keyword in TECHNICAL}
-    return found
+        settings["select"] = {keyword: text for keyword, text in select.items() if keyword in TECHNICAL}
+    return settings

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
-from pipelines.batch.loop import NOTICE, run_batch, say
+from pipelines.batch.loop import NOTICE, print_text, run_batch
 from pipelines.loader.document import ConfigError, render
 from pipelines.nights import lookup, worklist
 from pipelines.nights.events import Log
@@ -137,7 +137,7 @@ def _work(
     if as_json:
         print(json.dumps({**facts, "out": str(out)}))  # noqa: T201 - the machine's answer
     else:
-        say(console, f"{in_words(tonight, seconds, out)}\n{NOTICE}")
+        print_text(console, f"{in_words(tonight, seconds, out)}\n{NOTICE}")
     return int(code)
 
 
@@ -171,7 +171,7 @@ def _look(opened: Opened, archive: Archive, console: Console, *, listed: bool) -
             else:
                 tonight.seen["odd"] += 1
                 if listed:
-                    say(console, f"  {found.what}: {found.reason}. {found.detail}")
+                    print_text(console, f"  {found.what}: {found.reason}. {found.detail}")
         tasks = lookup.open_tasks(db, model)
     words = f"model {opened.model.label}, digest {model}, reads {opened.model.ready.images.kind}.\n"
     counts = ", ".join(f"{number} {name}" for name, number in sorted(tonight.seen.items()))
@@ -179,5 +179,5 @@ def _look(opened: Opened, archive: Archive, console: Console, *, listed: bool) -
     if listed:
         words += "".join(f"  {task.state}: {task.series}\n" for task in tasks[:SHOWN])
         words += f"  and {len(tasks) - SHOWN} more\n" if len(tasks) > SHOWN else ""
-    say(console, f"{words}Nothing was fetched, stored or written.")
+    print_text(console, f"{words}Nothing was fetched, stored or written.")
     return int(Exit.OK)

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from pipelines.data.sources import Unit
 from pipelines.loader.command_of_file import meant_for
-from pipelines.loader.files import document_at
-from pipelines.loader.validation import validate
+from pipelines.loader.files import read_document
+from pipelines.loader.validation import validate_settings
 from pipelines.pacs.settings import ArchiveSettings
 from privacy.message import Json, as_mapping
 from privacy.settings_error import Problem, out_of_range, refuse
@@ -133,7 +133,9 @@ def read_night(path: str) -> Night:
         ConfigError: everything that is wrong with them, or that they cannot be read.
     """
     place = Path(path).resolve().parent
-    return validate(meant_for(document_at(path), "night", path), Night, lambda data: _missing(as_mapping(data), place))
+    return validate_settings(
+        meant_for(read_document(path), "night", path), Night, lambda data: _missing(as_mapping(data), place)
+    )
 
 
 def _missing(data: Mapping[str, Json], place: Path) -> list[Problem]:

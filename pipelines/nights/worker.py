@@ -10,8 +10,8 @@ from typing import NamedTuple
 from rich.console import Console
 
 from pipelines.batch.key import read_key
-from pipelines.batch.maps import unmapped
-from pipelines.batch.results import ResultFile, Wanted, results_of
+from pipelines.batch.maps import find_map_problems
+from pipelines.batch.results import ResultFile, ResultRequest, results_of
 from pipelines.data.accounts import count_outcomes
 from pipelines.data.folder import OF_SYSTEM
 from pipelines.data.study import Rejected
@@ -54,7 +54,7 @@ def open_model(night: Night) -> Model:
         text = "this model learnt from images cut about the gland: give a folder of masks, or say no_gland: true"
         problems.append(Problem(("read", "gland"), text))
     if night.write.captures:
-        problems += [Problem(("write", "captures"), text) for text in unmapped(ready, "captures")]
+        problems += [Problem(("write", "captures"), text) for text in find_map_problems(ready, "captures")]
     if night.write.identity == "deidentified" and night.write.key is None:
         text = (
             "missing; the hospital's secret, as of `translate` and `deidentify`; one is made if there is no such file"
@@ -73,7 +73,7 @@ def worker_of(model: Model, night: Night, folder: Path, console: Console) -> Wor
     pseudonymous = None
     if night.write.identity == "deidentified" and night.write.key is not None:
         pseudonymous = Pseudonymous(read_key(Path(night.write.key), console), Profile())
-    wanted = Wanted(
+    wanted = ResultRequest(
         threshold=night.write.threshold,
         select=night.read.select,
         unit=None if night.read.unit == "auto" else night.read.unit,

@@ -26,7 +26,7 @@ from rich.console import Console
 from federation.flare import Jobs
 from pipelines.coordinator.arguments import PROG, transport_free_arguments
 from pipelines.loader.document import DATA_ROOT, ConfigError, Document, problem_at
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, Ended, Order, is_resumable, write_order
 from pipelines.remote.startup_kit import write_job
 from pipelines.runs.exits import Exit
@@ -113,10 +113,10 @@ def _wanted(said: Document) -> Wanted:
     if is_benchmark(said.data):
         from pipelines.benchmark.run import open_models  # slow to import
 
-        settings = validate(said, BenchmarkSettings)
+        settings = validate_settings(said, BenchmarkSettings)
         open_models(settings, said)
         return Wanted(settings.name, settings.runs, tuple(sorted(settings.sites)))
-    config = validate(said, Config)
+    config = validate_settings(said, Config)
     inside, outside = tuple(sorted(set(config.sites) - set(config.outside))), tuple(sorted(config.outside))
     return Wanted(config.name, config.runs, inside, outside, tuple(_pooling(config)))
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from federation.origins import offers_in, unpermitted
 from pipelines.loader.command_of_file import meant_for
-from pipelines.loader.files import document_at
+from pipelines.loader.files import read_document
 from pipelines.loader.names import name_problems
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.settings_error import Problem, refuse
 
@@ -60,4 +60,4 @@ def read_place(path: str) -> Place:
     Raises:
         ConfigError: everything that is wrong with them, or that they cannot be read.
     """
-    return validate(meant_for(document_at(path), "site", path), Place)
+    return validate_settings(meant_for(read_document(path), "site", path), Place)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from federation.features.inception import Inception
 from harmonize.fitted_prior import FittedPrior
 from harmonize.scale import Scale
-from pipelines.loader.names import named
+from pipelines.loader.names import is_name
 from pipelines.settings.harmonization import RAW, AnyShared, prior_for
 from privacy.settings_error import Problem, out_of_range, refuse
 
@@ -39,7 +39,7 @@ class Augment:
 
     def __post_init__(self) -> None:
         problems = out_of_range(self, balanced_at=(0.0, 1.0), copies=(1, 64), near_copies=(0.0, 1.0))
-        if self.space == RAW or not named(self.space):
+        if self.space == RAW or not is_name(self.space):
             text = f"must be made of a-z 0-9 _ - (at most 80), and {RAW} is taken; found {self.space!r}"
             problems.append(Problem(("space",), text))
         refuse(problems)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from pipelines.loader.names import RESERVED, label_problems, name_problems, named
+from pipelines.loader.names import RESERVED, is_name, label_problems, name_problems
 from pipelines.settings.checks import partition
 from pipelines.settings.sites import SiteSettings
 from privacy.message import Json
@@ -82,7 +82,7 @@ class BenchmarkSettings:
         problems += [
             Problem(("sites",), f"the name {name!r} is not made of a-z 0-9 _ -, or is one of {', '.join(RESERVED)}")
             for name in self.sites
-            if not named(name) or name in RESERVED
+            if not is_name(name) or name in RESERVED
         ]
         problems += [
             Problem(("sites", name, key), "is for training, and nothing is trained here; remove it")

@@ -15,7 +15,7 @@ from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.clip_file import find_clip_tensors
 from pipelines.data.images import AnyImages, Slices
-from pipelines.loader.overrides import overridden
+from pipelines.loader.overrides import override_settings
 from pipelines.settings.augment import Augment
 from pipelines.settings.checks import (
     augment,
@@ -155,11 +155,13 @@ class Config:
 
     def method(self, label: str, site: str) -> AnyAlgorithm:
         """A method with one site's overrides."""
-        return overridden(self.train.methods[label], self.sites[site].methods.get(label, {}))
+        return override_settings(self.train.methods[label], self.sites[site].methods.get(label, {}))
 
     def work(self, label: str, site: str) -> Work:
         """The local work of a method at a site: the common one, the method's changes, the site's own changes."""
-        return overridden(overridden(self.train.work, self.train.method_work.get(label, {})), self.sites[site].work)
+        return override_settings(
+            override_settings(self.train.work, self.train.method_work.get(label, {})), self.sites[site].work
+        )
 
 
 def chosen_device(device: Literal["cpu", "cuda", "auto"]) -> str:

@@ -18,7 +18,7 @@ from federation.weights import Weights
 from personalize import NamedAlgorithm
 from pipelines.data.split import Fold
 from pipelines.loader.names import label_problems
-from pipelines.loader.overrides import overridden
+from pipelines.loader.overrides import override_settings
 from pipelines.settings.variants import Variant
 from privacy.attacks.inversion import Inversion
 from privacy.settings_error import Problem, out_of_range, problems_of, refuse, unmet
@@ -114,7 +114,7 @@ class Training:
         ]
         for label in set(self.method_work) & set(self.methods):
             try:
-                overridden(self.work, self.method_work[label])
+                override_settings(self.work, self.method_work[label])
             except ValueError as error:
                 problems += [problem.within("method_work", label) for problem in problems_of(error)]
         refuse(problems)

@@ -11,8 +11,8 @@ from typing import TypeVar
 from federation.installed import Offer
 from federation.origins import offers_in, unpermitted
 from pipelines.loader.document import ConfigError, Document, parsed, render
-from pipelines.loader.files import document
-from pipelines.loader.validation import validate
+from pipelines.loader.files import find_document
+from pipelines.loader.validation import validate_settings
 from pipelines.settings.benchmark import BenchmarkSettings
 from pipelines.settings.config import Config
 from pipelines.settings.public_pictures import missing_public
@@ -32,7 +32,7 @@ def load(name: str) -> Config:
     Raises:
         ConfigError: everything that is wrong with it, or it does not exist.
     """
-    return configured(document(name), files=False)
+    return configured(find_document(name), files=False)
 
 
 def configured(said: Document, *, files: bool = True) -> Config:
@@ -41,12 +41,12 @@ def configured(said: Document, *, files: bool = True) -> Config:
     Raises:
         ConfigError: all that is wrong; `FilesMissing` where only files are missing.
     """
-    return with_own_policies(validate(said, Config, missing if files else None))
+    return with_own_policies(validate_settings(said, Config, missing if files else None))
 
 
 def benchmark_settings(said: Document, *, files: bool = True) -> BenchmarkSettings:
     """As `configured`, for a benchmark."""
-    return with_own_policies(validate(said, BenchmarkSettings, missing if files else None))
+    return with_own_policies(validate_settings(said, BenchmarkSettings, missing if files else None))
 
 
 def missing(data: Json) -> list[Problem]:
@@ -73,7 +73,7 @@ def with_own_policies(config: C) -> C:
         if site.home is None or not (path.is_file() or path.is_symlink()):
             continue
         try:
-            own = validate(parsed(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
+            own = validate_settings(parsed(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
             sites[name] = replace(site, policy=own)
         except ConfigError as error:
             problems += [Problem(home, text) for text in render(error, str(path)).split("\n")]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pipelines.data.images import Target
 from pipelines.data.label_classes import PLAIN
-from pipelines.loader.names import named
+from pipelines.loader.names import is_name
 from privacy.settings_error import Problem, refuse
 
 MOST = 7  # classes beside the background
@@ -31,7 +31,7 @@ class Classification:
     ordered: bool = False
 
     def __post_init__(self) -> None:
-        problems = [_misnamed(name) for name in self.classes if not named(name)]
+        problems = [_misnamed(name) for name in self.classes if not is_name(name)]
         if self.classes and not 2 <= len(set(self.classes)) == len(self.classes) <= MOST_LABELS:
             text = f"2 to {MOST_LABELS} different names are needed, as in [benign, malignant]; found {self.classes}"
             problems.append(Problem(("classes",), text))
@@ -66,7 +66,7 @@ class Segmentation:
     ordered: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        problems = [_misnamed(name) for name in self.classes if not named(name)]
+        problems = [_misnamed(name) for name in self.classes if not is_name(name)]
         if self.target == "masks" and not 1 <= len(set(self.classes)) == len(self.classes) <= MOST:
             text = f"1 to {MOST} different names are needed, as in [disc, cup]; found {self.classes}"
             problems.append(Problem(("classes",), text))

@@ -27,7 +27,7 @@ from pipelines.coordinator.arguments import transport_free_arguments
 from pipelines.coordinator.run import simulated_workers
 from pipelines.hospital.hospital import KEY
 from pipelines.loader.document import Document
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.remote import operate
 from pipelines.remote.order import DONE, Ended, Order, write_order
 from pipelines.remote.server import execute_order
@@ -53,7 +53,7 @@ def job(place: Path, monkeypatch: pytest.MonkeyPatch, sites: Mapping[str, SiteSe
     """
 
     def operated(said: Document, options: argparse.Namespace, console: Console) -> Ended:
-        config, turn = validate(said, Config), Lock()
+        config, turn = validate_settings(said, Config), Lock()
         config = config if sites is None else replace(config, sites=sites)
         workers = simulated_workers(config, place, Stop())
         clients = {

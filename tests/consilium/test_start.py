@@ -19,7 +19,7 @@ from federation.models.mlp import Mlp
 from federation.parameters import read
 from federation.rehearsal import initial_parameters
 from federation.task import Task
-from pipelines.exports.card import card
+from pipelines.exports.card import build_card
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from privacy.message import as_list
@@ -68,7 +68,7 @@ def test_what_is_told_of_a_file_is_its_digest_and_that_nobody_calls_it_public(tm
     assert outside.startswith("Those whose data shaped weights of a file with which networks began") and code in outside
     ready = results.ready("fedavg", "north")
     assert ready.facts["start"] == results.starts["fedavg"], "the finished model knows it, wherever it goes"
-    limits = card(ready, None, licence="", leaves="")["limits"]
+    limits = build_card(ready, None, licence="", leaves="")["limits"]
     assert any(
         str(one).startswith(f"Networks began with weights of a file (SHA-256 {code})") for one in as_list(limits)
     )

@@ -26,7 +26,7 @@ from federation.registry import unregister
 from personalize import ALGORITHMS
 from personalize.fenda import Fenda
 from pipelines.hospital.hospital import KEY
-from pipelines.loader.files import document_at
+from pipelines.loader.files import read_document
 from pipelines.models.recommended import read_recommended
 from pipelines.run import main
 from pipelines.runs.exits import Exit
@@ -131,7 +131,7 @@ audit: {{membership: false, canaries: 0}}
 
 def test_its_settings_are_a_file_that_the_command_line_continues(plain: Results) -> None:
     assert plain.yaml is not None and main([str(plain.yaml)]) == Exit.OK
-    data = document_at(plain.yaml).data
+    data = read_document(plain.yaml).data
     assert same(plain, consilium.run(data, quiet=True))  # type: ignore[arg-type]
 
 

@@ -14,7 +14,7 @@ from consilium import ConfigError, Examples, PatientLevel, Results, train
 from consilium.settings import ALL, transforms_of
 from federation.transforms import register_transform
 from pipelines.loader.document import read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.run import main
 from pipelines.settings.config import Config
 
@@ -97,7 +97,7 @@ def test_hospitals_may_have_transforms_of_their_own_but_not_where_examples_are_p
         quiet=True,
         settings={"evaluate": {"copies": 0}},
     )
-    config = validate(read_yaml((tmp_path / "settings.yaml").read_text(), environment={}), Config)
+    config = validate_settings(read_yaml((tmp_path / "settings.yaml").read_text(), environment={}), Config)
     works = {site: config.work("fedavg", site).transform for site in "abc"}
     assert works["a"] != works["b"] and works["c"] is None and done.losses["fedavg"]
     assert not any(300 <= number < 400 for number in seen(file))

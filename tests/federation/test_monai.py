@@ -26,7 +26,7 @@ from federation.randomness import seeded
 from federation.rounds import Schedule
 from federation.sizes import size_of
 from federation.task import Task
-from pipelines.models.size_limits import size_problems
+from pipelines.models.size_limits import find_size_problems
 from privacy.dp.modules import unfit
 from privacy.dp.protection import Protection
 
@@ -318,4 +318,4 @@ def test_its_size_is_counted_without_memory() -> None:
     of = task("DenseNet")
     assert size_of(fedavg, of) == sum(value.numel() for value in read(of.network()).values())
     huge = Monai(network="DenseNet", arguments={"init_features": 4096, "growth_rate": 4096, "bn_size": 64})
-    assert "parameters" in size_problems(fedavg, replace(of, model=huge), SGD)[0]
+    assert "parameters" in find_size_problems(fedavg, replace(of, model=huge), SGD)[0]

@@ -23,7 +23,7 @@ from federation.randomness import seeded
 from federation.rounds import Schedule
 from federation.sizes import size_of
 from federation.task import Output, Task
-from pipelines.models.size_limits import size_problems
+from pipelines.models.size_limits import find_size_problems
 from privacy.dp.modules import unfit
 from privacy.dp.protection import Protection
 
@@ -230,7 +230,7 @@ def test_names_may_not_be_empty() -> None:
 def test_its_size_is_counted_without_memory() -> None:
     task = Task(WRAPPED, (1, 8, 8), 2)
     fedavg = next(one for one in methods.ALL if one.name == "fedavg")
-    assert size_problems(fedavg, task, Work()) == []
+    assert find_size_problems(fedavg, task, Work()) == []
     assert size_of(fedavg, task) == sum(
         value.numel() for value in read(WRAPPED.build(inputs=(1, 8, 8), classes=2)).values()
     )

@@ -22,7 +22,7 @@ from federation.origins import packages_of, refuse_other_code
 from federation.registry import NotPermitted, permitting
 from personalize import ALGORITHMS, NamedAlgorithm
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 
 MODEL: TypeAdapter[Any] = TypeAdapter(NamedModel)
 ALGORITHM: TypeAdapter[Any] = TypeAdapter(NamedAlgorithm)
@@ -58,13 +58,13 @@ def small() -> Iterator[type]:
 
 def told(text: str) -> list[str]:
     with pytest.raises(ConfigError) as error:
-        validate(read_yaml(text, environment={}), Settings)
+        validate_settings(read_yaml(text, environment={}), Settings)
     return [str(problem) for problem in error.value.problems]
 
 
 def test_our_own_classes_are_read_as_ever_whatever_is_registered(small: type) -> None:
     assert MODEL.validate_json('{"name": "mlp", "hidden": [4]}', strict=True) == Mlp(hidden=(4,))
-    assert validate(read_yaml("model: {name: cnn}", environment={}), Settings).model == Cnn()
+    assert validate_settings(read_yaml("model: {name: cnn}", environment={}), Settings).model == Cnn()
 
 
 def test_a_registered_class_is_read_at_once_and_no_more_once_it_is_taken_away() -> None:

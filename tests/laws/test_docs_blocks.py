@@ -17,7 +17,7 @@ from pipelines.batch.layouts_file import LayoutsFile
 from pipelines.external.settings import ExternalSettings
 from pipelines.loader.document import read_yaml
 from pipelines.loader.files import CONFIGS
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.pacs.settings import DicomNode, DicomWeb
 from pipelines.remote.site_config import Place
 from pipelines.settings.benchmark import BenchmarkSettings
@@ -117,9 +117,9 @@ def test_settings_are_accepted(block):
         text = (CONFIGS / block.title.removeprefix("part of ")).read_text()
         base = read_yaml(text, environment=data).data
         part = read_yaml(block.text, environment=data).data
-        validate(read_yaml(yaml.safe_dump(merged(base, part)), environment=data), Config)
+        validate_settings(read_yaml(yaml.safe_dump(merged(base, part)), environment=data), Config)
     else:
-        validate(read_yaml(block.text, environment=data), KINDS[block.title])
+        validate_settings(read_yaml(block.text, environment=data), KINDS[block.title])
 
 
 @of("python")

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.loader.document import read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.nights.settings import Night
 from pipelines.settings.config import Config
 
@@ -118,8 +118,8 @@ def test_compose_names_files_and_volumes_that_are_there():
 
 
 def test_settings_of_the_trial_are_accepted_and_name_each_other():
-    run = validate(read_yaml((COMPOSE / "settings/trial.yaml").read_text(), environment={}), Config)
-    night = validate(read_yaml((COMPOSE / "settings/night.yaml").read_text(), environment={}), Night)
+    run = validate_settings(read_yaml((COMPOSE / "settings/trial.yaml").read_text(), environment={}), Config)
+    night = validate_settings(read_yaml((COMPOSE / "settings/night.yaml").read_text(), environment={}), Night)
     told = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
     archive = json.loads((COMPOSE / "orthanc.json").read_text())
     assert night.archive.url == f"http://orthanc:{archive['HttpPort']}/dicom-web"

@@ -12,7 +12,7 @@ import methods
 import personalize
 from federation.algorithm import recipient_of
 from pipelines.loader.document import read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.settings.checks.route import for_all
 from pipelines.settings.route import How
 
@@ -111,7 +111,9 @@ def test_the_keys_of_ways_outside_are_those_that_a_yaml_may_say_with_their_defau
             said = [(span.partition(":")[0], span) for span in spans if span.partition(":")[0] not in OTHER_VALUES]
             assert [key for key, _ in said] == list(dict(said)) and set(dict(said)) == set(fields), name
             for span in (span for _, span in said if ":" in span):
-                assert validate(read_yaml(f"{{name: {name}, {span}}}", environment={}), kind) == kind(name=name), span
+                assert validate_settings(read_yaml(f"{{name: {name}, {span}}}", environment={}), kind) == kind(
+                    name=name
+                ), span
     assert not told
 
 

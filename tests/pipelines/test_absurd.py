@@ -22,7 +22,7 @@ import route_settings
 from pipelines.data.folder import walk_folder
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.numbers import LARGER
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.settings.config import Config
@@ -64,7 +64,9 @@ def test_a_number_that_nobody_can_mean_is_refused_at_its_place(place):
     larger = not set(place).isdisjoint(LARGER)
     for value in [2**70] if larger else [10**15, -(10**15), 1e300, 1e-300]:
         with pytest.raises(ConfigError) as refused:
-            validate(read_yaml(yaml.safe_dump(put(data, path, value)), environment={"CONSILIUM_DATA": "/data"}), Config)
+            validate_settings(
+                read_yaml(yaml.safe_dump(put(data, path, value)), environment={"CONSILIUM_DATA": "/data"}), Config
+            )
         places = [problem.where for problem in refused.value.problems]
         assert any(one[: len(path)] == path or path[: len(one)] == one for one in places), f"{value}: {refused.value}"
 
@@ -76,7 +78,7 @@ ONCE = {"train.schedule.rounds": 10**15, "train.work.epochs": 10**9, "train.sche
 def test_what_was_accepted_once_is_refused(place):
     said = put(SMALL, tuple(place.split(".")), ONCE[place])
     with pytest.raises(ConfigError, match=place):
-        validate(read_yaml(yaml.safe_dump(said), environment={"CONSILIUM_DATA": "/data"}), Config)
+        validate_settings(read_yaml(yaml.safe_dump(said), environment={"CONSILIUM_DATA": "/data"}), Config)
 
 
 def test_a_link_to_itself_is_one_broken_link_and_stops_nobody(tmp_path):
@@ -175,6 +177,6 @@ def test_a_network_that_is_too_large_is_refused_before_anything_of_it_is_allocat
     whole = {**copy.deepcopy(said), "model": model}
     whole["evaluate"] = {**whole["evaluate"], "window": window}
     with Allocated() as seen, pytest.raises(ConfigError, match=r"at most 268435456 parameters, found \d+") as refused:
-        validate(read_yaml(yaml.safe_dump(whole), environment={}), Config)
+        validate_settings(read_yaml(yaml.safe_dump(whole), environment={}), Config)
     assert ("model",) in [problem.where for problem in refused.value.problems]
     assert seen.most < 10**6

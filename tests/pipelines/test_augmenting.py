@@ -30,7 +30,7 @@ from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.withdrawn import list_earlier_uses
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main
 from pipelines.runs.store import short
@@ -305,7 +305,7 @@ def settings(**changes) -> dict:
 
 
 def config(**changes) -> Config:
-    return validate(read_yaml(yaml.safe_dump(settings(**changes)), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(settings(**changes)), environment={}), Config)
 
 
 def test_with_and_without_stand_in_one_table_of_one_run_and_test_patients_are_the_same(finished_run):

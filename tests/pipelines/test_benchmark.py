@@ -32,8 +32,8 @@ from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.files import CONFIGS
-from pipelines.loader.validation import to_plain, validate
-from pipelines.models.file import parsed_ready
+from pipelines.loader.validation import to_plain, validate_settings
+from pipelines.models.file import parse_ready
 from pipelines.models.signed import TENSOR, to_tensor
 from pipelines.predict import main as predict
 from pipelines.run import main as run
@@ -111,7 +111,7 @@ def test_a_hospitals_score_is_that_of_predict_and_our_measures_on_the_same_studi
     gland = str(files.parent / "masks" / "gland")
     assert predict([str(model), str(files), "--gland", gland, "--out", str(place / "out")]) == Exit.OK
     (cohort,) = (read_cohort_file(path) for path in root.glob(f"cohorts/*/{COHORT}"))
-    found = pipelines.hospital.benchmark.predict_probabilities(parsed_ready(data), cohort)
+    found = pipelines.hospital.benchmark.predict_probabilities(parse_ready(data), cohort)
     highest = [float(found[cohort.patient == number, 1].max()) for number in range(len(cohort.patients))]
     with (place / "out" / "predictions.csv").open() as file:
         told = sorted(row["score"] for row in csv.DictReader(file))
@@ -222,7 +222,7 @@ class Home:
     def __init__(self, folder: Path, policy: Mapping[str, Any], *, lines: int = 60) -> None:
         folder.mkdir()
         source = TableSource(file=str(table(folder / "own.csv", 1, patients=lines)), label="y")
-        own = validate(read_yaml(json.dumps(dict(policy)), environment={}), Policy)
+        own = validate_settings(read_yaml(json.dumps(dict(policy)), environment={}), Policy)
         settings = SiteSettings(source=source, policy=own, home=str(folder / "home"))
         self.hospital = Hospital("own", folder / "own", settings, lambda: "2026-01-01T00:00:00Z")
         self.engine = InProcess({"own": make_worker(self.hospital)})
@@ -302,7 +302,7 @@ def test_what_is_not_signed_by_a_trusted_key_is_refused_before_a_byte_is_parsed(
     code, made, policy = BEFORE_PARSING[how]
     data, said = made(tmp_path, finished(params=GOOD))
     home = Home(tmp_path / "h", policy)
-    monkeypatch.setattr(pipelines.hospital.benchmark, "parsed_ready", forbidden)
+    monkeypatch.setattr(pipelines.hospital.benchmark, "parse_ready", forbidden)
     before = home.ledger
     assert home.code(data, said, conversation=f"r/{said.statement.sha256}-x") == code
     (line,) = home.ledger[len(before) :]
@@ -532,7 +532,7 @@ def test_the_shipped_benchmark_is_one_once_a_key_is_filled_in() -> None:
     text = (CONFIGS / "benchmark.yaml").read_text()
     assert text.count("FILL IN") == 1
     said = read_yaml(text.replace("FILL IN", public_key()), environment={})
-    made = validate(said, BenchmarkSettings)
+    made = validate_settings(said, BenchmarkSettings)
     assert len(made.sites) == 4 and all(
         one.policy.trusted_models == {"owner": public_key()} for one in made.sites.values()
     )
@@ -541,4 +541,4 @@ def test_the_shipped_benchmark_is_one_once_a_key_is_filled_in() -> None:
 @pytest.mark.parametrize("key", ["0" * 64, "FILL IN", public_key().upper(), public_key()[:-2]])
 def test_a_policy_takes_no_key_that_is_none(key: str) -> None:
     with pytest.raises(ConfigError, match="trusted_models"):
-        validate(read_yaml(json.dumps({"trusted_models": {"x": key}}), environment={}), Policy)
+        validate_settings(read_yaml(json.dumps({"trusted_models": {"x": key}}), environment={}), Policy)

@@ -13,8 +13,8 @@ import torch
 from pydicom.dataset import Dataset
 
 from pipelines.batch import maps
-from pipelines.batch.captures import SIDE, lines_of, painted
-from pipelines.batch.results import Wanted, results_of
+from pipelines.batch.captures import SIDE, lines_of, paint_capture
+from pipelines.batch.results import ResultRequest, results_of
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.index import Candidate
 from pipelines.data.sources import DicomSource
@@ -93,7 +93,7 @@ def test_a_picture_has_the_slice_twice_in_its_proportions_and_the_map_on_the_rig
     image = np.random.default_rng(0).random(shape).astype(np.float32) * 1e3
     cam = np.zeros(shape, np.float32)
     cam[: shape[0] // 2, : shape[1] // 2] = 1
-    found = painted(image, cam, (1.0, 2.0), [NOTICE]).astype(int)
+    found = paint_capture(image, cam, (1.0, 2.0), [NOTICE]).astype(int)
     width, height = (round(SIDE * side / max(shape[0] * 2, shape[1])) for side in (shape[1], shape[0] * 2))
     left, right = found[:height, :width], found[:height, width : 2 * width]
     changed = np.abs(left - right).sum(axis=2) > 0
@@ -104,7 +104,9 @@ def test_a_picture_has_the_slice_twice_in_its_proportions_and_the_map_on_the_rig
 
 @pytest.mark.parametrize("fill", [np.nan, 0.0, np.inf])
 def test_a_slice_without_values_is_drawn_too(fill):
-    assert painted(np.full((8, 8), fill, np.float32), np.zeros((8, 8), np.float32), (1, 1), [NOTICE]).shape[2] == 3
+    assert (
+        paint_capture(np.full((8, 8), fill, np.float32), np.zeros((8, 8), np.float32), (1, 1), [NOTICE]).shape[2] == 3
+    )
 
 
 def test_the_words_are_the_notice_first_then_result_and_model():
@@ -126,7 +128,7 @@ def test_the_most_sensitive_slice_is_drawn(images, series, tmp_path, monkeypatch
     monkeypatch.setattr(maps, "slopes", slopes)
     chosen = read_ready(model(tmp_path / "m", SLICES, DICOM))
     when = datetime(2026, 1, 2)
-    found = results_of(chosen, images, tmp_path / "out", Wanted(captures=True), when=when)
+    found = results_of(chosen, images, tmp_path / "out", ResultRequest(captures=True), when=when)
     assert [one.kind for one in found.files] == ["report", "capture"] and found.rows[0]["capture"].startswith(
         "captures/"
     )
@@ -135,7 +137,9 @@ def test_the_most_sensitive_slice_is_drawn(images, series, tmp_path, monkeypatch
     seen = {frame.values["SOPInstanceUID"]: frame for frame in series.stack.volumes[0]}
     drawn = seen[file.SourceImageSequence[0].ReferencedSOPInstanceUID]
     assert float(drawn.values["ImagePositionPatient"][2]) == heights[3]
-    later = results_of(*(chosen, images, tmp_path / "later", Wanted()), when=when.replace(day=3), replaced=found.files)
+    later = results_of(
+        *(chosen, images, tmp_path / "later", ResultRequest()), when=when.replace(day=3), replaced=found.files
+    )
     assert [one.kind for one in later.files] == ["report", "rejection"]
     assert file.SOPInstanceUID in str(pydicom.dcmread(later.files[1].path))
     assert errors(tmp_path) == set()

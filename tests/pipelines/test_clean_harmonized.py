@@ -19,7 +19,7 @@ from pipelines.hospital.synthesis import SCORED, SENT, SYNTHESIZED
 from pipelines.hospital.translation import FITTED, JUDGED
 from pipelines.hospital.withdrawn import PARTS, UNKNOWN, known_outside, list_earlier_uses
 from pipelines.loader.document import read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.run import main as run_main
 from pipelines.runs.exits import Exit
 from pipelines.runs.holdings import items_of, runs_below
@@ -184,7 +184,7 @@ def patient(run: Path, site: str, split: str) -> str:
 
 
 def hospital(run: Path, site: str, *excluded: str) -> Hospital:
-    config = validate(read_yaml(yaml.safe_dump(settings(**{site: excluded})), environment={}), Config)
+    config = validate_settings(read_yaml(yaml.safe_dump(settings(**{site: excluded})), environment={}), Config)
     return Hospital(site, run / "sites" / site, config.sites[site], str)
 
 

@@ -14,7 +14,7 @@ import yaml
 import small_clip
 from federation.models.clip_words import words
 from pipelines.loader.document import read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.models.file import read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main as run
@@ -82,7 +82,7 @@ def test_words_stand_in_the_order_of_the_task_whatever_the_order_in_the_yaml(bro
     known, of = words(small_clip.VOCABULARY, small_clip.MERGED), []
     for classes in (dict(reversed(small_clip.CLASSES.items())), small_clip.CLASSES):
         text = yaml.safe_dump(settings(brought, classes=classes), sort_keys=False)
-        of.append(validate(read_yaml(text, environment={}), Config).task_of("promptfl").model.tokens)
+        of.append(validate_settings(read_yaml(text, environment={}), Config).task_of("promptfl").model.tokens)
     assert of[0] == of[1] == tuple(known.sentence(f"{one}.") for one in ("nevus", "an ulcer"))
 
 

@@ -19,10 +19,10 @@ import torch
 import yaml
 
 from pipelines.loader.document import ConfigError, parsed, read_yaml, render
-from pipelines.loader.files import CONFIGS, document
-from pipelines.loader.overrides import overridden
-from pipelines.loader.recovery import beside
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.files import CONFIGS, find_document
+from pipelines.loader.overrides import override_settings
+from pipelines.loader.recovery import is_beside
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.settings import checks
 from pipelines.settings.config import CHECKS, Config
 from pipelines.settings.load import missing
@@ -46,7 +46,7 @@ def problems(change) -> str:
     settings = yaml.safe_load(TEXT)
     change(settings)
     with pytest.raises(ConfigError) as caught:
-        validate(read_yaml(yaml.safe_dump(settings), environment={}), Config)
+        validate_settings(read_yaml(yaml.safe_dump(settings), environment={}), Config)
     return render(caught.value, "my.yaml")
 
 
@@ -138,7 +138,7 @@ def test_every_check_of_the_folder_is_asked():
 
 def test_processes_are_as_many_as_can_be_used_or_as_asked_for(monkeypatch):
     def run(**more) -> Config:
-        return validate(read_yaml(yaml.safe_dump(BASE | more), environment={}), Config)
+        return validate_settings(read_yaml(yaml.safe_dump(BASE | more), environment={}), Config)
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 4})
     assert [count_of(run(processes=n)) for n in (0, 1, 5)] == [3, 1, 5]
@@ -157,27 +157,27 @@ def test_processes_are_as_many_as_can_be_used_or_as_asked_for(monkeypatch):
 
 def test_a_shipped_file_may_be_named_without_its_ending(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert document("prostate_adc").data == document("prostate_adc.yaml").data
+    assert find_document("prostate_adc").data == find_document("prostate_adc.yaml").data
     Path("prostate_adc.yaml").write_text("name: mine\n")
-    assert document("prostate_adc").data == {"name": "mine"}, "a file that is here comes first"
+    assert find_document("prostate_adc").data == {"name": "mine"}, "a file that is here comes first"
     with pytest.raises(ConfigError, match="no such file here"):
-        document("prostate_adc.yml")
+        find_document("prostate_adc.yml")
 
 
 def test_an_override_is_checked_like_the_setting_itself():
-    config = validate(read_yaml(TEXT, environment={}), Config)
+    config = validate_settings(read_yaml(TEXT, environment={}), Config)
     assert config.work("scaffold", "north").optimizer == "sgd"
-    assert overridden(config.train.work, {"steps": 7}).epochs is None
+    assert override_settings(config.train.work, {"steps": 7}).epochs is None
     with pytest.raises(ValueError, match="lr must be > 0, found -1"):
-        overridden(config.train.work, {"lr": -1.0})
+        override_settings(config.train.work, {"lr": -1.0})
     with pytest.raises(ValueError, match=r"speed: unknown key; allowed: .*lr"):
-        overridden(config.train.work, {"speed": 1})
+        override_settings(config.train.work, {"speed": 1})
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda p: p.name)
 def test_settings_survive_their_plain_form(path):
-    config = validate(read_yaml(path.read_text(), environment={"CONSILIUM_DATA": "/data"}), Config)
-    again = validate(read_yaml(yaml.safe_dump(to_plain(config)), environment={}), Config)
+    config = validate_settings(read_yaml(path.read_text(), environment={"CONSILIUM_DATA": "/data"}), Config)
+    again = validate_settings(read_yaml(yaml.safe_dump(to_plain(config)), environment={}), Config)
     assert again == config
 
 
@@ -199,7 +199,7 @@ def test_mutated_configurations_end_in_settings_or_in_named_problems(tries):
                 other = chance.randrange(len(text))
                 text[at:at] = text[other : other + chance.randint(1, 30)]
         with contextlib.suppress(ConfigError):
-            validate(read_yaml("".join(text), environment=environment), Config)
+            validate_settings(read_yaml("".join(text), environment=environment), Config)
             good += 1
     assert 0 < good < tries
 
@@ -222,9 +222,9 @@ def test_one_wrong_value_is_one_problem_and_nothing_that_follows_from_it_is_told
             said = copy.deepcopy(good)
             put(*path, wrong)(said)
             try:
-                validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+                validate_settings(read_yaml(yaml.safe_dump(said), environment={}), Config)
             except ConfigError as error:
-                others = [str(each) for each in error.problems if not beside(each, path)]
+                others = [str(each) for each in error.problems if not is_beside(each, path)]
                 beside_it |= {(path, str(wrong)): others} if others and len(others) < len(error.problems) else {}
     assert beside_it == {}
 
@@ -237,7 +237,7 @@ def test_a_misspelt_key_is_one_problem(name):
 
     def told(said: object) -> list[str]:
         try:
-            validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+            validate_settings(read_yaml(yaml.safe_dump(said), environment={}), Config)
         except ConfigError as error:
             return [str(each) for each in error.problems]
         return []
@@ -266,7 +266,7 @@ def test_what_a_draft_leaves_to_be_filled_in_is_refused(place):
     put(place, "FILL IN")(settings)
     put("sites", "north", "source", "folder", "FILL IN")(settings)
     with pytest.raises(ConfigError) as caught:
-        validate(parsed(yaml.safe_dump(settings), environment={}), Config)
+        validate_settings(parsed(yaml.safe_dump(settings), environment={}), Config)
     assert place in {problem.path for problem in caught.value.problems}
 
 
@@ -302,7 +302,7 @@ def told_of(*faults: str) -> set[str]:
         INDEPENDENT[fault](settings)
     text = yaml.safe_dump(settings, sort_keys=False)
     with pytest.raises(ConfigError) as caught:
-        validate(parsed(text, environment={}), Config, missing)
+        validate_settings(parsed(text, environment={}), Config, missing)
     lines = text.splitlines()
     for problem in caught.value.problems:  # each at the line of its own key, or of the group that lacks it
         key = [part for part in problem.where if isinstance(part, str)]
@@ -337,5 +337,5 @@ def test_what_follows_from_a_mistake_is_not_told():
         settings = yaml.safe_load(TEXT)
         change(settings)
         with pytest.raises(ConfigError) as caught:
-            validate(parsed(yaml.safe_dump(settings), environment={}), Config, missing)
+            validate_settings(parsed(yaml.safe_dump(settings), environment={}), Config, missing)
         assert [problem.path for problem in caught.value.problems] == [said]

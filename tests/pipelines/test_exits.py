@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.__main__ import main
-from pipelines.batch.loop import Results, collect, run_batch
+from pipelines.batch.loop import Results, collect_results, run_batch
 from pipelines.loader.document import ConfigError
 from pipelines.runs.exits import Exit, exit_code
 from pipelines.runs.runner import SelectionError, StageFailed
@@ -75,7 +75,10 @@ def test_a_wrong_value_in_the_middle_of_the_work_is_no_mistake_of_the_command_li
         raise ValueError(NAME)
         yield
 
-    assert run_batch(lambda console: collect("predict", results(), 1, Results([], []), console) or 0) == Exit.FAILED
+    assert (
+        run_batch(lambda console: collect_results("predict", results(), 1, Results([], []), console) or 0)
+        == Exit.FAILED
+    )
     assert "Miller" not in capsys.readouterr().err
 
 

@@ -17,7 +17,14 @@ from personalize.routing import routed
 from pipelines.data.images import Pictures, Slices
 from pipelines.exports import onnx_file
 from pipelines.exports.bundle import bundle_files, network_bytes
-from pipelines.exports.network import NEAR, Unexportable, check_alike, exported, preparation, trial_examples
+from pipelines.exports.network import (
+    NEAR,
+    Unexportable,
+    build_exported,
+    check_alike,
+    describe_preparation,
+    trial_examples,
+)
 from pipelines.exports.onnx_file import facts_in, onnx_bytes
 from pipelines.models.file import Ready
 
@@ -42,12 +49,12 @@ def test_the_exported_network_gives_the_models_own_probabilities(kind):
     ready = NETWORKS[kind]()
     whole = replace(ready, window=None)  # a file holds the network of one window; the runner moves it
     with torch.no_grad():
-        many = exported(ready)(trial_examples(ready, 5))
+        many = build_exported(ready)(trial_examples(ready, 5))
     assert many.flatten(1).std(dim=0).max() > 1e-3, "examples that all get one answer would show no difference"
     for size in (1, 3):
         x = trial_examples(ready, size)
         with torch.no_grad():
-            found = exported(ready)(x).numpy()
+            found = build_exported(ready)(x).numpy()
         assert np.abs(found - own_words(whole, x)).max() <= 1e-6
         assert np.allclose(found.sum(axis=1), 1, atol=1e-6)
 
@@ -58,8 +65,8 @@ def test_an_onnx_file_gives_them_for_any_number_of_examples_and_says_how_to_prep
     real = [trial_examples(ready, 4) * 0.5]
     data, far = onnx_bytes(ready, real)
     assert far <= NEAR
-    assert facts_in(data) == preparation(ready)
-    session = onnx_file._session(data)
+    assert facts_in(data) == describe_preparation(ready)
+    session = onnx_file._open_session(data)
     x = trial_examples(ready, 7)
     assert np.abs(session(x.numpy()) - own_words(replace(ready, window=None), x)).max() <= NEAR
     assert b"/home" not in data and b".py" not in data, "paths of this machine"
@@ -91,7 +98,7 @@ def test_every_methods_network_can_be_written_as_onnx(one, onnx):
 
 def test_a_file_that_says_something_else_is_not_written():
     ready = NETWORKS["cnn"]()
-    network = exported(ready)
+    network = build_exported(ready)
 
     def other(x: np.ndarray) -> np.ndarray:
         with torch.no_grad():

@@ -11,7 +11,7 @@ from harmonized_run import settings
 from evaluation.gap_rows import Compared
 from pipelines.coordinator.report.gap import find_untreated_line, list_oracle_comparisons
 from pipelines.loader.document import read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.settings.config import Config
 from route_settings import settings as routed
 
@@ -21,7 +21,7 @@ START = {"name": "pretrained", "on": "prostate_adc", "pictures": 32, "epochs": 1
 def config(said: dict[str, Any]) -> Config:
     import yaml
 
-    return validate(read_yaml(yaml.safe_dump(said, sort_keys=False), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(said, sort_keys=False), environment={}), Config)
 
 
 def run(**train: Any) -> Config:

@@ -21,7 +21,7 @@ from pipelines.coordinator.permissions import find_refused_requests, find_unansw
 from pipelines.coordinator.run import HARMONIZING, STAGES, select_stages
 from pipelines.hospital.statement import AS_THEY_ARE
 from pipelines.loader.document import ConfigError
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.requests.sample import SAMPLE
 from pipelines.run import main
 from pipelines.settings.config import Config
@@ -309,7 +309,7 @@ def test_a_damaged_synthesis_is_learnt_again_under_another_name_and_fresh_learns
 
 def problems(said: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as caught:
-        validate(_document(said), Config)
+        validate_settings(_document(said), Config)
     return " ".join(f"{problem.path}: {problem.message}" for problem in caught.value.problems)
 
 
@@ -320,12 +320,12 @@ def _document(said: dict[str, Any]):
 
 
 def test_without_harmonize_there_are_no_such_stages():
-    config = validate(_document(BASE), Config)
+    config = validate_settings(_document(BASE), Config)
     stages = select_stages(config)
     without = {stage.name for stage in HARMONIZING} | {"augment", "features", "pretrain", "route", "track"}
     assert [stage.name for stage in stages] == [stage.name for stage in STAGES if stage.name not in without]
     assert all(set(stage.needs) <= {one.name for one in stages} for stage in stages)
-    harmonized = select_stages(validate(_document(settings()), Config))
+    harmonized = select_stages(validate_settings(_document(settings()), Config))
     assert [stage.name for stage in harmonized] == [
         stage.name for stage in STAGES if stage.name not in ("augment", "features", "pretrain", "route", "track")
     ]
@@ -383,7 +383,7 @@ def test_under_a_budget_nothing_without_noise_is_planned():
 def test_a_policy_that_does_not_answer_is_told_before_anything_runs():
     said = settings()
     said["sites"]["a"]["policy"] = {"pooling": True, "requests": ["survey", "ingest", "holds", "report"]}
-    config = validate(_document(said), Config)
+    config = validate_settings(_document(said), Config)
     told = find_refused_requests(config, permissions_in(config)) + find_unanswered_requests(
         config, permissions_in(config), optional=True
     )

@@ -20,11 +20,11 @@ from pydantic import TypeAdapter
 
 from federation.models.features import Features
 from pipelines.discovery import draft as drafts
-from pipelines.discovery.found import Found, Site
+from pipelines.discovery.found import Discovery, Site
 from pipelines.discovery.places import site_names
 from pipelines.discovery.safe import known_words, secrets_of
 from pipelines.init import main
-from pipelines.loader.names import RESERVED, named
+from pipelines.loader.names import RESERVED, is_name
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main as run_main
@@ -100,8 +100,8 @@ def test_every_draft_begins_with_heads_on_features_and_compares_networks_with_th
         Site(f"s{n}", Path("x"), {"kind": sort}, None, {"folder": "g"} if gland else None, patients=patients)
         for n in range(sites)
     )
-    found = Found(sort, each, task={"names": ["a", "b", "c"]} if many else None)
-    told = yaml.safe_load(drafts.drafted(found, folder="x", file="x.yaml", name="x"))
+    found = Discovery(sort, each, task={"names": ["a", "b", "c"]} if many else None)
+    told = yaml.safe_load(drafts.draft_yaml(found, folder="x", file="x.yaml", name="x"))
     methods, training = list(told["train"]["methods"]), told["train"]
     assert methods[:2] == ["local_svm", "local_ridge"] and told["evaluate"]["reference"] == "local_svm"
     assert ("moments" in methods) == (sites > 1) == ("moments" in training.get("method_model", {}))
@@ -406,7 +406,7 @@ NO_SECRETS = secrets_of(["MEIER"])
 def test_sites_have_valid_names_each_once_and_say_where_they_differ(texts):
     found = site_names(texts, NO_SECRETS)
     names = [name for name, _ in found]
-    assert len(set(names)) == len(texts) and all(named(name) and name not in RESERVED for name in names)
+    assert len(set(names)) == len(texts) and all(is_name(name) and name not in RESERVED for name in names)
     for text, (name, doubt) in zip(texts, found, strict=True):
         assert bool(doubt) == (name != text)
         assert "meier" not in doubt.lower() and doubt.isprintable()
@@ -475,4 +475,4 @@ def test_drafts_of_different_folders_have_different_runs(tmp_path, monkeypatch, 
         _, again, _ = drafted(Path(parent, "clinic"), capsys)
         assert again == out
         runs.append(yaml.safe_load(out)["name"])
-    assert len(set(runs)) == 2 and all(named(run) for run in runs)
+    assert len(set(runs)) == 2 and all(is_name(run) for run in runs)

@@ -20,7 +20,7 @@ from pipelines.coordinator.run import make_world, select_stages
 from pipelines.coordinator.stages.train import MEMBERS
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.document import read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.requests.holds import Holds
 from pipelines.run import main
 from pipelines.runs.exits import Exit
@@ -59,7 +59,7 @@ NAMED = frozenset({"damaged_key", "lost_key", "damaged_ledger", "lost_ledger", "
 
 def opened(folder: Path) -> tuple[World, Sequence[Step[World]]]:
     """The run in a folder, and its steps."""
-    config = validate(read_yaml((folder / "tiny.yaml").read_text(), environment={}), Config)
+    config = validate_settings(read_yaml((folder / "tiny.yaml").read_text(), environment={}), Config)
     world = make_world(config, folder / "runs" / "tiny", Stop())
     return world, plan(select_stages(config), world, world.root)
 
@@ -132,7 +132,7 @@ def test_the_settings_are_those_of_runs(tmp_path, monkeypatch):
     """Else a kind above would be the same as another, and its stages never asked."""
     names = set[str]()
     for said in SETTINGS.values():
-        config = validate(read_yaml(yaml.safe_dump(dict(said)), environment={}), Config)
+        config = validate_settings(read_yaml(yaml.safe_dump(dict(said)), environment={}), Config)
         names |= {stage.name for stage in select_stages(config)}
     assert names >= {
         "ingest",
@@ -163,7 +163,7 @@ def test_all_hospitals_are_asked_at_once_what_they_hold_and_one_that_left_is_not
         return Message({}, {"complaint": "gone" if message.facts["page"] == "gone" else None, "known": []})
 
     inside, outside = Heard(dict.fromkeys("abc", worker)), Heard({"z": worker})
-    config = validate(read_yaml(yaml.safe_dump(smallest()), environment={}), Config)
+    config = validate_settings(read_yaml(yaml.safe_dump(smallest()), environment={}), Config)
     world = World(config, inside, tmp_path, Stop(), str, outside=outside)
     assert world.find_complaint({site: Holds(page="here") for site in ("a", "b", "left", "z")}) is None
     assert asked == [["a", "b"], ["z"]], "one question inside, one outside, and none that nobody answers"

@@ -17,7 +17,7 @@ from pipelines.hospital.attacks import attack_models
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of
 from pipelines.hospital.inversion import FEATURES, MEAN, PLAIN, PROTECTED, select_images
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.requests.writing import to_message
 from pipelines.run import main
 from pipelines.settings.config import Config
@@ -208,7 +208,7 @@ def test_lines_of_a_table_have_no_picture(plain, monkeypatch):
 
 def test_what_is_asked_stands_in_the_settings_and_nothing_is_asked_by_default():
     def config(audit: dict) -> Config:
-        return validate(read_yaml(yaml.safe_dump(settings(audit=audit)), environment={}), Config)
+        return validate_settings(read_yaml(yaml.safe_dump(settings(audit=audit)), environment={}), Config)
 
     assert config({}).audit.inversion is None and config({"inversion": {}}).audit.inversion == Inversion()
     assert config({"inversion": {"images": 1, "sign": False}}).audit.inversion == Inversion(images=1, sign=False)

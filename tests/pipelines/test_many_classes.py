@@ -14,7 +14,7 @@ import yaml
 from harmonized_run import settings as harmonized
 
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.models.file import read_ready
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.predict import main as predict
@@ -111,7 +111,7 @@ def test_a_phantoms_grades_are_the_tasks_classes(change: dict[str, Any], told: s
     said = graded()
     said["task"] |= {"ordered": False} | change
     with pytest.raises(ConfigError, match=told):
-        validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+        validate_settings(read_yaml(yaml.safe_dump(said), environment={}), Config)
 
 
 def test_masks_and_significance_tell_two_classes_only() -> None:
@@ -119,7 +119,7 @@ def test_masks_and_significance_tell_two_classes_only() -> None:
     for site in said["sites"].values():
         site["source"].pop("labels")
     with pytest.raises(ConfigError, match="significant tells two classes, and the task has 6"):
-        validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+        validate_settings(read_yaml(yaml.safe_dump(said), environment={}), Config)
 
 
 def test_classes_that_no_hospital_has_are_named_at_once_and_on_the_page(tmp_path: Path, monkeypatch, capsys) -> None:

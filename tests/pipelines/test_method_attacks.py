@@ -37,7 +37,7 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.statement import build_own_statement, describe_contents
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
@@ -358,7 +358,7 @@ TABLE: dict[str, Any] = {
 
 
 def made(**changes: Any) -> Config:
-    return validate(read_yaml(yaml.safe_dump({**copy.deepcopy(TABLE), **changes}), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump({**copy.deepcopy(TABLE), **changes}), environment={}), Config)
 
 
 def test_test_patients_of_every_part_cannot_be_scored_privately():

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
 
@@ -25,7 +25,7 @@ def settings(methods: dict, site: dict | None = None, **more) -> dict:
 
 
 def config(made: dict) -> Config:
-    return validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
 
 
 def privately(made: dict) -> dict:

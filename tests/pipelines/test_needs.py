@@ -22,7 +22,7 @@ from pipelines.coordinator.permissions import (
     permissions_in,
 )
 from pipelines.loader.document import read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.settings.config import Config
@@ -76,7 +76,7 @@ KINDS = {
 
 @cache
 def configured(kind: str) -> Config:
-    return validate(read_yaml(yaml.safe_dump(KINDS[kind]()), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(KINDS[kind]()), environment={}), Config)
 
 
 def without(config: Config, site: str, request: str) -> Config:
@@ -117,7 +117,7 @@ def test_what_the_code_of_a_stage_asks_is_among_its_needs(stage: str) -> None:
 
 def test_what_a_run_asks_is_what_it_was_said_to_need(finished_run) -> None:
     said = smallest()
-    config = validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+    config = validate_settings(read_yaml(yaml.safe_dump(said), environment={}), Config)
     needed = {one for need in list_needs(config) for one in need.requests}
     optional = {one for need in list_needs(config) if need.optional for one in need.requests}
     for site in config.sites:

@@ -32,14 +32,14 @@ from pipelines.data.images import Features, Pictures, Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.pictures.reader import read_picture
 from pipelines.data.pseudonym import pseudonym
-from pipelines.external.adapted import networks
+from pipelines.external.adapted import build_networks
 from pipelines.external.models_file import Models, ModelsDescription, Part, image_problems, models_bytes, read_models
-from pipelines.external.offer import offers, problems, write_offers
+from pipelines.external.offer import list_offers, problems, write_offers
 from pipelines.external.settings import ExternalSettings, is_external
 from pipelines.hospital.hospital import COHORT, all_rows, read_cohort_file
 from pipelines.loader.document import read_yaml
 from pipelines.loader.files import CONFIGS
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.files import write as write_phantom
 from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
@@ -163,7 +163,7 @@ def test_coefficients_are_those_of_routing_on_the_hospitals_cohort(done, routed)
     x = all_rows(read_cohort_file(cohort), target="gland").x
     how = Routing(epochs=2, radius=2)
     seed = derived(0, "west", "routing")
-    module, _ = route(networks(read_models(models_of(done)), how), x, how, kind="segmentation", seed=seed)
+    module, _ = route(build_networks(read_models(models_of(done)), how), x, how, kind="segmentation", seed=seed)
     found = json.loads((routed / "adaptation.json").read_text())["coefficients"]
     expected = coefficients(module, x).mean(dim=0)
     assert list(found) == list(module.layers)
@@ -216,12 +216,14 @@ def test_each_pair_of_methods_has_a_file_of_what_its_lines_need(done):
     (other,) = (done / "runs" / "tiny").glob("route/*/models.fedavg+local.safetensors")
     assert read_models(other).described.shared is None
     assert list(read_models(other).experts) == ["north", "south"]
-    plan = validate(read_yaml(yaml.safe_dump({"shared": "f", "personal": "i", "lines": LINES}), environment={}), Route)
-    assert {one.name: dict(one.methods) for one in offers(plan)} == {
+    plan = validate_settings(
+        read_yaml(yaml.safe_dump({"shared": "f", "personal": "i", "lines": LINES}), environment={}), Route
+    )
+    assert {one.name: dict(one.methods) for one in list_offers(plan)} == {
         "models.safetensors": {"shared": "f", "personal": "i"},
         "models.f+local.safetensors": {"personal": "local"},
     }
-    assert offers(replace(plan, lines={"average": plan.lines["average"]})) == []
+    assert list_offers(replace(plan, lines={"average": plan.lines["average"]})) == []
 
 
 def test_what_a_stranger_cannot_use_is_not_written_and_said(tmp_path):
@@ -230,8 +232,8 @@ def test_what_a_stranger_cannot_use_is_not_written_and_said(tmp_path):
     assert "nobody agreed" in str(image_problems(Features(numbers=("age",), normalize="pooled"))[0])
     assert len(image_problems(Features(numbers=("age", "bmi"), components=1))) == 2
     assert image_problems(Features(numbers=("age",), normalize="declared", ranges={"age": (0.0, 99.0)})) == []
-    config = validate(read_yaml(yaml.safe_dump(federation()), environment={}), Config)
-    (offer,) = (one for one in offers(config.route) if one.name == "models.safetensors")
+    config = validate_settings(read_yaml(yaml.safe_dump(federation()), environment={}), Config)
+    (offer,) = (one for one in list_offers(config.route) if one.name == "models.safetensors")
     assert problems(config, offer) == []
     translated = replace(config.train, method_images={"iopfl": "common"})
     object.__setattr__(config, "train", translated)
@@ -414,7 +416,9 @@ def test_each_picture_has_the_score_of_before_its_own_step(tmp_path):
     assert run([asked(tmp_path, **said)]) == Exit.OK
     x = torch.from_numpy(np.stack([read_picture(tmp_path / "in" / f"{n}.png", images) for n in range(5)]))
     way = Routing(mode="online", batch=2, lr=0.1)
-    _, adapted = route(networks(read_models(file), way), x, way, kind="classification", seed=derived(0, "w", "routing"))
+    _, adapted = route(
+        build_networks(read_models(file), way), x, way, kind="classification", seed=derived(0, "w", "routing")
+    )
     scores = [float(line["score"]) for line in lines(tmp_path / "out" / "predictions.csv")]
     assert len(set(scores)) == 5
     assert adapted.probabilities is not None
@@ -440,7 +444,7 @@ def test_pictures_are_scored_as_predict_scores_them(tmp_path, capsys, how):
     account = json.loads((out / "adaptation.json").read_text())
     assert ("losses" in account) == (out / "adaptation.png").exists() == (how in ("routing", "tent"))
     if how == "as_trained":
-        module = networks(read_models(file), AsTrained())[0]
+        module = build_networks(read_models(file), AsTrained())[0]
         first = torch.from_numpy(read_picture(tmp_path / "in" / "0.png", images))[None]
         score = Task(Cnn(), (3, 16, 16), 2).probabilities(module, first)[0, 1]
         assert float(table[0]["score"]) == pytest.approx(float(score), abs=1e-6)
@@ -550,6 +554,6 @@ def test_an_adapted_model_that_was_tampered_with_is_refused(done, routed, tmp_pa
 def test_the_shipped_configuration_is_a_template_of_this_kind():
     document = read_yaml((CONFIGS / "route.yaml").read_text(), environment={"CONSILIUM_DATA": "/data"})
     assert is_external(document.data)
-    found = validate(document, ExternalSettings)
+    found = validate_settings(document, ExternalSettings)
     assert found.how.name == "routing"
-    assert validate(read_yaml(yaml.safe_dump(to_plain(found)), environment={}), ExternalSettings) == found
+    assert validate_settings(read_yaml(yaml.safe_dump(to_plain(found)), environment={}), ExternalSettings) == found

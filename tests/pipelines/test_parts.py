@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from pipelines.loader.document import ConfigError, read_yaml, render
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.models.file import read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main as run
@@ -42,7 +42,7 @@ EVEN = {"kind": "even", "of": 3}
 
 
 def made(**changes: Any) -> Config:
-    return validate(read_yaml(yaml.safe_dump({**copy.deepcopy(WHOLE), **changes}), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump({**copy.deepcopy(WHOLE), **changes}), environment={}), Config)
 
 
 def sites(**parts: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.opening import Opening, parse_opening
 from pipelines.hospital.training import data_access
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
 from privacy.dp.passes import Passes
@@ -55,7 +55,7 @@ def test_the_settings_reach_the_access_to_patients(tmp_path):
 
 def problems(said: dict) -> str:
     with pytest.raises(ConfigError) as caught:
-        validate(read_yaml(yaml.safe_dump(said), environment={}), Config)
+        validate_settings(read_yaml(yaml.safe_dump(said), environment={}), Config)
     return "; ".join(f"{one.path}: {one.message}" for one in caught.value.problems)
 
 

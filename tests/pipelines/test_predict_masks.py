@@ -24,7 +24,7 @@ from pipelines.data.grids.geometry import resample_volume
 from pipelines.data.nifti.reader import read_nifti, read_volume
 from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.loader.validation import to_plain
-from pipelines.models.answers import answers, probable
+from pipelines.models.answers import predict_classes, predict_probabilities
 from pipelines.models.file import read_ready
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
@@ -236,8 +236,8 @@ def test_a_model_that_was_scored_in_windows_predicts_in_windows(hospitals, tmp_p
         assert predict([str(file), str(hospitals["nifti"]), "--no-gland", "--out", str(out)]) == Exit.OK
         found[file.name] = lines(out / "predictions.csv")
     assert found["w"] != found["p"]
-    expected = answers(ready.task, ready.module, x, window=(16, 16))
-    assert torch.equal(probable(ready.task, ready.module, x, ready.window).argmax(dim=1), expected)
+    expected = predict_classes(ready.task, ready.module, x, window=(16, 16))
+    assert torch.equal(predict_probabilities(ready.task, ready.module, x, ready.window).argmax(dim=1), expected)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from pipelines.coordinator.stages.audit import audit_mechanism
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
@@ -69,7 +69,7 @@ def write(folder: Path, made: dict) -> str:
 
 
 def config(**changes) -> Config:
-    return validate(read_yaml(yaml.safe_dump(settings(**changes)), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(settings(**changes)), environment={}), Config)
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_privacy_must_be_typed_out():
     made = settings()
     del made["privacy"]
     with pytest.raises(ConfigError, match="privacy: missing; add it"):
-        validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+        validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
 
 
 def test_central_training_cannot_be_private():
@@ -183,7 +183,7 @@ def test_central_training_cannot_be_private():
     made["train"]["methods"]["central"] = {"name": "central"}
     made["sites"]["a"]["policy"] = made["sites"]["b"]["policy"] = {"pooling": True}
     with pytest.raises(ConfigError, match=r"train.methods.central: pools images, which no epsilon covers; remove it"):
-        validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+        validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
 
 
 def test_features_scaled_by_patients_cannot_be_private():
@@ -199,7 +199,7 @@ def load_heart(**changes) -> Config:
     data["train"]["method_model"] = {}
     for site in data["sites"].values():
         site["policy"] = {}
-    return validate(read_yaml(yaml.safe_dump(data | {"pooling": "refused"} | changes), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(data | {"pooling": "refused"} | changes), environment={}), Config)
 
 
 def budgeted(made: dict, site: str, epsilon: float) -> dict:
@@ -262,9 +262,9 @@ def test_a_budget_that_ends_between_two_methods_leaves_a_report_of_both(tmp_path
 def test_the_policy_of_the_documentation_is_one_that_a_run_can_live_with():
     text = (Path(__file__).parents[2] / "docs/reference/policy.md").read_text()
     block = text.split('```yaml title="policy.yaml"\n')[1].split("```")[0]
-    policy = validate(read_yaml(block, environment={}), Policy)
+    policy = validate_settings(read_yaml(block, environment={}), Policy)
     made = settings(evaluate={**settings()["evaluate"], "public": False})
-    plain = validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+    plain = validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
     sites = {name: replace(site, policy=policy) for name, site in plain.sites.items()}
     free = replace(plain, sites=sites)
     assert find_refused_requests(free, permissions_in(free)) == []

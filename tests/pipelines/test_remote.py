@@ -23,7 +23,7 @@ from flare_processes import PLAIN_RUN
 from pipelines.coordinator.arguments import parse_arguments
 from pipelines.coordinator.run import run_command, simulated_engines
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.remote import preflight as looking
 from pipelines.remote.order import GONE
 from pipelines.remote.preflight import preflight, promises, releases
@@ -447,7 +447,7 @@ def test_what_a_far_hospital_will_not_answer_is_told_before_anything_is_learnt(
     (tmp_path / "far.yaml").write_text(yaml.safe_dump(run))
     silent = [request for request in Policy().requests if request not in ("export", "audit")]
     sites["a"]["policy"] = {"requests": silent}
-    at_home = validate(read_yaml(yaml.safe_dump(run), environment={}), Config)
+    at_home = validate_settings(read_yaml(yaml.safe_dump(run), environment={}), Config)
     engines = simulated_engines(at_home, tmp_path / "homes", Stop())._replace(far="python -m pipelines.run far.yaml")
     shown = io.StringIO()
     console = Console(file=shown, width=300)

@@ -19,7 +19,7 @@ from pipelines.data.images import Slices
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.patients import PhantomSource
 from pipelines.remote.preflight import promises
 from pipelines.requests.survey import Surveyed
@@ -218,7 +218,7 @@ def settings(**changes) -> dict:
 
 
 def load(plain: dict) -> Config:
-    return validate(read_yaml(yaml.safe_dump(plain), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(plain), environment={}), Config)
 
 
 def test_check_and_the_survey_say_it_before_anything_is_learnt(site):

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from orthanc import PASSWORD, TITLE, USER, Orthanc, running_orthanc
-from pipelines.batch.results import ResultFile, Wanted, results_of
+from pipelines.batch.results import ResultFile, ResultRequest, results_of
 from pipelines.models.file import read_ready
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
@@ -40,7 +40,7 @@ def results(images: Path, out: Path) -> list[ResultFile]:
     found: list[ResultFile] = []
     for name, network in {"scores": CLASSIFIER, "masks": SEGMENTER}.items():
         ready = read_ready(model(out / name, SLICES, DICOM, network))
-        wanted, last = Wanted(captures=network is CLASSIFIER), max(images.iterdir())
+        wanted, last = ResultRequest(captures=network is CLASSIFIER), max(images.iterdir())
         earlier = results_of(ready, images, out / f"{name}1", wanted, when=WHEN)
         kept = last.read_bytes()
         last.unlink()

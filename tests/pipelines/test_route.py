@@ -33,7 +33,7 @@ from pipelines.hospital.segmentation import score_patients
 from pipelines.hospital.withdrawn import list_earlier_uses
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.validation import to_plain
-from pipelines.models.answers import answers
+from pipelines.models.answers import predict_classes
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.check import parse_question
 from pipelines.run import main as run
@@ -342,7 +342,9 @@ def test_fine_tuning_learns_from_training_patients_alone(own):
     with seeded(seed):
         site, shared = Site("west", start.task, start.work, access), loaded(start.task.network(), section(TENSORS, "*"))
         tuned = fine_tuned(site, shared, Tuning(epochs=20, lr=0.05))
-    expected = score_patients(held, splits["test"], answers(start.task, tuned, splits["test"].x), start.task.classes)
+    expected = score_patients(
+        held, splits["test"], predict_classes(start.task, tuned, splits["test"].x), start.task.classes
+    )
     kept = from_bytes((hospital.root / "scores" / file_of(run_)).read_bytes())
     assert np.array_equal(kept.tensors["scores"].numpy(), expected.scores, equal_nan=True)
     assert {int(who) for who in kept.tensors["patients"]} == set(splits["test"].patient.tolist())

@@ -25,7 +25,7 @@ from pipelines.coordinator.report.methods import build_inversion_rows
 from pipelines.hospital.adaptation import AFTER, BEFORE, COEFFICIENTS, SCORES, SHOWN, SPREAD, summarize_coefficients
 from pipelines.hospital.segmentation import most_of, read_patient_scores, select_shown_patients
 from pipelines.loader.document import read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.requests.route import ROUTE
 from pipelines.run import main as run
 from pipelines.settings.config import Config
@@ -224,7 +224,7 @@ def test_of_labels_the_page_has_scores_and_mixture_and_no_masks(finished_run):
 
 
 def config(**changes: object) -> Config:
-    return validate(read_yaml(yaml.safe_dump(settings(**changes)), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(settings(**changes)), environment={}), Config)
 
 
 @pytest.mark.parametrize(

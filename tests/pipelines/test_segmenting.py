@@ -24,7 +24,7 @@ from pipelines.hospital.segmentation import (
     select_shown_patients,
     words_of_kind,
 )
-from pipelines.models.answers import answers
+from pipelines.models.answers import predict_classes
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
@@ -42,25 +42,27 @@ class Bright(nn.Module):
 
 def test_in_pieces_a_pixelwise_network_answers_as_on_whole_images():
     x = torch.randn(5, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    whole = answers(TASK, Bright(), x)
+    whole = predict_classes(TASK, Bright(), x)
     assert torch.equal(whole, (x[:, 0] > 0).long())
     for window in ((8, 8), (16, 4), (5, 7)):
-        assert torch.equal(answers(TASK, Bright(), x, window=window), whole)
+        assert torch.equal(predict_classes(TASK, Bright(), x, window=window), whole)
     volumes = torch.randn(2, 1, 6, 8, 8, generator=torch.Generator().manual_seed(1))
     deep = Task(UNet(width=4, levels=1), (1, 6, 8, 8), 2, "segmentation")
-    assert torch.equal(answers(deep, Bright(), volumes, window=(4, 4, 4)), (volumes[:, 0] > 0).long())
+    assert torch.equal(predict_classes(deep, Bright(), volumes, window=(4, 4, 4)), (volumes[:, 0] > 0).long())
     with pytest.raises(ValueError, match="needed are 2 sides"):
-        answers(TASK, Bright(), x, window=(4, 4, 4))
+        predict_classes(TASK, Bright(), x, window=(4, 4, 4))
 
 
 def test_one_image_at_a_time_gives_what_all_at_once_give():
     module = TASK.network().eval()
     x = torch.randn(7, 1, 16, 16)
-    assert torch.equal(answers(TASK, module, x), torch.cat([answers(TASK, module, one) for one in x.split(1)]))
+    assert torch.equal(
+        predict_classes(TASK, module, x), torch.cat([predict_classes(TASK, module, one) for one in x.split(1)])
+    )
 
 
 def test_a_network_that_gives_no_number_finds_nothing():
-    assert not answers(TASK, Bright(), torch.full((2, 1, 16, 16), torch.nan)).any()
+    assert not predict_classes(TASK, Bright(), torch.full((2, 1, 16, 16), torch.nan)).any()
 
 
 def found(dice):

@@ -10,7 +10,7 @@ import yaml
 
 from pipelines.coordinator.arguments import command_of, parse_arguments, transport_free_arguments
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.set_values import with_values
+from pipelines.loader.set_values import apply_set_values
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 
@@ -18,7 +18,7 @@ BASE = "a: {b: 1, c: [1, 2]}\nd: text\n"
 
 
 def data_with(*texts: str) -> object:
-    return with_values(read_yaml(BASE, environment={}), texts).data
+    return apply_set_values(read_yaml(BASE, environment={}), texts).data
 
 
 def test_values_are_read_as_yaml_and_stand_where_they_are_named():

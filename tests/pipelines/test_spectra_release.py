@@ -20,7 +20,7 @@ from pipelines.hospital.released_counts import count_once
 from pipelines.hospital.statement import build_own_statement, describe_contents
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
@@ -157,7 +157,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def config(made: dict[str, Any]) -> Config:
-    return validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
 
 
 def test_a_yaml_takes_it_for_masks_where_policies_let_spectra_go():

@@ -19,7 +19,7 @@ from pipelines.coordinator import study as body
 from pipelines.coordinator.run import run_config
 from pipelines.coordinator.study_settings import LATER_PATIENTS, keep_methods, load_study, merge_settings
 from pipelines.loader.document import ConfigError
-from pipelines.loader.files import document
+from pipelines.loader.files import find_document
 from pipelines.run import main as run_alone
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stopped
@@ -319,7 +319,7 @@ def test_one_run_can_be_explained_alone_by_the_settings_that_the_study_wrote(fin
     for case, seed in (("half", 1), ("few", 0)):
         path = f"runs/both/{case}_s{seed}.yaml"
         planned = next(p for p in load_study("both.yaml")[1] if (p.case, p.seed) == (case, seed))
-        assert document(path).data == planned.data
+        assert find_document(path).data == planned.data
         capsys.readouterr()
         assert run_alone([path, "--explain", "--json"]) == Exit.OK
         assert {row["state"] for row in json.loads(capsys.readouterr().out)} == {"keep"}

@@ -11,7 +11,7 @@ import yaml
 from pipelines.hospital.files import cohort_settings
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain
-from pipelines.loader.validation import validate as checked
+from pipelines.loader.validation import validate_settings as checked
 from pipelines.settings.config import Config
 from pipelines_settings import BASE
 

@@ -37,7 +37,7 @@ from pipelines.hospital.released_counts import COUNTED_FILE, LEAST_NOISE, noise_
 from pipelines.hospital.worker import make_worker
 from pipelines.ledger import main as ledger_command
 from pipelines.loader.document import read_yaml
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.models.signed import TENSOR, to_tensor
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
@@ -563,7 +563,7 @@ def private_settings(**changes) -> dict[str, Json]:
 
 def test_a_run_stops_where_a_hospital_has_too_few_patients_for_its_delta(tmp_path):
     made = private_settings(privacy={"epsilon": 3.0, "delta": 1e-3})
-    config = validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+    config = validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
     assert not _find_delta_problems(config, "a", 100)
     (said,) = _find_delta_problems(config, "a", 101)
     assert "a: privacy.delta is 0.001, and its 101 patients allow 0.00099 at most" in said

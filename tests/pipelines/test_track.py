@@ -21,7 +21,7 @@ from pipelines.coordinator.tracking import sending
 from pipelines.coordinator.tracking.figures import FILES, Figures, collect_figures, select_allowed
 from pipelines.coordinator.tracking.tensorboard import build_event_files, read_scalars
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.settings.config import Config
@@ -287,14 +287,14 @@ def test_what_is_allowed_rests_on_hospitals_that_agreed_alone(done):
 def test_wrong_settings_are_refused_with_what_to_do(track, words):
     text = yaml.safe_dump(settings() | {"track": track})
     with pytest.raises(ConfigError, match=words) as caught:
-        validate(read_yaml(text, environment={}), Config)
+        validate_settings(read_yaml(text, environment={}), Config)
     assert "secret" not in str(caught.value)
 
 
 def test_a_tool_that_is_not_installed_is_told_before_the_run(monkeypatch):
     monkeypatch.setattr("pipelines.settings.checks.track.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"consilium\[mlflow\]"):
-        validate(read_yaml(yaml.safe_dump(settings()), environment={}), Config)
+        validate_settings(read_yaml(yaml.safe_dump(settings()), environment={}), Config)
 
 
 def test_a_page_without_warnings_is_the_artifacts(done):

@@ -13,7 +13,7 @@ from dicom_with_identifiers import KEY, confirmed
 from harmonize.cyclegan import CycleGan
 from harmonize.intensity import Identity
 from harmonize.scale import Scale
-from pipelines.batch.confirmations import confirm
+from pipelines.batch.confirmations import record_confirmation
 from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.writing.coding import Coding, encode_values, fit_line, value_range
 from pipelines.runs.exits import Exit
@@ -140,7 +140,7 @@ def test_text_that_is_blanked_for_the_reader_is_blanked_in_the_output(tmp_path):
     assert run(blanking_, images, tmp_path / "unseen") == Exit.DATA
     assert {line["reason"] for line in table(tmp_path / "unseen", "quarantine")} == {"unconfirmed"}
     digests = [blanking(pydicom.dcmread(path), KEY, profile).digest for path in paths]
-    confirm(tmp_path / "site.key", "0" * 16, digests)
+    record_confirmation(tmp_path / "site.key", "0" * 16, digests)
     assert run(blanking_, images, tmp_path / "out") == Exit.OK
     for place, new in by_position(tmp_path / "out").items():
         old = by_position(images)[place].pixel_array

@@ -19,7 +19,7 @@ from pydantic import Field
 from personalize import AnyAlgorithm
 from pipelines.loader.document import MAX_DEPTH, MAX_SHOWN, ConfigError, problem_at, read_yaml, render
 from pipelines.loader.keys import keys_at
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from privacy.settings_error import Problem, SettingsError, refuse, unmet
 
 FORBID = {"extra": "forbid"}
@@ -112,7 +112,7 @@ def read(text: str, **environment: str) -> Any:
 def loaded(text: str, kind: type | None, environment: Mapping[str, str]) -> None:
     document = read_yaml(text, environment=environment)
     if kind is not None:
-        validate(document, kind)
+        validate_settings(document, kind)
 
 
 def problems(text: str, kind: type | None = None, **environment: str) -> list[tuple[str, int | None, str]]:
@@ -269,7 +269,7 @@ def test_size_is_bounded():
 def through(text: str) -> Any:
     """Any text either gives settings or a ConfigError with at least one problem, which can be rendered."""
     try:
-        return validate(read(text), Toy)
+        return validate_settings(read(text), Toy)
     except ConfigError as error:
         refused = error
     assert refused.problems
@@ -332,7 +332,7 @@ def test_fuzz_any_data_against_the_settings(data):
 
 
 def test_good_settings_become_what_they_say():
-    assert validate(read(GOOD), Toy) == Toy(
+    assert validate_settings(read(GOOD), Toy) == Toy(
         train=Train((Prox(mu=1.0), Avg(weights="uniform")), 10, 1e-4),
         name="prostate",
         sites={"north": 1.5, "NO": 2.0},
@@ -341,7 +341,7 @@ def test_good_settings_become_what_they_say():
         spacing=(1.0, 0.5),
         free={"deep": {"list": [1, None, "yes"]}},
     )
-    assert isinstance(validate(read(GOOD), Toy).train.methods[0].mu, float)
+    assert isinstance(validate_settings(read(GOOD), Toy).train.methods[0].mu, float)
 
 
 BAD = """\
@@ -402,7 +402,7 @@ def test_a_file_that_is_no_group_is_refused(text):
 def test_rendering_is_bounded_and_names_the_file():
     text = "train: {methods: []}\nsites:\n" + "".join(f"  s{i}: x\n" for i in range(50))
     with pytest.raises(ConfigError) as caught:
-        validate(read(text), Toy)
+        validate_settings(read(text), Toy)
     lines = render(caught.value, "prostate.yaml").splitlines()
     assert lines[0] == 'prostate.yaml:3: sites.s0: must be a number, found "x"'
     assert len(lines) == MAX_SHOWN + 1
@@ -412,7 +412,7 @@ def test_rendering_is_bounded_and_names_the_file():
 
 def render_of(data: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        validate(read(yaml.safe_dump(data)), Toy)
+        validate_settings(read(yaml.safe_dump(data)), Toy)
     return render(caught.value, "x.yaml")
 
 
@@ -434,11 +434,11 @@ def test_plain_data_is_its_own_plain_form(data):
 
 
 def test_plain_form_of_settings_and_back():
-    toy = validate(read(GOOD), Toy)
+    toy = validate_settings(read(GOOD), Toy)
     plain = to_plain(toy)
     assert plain["train"]["methods"][0] == {"name": "fedprox", "mu": 1.0}
     assert plain["spacing"] == [1.0, 0.5]
-    assert validate(read(yaml.safe_dump(plain)), Toy) == toy
+    assert validate_settings(read(yaml.safe_dump(plain)), Toy) == toy
     assert to_plain(dataclasses.replace(toy, free={"c": Colour.RED, "t": (1, math.inf)}))["free"] == {
         "c": "red",
         "t": [1, "inf"],

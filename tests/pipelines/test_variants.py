@@ -26,7 +26,7 @@ from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows
 from pipelines.hospital.kept import scores_name
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.models.file import read_ready
 from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
@@ -65,7 +65,7 @@ def settings(**evaluate) -> dict:
 
 
 def config(made: dict) -> Config:
-    return validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
 
 
 def complaints(made: dict) -> list[str]:

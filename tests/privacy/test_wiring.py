@@ -49,7 +49,7 @@ from pipelines.hospital.released_counts import count_once
 from pipelines.hospital.statement import build_own_statement, list_left
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import to_plain, validate
+from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.ingest import INGEST, Ingest
 from pipelines.runs.stopping import Stop
@@ -823,7 +823,7 @@ def settings(**changes) -> dict:
 
 
 def checked(made: dict) -> Config:
-    return validate(read_yaml(yaml.safe_dump(made), environment={}), Config)
+    return validate_settings(read_yaml(yaml.safe_dump(made), environment={}), Config)
 
 
 def config(**changes) -> Config:

@@ -16,7 +16,7 @@ from pipelines.coordinator.trained import TrainedMethod
 from pipelines.coordinator.world import World
 from pipelines.hospital.attacks import parse_membership
 from pipelines.hospital.inversion import ATTACKS, MEAN, parse_figure
-from pipelines.loader.overrides import overridden
+from pipelines.loader.overrides import override_settings
 from pipelines.models.file import READY, ended_in
 from pipelines.requests.report import Reported
 from pipelines.settings.config import Config
@@ -56,7 +56,7 @@ def work_of(config: Config, label: str) -> str:
     algorithm, task = config.train.methods[label], config.task_of(label)
     if algorithm.name == CENTRAL:
         return ""
-    work = overridden(config.train.work, config.train.method_work.get(label, {}))
+    work = override_settings(config.train.work, config.train.method_work.get(label, {}))
     return str(local_steps(algorithm, task, work, initial_parameters(algorithm, task, seed=config.seed)))
 
 

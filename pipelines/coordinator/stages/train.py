@@ -22,7 +22,7 @@ from pipelines.coordinator.paid_before import check_nothing_lost
 from pipelines.coordinator.spaces import Cohorts, read_cohorts_of_method
 from pipelines.coordinator.trained import Matrix, TrainedMethod, read_trained, write_trained
 from pipelines.coordinator.world import World
-from pipelines.loader.overrides import overridden
+from pipelines.loader.overrides import override_settings
 from pipelines.loader.validation import to_plain
 from pipelines.requests.holds import HOLDS, Held, Holds
 from pipelines.runs.listing import listed
@@ -108,7 +108,7 @@ def train_method(
     engine, site_cohorts = world.engine, cohorts
     if algorithm.name == CENTRAL:
         engine, site_cohorts = pooled_engine(world, cohorts)
-    work = overridden(config.train.work, config.train.method_work.get(label, {}))
+    work = override_settings(config.train.work, config.train.method_work.get(label, {}))
     members = _digest_members(world, label, site_cohorts) if separable(algorithm) else {}
     name = _choose_conversation(
         world, engine, rounds, _conversation_base(world, label, site_cohorts, begin), members
@@ -296,7 +296,7 @@ def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start 
         "version": world.version("learning", LEARNING),
         "method": to_plain(config.train.methods[label]),
         "sites": {site: [to_plain(config.method(label, site)), to_plain(config.work(label, site))] for site in sites},
-        "work": to_plain(overridden(config.train.work, config.train.method_work.get(label, {}))),
+        "work": to_plain(override_settings(config.train.work, config.train.method_work.get(label, {}))),
         "schedule": to_plain(config.train.schedule),
         "model": to_plain(config.task_of(label).model),
         "seed": config.seed,

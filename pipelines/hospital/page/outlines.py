@@ -26,7 +26,7 @@ from pipelines.hospital.segmentation import (
     select_shown_patients,
     words_of_kind,
 )
-from pipelines.models.answers import answers
+from pipelines.models.answers import predict_classes
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import Rows
 from privacy.message import Json, from_bytes, wholes_of
@@ -57,7 +57,7 @@ def _draw_sheet(hospital: Hospital, method: Mapping[str, Json], structures: Sequ
     masks = target_classes(cohort, start.target)
 
     def predict_masks(rows: Tensor) -> Tensor:
-        return answers(start.task, module, cohort.images[rows].to(hospital.device), window=sides)
+        return predict_classes(start.task, module, cohort.images[rows].to(hospital.device), window=sides)
 
     scored = kept_values(hospital, method)
     if scored is None:  # the central baseline's, which visits

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from harmonize import synthesis
 from harmonize.prior import PRIORS
 from harmonize.translation import Randomized, list_curve_translators
-from pipelines.loader.names import named
+from pipelines.loader.names import is_name
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.checks.public_pictures import unit_complaints
 from pipelines.settings.harmonization import RAW, Exported, Harmonize, Oracle, Public
@@ -43,7 +43,7 @@ def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
         text = f"must be a multiple of {STEP} in [{SMALLEST}, {LARGEST}] for harmonize, found {inputs[1]}"
         yield Problem(("images", "size"), text)
     for space in plan.translate:
-        if not named(space):
+        if not is_name(space):
             yield Problem(("translate",), f"the space {space!r} is not made of a-z 0-9 _ - (at most 80)")
     prior = plan.public_prior(run.images)
     if suitable and PRIORS[prior].channels != inputs[0]:

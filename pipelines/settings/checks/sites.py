@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pipelines.data.readers import resolve_source
 from pipelines.data.requirements import kind_problems
-from pipelines.loader.names import RESERVED, named
+from pipelines.loader.names import RESERVED, is_name
 from pipelines.settings.run_settings import RunSettings
 from pipelines.settings.sites import Elsewhere
 from privacy.settings_error import Problem, problems_of
@@ -17,7 +17,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
     if not run.sites:
         yield Problem(("sites",), "empty; name at least one hospital")
     for name, site in run.sites.items():
-        if not named(name) or name in RESERVED:
+        if not is_name(name) or name in RESERVED:
             reserved = f"or is reserved ({', '.join(RESERVED)})"
             yield Problem(("sites",), f"the name {name!r} is not made of a-z 0-9 _ - ({reserved})")
         if run.split.test == 0 and not site.test:

@@ -19,7 +19,7 @@ from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.index import load_all
 from pipelines.data.sources import DicomSource
 from pipelines.discovery.images import dicom_series
-from pipelines.discovery.look import look
+from pipelines.discovery.look import discover_folder
 from privacy.settings_error import SettingsError
 
 STORAGE = [
@@ -188,6 +188,6 @@ def test_tiled_images_are_refused_by_their_name_and_init_does_not_draft_a_fit(tm
     _, rejected = load_all(index_dicom(DicomSource(folder=str(tmp_path), derive="adc"), adc=True))
     named = "United Imaging GRID" if maker == "UIH" else "Siemens mosaic"
     assert [one.reason for one in rejected] == ["mosaic"] and named in rejected[0].detail
-    sight = look(tmp_path)
+    sight = discover_folder(tmp_path)
     assert "derive" not in sight.sites[0].source and not sight.complete
     assert any(named in doubt and "dcm2niix" in doubt for doubt in sight.doubts)

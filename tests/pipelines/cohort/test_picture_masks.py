@@ -25,7 +25,7 @@ from pipelines.data.pictures.reader import open_loose_pictures, open_pictures
 from pipelines.data.sources import SOURCE, PictureMasks, PictureSource
 from pipelines.data.study import Unusable
 from pipelines.data.survey import survey
-from pipelines.models.translator_file import unplaced
+from pipelines.models.translator_file import remove_places
 from privacy.message import Message, from_bytes, to_bytes
 
 SHARES = {"train": 0.5, "validation": 0.2, "test": 0.3}
@@ -389,12 +389,12 @@ def test_a_changed_mask_is_seen(hospital, table):
 
 
 def test_a_source_goes_along_without_its_places(hospital):
-    said = unplaced(source(hospital))
+    said = remove_places(source(hospital))
     assert str(hospital) not in json.dumps(said)
     assert SOURCE.validate_json(json.dumps(said), strict=True) == source(
         hospital, folder=".", table=".", masks=PictureMasks(folder=".", values=DISC)
     )
-    assert unplaced(source(hospital, table=None))["table"] is None
+    assert remove_places(source(hospital, table=None))["table"] is None
 
 
 def test_settings_of_pictures_before_there_were_masks_still_hold():

@@ -26,7 +26,7 @@ from pipelines.data.dicom.reader import index_dicom, read_dicom
 from pipelines.data.sources import DicomSource
 from pipelines.data.study import Rejected, Study, Unusable
 from pipelines.loader.document import ConfigError, read_yaml
-from pipelines.loader.validation import validate
+from pipelines.loader.validation import validate_settings
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from privacy.deidentify.layouts import Layout, Rectangle
@@ -213,7 +213,7 @@ blank:
   - [10, 2, 20, 5]
 """
     with pytest.raises(ConfigError) as wrong:
-        validate(read_yaml(text, environment={}), DicomSource)
+        validate_settings(read_yaml(text, environment={}), DicomSource)
     said = str(wrong.value)
     for part in (
         "most 10, the rows",

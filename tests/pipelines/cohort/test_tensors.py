@@ -21,7 +21,7 @@ from pipelines.data.sources import Files, TableSource, TensorSource
 from pipelines.data.split import Fold
 from pipelines.data.stored import target_classes
 from pipelines.data.tensors.file import open_tensor_file, tensor_bytes, write_private
-from pipelines.models.translator_file import unplaced
+from pipelines.models.translator_file import remove_places
 from pipelines.settings.sites import SiteSettings
 from privacy.settings_error import SettingsError
 
@@ -213,7 +213,7 @@ def test_equal_examples_are_equal_bytes_and_a_file_is_written_once(tmp_path: Pat
     )
     written(path, arrays(seed=1))
     assert path.stat().st_mtime_ns != before.st_mtime_ns
-    assert unplaced(source) == {"kind": "tensors", "file": "."}
+    assert remove_places(source) == {"kind": "tensors", "file": "."}
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (2, 3, 4, 4)])

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.loader.document import ConfigError
-from pipelines.loader.files import document_at
-from pipelines.loader.validation import validate
+from pipelines.loader.files import read_document
+from pipelines.loader.validation import validate_settings
 from pipelines.pacs.archive import Query
 from pipelines.pacs.opening import Missing, open_archive
 from pipelines.pacs.secret import Secret
@@ -26,7 +26,7 @@ WEB = "https://pacs.example.org/dicom-web"
 def read(tmp_path, text: str, kind: type = DicomWeb) -> object:
     file = tmp_path / "archive.yaml"
     file.write_text(text)
-    return validate(document_at(str(file)), kind)
+    return validate_settings(read_document(str(file)), kind)
 
 
 def test_yaml_becomes_settings(tmp_path):
