@@ -16,10 +16,10 @@ from federation.models.maps import normalized_maps
 from federation.parameters import loaded
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file
 from pipelines.hospital.opening import own_model
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 
 if __name__ == "__main__":
-    root, config = Path(sys.argv[1]), load(f"{Path(sys.argv[1]).name}.yaml")
+    root, config = Path(sys.argv[1]), load_config(f"{Path(sys.argv[1]).name}.yaml")
     cohorts = json.loads(next(root.glob("ingest/*/sites.json")).read_text())
     print("| method | site | positive images | blank | negative images | blank |\n|---|---|---|---|---|---|")
     for path in sorted(root.glob("train/*/*.json")):

@@ -57,7 +57,7 @@ from pipelines.hospital.worker import make_worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.replies import on_disk
-from pipelines.runs.store import DiskFolder, short
+from pipelines.runs.store import DiskFolder, short_digest
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows, Split
 from privacy.dp.batches import minibatches
@@ -98,7 +98,7 @@ def hospitals(root: Path, cohorts: Mapping[str, Cohort]) -> tuple[dict[str, Hosp
     for name, one in cohorts.items():
         settings = SiteSettings(source=PhantomSource(scanner="P", patients=2))
         found[name] = Hospital(name, root / name, settings, lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-        names[name] = short(write_cohort_file(root / name / "cohorts", one, secrets.token_bytes(32)))
+        names[name] = short_digest(write_cohort_file(root / name / "cohorts", one, secrets.token_bytes(32)))
     return found, names
 
 

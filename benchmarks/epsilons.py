@@ -23,7 +23,7 @@ from sklearn.metrics import roc_auc_score
 from evaluation.intervals import t_interval
 from pipelines.loader.validation import to_plain
 from pipelines.run import main
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 from pipelines.settings.privacy import PatientLevel
 from privacy.message import from_file
 
@@ -32,7 +32,7 @@ Found = dict[tuple[str, str], float]
 
 
 def one_run(name: str, epsilon: float, seed: int, folder: Path) -> Found:
-    config = load(name)
+    config = load_config(name)
     if not isinstance(config.privacy, PatientLevel):
         sys.exit(f"{name}: privacy is none; give a configuration that has epsilon")
     privacy = replace(config.privacy, epsilon=epsilon, noise=None) if math.isfinite(epsilon) else "none"

@@ -29,7 +29,7 @@ from pipelines.external.models_file import GLOBAL, Models, read_models
 from pipelines.hospital.hospital import COHORT, Hospital, all_rows, read_cohort_file
 from pipelines.hospital.segmentation import score_patients
 from pipelines.models.answers import predict_classes
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 from privacy.dp.access import Rows
 
 BATCH = 16
@@ -79,7 +79,7 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=40)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    config = load(options.run)
+    config = load_config(options.run)
     root = Path("runs") / config.name
     artifact = max(root.glob("route/*/"), key=lambda folder: folder.stat().st_mtime)
     models = read_models(artifact / "models.safetensors")

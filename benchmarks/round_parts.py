@@ -53,7 +53,7 @@ PARTS = {
     "files of commit and model": ["pipelines.runs.store:DiskFolder.write"],
     "the memory before": ["federation.conversation:remembered"],
     "gate and ledger": ["privacy.release.gate:release"],
-    "the reply that waits on the disk": ["pipelines.runs.replies:_kept"],
+    "the reply that waits on the disk": ["pipelines.runs.replies:_map_to_file"],
     "checks of question and reply": [
         "pipelines.hospital.worker:_check_request",
         "pipelines.hospital.rehearsal:check_reply",

@@ -20,14 +20,14 @@ import yaml
 from evaluation.intervals import t_interval
 from pipelines.loader.overrides import override_settings
 from pipelines.run import main
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 
 
 def rows_of(name: str, seed: int, folder: Path, images: Mapping[str, object]) -> list[dict[str, object]]:
     """Scores of one run."""
     from pipelines.loader.validation import to_plain
 
-    config = load(name)
+    config = load_config(name)
     config = replace(
         config, seed=seed, name=f"seed-{seed}", runs=str(folder), images=override_settings(config.images, images)
     )

@@ -26,7 +26,7 @@ from pipelines.data.studies import standardize_values
 from pipelines.data.study import Volume
 from pipelines.phantom.files import render
 from pipelines.phantom.organs import Kind
-from pipelines.phantom.patients import PhantomSource, anatomy
+from pipelines.phantom.patients import PhantomSource, draw_anatomy
 from pipelines.phantom.scanner import SCANNERS, mask_of
 
 CASES = {"ProstateX-0000": "11373_1001396", "ProstateX-0001": "10795_1000811"}
@@ -98,7 +98,7 @@ def simulated(scanner: str) -> dict[str, float]:
     source = PhantomSource(scanner=scanner, contrast="t2w", patients=PATIENTS, seed=SEED)  # type: ignore[arg-type]
     each: dict[str, list[float]] = {}
     for patient in range(PATIENTS):
-        body, seen = anatomy(SEED, patient, source.slices), render(source, patient)
+        body, seen = draw_anatomy(SEED, patient, source.slices), render(source, patient)
         image = seen.image.values.transpose(2, 1, 0)
         where = {name: mask_of(body.kind == kind, SCANNERS[scanner]) > 0 for name, kind in TISSUES.items()}
         where["lesion"] = seen.lesion.values.transpose(2, 1, 0) > 0

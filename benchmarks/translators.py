@@ -35,7 +35,7 @@ from harmonize.generators import Norm
 from harmonize.intensity import HistogramMatch, Nyul, Percentile, ZScore
 from harmonize.own import SiteImages
 from harmonize.scale import Scale
-from pipelines.phantom.patients import anatomy
+from pipelines.phantom.patients import draw_anatomy
 from pipelines.phantom.scanner import SCANNERS, acquire
 
 SCALE = Scale(low=0.0, high=3.5)
@@ -63,7 +63,7 @@ def paired(seed: int, patients: range, scanners: str) -> Paired:
     adc: dict[str, list[np.ndarray]] = {name: [] for name in scanners}
     masks: list[tuple[np.ndarray, np.ndarray]] = []
     for patient in patients:
-        body = anatomy(seed, patient, SLICES)
+        body = draw_anatomy(seed, patient, SLICES)
         for name in scanners:
             scanner = replace(SCANNERS[name], zoom=SCANNERS["L"].zoom)
             taken = acquire(body, scanner, np.random.default_rng([seed, patient, ord(name)]))

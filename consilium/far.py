@@ -75,14 +75,14 @@ def run_far(config: Config, yaml: Path | None, flare: Flare, *, quiet: bool) -> 
         text = "a run over FLARE is read again by the coordinator's process; write it into a file, and give its path"
         raise ConfigError([Problem((), text)])
     try:
-        from pipelines.remote.operate import operated  # slow to import, and needs an optional package
+        from pipelines.remote.operate import execute_remotely  # slow to import, and needs an optional package
     except ModuleNotFoundError as error:
         text = f"{error.name} is not installed; pip install consilium[flare]"
         raise ConfigError([Problem(("engine",), text)]) from error
     where = ["--kit", str(flare.kit), "--patience", str(flare.patience_min), "--silence", str(flare.silence_s)]
     options = parse_arguments([str(yaml.resolve()), "--engine", "flare", *where, "--json"])
     try:
-        ended = operated(read_settings(options), options, Console(stderr=True, quiet=quiet))
+        ended = execute_remotely(read_settings(options), options, Console(stderr=True, quiet=quiet))
     except (Stopped, ConfigError):
         raise
     except Exception as error:

@@ -13,7 +13,7 @@ from evaluation.rows import AT_ONE
 from pipelines.coordinator.artifacts import ANSWERS
 from pipelines.ledger import FILE
 from pipelines.models.recommended import read_recommended
-from pipelines.runs.listing import listed
+from pipelines.runs.listing import list_paths
 from pipelines.runs.runner import Results as Ended
 from privacy.message import Json
 from privacy.release import ledger as ledgers
@@ -31,7 +31,7 @@ def read_results(
     here = {one: folder / "sites" / one for one in hospitals if told["simulation"]}
     kept = {one["site"]: read_recommended(here[one["site"]]) if one["site"] in here else None for one in use}
     losses, starts = {}, dict[str, Mapping[str, Json]]()
-    for path in listed(train, "*.json"):
+    for path in list_paths(train, "*.json"):
         said = json.loads(path.read_text(encoding="utf-8"))
         if "losses" in said:
             losses[str(said["label"])] = {

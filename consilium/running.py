@@ -53,9 +53,9 @@ from pipelines.runs.runner import CALL
 from pipelines.runs.stopping import Stop, Stopped, safe_stop
 from pipelines.settings.config import Config
 from pipelines.settings.learning import Split
-from pipelines.settings.load import configured
+from pipelines.settings.load import check_config
 from pipelines.settings.privacy import PatientLevel
-from pipelines.settings.run_settings import works
+from pipelines.settings.run_settings import list_works
 from privacy.message import Call, Message
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
@@ -101,7 +101,7 @@ def not_guaranteed(config: Config, shared_names: int = 0) -> tuple[str, ...]:
 def registered_code(config: Config) -> list[str]:
     """The methods, networks and transforms of a run that this process registered, and that no command knows."""
     own = [one.what for one in origins(config.train, config.model) if one.offer is None]
-    views = {f"transform {work.transform.function}" for _, _, work in works(config) if work.transform is not None}
+    views = {f"transform {work.transform.function}" for _, _, work in list_works(config) if work.transform is not None}
     return [*own, *sorted(views)]
 
 
@@ -204,7 +204,7 @@ def _checked(said: Document, engine: Engine, examples: Mapping[str, Examples]) -
     ConfigError.
     """
     if not isinstance(engine, Flare):
-        return configured(said, files=not examples)
+        return check_config(said, files=not examples)
     config = validate_settings(said, Config)
     if problems := far_problems(config, engine, examples):
         raise ConfigError(problems)

@@ -56,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = line.parse_args(words)
     if options.print_completion is None:
         line.error(f"name a command: {', '.join(COMMANDS)}")
-    print(completion(options.print_completion))  # noqa: T201 - the answer
+    print(build_completion(options.print_completion))  # noqa: T201 - the answer
     return 0
 
 
-def process() -> None:
+def run_process() -> None:
     """The command `consilium`: `main` as a process of its own."""
     as_process(main)
 
@@ -70,27 +70,27 @@ def parser() -> argparse.ArgumentParser:
     return _parser({})
 
 
-def completion(shell: str) -> str:
+def build_completion(shell: str) -> str:
     """A completion script of all commands. shell: bash, zsh or tcsh. Arguments complete as file names."""
     import shtab  # only here
 
-    own = {name: import_module(command.module).parser(f"{PACKAGE} {name}") for name, command in COMMANDS.items()}
-    for line in own.values():
+    parsers = {name: import_module(command.module).parser(f"{PACKAGE} {name}") for name, command in COMMANDS.items()}
+    for line in parsers.values():
         for action in line._actions:
             if not action.option_strings and action.choices is None:
                 action.complete = shtab.FILE
-    return str(shtab.complete(_parser(own), shell))
+    return str(shtab.complete(_parser(parsers), shell))
 
 
-def _parser(own: Mapping[str, argparse.ArgumentParser]) -> argparse.ArgumentParser:
+def _parser(parsers: Mapping[str, argparse.ArgumentParser]) -> argparse.ArgumentParser:
     made = command_parser(PACKAGE, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--print-completion", choices=("bash", "zsh", "tcsh"), help="print a completion for this shell")
     commands = made.add_subparsers(metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
-        parents = [own[name]] if name in own else []
+        parents = [parsers[name]] if name in parsers else []
         commands.add_parser(name, help=command.what, description=command.what, parents=parents, add_help=not parents)
     return made
 
 
 if __name__ == "__main__":
-    process()
+    run_process()

@@ -29,7 +29,7 @@ from rich.table import Table
 from pipelines.loader.command_line import command_parser
 from pipelines.runs.exits import Exit, as_process
 from pipelines.runs.holdings import KINDS, Item, Kind, is_file, is_folder, items_of, runs_below, size_of
-from pipelines.runs.retention import Rule, Verdict, verdicts
+from pipelines.runs.retention import RemovalDecision, Rule, decide_removals
 from pipelines.runs.stopping import HOLDER, LOCK, LockedError, RunLock
 from pipelines.runs.store import HIDDEN
 from privacy.message import Json
@@ -44,7 +44,7 @@ class Outcome:
     """What was removed from a run, or would be. trouble: the error that stopped the removal."""
 
     run: str
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[RemovalDecision, ...] = ()
     trouble: str = ""
     exit: Exit = Exit.OK
 
@@ -55,14 +55,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     options = line.parse_args(arguments)
     os.umask(0o077)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    if problem := _problem(options):
+    if problem := _find_problem(options):
         line.error(problem)
     runs = [run for run in runs_below(Path(options.runs)) if not options.run or run.name in options.run]
     if options.older_than is None:
         _overview(runs, console, as_json=options.json)
         return int(Exit.OK)
     rule = Rule(tuple(options.kind or KINDS), options.older_than, options.needed)
-    outcomes = [cleaned(run, rule, time.time(), really=options.yes) for run in runs]
+    outcomes = [clean_run(run, rule, time.time(), really=options.yes) for run in runs]
     _print_outcomes(outcomes, console, really=options.yes, as_json=options.json)
     return max((int(outcome.exit) for outcome in outcomes), default=0)
 
@@ -71,8 +71,10 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
     made = command_parser(prog, __doc__)
     made.add_argument("runs", nargs="?", default="runs", help="the folder of runs (default: ./runs)")
-    made.add_argument("--older-than", type=age, metavar="AGE", help="what has not changed for so long: 12h, 30d, 8w")
-    made.add_argument("--kind", type=kinds, metavar="A,B", help=f"only these: {', '.join(KINDS)} (default: all)")
+    made.add_argument(
+        "--older-than", type=parse_age, metavar="AGE", help="what has not changed for so long: 12h, 30d, 8w"
+    )
+    made.add_argument("--kind", type=parse_kinds, metavar="A,B", help=f"only these: {', '.join(KINDS)} (default: all)")
     made.add_argument("--run", action="append", metavar="NAME", help="only this run; may be given several times")
     made.add_argument("--needed", action="store_true", help="also what the finished results of --run NAME rest on")
     made.add_argument("--yes", action="store_true", help="do it; otherwise it is only said what would go")
@@ -80,15 +82,15 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     return made
 
 
-def age(text: str) -> float:
+def parse_age(text: str) -> float:
     """Seconds of an age such as 12h, 30d or 8w. Raises: argparse.ArgumentTypeError."""
-    found = AGE.fullmatch(text)
-    if found is None:
+    match = AGE.fullmatch(text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"an age is a whole number with h, d or w, as in 30d, found {text!r}")
-    return float(int(found[1]) * SECONDS[found[2]])
+    return float(int(match[1]) * SECONDS[match[2]])
 
 
-def kinds(text: str) -> tuple[Kind, ...]:
+def parse_kinds(text: str) -> tuple[Kind, ...]:
     """Kinds from a list with commas. Raises: argparse.ArgumentTypeError."""
     wrong = sorted(set(text.split(",")) - set(KINDS))
     if wrong:
@@ -96,20 +98,20 @@ def kinds(text: str) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind in text.split(","))
 
 
-def cleaned(run: Path, rule: Rule, now: float, *, really: bool) -> Outcome:
+def clean_run(run: Path, rule: Rule, now: float, *, really: bool) -> Outcome:
     """Remove from one run, under its lock, what the rule selects; or only list it.
 
     now: seconds since 1970. An error in one run is returned, not raised, so that the other runs are still cleaned.
     """
     if really and any((run / name).is_symlink() for name in (LOCK, HOLDER)):
         return Outcome(run.name, (), f"{run / LOCK} is a link; a run makes a file. Look who made it.", Exit.DISK)
-    decided: list[Verdict] = []
+    decided: list[RemovalDecision] = []
     try:
         with RunLock(run) if really else nullcontext():
-            decided = verdicts(items_of(run), rule, now)
-            for verdict in decided if really else ():
-                if not verdict.kept:
-                    remove(verdict.item)
+            decided = decide_removals(items_of(run), rule, now)
+            for decision in decided if really else ():
+                if not decision.kept:
+                    remove_item(decision.item)
     except LockedError as error:
         return Outcome(run.name, (), str(error), Exit.LOCKED)
     except OSError as error:
@@ -118,7 +120,7 @@ def cleaned(run: Path, rule: Rule, now: float, *, really: bool) -> Outcome:
     return Outcome(run.name, tuple(decided))
 
 
-def remove(item: Item) -> None:
+def remove_item(item: Item) -> None:
     """Remove every part of an item: rename it to a hidden name, then delete it, so that no partial item is read.
 
     If the process is killed in between, the next run or the next cleaning removes the hidden name.
@@ -130,23 +132,23 @@ def remove(item: Item) -> None:
         if is_folder(part) or is_file(part):
             hidden = part if part.name.startswith(HIDDEN) else part.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
             part.rename(hidden)
-            _delete(hidden)
+            _delete_path(hidden)
 
 
-def _delete(path: Path) -> None:
+def _delete_path(path: Path) -> None:
     if is_folder(path):
         shutil.rmtree(path)
     else:
         path.unlink()
 
 
-def _problem(options: argparse.Namespace) -> str:
+def _find_problem(options: argparse.Namespace) -> str:
     folder = Path(options.runs)
     if folder.is_symlink():
         return f"{folder} is a link; links are not followed. Give the folder itself: {folder.resolve()}"
     if not folder.is_dir():
-        found = "is a file" if folder.exists() else "does not exist"
-        return f"{folder} {found}; give the folder that `runs:` of the configuration names"
+        state = "is a file" if folder.exists() else "does not exist"
+        return f"{folder} {state}; give the folder that `runs:` of the configuration names"
     if is_file(folder / LOCK):
         return f"{folder} is one run; give the folder around it, as in {folder.parent} --run {folder.resolve().name}"
     known = [run.name for run in runs_below(folder)]

@@ -47,11 +47,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
 def _far(said: Document, options: argparse.Namespace, console: Console) -> int:
     """Run with hospitals on other machines. Raises: ConfigError: FLARE is not installed, or a setting is wrong."""
     try:
-        from pipelines.remote.operate import operate  # slow to import, and needs an optional package
+        from pipelines.remote.operate import operate_run  # slow to import, and needs an optional package
     except ModuleNotFoundError as error:
         text = f"--engine flare: {error.name} is not installed; pip install consilium[flare]"
         raise ConfigError([Problem((), text)]) from error
-    return operate(said, options, console)
+    return operate_run(said, options, console)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         place, path = read_place(options.settings), Path(options.settings).resolve()
         os.chdir(path.parent)
         try:
-            from pipelines.remote.preflight import preflight  # slow to import, and needs an optional package
+            from pipelines.remote.preflight import check_place  # slow to import, and needs an optional package
         except ModuleNotFoundError as error:
             text = f"{error.name} is not installed; pip install consilium[flare]"
             raise ConfigError([Problem((), text)]) from error
-        findings = preflight(place)
+        findings = check_place(place)
     except ConfigError as error:
         return print_error(render(error, options.settings), Exit.CONFIG, console, as_json=False)
     show(place, findings, console)
@@ -94,17 +94,17 @@ def _look_inside(place: Place, console: Console) -> None:
 
 def show(place: Place, findings: Sequence[tuple[str, bool, str]], console: Console) -> None:
     """Print the findings, and what the site would release."""
-    from pipelines.remote.preflight import promises, releases
+    from pipelines.remote.preflight import list_promises, list_releases
 
     looked = Table(title=f"{place.name}: before joining", title_justify="left", show_header=False, box=None)
     for what, good, text in findings:
         looked.add_row(" " if good else "!", what, text)
     leaves = Table("asked for", "what an answer holds", title="What this hospital would release", title_justify="left")
-    for request, text in releases(place.site.policy):
+    for request, text in list_releases(place.site.policy):
         leaves.add_row(request, text)
     for table in (looked, leaves):
         console.print(table)
-    for text in promises(place.site.policy):
+    for text in list_promises(place.site.policy):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -17,7 +17,7 @@ from injected import OPEN, REAL
 
 from pipelines.pacs.archive import Entry, Fetched, Odd, Query
 from pipelines.pacs.inbox import Inbox
-from pipelines.pacs.outbox import outgoing
+from pipelines.pacs.outbox import read_outgoing
 from pipelines.pacs.settings import Limits
 
 LIST = "series.json"
@@ -47,7 +47,7 @@ class FolderArchive:
 
     def store(self, files: Sequence[Path]) -> Sequence[Odd]:
         for path in files:
-            sent = outgoing(path)
+            sent = read_outgoing(path)
             if isinstance(sent, Odd):
                 return [sent]
             study = str(pydicom.dcmread(path, stop_before_pixels=True).StudyInstanceUID)

@@ -11,7 +11,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital, write_cohort_file
 from pipelines.hospital.worker import make_worker
 from pipelines.phantom.patients import PhantomSource
-from pipelines.runs.store import short
+from pipelines.runs.store import short_digest
 from pipelines.settings.sites import SiteSettings
 from privacy.message import Call, Message
 from privacy.release.policy import Policy
@@ -43,7 +43,7 @@ def hospital(
         patients=tuple(f"p{number:02}" for number in range(PATIENTS)),
         recipe={"images": {"kind": "slices"}, "independent": True, "cut": "real"},
     )
-    return made, short(write_cohort_file(made.scratch(), cohort, made.key()))
+    return made, short_digest(write_cohort_file(made.scratch(), cohort, made.key()))
 
 
 def ask(own: Hospital, request: str, round_: int = 0, tensors=None, run: str = "r/one", **facts) -> Message:

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from pipelines.data.accounts import Account, account_facts, describe_outcomes
 from pipelines.data.study import Rejected
-from pipelines.runs.exits import Exit, exit_code, trace
-from pipelines.runs.progress import shown
+from pipelines.runs.exits import Exit, exit_code, trace_of_error
+from pipelines.runs.progress import show_progress
 from privacy.message import Json
 from privacy.system_errors import of_path
 
@@ -57,7 +57,9 @@ def run_batch(work: Callable[[Console], int], *, also: Mapping[type[BaseExceptio
         if (code is Exit.FAILED and isinstance(error, ValueError)) or (type(error) is ValueError and of_path(error)):
             code = Exit.CONFIG
         if code is Exit.FAILED:
-            print_text(console, f"an error that was not foreseen; please report it with these lines:{trace(error)}")
+            print_text(
+                console, f"an error that was not foreseen; please report it with these lines:{trace_of_error(error)}"
+            )
         else:
             print_text(console, str(error) or type(error).__name__)
         return int(code)
@@ -79,7 +81,7 @@ def collect_results(
     Raises:
         RuntimeError: the work on a study failed; the command line is not the cause.
     """
-    with shown(title, console=console) as step:
+    with show_progress(title, console=console) as step:
         step(0, total)
         try:
             for number, result in enumerate(results, start=1):

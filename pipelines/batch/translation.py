@@ -30,7 +30,7 @@ from pipelines.data.study import Item, Rejected
 from pipelines.data.writing.dicom_header import Maker
 from pipelines.models.translator_file import TranslatorFile, read_translator
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
-from pipelines.runs.store import clean
+from pipelines.runs.store import remove_unfinished
 from privacy.durable import write_whole
 from privacy.message import Json
 
@@ -55,7 +55,7 @@ def translate_folder(options: argparse.Namespace) -> int:
     def work(console: Console) -> int:
         file, source = _checked(options)
         with RunLock(Path(options.out)), safe_stop() as stop:
-            clean(Path(options.out))
+            remove_unfinished(Path(options.out))
             opened = _open(file, source, _maker(file, source, options, console), options)
             return _translated(opened, options, console, stop)
 

@@ -17,8 +17,8 @@ from evaluation.protocols import Evidence
 from federation.engine import Engine
 from pipelines.loader.validation import to_plain
 from pipelines.models.signed import TENSOR, Signed, reading_of, to_tensor
-from pipelines.runs.store import digest, short
-from pipelines.runs.witness import asked_to_survey, remember
+from pipelines.runs.store import digest_json, short_digest
+from pipelines.runs.witness import asked_to_survey, remember_answers
 from pipelines.settings.benchmark import BenchmarkSettings
 from pipelines.settings.learning import Split
 from privacy.message import Call, Json, Message, as_mapping
@@ -65,7 +65,7 @@ def ask_hospital(
 ) -> HospitalAnswers:
     """Ask one hospital for everything. root: the run's folder, which remembers its last answer, so that a ledger that
     was put back from an older copy is noticed. check: called between requests; raises `Stopped` on request. version:
-    by which questions are named, as a run that pays keeps it (`pipelines.runs.kept_versions`).
+    by which questions are named, as a run that pays keeps it (`pipelines.runs.read_kept_versions`).
     """
     answers_of_site = HospitalAnswers(site)
     last: dict[str, Message] = {}
@@ -90,7 +90,7 @@ def ask_hospital(
             except NoAnswer as none:
                 answers_of_site.refused[label] = (none.request, none.code)
     finally:
-        remember(root, last)
+        remember_answers(root, last)
     return answers_of_site
 
 
@@ -103,7 +103,7 @@ def _ask_ingest(
     """The name of the hospital's cohort, read as a model wants. first: the question `survey`. Raises: NoAnswer."""
     facts = {**reading, "split": to_plain(Split()), "seed": SEED, "independent": True}
     files_digest = str(ask("survey", "survey", first).facts.get("digest"))
-    name = f"ingest-{short(digest({'asked': facts, 'files': files_digest, 'version': version}))}"
+    name = f"ingest-{short_digest(digest_json({'asked': facts, 'files': files_digest, 'version': version}))}"
     answers_of_site.counts = ask(name, "ingest", Message({}, facts)).facts
     if answers_of_site.counts.get("too_many_rejected"):
         raise NoAnswer("ingest", TOO_MANY)
@@ -114,7 +114,7 @@ def _ask_benchmark(settings: BenchmarkSettings, ask: Ask, model: Signed, cohort:
     """Raises: NoAnswer."""
     plan = settings.benchmark
     facts: dict[str, Json] = {"cohort": cohort, "copies": plan.copies, "epsilon": plan.epsilon}
-    name = f"{model.sha256}-{short(digest({**facts, 'version': version}))}"
+    name = f"{model.sha256}-{short_digest(digest_json({**facts, 'version': version}))}"
     signature = as_mapping(to_plain(model.signature))
     return ask(name, "benchmark", Message({TENSOR: to_tensor(model.data)}, {**facts, "signature": signature}))
 

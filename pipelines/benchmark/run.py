@@ -25,8 +25,8 @@ from pipelines.hospital.simulated import make_simulated_workers
 from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.models.signed import Signed, read_signed, settings_of
 from pipelines.runs.exits import Exit
-from pipelines.runs.kept_versions import keep_versions, kept_versions
-from pipelines.runs.progress import shown
+from pipelines.runs.kept_versions import keep_versions, read_kept_versions
+from pipelines.runs.progress import show_progress
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.benchmark import BenchmarkSettings
@@ -73,7 +73,7 @@ def run_benchmark(
         if options.check or options.headers:
             return _print_check(settings, models, root, console, as_json=options.json)
         engines = engine or _make_simulation(settings, root, stopping)
-        keep_versions(root, versions := kept_versions(root, {STAGE: VERSION}, spend=[STAGE] * options.spend))
+        keep_versions(root, versions := read_kept_versions(root, {STAGE: VERSION}, spend=[STAGE] * options.spend))
         answers = _ask_hospitals(settings, models, engines, root, stopping.check, console, versions[STAGE])
         files = build_report_files(settings, models, answers, now=_iso_time(), command=command, far=engine is not None)
         _write_files(root, files._asdict(), answers)
@@ -141,7 +141,7 @@ def _ask_hospitals(
 ) -> list[HospitalAnswers]:
     """What each hospital said, in the order of their names. version: see `visit`."""
     answers: list[HospitalAnswers] = []
-    with shown(settings.title or settings.name, console=console) as step:
+    with show_progress(settings.title or settings.name, console=console) as step:
         for place, site in enumerate(sorted(engine.sites)):
             step(place, len(engine.sites), site)
             answers.append(ask_hospital(settings, models, engine, site, root, check, version))

@@ -23,7 +23,7 @@ from pipelines.coordinator.public_starts import is_kept
 from pipelines.coordinator.stages import features, pretrain
 from pipelines.coordinator.world import World
 from pipelines.runs.plan import Step
-from pipelines.runs.progress import sent
+from pipelines.runs.progress import send_progress
 from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config
 from pipelines.settings.image_spaces import features_in, starts_in
@@ -59,7 +59,7 @@ def list_needed_networks(config: Config, due: set[str]) -> tuple[list[Detector],
 
 def _learn_networks(config: Config, root: Path, detectors: Sequence[Detector], starts: Sequence[str]) -> None:
     torch.set_num_threads(config.threads)
-    sent(lambda told: None)
+    send_progress(lambda told: None)
     world, begins = World(config, InProcess({}), root, Stop(), str), starts_in(config)
     left: list[Callable[[], object]] = [partial(train_detector, world, item, _raise_elsewhere) for item in detectors]
     for begin in (begins[name] for name in starts):

@@ -40,8 +40,8 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.ingest import Ingest
 from pipelines.requests.survey import SURVEY, Surveyed
 from pipelines.requests.writing import to_facts
-from pipelines.runs.plan import Stage, plan
-from pipelines.settings.foreign import failure
+from pipelines.runs.plan import Stage, plan_steps
+from pipelines.settings.foreign import describe_foreign_failure
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
 from privacy.dp.events import Event, composed
@@ -86,7 +86,7 @@ def check_run(
     methods = {label: _rehearse_method(world, label) for label in world.config.train.methods}
     private = world.config.privacy != "none"
     costs, warnings_of_settings = _compute_costs(world) if private else {}, list_cautions(world.config)
-    steps = plan(stages, world, world.root, versions=world.versions) if (world.root / "ingest").is_dir() else ()
+    steps = plan_steps(stages, world, world.root, versions=world.versions) if (world.root / "ingest").is_dir() else ()
     prices = compute_prices(world, steps)
     if as_json:
         answer = {
@@ -318,7 +318,7 @@ def _rehearse_method(world: World, label: str) -> dict[str, Json]:
         initial = initial_parameters(algorithm, task, seed=config.seed)
         reply = rehearse(algorithm, task, work, initial)
     except Exception as error:
-        if (text := failure(error, algorithm, task.model)) is None:
+        if (text := describe_foreign_failure(error, algorithm, task.model)) is None:
             raise
         raise ConfigError([Problem(("train", "methods", label), text)]) from error
     leaves = 0 if algorithm.name == CENTRAL else len(to_bytes(reply))

@@ -21,7 +21,7 @@ from pipelines.discovery.look import discover_folder
 from pipelines.loader.names import FILL_IN
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 
 
 def init_command(options: argparse.Namespace, console: Console) -> int:
@@ -72,7 +72,7 @@ def find_draft_problem(text: str) -> str:
         path = Path(folder) / "draft.yaml"
         path.write_text(text, encoding="utf-8")
         try:
-            config = dataclasses.replace(load(str(path)), runs=folder)
+            config = dataclasses.replace(load_config(str(path)), runs=folder)
             check_run(make_world(config, Path(folder) / config.name, Stop()), Console(quiet=True), as_json=False)
         except Exception as error:
             return str(error) or type(error).__name__

@@ -17,7 +17,7 @@ from pipelines.coordinator.world import World
 from pipelines.requests import REQUESTS
 from pipelines.requests.holds import Holds
 from pipelines.runs.plan import Stage
-from pipelines.runs.witness import remember
+from pipelines.runs.witness import remember_answers
 from privacy.message import Call, Json, Message
 from privacy.release.form import read
 
@@ -61,7 +61,7 @@ def record_answers(stage: Stage[World]) -> Stage[World]:
         try:
             summary = stage.run(noting, inputs, out)
         finally:
-            remember(world.root, last)
+            remember_answers(world.root, last)
         unique_answers = {
             site: [json.loads(answer) for answer in sorted({json.dumps(answer) for answer in answers[site]})]
             for site in answers

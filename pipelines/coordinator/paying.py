@@ -11,8 +11,8 @@ from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.released_counts import cost_of_counts
 from pipelines.loader.document import ConfigError
-from pipelines.runs.kept_versions import kept_versions
-from pipelines.runs.plan import KEPT_OLDER, Stage, Step, explain, explained
+from pipelines.runs.kept_versions import read_kept_versions
+from pipelines.runs.plan import KEPT_OLDER, Stage, Step, explain_steps, explanation_facts
 from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
@@ -47,7 +47,7 @@ def kept_stage_versions(
     if not costs_privacy(config):
         return {}
     today = {stage.name: stage.version for stage in stages if stage.name not in FREE} | {"learning": train.LEARNING}
-    return kept_versions(root, today, spend={*spend, *(["learning"] if "train" in spend else [])})
+    return read_kept_versions(root, today, spend={*spend, *(["learning"] if "train" in spend else [])})
 
 
 def compute_prices(world: World, steps: Sequence[Step[World]]) -> dict[str, dict[str, float]]:
@@ -134,7 +134,7 @@ def show_plan(steps: Sequence[Step[World]], world: World, *, as_json: bool) -> N
     """Print what would run, why, and what patients would pay."""
     prices = compute_prices(world, steps)
     if as_json:
-        rows = [{**row, **as_facts(prices, str(row["stage"]))} for row in map(as_mapping, explained(steps))]
+        rows = [{**row, **as_facts(prices, str(row["stage"]))} for row in map(as_mapping, explanation_facts(steps))]
         print(json.dumps(rows))  # noqa: T201 - the machine's answer
         return
-    print("\n".join([explain(steps), *describe_prices(steps, prices)]))  # noqa: T201 - the answer
+    print("\n".join([explain_steps(steps), *describe_prices(steps, prices)]))  # noqa: T201 - the answer

@@ -24,7 +24,7 @@ from pipelines.data.clip_file import make_portable, read_weights
 from pipelines.data.encoder_file import open_extractor
 from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import UNSCALED, WEIGHTS, Fixed, compute_features, extract_values, weights_in
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from privacy.message import Json, Params
 
 
@@ -68,7 +68,7 @@ def _prepare_extractor(world: World, of: AnyExtractor) -> tuple[Extractor, bytes
 def train_detector(world: World, detector: Detector, waits: Callable[[], None] | None = None) -> bytes:
     """The weights of a detector, learnt once for all runs of a folder, because it takes minutes. waits: see `kept`."""
     prior, y = PRIORS[detector.on], torch.arange(detector.pictures) % 2
-    with shown("detector") as step:
+    with show_progress("detector") as step:
 
         def report_progress(done: int, total: int) -> None:
             world.stop.check()

@@ -14,7 +14,7 @@ import privacy
 from pipelines.hospital.public_networks import PUBLIC, WAITING, learnt_once
 from pipelines.runs.progress import Shown
 from pipelines.runs.stopping import Stop
-from pipelines.runs.store import DiskFolder, digest, versions
+from pipelines.runs.store import DiskFolder, digest_json, library_versions
 from privacy.message import Json, Params
 
 ROOMS = tuple(Path(room).parent for room in (federation.__file__, harmonize.__file__, privacy.__file__))
@@ -30,7 +30,7 @@ def list_decisive_files() -> list[Path]:
 
 def code_of(files: list[Path]) -> str:
     """A digest of files of code."""
-    return digest([[path.name, hashlib.sha256(path.read_bytes()).hexdigest()] for path in files])
+    return digest_json([[path.name, hashlib.sha256(path.read_bytes()).hexdigest()] for path in files])
 
 
 CODE = code_of(list_decisive_files())
@@ -47,7 +47,7 @@ def learn_or_load(
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
-    all_settings: dict[str, Json] = {**about, **rounds, "by": CODE, "versions": {**versions()}}
+    all_settings: dict[str, Json] = {**about, **rounds, "by": CODE, "versions": {**library_versions()}}
     return learnt_once(DiskFolder(root.parent / PUBLIC), all_settings, learn, waits=waits)
 
 

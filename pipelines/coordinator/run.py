@@ -51,21 +51,21 @@ from pipelines.loader.document import Document
 from pipelines.loader.validation import validate_settings
 from pipelines.runs.exits import Exit
 from pipelines.runs.kept_versions import keep_versions
-from pipelines.runs.plan import selected
-from pipelines.runs.progress import Shown, shown
+from pipelines.runs.plan import select_stage_names
+from pipelines.runs.progress import Shown, show_progress
 from pipelines.runs.runner import (
     Event,
     Results,
     Stage,
     Step,
-    execute,
-    plan,
+    execute_steps,
+    plan_steps,
 )
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
 from pipelines.settings.benchmark import is_benchmark
 from pipelines.settings.config import Config, chosen_device
 from pipelines.settings.image_spaces import features_in, starts_in
-from pipelines.settings.load import configured, played
+from pipelines.settings.load import check_config, simulated_sites
 from pipelines.settings.processes import count_of
 
 HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
@@ -124,7 +124,7 @@ def run_command(
 
             far, command = (None, command_of(options)) if engines is None else (engines.inside, engines.far)
             return run_benchmark(document, options, console, command=command, engine=far, stop=stop)
-        config = configured(document) if engines is None else validate_settings(document, Config)
+        config = check_config(document) if engines is None else validate_settings(document, Config)
         root = Path(config.runs) / config.name
         return _run_config(config, options, console, engines, stop)
     except (Exception, KeyboardInterrupt) as error:
@@ -144,12 +144,12 @@ def _run_config(
     ):
         chosen = {"only": options.only, "first": options.first, "until": options.until}
         stages, command = select_stages(config), command_of(options)
-        spend = selected([stage.name for stage in stages], **chosen) if options.spend else ()
+        spend = select_stage_names([stage.name for stage in stages], **chosen) if options.spend else ()
         made = make_world(config, root, stop, engines=engines, fresh=options.fresh, command=command, spend=spend)
         world = work.enter_context(_at_work(made))
         if options.check or options.headers:
             return check_run(world, console, stages, as_json=options.json, headers=options.headers)
-        steps = plan(stages, world, root, **chosen, fresh=options.fresh, versions=world.versions, command=command)
+        steps = plan_steps(stages, world, root, **chosen, fresh=options.fresh, versions=world.versions, command=command)
         if options.spend:
             check_may_spend(config, steps)
         if options.explain:
@@ -175,7 +175,7 @@ def run_config(
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
     with RunLock(root), _at_work(make_world(config, root, stop, engines=engines, command=command)) as world:
-        steps = plan(select_stages(config), world, root, versions=world.versions, command=command)
+        steps = plan_steps(select_stages(config), world, root, versions=world.versions, command=command)
         return run_steps(steps, world, console)
 
 
@@ -184,9 +184,9 @@ def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> R
     title = world.config.title or world.config.name
     if world.versions:
         keep_versions(world.root, world.versions)
-    with learn_ahead(steps, world), shown(title, console=console) as step, refused_told(world, console):
+    with learn_ahead(steps, world), show_progress(title, console=console) as step, refused_told(world, console):
         show = _stage_printer(step, console, world)
-        results = execute(steps, world, world.root, stop=world.stop, on_step=show, command=world.command)
+        results = execute_steps(steps, world, world.root, stop=world.stop, on_step=show, command=world.command)
     publish_page(results, world.root)
     if report.STAGE.name in results.artifacts:
         track_and_report(world, {step.stage.name: step.folder(world.root) for step in steps}, console)
@@ -261,7 +261,7 @@ def simulated_engines(config: Config, root: Path, stop: Stop) -> Engines:
     Raises:
         ConfigError: as `simulated_workers`; or hospitals cannot be played in processes of their own.
     """
-    everybody, device = played(config), chosen_device(config.device)
+    everybody, device = simulated_sites(config), chosen_device(config.device)
     inside = {name: worker_of_site for name, worker_of_site in everybody.items() if name not in config.outside}
     outside = {name: everybody[name] for name in config.outside}
     engine = make_simulation(
@@ -279,7 +279,7 @@ def simulated_workers(config: Config, root: Path, stop: Stop) -> dict[str, Worke
         ConfigError: the settings say that some hospitals are on other machines.
     """
     device = chosen_device(config.device)
-    return make_simulated_workers(played(config), root, device=device, now=_iso_time, pause=stop.check)
+    return make_simulated_workers(simulated_sites(config), root, device=device, now=_iso_time, pause=stop.check)
 
 
 def _iso_time() -> str:

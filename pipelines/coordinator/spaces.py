@@ -15,7 +15,7 @@ from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.requests.fields import CohortName, KeyedDigest, Packages
 from pipelines.requests.holds import Holds
-from pipelines.runs.listing import listed
+from pipelines.runs.listing import list_paths
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW, default_scale
 from pipelines.settings.image_spaces import features_name, space_of
@@ -85,7 +85,7 @@ def _list_space_files(inputs: Mapping[str, Path]) -> Iterator[Path]:
     """The answers of all hospitals about each space besides the raw one."""
     for stage in ("translate", "augment"):
         if stage in inputs:
-            yield from listed(inputs[stage], "*.json")
+            yield from list_paths(inputs[stage], "*.json")
 
 
 def read_cohorts_of_method(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:

@@ -23,8 +23,8 @@ from pipelines.coordinator.study_settings import Planned, Study, load_study
 from pipelines.coordinator.summary import publish_page
 from pipelines.loader.document import ConfigError, render
 from pipelines.runs.exits import Exit, print_error
-from pipelines.runs.progress import shown
-from pipelines.runs.runner import Results, SelectionError, StageFailed, plan
+from pipelines.runs.progress import show_progress
+from pipelines.runs.runner import Results, SelectionError, StageFailed, plan_steps
 from pipelines.runs.stopping import LockedError, RunLock, Stop, Stopped, safe_stop
 from pipelines.runs.store import DiskFolder
 from privacy.message import Json
@@ -119,7 +119,7 @@ def read_outcome(run: Planned) -> Outcome:
         return Outcome("not run")
     try:
         with RunLock(run.root):
-            steps = plan(select_stages(run.config), make_world(run.config, run.root, Stop()), run.root)
+            steps = plan_steps(select_stages(run.config), make_world(run.config, run.root, Stop()), run.root)
             open_ = [step.stage.name for step in steps if step.state != "keep"]
             if open_:
                 return Outcome(f"not finished: {', '.join(open_)}")
@@ -136,7 +136,7 @@ def _run_all(
     """Execute the runs; return the names of those that succeeded, the exit codes of others, and a stop if there was."""
     ran: list[str] = []
     codes: dict[str, Exit] = {}
-    with shown(study.name, console=console) as step:
+    with show_progress(study.name, console=console) as step:
         for index, run in enumerate(todo):
             name = run.config.name
             step(index, len(todo), name)

@@ -13,7 +13,7 @@ from pipelines.coordinator.asking import Answered, ask
 from pipelines.requests.holds import HOLDS, Holds
 from pipelines.requests.request import Request
 from pipelines.runs.stopping import Stop
-from pipelines.runs.store import digest, short
+from pipelines.runs.store import digest_json, short_digest
 from pipelines.runs.witness import begun_anew
 from pipelines.settings.config import Config
 from privacy.message import Json
@@ -41,8 +41,8 @@ class SitesMissing(RuntimeError):
 class World:
     """root: the run's folder at the coordinator. fresh: start finished conversations again. command: the run's command
     line. outside: the engine for external sites. simulation: all hospitals run on this machine. versions: of stages, as
-    a run that pays keeps them (`pipelines.runs.kept_versions`); empty: the program's own. spend: stages that patients
-    shall pay again, as a person said."""
+    a run that pays keeps them (`pipelines.runs.read_kept_versions`); empty: the program's own. spend: stages that
+    patients shall pay again, as a person said."""
 
     config: Config
     engine: Engine
@@ -66,7 +66,7 @@ class World:
 
     def name_question(self, prefix: str, stage: str, today: int, about: Mapping[str, Json]) -> str:
         """The name of a stage's question about something: the same for the same, in the same version."""
-        return f"{prefix}-{short(digest({**about, 'version': self.version(stage, today)}))}"
+        return f"{prefix}-{short_digest(digest_json({**about, 'version': self.version(stage, today)}))}"
 
     def run(self, name: str) -> str:
         """The name of a conversation of this run."""

@@ -47,9 +47,9 @@ from pipelines.external.settings import ExternalSettings
 from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.loader.validation import to_plain
 from pipelines.models.file import Ready
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
-from pipelines.runs.store import DiskFolder, clean
+from pipelines.runs.store import DiskFolder, remove_unfinished
 from pipelines.settings.route import AsTrained
 from privacy.message import Json
 from privacy.settings_error import Problem
@@ -86,7 +86,7 @@ def run_external_site(
         return print_check(job, console, as_json=options.json)
     out = Path(settings.out)
     with RunLock(out, tidy=True), safe_stop() as stop:
-        clean(out)
+        remove_unfinished(out)
         try:
             return _adapt_and_predict(job, stop, console, as_json=options.json)
         except Stopped as error:
@@ -132,7 +132,7 @@ def _serve_model(job: Job, studies: Sequence[ReadStudy], console: Console) -> Se
     settings, described, how = job.settings, job.models.described, job.settings.how
     device, seed = settings.computes_on, derived(settings.seed, settings.name, settings.how.name)
     x = torch.cat([torch.from_numpy(study.examples.images) for study in studies]).to(device)
-    with shown("adapt", console=console):
+    with show_progress("adapt", console=console):
         try:
             experts = build_networks(job.models, how, device)
             module, adapted = adapt_network(experts, x, how, kind=described.kind, seed=seed)

@@ -37,7 +37,7 @@ from pipelines.hospital.synthesis import inputs_of, learn_generator
 from pipelines.hospital.withdrawn import looked_at
 from pipelines.models.fixed_features import WEIGHTS
 from pipelines.requests import augment as request
-from pipelines.runs.store import DiskFolder, short
+from pipelines.runs.store import DiskFolder, short_digest
 from pipelines.settings.augment import Augment
 from pipelines.settings.harmonization import Public
 from privacy.dp.access import Rows, Split
@@ -225,7 +225,7 @@ def _join_cohort(cohort: Cohort, scale: Scale, label: int, made: _Made, question
 
 
 def _write_cohort(hospital: Hospital, cohort: Cohort) -> str:
-    name = short(write_cohort_file(hospital.root / "cohorts", cohort, hospital.key()))
+    name = short_digest(write_cohort_file(hospital.root / "cohorts", cohort, hospital.key()))
     folder = DiskFolder(hospital.cohort_folder(name))
     folder.write(REJECTED, b"[]")  # rejections are listed beside the raw cohort
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())

@@ -18,7 +18,7 @@ from pipelines.hospital.hospital import COHORT, Context, Done, Hospital, keyed_d
 from pipelines.hospital.kept import REJECTED, SPLIT, cohort_of, digest_of, split_of
 from pipelines.models.fixed_features import Fixed, compute_features, from_tensors, to_tensors
 from pipelines.requests.extract import Extract, Extracted
-from pipelines.runs.store import DiskFolder, short
+from pipelines.runs.store import DiskFolder, short_digest
 from privacy.dp.chunks import apply_to_each_row
 from privacy.dp.events import NOTHING, describe
 from privacy.message import Json, Message, to_bytes
@@ -54,7 +54,7 @@ def extract_features(hospital: Hospital, context: Context[Extract]) -> Done[Extr
     recipe = {**cohort.recipe, "features": message.facts["model"], "of": question.cohort, "asked": digest}
     none = torch.zeros(len(cohort.labels), 0, dtype=torch.uint8)  # features have no pixels
     made = replace(cohort, images=features, lesion=none, gland=none, mask=none, recipe=recipe)
-    name = short(write_cohort_file(hospital.root / "cohorts", made, hospital.key()))
+    name = short_digest(write_cohort_file(hospital.root / "cohorts", made, hospital.key()))
     folder = DiskFolder(hospital.cohort_folder(name))
     folder.write(REJECTED, b"[]")  # rejections are listed beside the images
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())

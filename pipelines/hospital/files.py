@@ -38,7 +38,7 @@ from pipelines.pacs.archive import Denied, Unreachable
 from pipelines.pacs.opening import Missing, open_archive
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.survey import Survey, Surveyed
-from pipelines.runs.store import DiskFolder, digest, short
+from pipelines.runs.store import DiskFolder, digest_json, short_digest
 from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.dp.events import describe
 from privacy.message import Json, as_mapping, whole_of
@@ -78,7 +78,7 @@ def survey_files(hospital: Hospital, context: Context[Survey]) -> Done[Surveyed]
         raise Refused("no_files")
     surveyed_facts = {"files": file_survey["digest"], "settings": cohort_settings(settings)}
     # Keyed, because a plain digest would allow to test guesses of file names.
-    keyed = hmac.new(hospital.key(), digest(surveyed_facts).encode(), "sha256").hexdigest()
+    keyed = hmac.new(hospital.key(), digest_json(surveyed_facts).encode(), "sha256").hexdigest()
     policy = settings.policy
     reply = Surveyed(
         digest=keyed,
@@ -169,7 +169,7 @@ def files_of(hospital: Hospital, *, again: bool = False, checked: bool = True) -
 
 def _copy_archive(hospital: Hospital, source: ArchiveSource, *, again: bool) -> Path:
     """The folder with a copy of what matches in an archive."""
-    folder = hospital.vault / "archive" / short(digest(describe_query(source)))
+    folder = hospital.vault / "archive" / short_digest(digest_json(describe_query(source)))
     try:
         copy = refresh_cache(source, folder) if again or not is_copied(folder) else load_cached_series(folder)
     except (Unreachable, Denied, Missing, SettingsError) as error:
@@ -189,7 +189,7 @@ def _write_package_source(hospital: Hospital, source: Any, *, again: bool) -> So
     Raises:
         Refused: `bad_source`: the reader failed.
     """
-    folder = hospital.vault / "read" / short(digest({"source": to_plain(source), **identity(source)}))
+    folder = hospital.vault / "read" / short_digest(digest_json({"source": to_plain(source), **identity(source)}))
     mark = folder.with_suffix(".done")
     if again or not mark.exists():
         before = _digest_files(folder) if mark.exists() else {}
@@ -238,7 +238,7 @@ def is_unwritten(hospital: Hospital) -> bool:
 def _write_phantom(hospital: Hospital, source: PhantomSource) -> Path:
     """The folder of a phantom hospital's files."""
     settings = _drop_defaults(as_mapping(to_plain(source)), ("labels", "significant"), ("contrast", "adc"))
-    return hospital.root / "phantom" / short(digest(settings))
+    return hospital.root / "phantom" / short_digest(digest_json(settings))
 
 
 def _check_exist(files: Files) -> None:

@@ -25,9 +25,9 @@ from pipelines.data.images import Target
 from pipelines.data.stored import target_classes
 from pipelines.loader.names import is_name
 from pipelines.phantom.patients import PhantomSource
-from pipelines.runs.listing import listed
-from pipelines.runs.store import HIDDEN, DiskFolder, short
-from pipelines.runs.written import note
+from pipelines.runs.listing import list_paths
+from pipelines.runs.store import HIDDEN, DiskFolder, short_digest
+from pipelines.runs.written import note_written
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, Declared, Event
@@ -143,7 +143,7 @@ class Hospital:
             return hashlib.sha256(f"phantom {self.name}".encode()).digest()
         folder = DiskFolder(self.vault)
         if not folder.has(KEY):
-            if listed(self.root, "cohorts/*/*") or (self.root / "linkage.json").exists():
+            if list_paths(self.root, "cohorts/*/*") or (self.root / "linkage.json").exists():
                 # A new key would give every known patient a new pseudonym.
                 raise Refused("lost_key") from FileNotFoundError(f"{self.vault / KEY}: restore it from its backup")
             self.vault.mkdir(parents=True, exist_ok=True)
@@ -187,12 +187,12 @@ def write_cohort_file(folder: Path, cohort: Cohort, key: bytes) -> str:
     part = folder / f"{HIDDEN}{secrets.token_hex(8)}"
     try:
         code = keyed_digest(key, to_file(to_message(cohort), part))
-        place = folder / short(code)
+        place = folder / short_digest(code)
         place.mkdir(exist_ok=True)
         part.replace(place / COHORT)
         flush_folder(place)
         flush_folder(folder)
-        note(place / COHORT)
+        note_written(place / COHORT)
     finally:
         part.unlink(missing_ok=True)
     return code

@@ -31,7 +31,7 @@ from pipelines.requests import moments as requests
 from pipelines.requests.holds import Held, Holds
 from pipelines.requests.ingest import Counted, CountedOnce, Ingest
 from pipelines.requests.reading import Reading as Asks
-from pipelines.runs.store import DiskFolder, short
+from pipelines.runs.store import DiskFolder, short_digest
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Call, Json, Malformed, Message, from_bytes, unsealed, whole_of
 from privacy.release.form import read, value_or_none
@@ -66,7 +66,7 @@ def ingest_cohort(hospital: Hospital, context: Context[Ingest]) -> Done[Counted 
     line = describe_reading(counts, reading.accounts, reading.rejected, reading.told, unit=cohort.unit, of=of)
     remember_inside(hospital, line + _describe_unmatched_names(facts))
     code = write_cohort_file(hospital.root / "cohorts", cohort, hospital.key())
-    folder = DiskFolder(hospital.cohort_folder(short(code)))
+    folder = DiskFolder(hospital.cohort_folder(short_digest(code)))
     folder.write(REJECTED, json.dumps([q._asdict() for q in list_quarantine(hospital, rejected)], indent=1).encode())
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())
     folder.write(COUNTS, json.dumps(facts, indent=1).encode())
@@ -75,7 +75,7 @@ def ingest_cohort(hospital: Hospital, context: Context[Ingest]) -> Done[Counted 
     studies = whole_of(facts, "source_studies", whole_of(facts, "studies"))  # of which rejections are counted
     share = len(reading.rejected) / max(1, len(reading.rejected) + studies)
     too_many = share > settings.max_rejected
-    named: dict[str, Json] = {"cohort": short(code), "sha256": code, "cut": cohort.recipe["cut"]}
+    named: dict[str, Json] = {"cohort": short_digest(code), "sha256": code, "cut": cohort.recipe["cut"]}
     if hospital.policy.promises:
         if too_many:  # refuse: a fact would reveal it again with every request
             raise Refused("too_many_rejected") from ValueError(f"why, study by study: {folder.root / REJECTED}")

@@ -15,7 +15,7 @@ from pipelines.hospital.hospital import (
     Hospital,
     read_cohort_file,
 )
-from pipelines.runs.store import digest, short
+from pipelines.runs.store import digest_json, short_digest
 from privacy.message import Json
 from privacy.release.gate import Refused
 
@@ -62,7 +62,7 @@ def scores_name(facts: Mapping[str, Json]) -> str:
     calibration = facts.get("calibration")
     how = f".{calibration.get('calibration')}-{calibration.get('quantile')}" if isinstance(calibration, dict) else ""
     if isinstance(calibration, dict) and calibration.get("tuning") is not None:
-        how = f".{calibration['calibration']}-{short(digest(calibration['tuning']))}"
+        how = f".{calibration['calibration']}-{short_digest(digest_json(calibration['tuning']))}"
     return f"{str(facts['train_run']).rpartition('/')[2]}.{facts['checkpoint']}.{facts['best']}{how}.safetensors"
 
 

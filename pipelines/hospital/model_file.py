@@ -23,7 +23,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.models.file import CENTRING, FIXED, FORMAT, PREFIX, READY, SCALED, digest_of, ended_in, window_in
 from pipelines.models.likeness import ENDING, likeness_of, to_file
 from pipelines.models.translator_file import FOLDER, read_translator, remove_places
-from pipelines.runs.store import DiskFolder, versions
+from pipelines.runs.store import DiskFolder, library_versions
 from privacy.message import (
     Json,
     Message,
@@ -60,7 +60,7 @@ def make_ready(
     files = files_of(hospital, checked=False)
     facts: dict[str, Json] = {
         "format": FORMAT,
-        "program": versions().get("consilium"),
+        "program": library_versions().get("consilium"),
         "site": hospital.name,
         "label": label,
         "algorithm": to_plain(start.algorithm),

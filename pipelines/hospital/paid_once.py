@@ -9,7 +9,7 @@ from federation.conversation import newest, remembered
 from pipelines.hospital.hospital import Hospital
 from pipelines.requests import REQUESTS
 from pipelines.requests.reading import Reading
-from pipelines.runs.listing import listed
+from pipelines.runs.listing import list_paths
 from pipelines.runs.store import DiskFolder
 from privacy.message import Call, Json, Malformed, Message, as_mapping, to_bytes
 from privacy.release import ledger as ledgers
@@ -38,7 +38,7 @@ def check_paid_once(hospital: Hospital, call: Call, message: Message) -> None:
     lines = ledgers.lines(hospital.ledger) if hospital.ledger.exists() else iter(())
     paid = {str(line.get("run")) for line, _ in ledgers.charged(lines) if _costs_privacy(line.get("event"))}
     meaning = meaning_of(call, message)
-    for path in listed(hospital.root, "conversations/*/*/"):
+    for path in list_paths(hospital.root, "conversations/*/*/"):
         run = f"{path.parent.name}/{path.name}"
         if run != call.run and run in paid and meaning in _answered_meanings(path, call, message):
             raise Refused("policy_again") from ValueError(

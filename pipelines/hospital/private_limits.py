@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipelines.hospital.hospital import Hospital
-from pipelines.runs.listing import listed
+from pipelines.runs.listing import list_paths
 from privacy.dp.events import Event
 from privacy.message import Call, Message
 from privacy.release import ledger as ledgers
@@ -25,7 +25,7 @@ def check_may_answer(hospital: Hospital) -> None:
     if not policy.promises:
         return
     if not hospital.ledger.exists():
-        if listed(hospital.root, "conversations/*/*/*"):
+        if list_paths(hospital.root, "conversations/*/*/*"):
             raise Refused("lost_ledger") from FileNotFoundError(f"{hospital.ledger}: restore it from its backup")
         return
     if told(ledgers.lines(hospital.ledger)) > policy.max_failures:

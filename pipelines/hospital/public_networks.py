@@ -15,7 +15,7 @@ from harmonize.networks import Inputs
 from harmonize.randomized import Randomized
 from harmonize.scale import Progress
 from pipelines.loader.validation import to_plain
-from pipelines.runs.store import HIDDEN, DiskFolder, digest, short
+from pipelines.runs.store import HIDDEN, DiskFolder, digest_json, short_digest
 from privacy.folder import Folder
 from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
 
@@ -34,7 +34,7 @@ def learnt_once(
     `waits` each second, which may raise. Where nothing can be kept, because a folder is full or is somebody else's,
     everybody learns by itself: that costs time, and not the run.
     """
-    name = f"{short(digest({**about, 'code': _digest_code()}))}.safetensors"
+    name = f"{short_digest(digest_json({**about, 'code': _digest_code()}))}.safetensors"
     with _lock_file(folder, name, waits):
         if (params := _load_kept(folder, name)) is None:
             params = learn()
@@ -88,4 +88,4 @@ def learn_translation(
 def _digest_code() -> str:
     """A digest of the code, so that other code makes other networks."""
     files = [*sorted(Path(wgan.__file__).parent.glob("*.py")), Path(randomization.__file__)]
-    return digest({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
+    return digest_json({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files})

@@ -25,7 +25,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.phantom.patients import PhantomSource
-from pipelines.runs.store import DiskFolder, digest
+from pipelines.runs.store import DiskFolder, digest_json
 from privacy.dp.access import Split
 from privacy.dp.events import NOTHING, Declared, Event, Gaussian
 from privacy.dp.mechanisms import vote_histogram
@@ -105,7 +105,7 @@ def check_same_cohort(hospital: Hospital, settings: Json) -> None:
     Raises:
         Refused: `another_cohort`: a person must consent, by removing `asked.json` beside the ledger.
     """
-    if hospital.policy.promises and _read_file(hospital).get("digest", digest(settings)) != digest(settings):
+    if hospital.policy.promises and _read_file(hospital).get("digest", digest_json(settings)) != digest_json(settings):
         raise Refused("another_cohort")
 
 
@@ -127,7 +127,7 @@ def count_once(hospital: Hospital, call: Call, cohort: Cohort, settings: Json) -
         known = _count_patients(hospital, call, cohort)
         if known.noise == 0:
             _check_enough(hospital, known)
-        content = {"digest": digest(settings), "counted": COUNTED.dump_python(known, mode="json")}
+        content = {"digest": digest_json(settings), "counted": COUNTED.dump_python(known, mode="json")}
         DiskFolder(hospital.vault).write(COUNTED_FILE, json.dumps(content).encode())
     return known, _release_event(hospital, known)
 

@@ -44,7 +44,7 @@ from pipelines.models.answers import predict_classes
 from pipelines.requests.route import ROUTE, Route
 from pipelines.requests.scores import LabelScores, MaskScores
 from pipelines.requests.writing import read_reply
-from pipelines.runs.listing import listed
+from pipelines.runs.listing import list_paths
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.route import FineTuned, How
 from privacy.dp.access import Rows, Split
@@ -109,7 +109,7 @@ def _check_willing(hospital: Hospital, call: Call) -> None:
     """Raises: Refused: `policy_inside`: the patients whom it would score trained the models; or with the code of
     `privacy.release.gate.unaffordable`.
     """
-    if listed(hospital.root, f"conversations/*/*/{INSIDE}*"):
+    if list_paths(hospital.root, f"conversations/*/*/{INSIDE}*"):
         raise Refused("policy_inside") from ValueError("this hospital takes part in the federation: it is not outside")
     check_affordable(hospital, [NON_PRIVATE], call)
 

@@ -18,7 +18,7 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.public_networks import PUBLIC
 from pipelines.hospital.worker import make_worker, write_log_line
 from pipelines.loader.document import ConfigError
-from pipelines.runs.progress import sent, take_over
+from pipelines.runs.progress import send_progress, take_over
 from pipelines.runs.replies import kept_in, on_disk
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.settings.sites import Elsewhere, SiteSettings
@@ -107,7 +107,7 @@ class _Played:
                 raise Stopped("the run was asked to stop")
 
         torch.set_num_threads(self.threads)
-        sent(tell)
+        send_progress(tell)
         gc.freeze()  # what was imported stays
         return {name: make_worker(hospital) for name, hospital in self.hospitals(pause).items()}
 

@@ -42,7 +42,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.requests import score as request
 from pipelines.requests.sample import MOST_SHARED, Sample, Sampled, Shared
 from pipelines.requests.synthesize import Synthesize, Synthesized
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, Gaussian, Part, composed, describe
 from privacy.dp.protection import Protection
@@ -81,7 +81,7 @@ def score_images(hospital: Hospital, context: Context[request.Score]) -> Done[re
         raise Refused("malformed_settings") from ValueError(f"images must be in [8, 100000], found {images}")
     gan = make_imitation(settings)
     made = []
-    with shown(f"{hospital.name}") as step:
+    with show_progress(f"{hospital.name}") as step:
         for turn in range(settings.seeds):
             access = access_to(
                 hospital, cohort, training_rows(cohort, question), None, batch=gan.batch, seed=seed + turn
@@ -146,7 +146,7 @@ def learn_generator(
     real = settings.name == "real"
     rows = split_rows(cohort, how.scale, "train") if real else training_rows(cohort, how)
     access = access_to(hospital, cohort, rows, protection, batch=synthesis.draw_size(settings), seed=seed)
-    with shown(hospital.name) as step:
+    with show_progress(hospital.name) as step:
         report_progress = make_progress(hospital, step)
         start = _public_start(hospital, settings, inputs, how.seed, report_progress)
         params = synthesis.synthesize(settings, access, inputs, start=start, seed=seed, progress=report_progress)
@@ -192,7 +192,7 @@ def sample_shared_images(hospital: Hospital, context: Context[Sample]) -> Done[S
     memory = Message({}, looked_at(str(shaped), {"train": REAL_SENT if made_by.name == "real" else SENT}))
     if made_by.name == "real":
         return _share_real_images(made_by, inputs, generator_memory.tensors, count, seed)._replace(memory=memory)
-    with shown(hospital.name) as step:
+    with show_progress(hospital.name) as step:
         counts_by_class = {0: count, 1: count}
         if settings.variant == "paper":  # no classes: as many images as the target has, of either kind alike
             reference, labels, patient = rows.x, torch.zeros_like(rows.y), rows.patient

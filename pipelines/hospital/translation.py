@@ -35,8 +35,8 @@ from pipelines.hospital.withdrawn import looked_at
 from pipelines.loader.validation import to_plain
 from pipelines.models.translator_file import FOLDER, TRANSLATORS, write_translator
 from pipelines.requests.translate import Translate, Translated
-from pipelines.runs.progress import shown
-from pipelines.runs.store import DiskFolder, short
+from pipelines.runs.progress import show_progress
+from pipelines.runs.store import DiskFolder, short_digest
 from pipelines.settings.harmonization import AnySpace, Exported, Oracle
 from privacy.dp.access import Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
@@ -100,7 +100,7 @@ def translate(hospital: Hospital, context: Context[Translate]) -> Done[Translate
         raise Refused("unprotected_translation")
     if how.is_target and how.translator.learns:  # the others' images are translated to look like its own
         return _build_answer(hospital, raw, (), None, quiet)._replace(memory=_memory_of_splits(raw))
-    with shown(how.space) as step:
+    with show_progress(how.space) as step:
         report_progress = make_progress(hospital, step)
         brought = _translate_cohort(hospital, call, tensors, how, cohort, report_progress)
         quality: Quality | None = None
@@ -265,7 +265,7 @@ def _write_cohort(hospital: Hospital, cohort: Cohort, brought: Brought, how: How
         "question": how.question,
     }
     made = replace(cohort, images=brought.images.to(torch.float32).contiguous(), recipe=recipe)
-    name = short(write_cohort_file(hospital.root / "cohorts", made, hospital.key()))
+    name = short_digest(write_cohort_file(hospital.root / "cohorts", made, hospital.key()))
     folder = DiskFolder(hospital.cohort_folder(name))
     folder.write(REJECTED, b"[]")  # rejections are listed beside the raw cohort
     folder.write(SPLIT, json.dumps(split_of(cohort), indent=1).encode())

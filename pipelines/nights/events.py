@@ -39,6 +39,6 @@ class Log:
             file.write(json.dumps({**line, **facts}, sort_keys=False) + "\n")
 
 
-def counted(files: Mapping[str, int]) -> dict[str, Json]:
+def count_facts(files: Mapping[str, int]) -> dict[str, Json]:
     """Numbers of files, as facts of a line."""
     return {f"files_{name}": number for name, number in sorted(files.items())}

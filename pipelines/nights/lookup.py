@@ -15,7 +15,7 @@ from pipelines.pacs.archive import Odd
 from privacy.message import Json
 
 
-def copied(path: Path) -> sqlite3.Connection:
+def copy_worklist(path: Path) -> sqlite3.Connection:
     """The worklist as it stands, in memory; an empty one if there is none. What is noted in it changes no file."""
     copy = sqlite3.connect(":memory:", isolation_level=None)
     if not path.is_file():
@@ -56,7 +56,7 @@ def files_of(db: sqlite3.Connection, task: Task) -> list[Result]:
     return [Result(*row) for row in rows]
 
 
-def earlier(db: sqlite3.Connection, task: Task) -> list[Result]:
+def list_earlier_results(db: sqlite3.Connection, task: Task) -> list[Result]:
     """Results of the last older version of which the archive has some: those that this one supersedes."""
     rows = db.execute(
         "SELECT uid, kind, file, of, sop_class, series_uid, study_uid FROM result "
@@ -68,7 +68,7 @@ def earlier(db: sqlite3.Connection, task: Task) -> list[Result]:
     return [Result(*row) for row in rows]
 
 
-def unread(db: sqlite3.Connection, task: Task) -> int:
+def count_unread_files(db: sqlite3.Connection, task: Task) -> int:
     """How many of the files that came were of no use before anything read them."""
     files = one_task(db, task.id).files
     return files.get("received", 0) - files.get("kept", 0)
@@ -76,8 +76,8 @@ def unread(db: sqlite3.Connection, task: Task) -> int:
 
 def rows_of(db: sqlite3.Connection, task: Task) -> list[Json]:
     """What the table of the night tells of a task."""
-    (found,) = db.execute("SELECT rows FROM task WHERE id = ?", (task.id,)).fetchone()
-    rows: list[Json] = json.loads(found)
+    (text,) = db.execute("SELECT rows FROM task WHERE id = ?", (task.id,)).fetchone()
+    rows: list[Json] = json.loads(text)
     return rows
 
 
@@ -86,15 +86,15 @@ def odd_of(db: sqlite3.Connection, since: datetime) -> list[tuple[int | None, Od
     rows = db.execute(
         "SELECT task, what, reason, detail FROM odd WHERE last_seen >= ? ORDER BY task, what", (since.isoformat(),)
     )
-    return [(task or None, Odd(*told)) for task, *told in rows]
+    return [(task or None, Odd(*fields)) for task, *fields in rows]
 
 
-def changes(db: sqlite3.Connection) -> dict[str, datetime]:
+def last_changes(db: sqlite3.Connection) -> dict[str, datetime]:
     """When each task last changed, by its number as a text."""
     return {str(task): datetime.fromisoformat(when) for task, when in db.execute("SELECT id, changed FROM task")}
 
 
-def ended(db: sqlite3.Connection, model: str) -> Iterator[tuple[Task, datetime, list[Json]]]:
+def list_ended_tasks(db: sqlite3.Connection, model: str) -> Iterator[tuple[Task, datetime, list[Json]]]:
     """Tasks of a model that are stored or refused, when that was, and the rows of the stored ones."""
     for number, changed, rows in db.execute(
         "SELECT id, changed, rows FROM task WHERE model = ? AND state IN ('stored', 'refused') ORDER BY id", (model,)

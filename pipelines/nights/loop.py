@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from pipelines.nights import lookup, worklist
-from pipelines.nights.events import Log, counted
+from pipelines.nights.events import Log, count_facts
 from pipelines.nights.worklist import NO_ANSWER, Result, Task
 from pipelines.pacs.archive import NOT_WHOLE, Archive, Entry, Odd, Query, Unreachable
-from pipelines.runs.exits import trace
+from pipelines.runs.exits import trace_of_error
 from pipelines.runs.stopping import Stop
 from privacy.durable import flush
 from privacy.message import Json
@@ -102,26 +102,28 @@ class Desk:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
-def find(desk: Desk, query: Query, tonight: Tonight, *, redo: frozenset[str] = frozenset()) -> None:
+def find_series(desk: Desk, query: Query, tonight: Tonight, *, redo: frozenset[str] = frozenset()) -> None:
     """Ask the archive, and note what it has. redo: series that are done again; `*` = all that match."""
-    begun, tonight.redo = time.monotonic(), redo - {"*"}
+    start, tonight.redo = time.monotonic(), redo - {"*"}
     try:
-        for found in desk.archive.find(query):
-            if isinstance(found, Entry):
-                again = "*" in redo or found.series in redo
-                tonight.redo -= {found.series}
-                tonight.seen[worklist.saw(desk.db, found, desk.model, desk.now(), redo=again)] += 1
+        for entry in desk.archive.find(query):
+            if isinstance(entry, Entry):
+                again = "*" in redo or entry.series in redo
+                tonight.redo -= {entry.series}
+                tonight.seen[worklist.note_series(desk.db, entry, desk.model, desk.now(), redo=again)] += 1
             else:
                 tonight.seen["odd"] += 1
-                tonight.cut = f"{found.reason}: {found.detail}" if found.reason in NOT_WHOLE else tonight.cut
-                worklist.noted(desk.db, found, desk.now())
+                tonight.cut = f"{entry.reason}: {entry.detail}" if entry.reason in NOT_WHOLE else tonight.cut
+                worklist.note_odd(desk.db, entry, desk.now())
     except Unreachable as error:
         tonight.unreachable = str(error)
         desk.log("unreachable", doing="find")
-    desk.log("found", seconds=time.monotonic() - begun, **{f"series_{name}": n for name, n in tonight.seen.items()})
+    desk.log("found", seconds=time.monotonic() - start, **{f"series_{name}": n for name, n in tonight.seen.items()})
 
 
-def work(desk: Desk, tonight: Tonight, stop: Stop, *, until: float = float("inf")) -> Iterator[tuple[int, int]]:
+def advance_tasks(
+    desk: Desk, tonight: Tonight, stop: Stop, *, until: float = float("inf")
+) -> Iterator[tuple[int, int]]:
     """Advance every open task as far as it goes; yields how many of how many are through. until: seconds of
     `time.monotonic` after which no further task begins.
 
@@ -135,16 +137,16 @@ def work(desk: Desk, tonight: Tonight, stop: Stop, *, until: float = float("inf"
         if time.monotonic() >= until:
             break
         stop.check()
-        _advance(desk, task, tonight)
+        _advance_task(desk, task, tonight)
         if desk.drop and worklist.one_task(desk.db, task.id).state not in worklist.OPEN:
             shutil.rmtree(images_of(desk.folder, task), ignore_errors=True)
         yield number + 1, len(tasks)
-    _settle(desk, tonight)
+    _settle_last_task(desk, tonight)
     tonight.left = len(lookup.open_tasks(desk.db, desk.model))
 
 
-def _advance(desk: Desk, task: Task, tonight: Tonight) -> None:
-    steps = {"waiting": _fetch, "retrieved": _work, "done": _store}
+def _advance_task(desk: Desk, task: Task, tonight: Tonight) -> None:
+    steps = {"waiting": _fetch_task, "retrieved": _work_on_task, "done": _store_task}
     tonight.tasks.append(task.id)
     while task.state in steps:
         if task.state != "retrieved" and tonight.unreachable:
@@ -153,7 +155,7 @@ def _advance(desk: Desk, task: Task, tonight: Tonight) -> None:
             further = steps[task.state](desk, task, tonight)
         except Unreachable as error:
             tonight.doubted.append((task, str(error)))
-            worklist.unanswered(desk.db, task, Odd(task.series, NO_ANSWER, str(error)), desk.now())
+            worklist.note_unanswered(desk.db, task, Odd(task.series, NO_ANSWER, str(error)), desk.now())
             if len(tonight.doubted) == DOUBTED:
                 tonight.unreachable = str(error)
             desk.log("unreachable", task=task.id, doing=task.state)
@@ -162,24 +164,24 @@ def _advance(desk: Desk, task: Task, tonight: Tonight) -> None:
             if failure(error) != "memory":
                 raise
             tonight.short = "memory"
-            _later(desk, task, [Odd(task.series, "short_memory", "too little memory")], tonight, time.monotonic())
+            _try_later(desk, task, [Odd(task.series, "short_memory", "too little memory")], tonight, time.monotonic())
             return
         if task.state != "retrieved":
-            _answered(desk, tonight)
+            _settle_doubt(desk, tonight)
         if not further:
             return
         task = worklist.one_task(desk.db, task.id)
 
 
-def _answered(desk: Desk, tonight: Tonight) -> None:
+def _settle_doubt(desk: Desk, tonight: Tonight) -> None:
     """The archive answers, so those tasks are at fault to which it did not."""
     while tonight.doubted:
-        task, said = tonight.doubted.pop()
-        odd = Odd(task.series, NO_ANSWER, f"the archive answers others, and not this one: {said}")
-        _later(desk, task, [odd], tonight, time.monotonic())
+        task, reason = tonight.doubted.pop()
+        odd = Odd(task.series, NO_ANSWER, f"the archive answers others, and not this one: {reason}")
+        _try_later(desk, task, [odd], tonight, time.monotonic())
 
 
-def _settle(desk: Desk, tonight: Tonight) -> None:
+def _settle_last_task(desk: Desk, tonight: Tonight) -> None:
     """After the last task: if it was not answered, whether a question about its study is."""
     if not tonight.doubted or tonight.unreachable:
         return
@@ -188,49 +190,51 @@ def _settle(desk: Desk, tonight: Tonight) -> None:
     except Unreachable as error:
         tonight.unreachable = str(error)
     else:
-        _answered(desk, tonight)
+        _settle_doubt(desk, tonight)
 
 
-def _fetch(desk: Desk, task: Task, tonight: Tonight) -> bool:
-    begun, folder = time.monotonic(), emptied(images_of(desk.folder, task))
+def _fetch_task(desk: Desk, task: Task, tonight: Tonight) -> bool:
+    start, folder = time.monotonic(), empty_folder(images_of(desk.folder, task))
     fetched = desk.archive.fetch(Entry(task.study, task.series, instances=task.instances), folder)
-    whole = [odd for odd in fetched.odd if odd.what == task.series]  # said of the series: it is no file that came
-    received = len(fetched.files) + len(fetched.odd) - len(whole)
+    about_series = [
+        odd for odd in fetched.odd if odd.what == task.series
+    ]  # said of the series: it is no file that came
+    received = len(fetched.files) + len(fetched.odd) - len(about_series)
     promised = task.instances
-    if not fetched.files or whole or (promised is not None and received < promised):
+    if not fetched.files or about_series or (promised is not None and received < promised):
         short = f"{len(fetched.files)} images came, and {'some' if promised is None else promised} were promised"
-        short = "; ".join([short, *(f"{odd.reason}: {odd.detail}" for odd in whole)])
+        short = "; ".join([short, *(f"{odd.reason}: {odd.detail}" for odd in about_series)])
         odd = [*fetched.odd, Odd(task.series, "incomplete" if fetched.files else "nothing_came", short)]
-        return _later(desk, task, odd, tonight, begun)
+        return _try_later(desk, task, odd, tonight, start)
     flush(fetched.files)
-    worklist.retrieved(desk.db, task, len(fetched.files), fetched.odd, desk.now())
-    desk.log("fetched", task=task.id, seconds=time.monotonic() - begun, files=received, odd=len(fetched.odd))
+    worklist.note_retrieved(desk.db, task, len(fetched.files), fetched.odd, desk.now())
+    desk.log("fetched", task=task.id, seconds=time.monotonic() - start, files=received, odd=len(fetched.odd))
     return True
 
 
-def _work(desk: Desk, task: Task, tonight: Tonight) -> bool:
-    begun, images = time.monotonic(), images_of(desk.folder, task)
-    kept = sum(1 for _ in images.iterdir()) if images.is_dir() else 0
-    if kept < task.files.get("kept", 1):  # removed by a person, or a disk that was put back
+def _work_on_task(desk: Desk, task: Task, tonight: Tonight) -> bool:
+    start, images = time.monotonic(), images_of(desk.folder, task)
+    image_count = sum(1 for _ in images.iterdir()) if images.is_dir() else 0
+    if image_count < task.files.get("kept", 1):  # removed by a person, or a disk that was put back
         again = Odd(task.series, "images_gone", "the images that were retrieved are gone; they are fetched again")
         worklist.fetch_again(desk.db, task, again, desk.now())
         return True
     if task.tries >= desk.tries:  # each of them ended here without a word
-        told = f"{task.tries} nights were killed while they worked on it, as for want of memory; --redo tries again"
-        worklist.refused(desk.db, task, Odd(task.series, "cut_off", told), desk.now())
+        problem = f"{task.tries} nights were killed while they worked on it, as for want of memory; --redo tries again"
+        worklist.note_refused(desk.db, task, Odd(task.series, "cut_off", problem), desk.now())
         tonight.ended["cut_off"] += 1
         desk.log("refused", task=task.id, seconds=0.0, reason="cut_off")
         return False
-    worklist.tried(desk.db, task, 1)
-    results = emptied(desk.folder / RESULTS / f"{task.id}")
+    worklist.count_tries(desk.db, task, 1)
+    results = empty_folder(desk.folder / RESULTS / f"{task.id}")
     try:
-        made = desk.worker(task, images, results, lookup.earlier(desk.db, task))
+        made = desk.worker(task, images, results, lookup.list_earlier_results(desk.db, task))
     except OSError:
-        worklist.tried(desk.db, task, 0)
+        worklist.count_tries(desk.db, task, 0)
         raise
     except Unread as error:
         tonight.short, odd = "disk", Odd(task.series, "disk_error", str(error))
-        _later(desk, task, [odd], tonight, begun)
+        _try_later(desk, task, [odd], tonight, start)
         if worklist.one_task(desk.db, task.id).state == "retrieved":
             worklist.fetch_again(desk.db, task, odd, desk.now())
         return False
@@ -238,51 +242,51 @@ def _work(desk: Desk, task: Task, tonight: Tonight) -> bool:
         if failure(error) == "memory":
             raise
         tonight.bugs += 1
-        return _later(desk, task, [Odd(task.series, "not_foreseen", trace(error))], tonight, begun)
-    worklist.tried(desk.db, task, 0)
-    flush(desk.folder / one.file for one in made.results)
-    unread = lookup.unread(desk.db, task)
+        return _try_later(desk, task, [Odd(task.series, "not_foreseen", trace_of_error(error))], tonight, start)
+    worklist.count_tries(desk.db, task, 0)
+    flush(desk.folder / result.file for result in made.results)
+    unread = lookup.count_unread_files(desk.db, task)
     files = {**made.files, "quarantined": made.files.get("quarantined", 0) + unread}
     files["received"] = sum(files.values())
     tonight.files.update(files)
     if made.refused is not None:
         for odd in made.odd:
-            worklist.noted(desk.db, odd, desk.now(), task.id)
-        worklist.refused(desk.db, task, made.refused, desk.now(), files=files)
+            worklist.note_odd(desk.db, odd, desk.now(), task.id)
+        worklist.note_refused(desk.db, task, made.refused, desk.now(), files=files)
         tonight.ended[made.refused.reason] += 1
         desk.log(
-            "refused", task=task.id, seconds=time.monotonic() - begun, reason=made.refused.reason, **counted(files)
+            "refused", task=task.id, seconds=time.monotonic() - start, reason=made.refused.reason, **count_facts(files)
         )
         return False
-    worklist.finished(desk.db, task, made.results, made.rows, files, made.odd, desk.now())
-    desk.log("worked", task=task.id, seconds=time.monotonic() - begun, results=len(made.results), **counted(files))
+    worklist.note_finished(desk.db, task, made.results, made.rows, files, made.odd, desk.now())
+    desk.log("worked", task=task.id, seconds=time.monotonic() - start, results=len(made.results), **count_facts(files))
     return True
 
 
-def _store(desk: Desk, task: Task, tonight: Tonight) -> bool:
-    begun, files = time.monotonic(), lookup.files_of(desk.db, task)
+def _store_task(desk: Desk, task: Task, tonight: Tonight) -> bool:
+    start, files = time.monotonic(), lookup.files_of(desk.db, task)
     if desk.target is not None:
-        paths = [desk.folder / one.file for one in files]
+        paths = [desk.folder / result.file for result in files]
         if missing := [path for path in paths if not path.is_file()]:
             gone = Odd(task.series, "results_gone", f"{len(missing)} of {len(files)} results are gone; made again")
             worklist.fetch_again(desk.db, task, gone, desk.now())
             return True
         if refused := desk.target.store(paths) if paths else ():
-            uids, not_taken = {one.uid for one in files}, {odd.what for odd in refused}
+            uids, not_taken = {result.uid for result in files}, {odd.what for odd in refused}
             if not_taken <= uids:  # else a file could not be read, and its UID is not known
-                worklist.taken(desk.db, sorted(uids - not_taken), desk.now())
-            return _later(desk, task, refused, tonight, begun)
-    worklist.stored(desk.db, task, desk.now())
+                worklist.note_taken(desk.db, sorted(uids - not_taken), desk.now())
+            return _try_later(desk, task, refused, tonight, start)
+    worklist.note_stored(desk.db, task, desk.now())
     tonight.ended["stored"] += 1
-    desk.log("stored", task=task.id, seconds=time.monotonic() - begun, results=len(files))
+    desk.log("stored", task=task.id, seconds=time.monotonic() - start, results=len(files))
     return False
 
 
-def _later(desk: Desk, task: Task, odd: Sequence[Odd], tonight: Tonight, begun: float) -> bool:
-    over = worklist.failed(desk.db, task, odd, desk.tries, desk.now())
+def _try_later(desk: Desk, task: Task, odd: Sequence[Odd], tonight: Tonight, start: float) -> bool:
+    over = worklist.note_failed(desk.db, task, odd, desk.tries, desk.now())
     reason = odd[-1].reason
     tonight.ended[reason if over else "later"] += 1
-    desk.log("refused" if over else "later", task=task.id, seconds=time.monotonic() - begun, reason=reason)
+    desk.log("refused" if over else "later", task=task.id, seconds=time.monotonic() - start, reason=reason)
     return False
 
 
@@ -291,7 +295,7 @@ def images_of(folder: Path, task: Task) -> Path:
     return folder / IMAGES / f"{task.id}"
 
 
-def emptied(folder: Path) -> Path:
+def empty_folder(folder: Path) -> Path:
     """The folder, without what an earlier try left."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

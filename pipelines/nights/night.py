@@ -19,16 +19,16 @@ from pipelines.batch.loop import NOTICE, print_text, run_batch
 from pipelines.loader.document import ConfigError, render
 from pipelines.nights import lookup, worklist
 from pipelines.nights.events import Log
-from pipelines.nights.loop import Desk, Tonight, find, work
+from pipelines.nights.loop import Desk, Tonight, advance_tasks, find_series
 from pipelines.nights.page import write_page
-from pipelines.nights.retention import NIGHTS, tidy
+from pipelines.nights.retention import NIGHTS, remove_old_files
 from pipelines.nights.settings import Night, read_night
-from pipelines.nights.tables import in_words, summary, tell_of_killed, write_metrics, write_tables
-from pipelines.nights.worker import NOTHING, Model, open_model, worker_of
+from pipelines.nights.tables import describe_night, night_facts, tell_of_killed, write_metrics, write_tables
+from pipelines.nights.worker import NOTHING, Model, make_worker, open_model
 from pipelines.pacs.archive import Archive, Denied, Entry, Query, Unreachable
 from pipelines.pacs.opening import Missing, open_archive
 from pipelines.runs.exits import Exit
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from pipelines.runs.stopping import RunLock, Stop, Stopped, safe_stop
 from privacy.settings_error import SettingsError
 
@@ -66,11 +66,11 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     place = Path(options.settings).resolve().parent
     os.chdir(place)  # paths are relative to the folder of the settings
     folder = Path(night.state).resolve()
-    opened = Opened(night, folder, open_model(night), _query(night, options.since), _redo(options.redo))
+    opened = Opened(night, folder, open_model(night), _build_query(night, options.since), _parse_redo(options.redo))
     with ExitStack() as stack:
         archive = stack.enter_context(open_archive(night.archive))
         if options.check or options.dry_run:
-            return _look(opened, archive, console, listed=options.dry_run)
+            return _look_at_archive(opened, archive, console, listed=options.dry_run)
         stack.enter_context(RunLock(folder))
         stop = stack.enter_context(safe_stop())
         target: Archive | None = archive
@@ -79,10 +79,10 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         elif night.results_to is not None:
             target = stack.enter_context(open_archive(night.results_to))
         db = stack.enter_context(closing(worklist.open_worklist(folder / WORKLIST)))
-        return _work(opened, archive, target, db, stop, console, as_json=options.json)
+        return _run_night(opened, archive, target, db, stop, console, as_json=options.json)
 
 
-def _query(night: Night, since: date | None) -> Query:
+def _build_query(night: Night, since: date | None) -> Query:
     ask = night.ask
     begin = since
     if begin is None and ask.days is not None:
@@ -90,11 +90,11 @@ def _query(night: Night, since: date | None) -> Query:
     return Query(modality=ask.modality, description=ask.description, since=begin, more=ask.more)
 
 
-def _redo(asked: list[str]) -> frozenset[str]:
-    return frozenset("*" if one == "all" else one for one in asked)
+def _parse_redo(values: list[str]) -> frozenset[str]:
+    return frozenset("*" if value == "all" else value for value in values)
 
 
-def _work(
+def _run_night(
     opened: Opened,
     archive: Archive,
     target: Archive | None,
@@ -104,21 +104,21 @@ def _work(
     *,
     as_json: bool,
 ) -> int:
-    night, folder, begun, clock = opened.night, opened.folder, datetime.now(UTC), time.monotonic()
-    out = folder / NIGHTS / begun.isoformat(timespec="seconds").replace(":", "_")
+    night, folder, start, clock = opened.night, opened.folder, datetime.now(UTC), time.monotonic()
+    out = folder / NIGHTS / start.isoformat(timespec="seconds").replace(":", "_")
     if out.parent.is_dir():
         tell_of_killed(db, out.parent)
     out.mkdir(parents=True, exist_ok=True)
     log, tonight, code = Log(out / LOG, out.name), Tonight(), Exit.OK
     log("begin", model=opened.model.ready.digest)
-    worker = worker_of(opened.model, night, folder, console)
+    worker = make_worker(opened.model, night, folder, console)
     drop = night.keep.images == 0
     desk = Desk(db, folder, opened.model.ready.digest, archive, target, worker, log, night.tries, drop)
     until = clock + 60 * night.minutes if night.minutes is not None else float("inf")
     try:
-        with shown("night", console=console) as step:
-            find(desk, opened.query, tonight, redo=opened.redo)
-            for done, total in work(desk, tonight, stop, until=until):
+        with show_progress("night", console=console) as step:
+            find_series(desk, opened.query, tonight, redo=opened.redo)
+            for done, total in advance_tasks(desk, tonight, stop, until=until):
                 step(done, total)
     except Stopped:
         code = Exit.STOPPED
@@ -126,22 +126,22 @@ def _work(
         tonight.denied, code = str(error), Exit.CONFIG
         log("unreachable", doing="denied")
     tonight.left = len(lookup.open_tasks(db, desk.model))
-    code = code or _code(tonight, late=time.monotonic() >= until)
-    tidy(db, folder, night.keep, datetime.now(UTC))
+    code = code or _exit_code(tonight, late=time.monotonic() >= until)
+    remove_old_files(db, folder, night.keep, datetime.now(UTC))
     seconds = time.monotonic() - clock
-    write_tables(db, tonight, begun, out)
+    write_tables(db, tonight, start, out)
     write_page(folder / PAGE, db, desk.model, opened.model.label, datetime.now(UTC))
-    facts = summary(tonight, code, seconds)
+    facts = night_facts(tonight, code, seconds)
     log("end", summary=facts)
-    write_metrics(folder / METRICS, db, tonight, code, begun, seconds)
+    write_metrics(folder / METRICS, db, tonight, code, start, seconds)
     if as_json:
         print(json.dumps({**facts, "out": str(out)}))  # noqa: T201 - the machine's answer
     else:
-        print_text(console, f"{in_words(tonight, seconds, out)}\n{NOTICE}")
+        print_text(console, f"{describe_night(tonight, seconds, out)}\n{NOTICE}")
     return int(code)
 
 
-def _code(tonight: Tonight, *, late: bool) -> Exit:
+def _exit_code(tonight: Tonight, *, late: bool) -> Exit:
     """OK if nothing is left to a person; FAILED after an error of ours; DISK or MEMORY if series were left for it;
     SITE if the archive went away, or its answer to the query is not whole; DATA if there were series for the model, and
     each was refused.
@@ -158,20 +158,20 @@ def _code(tonight: Tonight, *, late: bool) -> Exit:
     return Exit.STOPPED if late and tonight.left else Exit.OK
 
 
-def _look(opened: Opened, archive: Archive, console: Console, *, listed: bool) -> int:
+def _look_at_archive(opened: Opened, archive: Archive, console: Console, *, listed: bool) -> int:
     """What the archive has, and what a night would do; nothing is fetched, stored or written. The answers are noted as
     in a night, in a copy of the worklist that is in memory.
     """
     model, tonight = opened.model.ready.digest, Tonight()
-    with closing(lookup.copied(opened.folder / WORKLIST)) as db:
-        for found in archive.find(opened.query):
-            if isinstance(found, Entry):
-                again = "*" in opened.redo or found.series in opened.redo
-                tonight.seen[worklist.saw(db, found, model, datetime.now(UTC), redo=again)] += 1
+    with closing(lookup.copy_worklist(opened.folder / WORKLIST)) as db:
+        for entry in archive.find(opened.query):
+            if isinstance(entry, Entry):
+                again = "*" in opened.redo or entry.series in opened.redo
+                tonight.seen[worklist.note_series(db, entry, model, datetime.now(UTC), redo=again)] += 1
             else:
                 tonight.seen["odd"] += 1
                 if listed:
-                    print_text(console, f"  {found.what}: {found.reason}. {found.detail}")
+                    print_text(console, f"  {entry.what}: {entry.reason}. {entry.detail}")
         tasks = lookup.open_tasks(db, model)
     words = f"model {opened.model.label}, digest {model}, reads {opened.model.ready.images.kind}.\n"
     counts = ", ".join(f"{number} {name}" for name, number in sorted(tonight.seen.items()))

@@ -44,12 +44,12 @@ class Week:
     @property
     def low(self) -> float:
         """Lower end of the share's interval."""
-        return interval(self.unlike, self.judged)[0]
+        return wilson_interval(self.unlike, self.judged)[0]
 
     @property
     def high(self) -> float:
         """Upper end of the share's interval."""
-        return interval(self.unlike, self.judged)[1]
+        return wilson_interval(self.unlike, self.judged)[1]
 
     @property
     def reason(self) -> str:
@@ -57,35 +57,35 @@ class Week:
         return next((name for name, _ in self.reasons.most_common(1)), "")
 
 
-class Told(NamedTuple):
+class NightPage(NamedTuple):
     """The first line of the page, and what to do."""
 
     verdict: str
     advice: str
 
 
-def interval(found: int, of: int) -> tuple[float, float]:
+def wilson_interval(successes: int, of: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share."""
-    told = stats.binomtest(found, of).proportion_ci(method="wilson")
-    return float(told.low), float(told.high)
+    result = stats.binomtest(successes, of).proportion_ci(method="wilson")
+    return float(result.low), float(result.high)
 
 
-def weeks_of(db: sqlite3.Connection, model: str) -> list[Week]:
+def group_by_week(db: sqlite3.Connection, model: str) -> list[Week]:
     """The last weeks with tasks that ended, the newest first."""
-    found: dict[str, Week] = {}
-    for task, changed, rows in lookup.ended(db, model):
+    weeks: dict[str, Week] = {}
+    for task, changed, rows in lookup.list_ended_tasks(db, model):
         year, number, _ = changed.isocalendar()
         name = f"{year}-W{number:02}"
-        week = found.setdefault(name, Week(name))
+        week = weeks.setdefault(name, Week(name))
         if task.state == "refused":
             week.refused += 1
             week.reasons[task.reason] += 1
         for row in map(as_mapping, rows):
-            _add(week, row)
-    return sorted(found.values(), key=lambda week: week.name, reverse=True)[:WEEKS]
+            _add_row(week, row)
+    return sorted(weeks.values(), key=lambda week: week.name, reverse=True)[:WEEKS]
 
 
-def _add(week: Week, row: Mapping[str, Json]) -> None:
+def _add_row(week: Week, row: Mapping[str, Json]) -> None:
     week.scored += 1
     week.positive += str(row.get("positive", "")) == "1"
     if (unlike := str(row.get("unlike_training", ""))) in ("0", "1"):
@@ -93,24 +93,24 @@ def _add(week: Week, row: Mapping[str, Json]) -> None:
         week.unlike += unlike == "1"
 
 
-def told_of(weeks: Sequence[Week]) -> Told:
+def build_night_page(weeks: Sequence[Week]) -> NightPage:
     """What the page says first."""
-    week = next((one for one in weeks if one.judged), None)
+    week = next((week_judged for week_judged in weeks if week_judged.judged), None)
     if week is None:
-        return Told(
+        return NightPage(
             "Whether images are like the training's is not known",
             "No statistics of its training studies lie beside the model: docs/how-to/predict.md says what they are.",
         )
     seen = f"{week.unlike} of {week.judged} stacks in {week.name}"
     if week.judged < FEWEST:
-        return Told(f"Too few images to judge: {seen} unlike", f"At least {FEWEST} in a week are needed.")
+        return NightPage(f"Too few images to judge: {seen} unlike", f"At least {FEWEST} in a week are needed.")
     if week.low > EXPECTED:
-        return Told(
+        return NightPage(
             f"Images have changed: {seen} are unlike what the model learnt from",
             "Do not rely on their scores. Ask whether a scanner, a protocol or an export has changed; look at the rows "
             "of the newest found.csv with unlike_training 1.",
         )
-    return Told(f"Images are as they were: {seen} are unlike what the model learnt from", "Nothing to do.")
+    return NightPage(f"Images are as they were: {seen} are unlike what the model learnt from", "Nothing to do.")
 
 
 def write_page(path: Path, db: sqlite3.Connection, model: str, label: str, now: datetime) -> None:
@@ -119,8 +119,8 @@ def write_page(path: Path, db: sqlite3.Connection, model: str, label: str, now: 
     Raises:
         OSError: the disk.
     """
-    weeks, states = weeks_of(db, model), Counter(task.state for task in lookup.all_tasks(db, model))
-    told = told_of(weeks)
+    weeks, states = group_by_week(db, model), Counter(task.state for task in lookup.all_tasks(db, model))
+    page = build_night_page(weeks)
     text = render_template(
         "nights.html",
         label=label,
@@ -129,6 +129,6 @@ def write_page(path: Path, db: sqlite3.Connection, model: str, label: str, now: 
         weeks=weeks,
         states={state: states.get(state, 0) for state in worklist.STATES},
         limit=EXPECTED,
-        **told._asdict(),
+        **page._asdict(),
     )
     write_whole(path, text.encode())

@@ -134,11 +134,11 @@ def read_night(path: str) -> Night:
     """
     place = Path(path).resolve().parent
     return validate_settings(
-        meant_for(read_document(path), "night", path), Night, lambda data: _missing(as_mapping(data), place)
+        meant_for(read_document(path), "night", path), Night, lambda data: _find_missing_paths(as_mapping(data), place)
     )
 
 
-def _missing(data: Mapping[str, Json], place: Path) -> list[Problem]:
+def _find_missing_paths(data: Mapping[str, Json], place: Path) -> list[Problem]:
     """Files and folders that are not there. place: the folder of the settings."""
     named = [(("model",), data.get("model")), (("read", "gland"), as_mapping(data.get("read") or {}).get("gland"))]
     problems = [

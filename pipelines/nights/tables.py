@@ -21,12 +21,12 @@ from privacy.message import Json, as_mapping
 
 FILES = ("received", "used", "quarantined", "not_selected", "not_imaging")
 SERIES = ("task", "state", "reason", "study", "series", "accession", "version", "tries", *FILES, "detail")
-FOUND = ("task", "series", "accession")
+TASK_COLUMNS = ("task", "series", "accession")
 ODD_TABLE = "odd.csv"  # the last one that is written
 ODD = ("task", "what", "reason", "detail")
 
 
-def write_tables(db: sqlite3.Connection, tonight: Tonight, begun: datetime, out: Path) -> None:
+def write_tables(db: sqlite3.Connection, tonight: Tonight, start: datetime, out: Path) -> None:
     """series.csv: each task of the night, what became of it and of its files. found.csv: scores and sizes of masks, a
     line for each stack of images. odd.csv: what could not be used, and why.
 
@@ -45,9 +45,9 @@ def write_tables(db: sqlite3.Connection, tonight: Tonight, begun: datetime, out:
     write_whole(out / "series.csv", csv_text(SERIES, lines).encode("utf-8", "surrogateescape"))
     rows = [(task, as_mapping(row)) for task in tasks for row in lookup.rows_of(db, task)]
     names = list(dict.fromkeys(name for _, row in rows for name in row))
-    told = [(task.id, task.series, task.accession, *(row.get(name, "") for name in names)) for task, row in rows]
-    write_whole(out / "found.csv", csv_text((*FOUND, *names), told).encode("utf-8", "surrogateescape"))
-    odd = [("" if task is None else task, *one) for task, one in lookup.odd_of(db, begun)]
+    table_rows = [(task.id, task.series, task.accession, *(row.get(name, "") for name in names)) for task, row in rows]
+    write_whole(out / "found.csv", csv_text((*TASK_COLUMNS, *names), table_rows).encode("utf-8", "surrogateescape"))
+    odd = [("" if task is None else task, *row_of_odd) for task, row_of_odd in lookup.odd_of(db, start)]
     write_whole(out / ODD_TABLE, csv_text(ODD, odd).encode("utf-8", "surrogateescape"))
 
 
@@ -59,14 +59,14 @@ def tell_of_killed(db: sqlite3.Connection, nights: Path) -> None:
     """
     for out in sorted(path for path in nights.iterdir() if path.is_dir() and not (path / ODD_TABLE).exists()):
         try:
-            begun = datetime.fromisoformat(out.name.replace("_", ":"))
+            start = datetime.fromisoformat(out.name.replace("_", ":"))
         except ValueError:
             continue
-        done = [int(task) for task, when in lookup.changes(db).items() if when >= begun]
-        write_tables(db, Tonight(tasks=done), begun, out)
+        done = [int(task) for task, when in lookup.last_changes(db).items() if when >= start]
+        write_tables(db, Tonight(tasks=done), start, out)
 
 
-def summary(tonight: Tonight, code: Exit, seconds: float) -> dict[str, Json]:
+def night_facts(tonight: Tonight, code: Exit, seconds: float) -> dict[str, Json]:
     """The night as JSON facts: counts alone."""
     return {
         "series": dict(sorted(tonight.seen.items())),
@@ -81,36 +81,36 @@ def summary(tonight: Tonight, code: Exit, seconds: float) -> dict[str, Json]:
     }
 
 
-def in_words(tonight: Tonight, seconds: float, out: Path) -> str:
+def describe_night(tonight: Tonight, seconds: float, out: Path) -> str:
     """The night in a few lines."""
     seen, ended, files = tonight.seen, dict(tonight.ended), tonight.files
     stored, later = ended.pop("stored", 0), ended.pop("later", 0)
-    told = f"{sum(seen.values())} series found: {seen['new']} new, {seen['grew']} changed, {seen['known']} known"
-    told += f", {seen['own']} results of ours" if seen["own"] else ""
-    told += f", {seen['odd']} answers of no use.\n" if seen["odd"] else ".\n"
-    told += f"{stored} done and handed over, {sum(ended.values())} refused, {later} to be tried again, "
-    told += f"{tonight.left} left for another night; {seconds:.0f} s.\n"
+    text = f"{sum(seen.values())} series found: {seen['new']} new, {seen['grew']} changed, {seen['known']} known"
+    text += f", {seen['own']} results of ours" if seen["own"] else ""
+    text += f", {seen['odd']} answers of no use.\n" if seen["odd"] else ".\n"
+    text += f"{stored} done and handed over, {sum(ended.values())} refused, {later} to be tried again, "
+    text += f"{tonight.left} left for another night; {seconds:.0f} s.\n"
     if ended:
-        told += "refused: " + ", ".join(f"{n} {reason}" for reason, n in sorted(ended.items())) + ".\n"
+        text += "refused: " + ", ".join(f"{n} {reason}" for reason, n in sorted(ended.items())) + ".\n"
     counts = ", ".join(f"{files[name]} {name.replace('_', ' ')}" for name in FILES[1:])
-    told += f"{files['received']} files received: {counts}.\n"
+    text += f"{files['received']} files received: {counts}.\n"
     if tonight.unreachable:
-        told += f"! the archive stopped answering: {tonight.unreachable}. The same command goes on.\n"
+        text += f"! the archive stopped answering: {tonight.unreachable}. The same command goes on.\n"
     if tonight.denied:
-        told += f"! the archive refuses us: {tonight.denied}. Correct it; the same command goes on.\n"
+        text += f"! the archive refuses us: {tonight.denied}. Correct it; the same command goes on.\n"
     if tonight.cut:
-        told += f"! its answer to the query is not whole ({tonight.cut}); there may be series that it did not name.\n"
+        text += f"! its answer to the query is not whole ({tonight.cut}); there may be series that it did not name.\n"
     if tonight.redo:
-        told += f"! {len(tonight.redo)} series of --redo are not among the answers; give --since, or check the UID.\n"
+        text += f"! {len(tonight.redo)} series of --redo are not among the answers; give --since, or check the UID.\n"
     if tonight.short:
-        told += f"! this machine's {tonight.short} failed at a series; odd.csv says at which.\n"
+        text += f"! this machine's {tonight.short} failed at a series; odd.csv says at which.\n"
     if tonight.bugs:
-        told += f"! {tonight.bugs} series ended by an error that was not foreseen; please report what odd.csv says.\n"
-    return f"{told}{out}"
+        text += f"! {tonight.bugs} series ended by an error that was not foreseen; please report what odd.csv says.\n"
+    return f"{text}{out}"
 
 
 def write_metrics(
-    path: Path, db: sqlite3.Connection, tonight: Tonight, code: Exit, begun: datetime, seconds: float
+    path: Path, db: sqlite3.Connection, tonight: Tonight, code: Exit, start: datetime, seconds: float
 ) -> None:
     """Numbers for Prometheus's textfile collector, whole or not at all.
 
@@ -118,7 +118,7 @@ def write_metrics(
         OSError: the disk.
     """
     states = Counter(task.state for task in lookup.all_tasks(db))
-    last = begun.timestamp() + seconds
+    last = start.timestamp() + seconds
     numbers: list[tuple[str, str, Mapping[str, float]]] = [
         ("end_timestamp_seconds", "When the last night ended.", {"": last}),
         ("duration_seconds", "How long it took.", {"": seconds}),

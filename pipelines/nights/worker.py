@@ -64,7 +64,7 @@ def open_model(night: Night) -> Model:
     return Model(ready, str(ready.facts["label"]))
 
 
-def worker_of(model: Model, night: Night, folder: Path, console: Console) -> Worker:
+def make_worker(model: Model, night: Night, folder: Path, console: Console) -> Worker:
     """The work on one task. folder: the state folder, below which the results lie.
 
     Raises:
@@ -73,7 +73,7 @@ def worker_of(model: Model, night: Night, folder: Path, console: Console) -> Wor
     pseudonymous = None
     if night.write.identity == "deidentified" and night.write.key is not None:
         pseudonymous = Pseudonymous(read_key(Path(night.write.key), console), Profile())
-    wanted = ResultRequest(
+    request = ResultRequest(
         threshold=night.write.threshold,
         select=night.read.select,
         unit=None if night.read.unit == "auto" else night.read.unit,
@@ -82,29 +82,39 @@ def worker_of(model: Model, night: Night, folder: Path, console: Console) -> Wor
         pseudonymous=pseudonymous,
     )
 
-    def do(task: Task, images: Path, results: Path, earlier: Sequence[Result]) -> Made:
+    def make_results(task: Task, images: Path, results: Path, earlier: Sequence[Result]) -> Made:
         when = datetime.fromisoformat(task.made_at).replace(microsecond=0)
-        replaced = [_file_of(one, folder) for one in earlier if one.study_uid == _study(task, pseudonymous)]
-        found = results_of(model.ready, images, results, wanted, when=when, replaced=replaced)
-        if unread := [f"{one.reason}: {one.detail}" for one in found.refused if one.reason in OF_SYSTEM]:
+        replaced = [
+            _file_of(result, folder) for result in earlier if result.study_uid == _study_of_results(task, pseudonymous)
+        ]
+        batch = results_of(model.ready, images, results, request, when=when, replaced=replaced)
+        if unread := [
+            f"{refusal.reason}: {refusal.detail}" for refusal in batch.refused if refusal.reason in OF_SYSTEM
+        ]:
             raise Unread(unread[0])
-        odd = [Odd(task.series, one.reason, one.detail) for one in found.refused]
-        files: Mapping[str, int] = {str(name): number for name, number in count_outcomes(found.accounts).items()}
-        if not found.files:
-            return Made((), (), files, odd, _why(task, found.refused, [one.detail for one in found.accounts]))
-        return Made([_result_of(one, folder) for one in found.files], [dict(row) for row in found.rows], files, odd)
+        odd = [Odd(task.series, refusal.reason, refusal.detail) for refusal in batch.refused]
+        files: Mapping[str, int] = {str(name): number for name, number in count_outcomes(batch.accounts).items()}
+        if not batch.files:
+            return Made(
+                (),
+                (),
+                files,
+                odd,
+                _describe_refusal(task, batch.refused, [account.detail for account in batch.accounts]),
+            )
+        return Made([_result_of(file, folder) for file in batch.files], [dict(row) for row in batch.rows], files, odd)
 
-    return do
+    return make_results
 
 
-def _study(task: Task, pseudonymous: Pseudonymous | None) -> str:
+def _study_of_results(task: Task, pseudonymous: Pseudonymous | None) -> str:
     """The study that results stand in. One in another study, from before `identity` or the key was changed, is not
     named: that would tell whose pseudonym it is.
     """
     return task.study if pseudonymous is None else new_uid(pseudonymous.key, task.study)
 
 
-def _why(task: Task, refused: Sequence[Rejected], details: Sequence[str]) -> Odd:
+def _describe_refusal(task: Task, refused: Sequence[Rejected], details: Sequence[str]) -> Odd:
     if refused:
         return Odd(task.series, refused[0].reason, refused[0].detail)
     return Odd(
@@ -112,11 +122,11 @@ def _why(task: Task, refused: Sequence[Rejected], details: Sequence[str]) -> Odd
     )
 
 
-def _result_of(one: ResultFile, folder: Path) -> Result:
-    place = one.path.relative_to(folder).as_posix()
-    return Result(one.sop_instance, one.kind, place, one.study, one.sop_class, one.series_uid, one.study_uid)
+def _result_of(file: ResultFile, folder: Path) -> Result:
+    place = file.path.relative_to(folder).as_posix()
+    return Result(file.sop_instance, file.kind, place, file.study, file.sop_class, file.series_uid, file.study_uid)
 
 
-def _file_of(one: Result, folder: Path) -> ResultFile:
-    kind, place = one.kind, folder / one.file
-    return ResultFile(kind, one.of, place, one.sop_class, one.uid, one.series_uid, one.study_uid)
+def _file_of(result: Result, folder: Path) -> ResultFile:
+    kind, place = result.kind, folder / result.file
+    return ResultFile(kind, result.of, place, result.sop_class, result.uid, result.series_uid, result.study_uid)

@@ -96,9 +96,9 @@ def open_worklist(path: Path) -> sqlite3.Connection:
             raise Damaged(f"{path}: a worklist that was made by {later(version, VERSION)}")
         elif version != VERSION:
             raise Damaged(f"{path}: a worklist of version {version}, and {VERSION} is read here; {remedy}")
-        (told,) = db.execute("PRAGMA quick_check(1)").fetchone()
-        if told != "ok":
-            raise Damaged(f"{path}: damaged ({told}); {remedy}")
+        (check_result,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if check_result != "ok":
+            raise Damaged(f"{path}: damaged ({check_result}); {remedy}")
     except sqlite3.OperationalError:
         db.close()
         raise
@@ -122,7 +122,7 @@ def step(db: sqlite3.Connection) -> Iterator[None]:
     db.execute("COMMIT")
 
 
-def saw(db: sqlite3.Connection, entry: Entry, model: str, now: datetime, *, redo: bool = False) -> Seen:
+def note_series(db: sqlite3.Connection, entry: Entry, model: str, now: datetime, *, redo: bool = False) -> Seen:
     """Note a series that the archive has, and make its task if there is something to do for this model: it was never
     done, has another number of instances than before, or `redo`. `own`: it holds our results, and is no work.
 
@@ -135,14 +135,16 @@ def saw(db: sqlite3.Connection, entry: Entry, model: str, now: datetime, *, redo
         known = db.execute("SELECT instances, study FROM series WHERE series = ?", (entry.series,)).fetchone()
         count = entry.instances if entry.instances is not None or known is None else known[0]
         day = "" if entry.day is None else entry.day.isoformat()
-        told = (entry.study, entry.modality, entry.description, day, entry.accession, count, now.isoformat())
+        values = (entry.study, entry.modality, entry.description, day, entry.accession, count, now.isoformat())
         if known is None:
-            db.execute("INSERT INTO series VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (entry.series, *told, now.isoformat()))
+            db.execute(
+                "INSERT INTO series VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (entry.series, *values, now.isoformat())
+            )
         else:
             db.execute(
                 "UPDATE series SET study = ?, modality = ?, description = ?, day = ?, accession = ?, instances = ?, "
                 "last_seen = ? WHERE series = ?",
-                (*told, entry.series),
+                (*values, entry.series),
             )
         last = db.execute(
             "SELECT id, version, state, instances, files FROM task WHERE series = ? AND model = ? "
@@ -150,25 +152,25 @@ def saw(db: sqlite3.Connection, entry: Entry, model: str, now: datetime, *, redo
             (entry.series, model),
         ).fetchone()
         if last is None:
-            _add(db, entry.series, model, 1, count, now)
+            _add_task(db, entry.series, model, 1, count, now)
             return "new"
         number, version, state, before, files = last
         grew = count is not None and count not in (before, json.loads(files).get("received"))
         moved = known is not None and known[1] != entry.study and state != "waiting"
         if moved:
             after = "it is fetched again" if state in OPEN else "its results stay where they are; --redo makes new ones"
-            _note(db, number, [Odd(entry.series, "moved", f"it now stands in another study: {after}")], now)
+            _insert_odd(db, number, [Odd(entry.series, "moved", f"it now stands in another study: {after}")], now)
         if state == "waiting":  # it was not read yet: there is nothing to supersede
             db.execute("UPDATE task SET instances = ? WHERE id = ?", (count, number))
         elif (grew and state == "retrieved") or (moved and state in OPEN):
             db.execute("UPDATE task SET instances = ? WHERE id = ?", (count, number))
-            _anew(db, one_task(db, number), now)
+            _begin_anew(db, one_task(db, number), now)
         elif grew or (redo and state not in OPEN):
-            _add(db, entry.series, model, version + 1, count, now)
+            _add_task(db, entry.series, model, version + 1, count, now)
         return "grew" if grew else "known"
 
 
-def _add(db: sqlite3.Connection, series: str, model: str, version: int, count: int | None, now: datetime) -> None:
+def _add_task(db: sqlite3.Connection, series: str, model: str, version: int, count: int | None, now: datetime) -> None:
     db.execute(
         "INSERT INTO task (series, model, version, state, instances, changed) VALUES (?, ?, ?, 'waiting', ?, ?)",
         (series, model, version, count, now.isoformat()),
@@ -181,15 +183,15 @@ def task_of(row: tuple[object, ...]) -> Task:
     return Task._make([*known, json.loads(str(files))])
 
 
-def retrieved(db: sqlite3.Connection, task: Task, kept: int, odd: Sequence[Odd], now: datetime) -> None:
+def note_retrieved(db: sqlite3.Connection, task: Task, image_count: int, odd: Sequence[Odd], now: datetime) -> None:
     """Its images are on the disk, in the task's folder. kept: how many. odd: those that came and were of no use."""
     with step(db):
-        _note(db, task.id, odd, now)
-        files = json.dumps({"received": kept + len(odd), "kept": kept})
-        _move(db, task, ("waiting",), "retrieved", now, made_at=now.isoformat(), files=files)
+        _insert_odd(db, task.id, odd, now)
+        files = json.dumps({"received": image_count + len(odd), "kept": image_count})
+        _move_task(db, task, ("waiting",), "retrieved", now, made_at=now.isoformat(), files=files)
 
 
-def finished(
+def note_finished(
     db: sqlite3.Connection,
     task: Task,
     results: Sequence[Result],
@@ -200,25 +202,25 @@ def finished(
 ) -> None:
     """Its results are on the disk. rows: what the table of the night tells."""
     with step(db):
-        _note(db, task.id, odd, now)
+        _insert_odd(db, task.id, odd, now)
         db.executemany(
             "INSERT OR REPLACE INTO result VALUES (?, ?, ?, ?, ?, ?, ?, ?, '')",
-            [(one.uid, task.id, *one[1:]) for one in results],
+            [(result.uid, task.id, *result[1:]) for result in results],
         )
-        _move(db, task, ("retrieved",), "done", now, files=json.dumps(files), rows=json.dumps(rows))
+        _move_task(db, task, ("retrieved",), "done", now, files=json.dumps(files), rows=json.dumps(rows))
 
 
-def taken(db: sqlite3.Connection, uids: Sequence[str], now: datetime) -> None:
+def note_taken(db: sqlite3.Connection, uids: Sequence[str], now: datetime) -> None:
     """These results are in the archive, and others of their task are not."""
     with step(db):
         db.executemany("UPDATE result SET stored = ? WHERE uid = ?", [(now.isoformat(), uid) for uid in uids])
 
 
-def stored(db: sqlite3.Connection, task: Task, now: datetime) -> None:
+def note_stored(db: sqlite3.Connection, task: Task, now: datetime) -> None:
     """Its results are in the archive; older versions of it are superseded."""
     with step(db):
         db.execute("UPDATE result SET stored = ? WHERE task = ?", (now.isoformat(), task.id))
-        _move(db, task, ("done",), "stored", now)
+        _move_task(db, task, ("done",), "stored", now)
         db.execute(
             "UPDATE task SET superseded = ? WHERE series = ? AND model = ? AND version < ? AND superseded IS NULL",
             (task.id, task.series, task.model, task.version),
@@ -230,37 +232,37 @@ def stored(db: sqlite3.Connection, task: Task, now: datetime) -> None:
         )
 
 
-def refused(
+def note_refused(
     db: sqlite3.Connection, task: Task, odd: Odd, now: datetime, *, files: Mapping[str, int] | None = None
 ) -> None:
     """It ends without a result, for a reason that stands in the tables."""
     with step(db):
-        _note(db, task.id, [odd], now)
+        _insert_odd(db, task.id, [odd], now)
         more = {} if files is None else {"files": json.dumps(files)}
-        _move(db, task, OPEN, "refused", now, why=odd, **more)
+        _move_task(db, task, OPEN, "refused", now, why=odd, **more)
 
 
-def failed(db: sqlite3.Connection, task: Task, odd: Sequence[Odd], most: int, now: datetime) -> bool:
+def note_failed(db: sqlite3.Connection, task: Task, odd: Sequence[Odd], most: int, now: datetime) -> bool:
     """A try did not succeed: it waits for the next night, or is refused after `most` tries. Returns whether it was."""
     with step(db):
-        _note(db, task.id, odd, now)
+        _insert_odd(db, task.id, odd, now)
         db.execute("UPDATE task SET tries = ? WHERE id = ?", (task.tries + 1, task.id))
         last = odd[-1] if odd else Odd(task.series, "incomplete", "")
         if over := task.tries + 1 >= most:
-            _move(db, task, OPEN, "refused", now, why=last)
+            _move_task(db, task, OPEN, "refused", now, why=last)
         else:
             db.execute("UPDATE task SET reason = ?, detail = ? WHERE id = ?", (last.reason, last.detail, task.id))
     return over
 
 
-def unanswered(db: sqlite3.Connection, task: Task, odd: Odd, now: datetime) -> None:
+def note_unanswered(db: sqlite3.Connection, task: Task, odd: Odd, now: datetime) -> None:
     """The archive gave no answer, be it away or only unable to give this one: the task comes after the others."""
     with step(db):
-        _note(db, task.id, [odd], now)
+        _insert_odd(db, task.id, [odd], now)
         db.execute("UPDATE task SET reason = ?, detail = ? WHERE id = ?", (odd.reason, odd.detail, task.id))
 
 
-def tried(db: sqlite3.Connection, task: Task, more: int) -> None:
+def count_tries(db: sqlite3.Connection, task: Task, more: int) -> None:
     """Count `more` tries than it had: 1 before work begins, and 0 when it ended. What kills its process is known so."""
     with step(db):
         db.execute("UPDATE task SET tries = ? WHERE id = ?", (task.tries + more, task.id))
@@ -269,29 +271,29 @@ def tried(db: sqlite3.Connection, task: Task, more: int) -> None:
 def fetch_again(db: sqlite3.Connection, task: Task, odd: Odd, now: datetime) -> None:
     """What was on the disk is gone: it waits as it did at first, and its results will bear another time."""
     with step(db):
-        _note(db, task.id, [odd], now)
-        _anew(db, task, now)
+        _insert_odd(db, task.id, [odd], now)
+        _begin_anew(db, task, now)
 
 
-def _anew(db: sqlite3.Connection, task: Task, now: datetime) -> None:
+def _begin_anew(db: sqlite3.Connection, task: Task, now: datetime) -> None:
     db.execute("DELETE FROM result WHERE task = ?", (task.id,))
-    _move(db, task, ("retrieved", "done"), "waiting", now, made_at="", files="{}", rows="[]")
+    _move_task(db, task, ("retrieved", "done"), "waiting", now, made_at="", files="{}", rows="[]")
 
 
-def noted(db: sqlite3.Connection, odd: Odd, now: datetime, task: int | None = None) -> None:
+def note_odd(db: sqlite3.Connection, odd: Odd, now: datetime, task: int | None = None) -> None:
     """Something that could not be used: of a task, or an answer of the archive that belongs to none."""
     with step(db):
-        _note(db, task, [odd], now)
+        _insert_odd(db, task, [odd], now)
 
 
-def _note(db: sqlite3.Connection, task: int | None, odd: Sequence[Odd], now: datetime) -> None:
+def _insert_odd(db: sqlite3.Connection, task: int | None, odd: Sequence[Odd], now: datetime) -> None:
     db.executemany(
         "INSERT INTO odd VALUES (?1, ?2, ?3, ?4, ?5, ?5) ON CONFLICT DO UPDATE SET detail = ?4, last_seen = ?5",
-        [(task or NO_TASK, one.what, one.reason, one.detail, now.isoformat()) for one in odd],
+        [(task or NO_TASK, odd_file.what, odd_file.reason, odd_file.detail, now.isoformat()) for odd_file in odd],
     )
 
 
-def _move(
+def _move_task(
     db: sqlite3.Connection,
     task: Task,
     before: Sequence[State],
@@ -305,11 +307,11 @@ def _move(
     state = db.execute("SELECT state FROM task WHERE id = ?", (task.id,)).fetchone()[0]
     if state not in before:
         raise RuntimeError(f"task {task.id} is {state}, not {' or '.join(before)}, so it cannot become {after}")
-    told = ("", "") if why is None else (why.reason, why.detail)
+    reason = ("", "") if why is None else (why.reason, why.detail)
     db.execute(
         "UPDATE task SET state = ?, changed = ?, reason = ?, detail = ?, made_at = coalesce(?, made_at), "
         "files = coalesce(?, files), rows = coalesce(?, rows) WHERE id = ?",
-        (after, now.isoformat(), *told, *(also.get(name) for name in ("made_at", "files", "rows")), task.id),
+        (after, now.isoformat(), *reason, *(also.get(name) for name in ("made_at", "files", "rows")), task.id),
     )
 
 

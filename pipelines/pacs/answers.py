@@ -34,14 +34,14 @@ def keys_of(query: Query) -> dict[str, str]:
     return keys
 
 
-def widened(keys: Mapping[str, str]) -> dict[str, str]:
+def widen_keys(keys: Mapping[str, str]) -> dict[str, str]:
     """The same with ? for each character that an address escapes, as some archives do not undo that. It matches more:
     see `matches`.
     """
     return {keyword: ESCAPED.sub("?", text) for keyword, text in keys.items()}
 
 
-def matches(keys: Mapping[str, str], texts: Mapping[str, str]) -> bool:
+def is_match(keys: Mapping[str, str], texts: Mapping[str, str]) -> bool:
     """Whether an answer matches the keys in which `widened` changed something, * and ? being wildcards, in any case.
 
     What the answer does not say matches.
@@ -53,7 +53,7 @@ def matches(keys: Mapping[str, str], texts: Mapping[str, str]) -> bool:
     return True
 
 
-def entry_of(texts: Mapping[str, str], query: Query, number: int) -> Entry | Odd:
+def parse_entry(texts: Mapping[str, str], query: Query, number: int) -> Entry | Odd:
     """An answer as an entry. texts: keyword -> text, as in `RETURNED`. number: of the answer, from 1.
 
     Odd: `bad_uid`, `long_text`, or `not_asked_for` where modality or day are not those that were asked for. The odd
@@ -62,8 +62,8 @@ def entry_of(texts: Mapping[str, str], query: Query, number: int) -> Entry | Odd
     what = f"answer {number}"
     for keyword in ("StudyInstanceUID", "SeriesInstanceUID"):
         if not is_uid(texts.get(keyword, "")):
-            found = f"{len(texts[keyword])} characters that are no UID" if texts.get(keyword) else "nothing"
-            return Odd(what, "bad_uid", f"{keyword}: found {found}; it cannot be asked for")
+            value_text = f"{len(texts[keyword])} characters that are no UID" if texts.get(keyword) else "nothing"
+            return Odd(what, "bad_uid", f"{keyword}: found {value_text}; it cannot be asked for")
     series = texts["SeriesInstanceUID"]
     for keyword in RETURNED:
         if len(texts.get(keyword, "")) > LONGEST_TEXT:
@@ -85,19 +85,19 @@ def entry_of(texts: Mapping[str, str], query: Query, number: int) -> Entry | Odd
     )
 
 
-def first_time(found: Entry | Odd, studies: dict[str, str]) -> Iterator[Entry | Odd]:
+def first_time(found_studies: Entry | Odd, studies: dict[str, str]) -> Iterator[Entry | Odd]:
     """An answer, if its series did not come before. studies: series -> study of those that came.
 
     Odd: `two_studies`, where it came in another study: a copy, or a merge of patients that went wrong.
     """
-    if isinstance(found, Odd):
-        yield found
-    elif found.series not in studies:
-        studies[found.series] = found.study
-        yield found
-    elif studies[found.series] != found.study:
-        told = "the archive has it in two studies, of which one is used; correct it there"
-        yield Odd(found.series, "two_studies", told)
+    if isinstance(found_studies, Odd):
+        yield found_studies
+    elif found_studies.series not in studies:
+        studies[found_studies.series] = found_studies.study
+        yield found_studies
+    elif studies[found_studies.series] != found_studies.study:
+        problem = "the archive has it in two studies, of which one is used; correct it there"
+        yield Odd(found_studies.series, "two_studies", problem)
 
 
 def texts_of(answer: object, keys: Iterable[str]) -> dict[str, str]:
@@ -107,15 +107,15 @@ def texts_of(answer: object, keys: Iterable[str]) -> dict[str, str]:
     """
     from pydicom.tag import Tag  # slow to import
 
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for keyword in (*RETURNED, *keys):
         element = answer.get(f"{int(Tag(keyword)):08X}") if isinstance(answer, Mapping) else None
         values = element.get("Value") if isinstance(element, Mapping) else None
         value = values[0] if isinstance(values, list) and values else None
         value = value.get("Alphabetic") if isinstance(value, Mapping) else value  # of a person's name
         if isinstance(value, str | int) and not isinstance(value, bool):
-            found[keyword] = str(value)[: LONGEST_TEXT + 1]
-    return found
+            texts[keyword] = str(value)[: LONGEST_TEXT + 1]
+    return texts
 
 
 def day_of(text: str) -> date | None:

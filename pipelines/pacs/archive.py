@@ -50,12 +50,12 @@ class Query:
         problems += [
             Problem((name,), "must be text without backslashes and control characters, at most 64 characters")
             for name, text in texts.items()
-            if not _plain(text)
+            if not _is_plain(text)
         ]
         problems += [
             Problem(("more", name), "must be text without backslashes and control characters, at most 64 characters")
             for name, text in self.more.items()
-            if not _plain(text)
+            if not _is_plain(text)
         ]
         if self.since is not None and self.until is not None and self.since > self.until:
             problems.append(Problem(("until",), f"must not be before {self.since}, found {self.until}"))
@@ -119,7 +119,7 @@ class Archive(Protocol):
         ...
 
 
-def _plain(text: str) -> bool:
+def _is_plain(text: str) -> bool:
     return len(text) <= LONGEST_TEXT and "\\" not in text and (not text or text.isprintable())
 
 

@@ -15,7 +15,7 @@ from pynetdicom.association import Association
 from pynetdicom.presentation import PresentationContext
 from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelFind
 
-from pipelines.pacs.answers import LONGEST_TEXT, entry_of, first_time, keys_of
+from pipelines.pacs.answers import LONGEST_TEXT, first_time, keys_of, parse_entry
 from pipelines.pacs.archive import Denied, Entry, Odd, Query, is_uid
 from pipelines.pacs.association import Watch, associated
 from pipelines.pacs.inbox import TooMuch
@@ -113,7 +113,7 @@ def _entry(answer: Mapping[str, str], study: Mapping[str, str], query: Query, nu
     if answer.get("StudyInstanceUID", uid) != uid:
         return Odd(uid, "not_asked_for", "a series of it is said to be of another study; it is not used")
     said = {name: study.get(name, "") for name in ("StudyDate", "AccessionNumber")}
-    return entry_of({**said, **answer, "StudyInstanceUID": uid}, query, number)
+    return parse_entry({**said, **answer, "StudyInstanceUID": uid}, query, number)
 
 
 def matches(

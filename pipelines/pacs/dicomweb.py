@@ -22,15 +22,24 @@ import requests
 from dicomweb_client import URI
 from dicomweb_client.web import DICOMwebClient
 
-from pipelines.pacs.answers import RETURNED, entry_of, first_time, keys_of, matches, texts_of, widened
+from pipelines.pacs.answers import RETURNED, first_time, is_match, keys_of, parse_entry, texts_of, widen_keys
 from pipelines.pacs.archive import Archive, Denied, Entry, Fetched, Odd, Query, Unreachable
-from pipelines.pacs.http import ANSWERS, Refused, Unusable, asked, body, closing, guard, session_of
+from pipelines.pacs.http import (
+    ANSWERS,
+    Refused,
+    Unusable,
+    close_response,
+    make_guard,
+    run_request,
+    session_of,
+    stream_body,
+)
 from pipelines.pacs.inbox import Inbox, TooMuch
-from pipelines.pacs.multipart import Malformed, Mark, Truncated, media_type, split
-from pipelines.pacs.outbox import outgoing
+from pipelines.pacs.multipart import Malformed, Mark, Truncated, media_type, split_parts
+from pipelines.pacs.outbox import read_outgoing
 from pipelines.pacs.patience import Pace, Passing
 from pipelines.pacs.settings import DicomWeb
-from pipelines.pacs.stored import refusal
+from pipelines.pacs.stored import find_refusal
 
 BYTES_AN_ANSWER = 2**13  # of a query, on average
 FEWEST_ANSWERS = 1000  # for which there is room, as some archives do not know pages
@@ -45,7 +54,7 @@ def opened(settings: DicomWeb) -> Iterator[Archive]:
         largest = BYTES_AN_ANSWER * max(settings.page, FEWEST_ANSWERS)
         address = settings.url.rstrip("/")
         timeout = settings.limits.timeout_s
-        client = DICOMwebClient(address, session, callback=guard(largest), timeout=(timeout, timeout))
+        client = DICOMwebClient(address, session, callback=make_guard(largest), timeout=(timeout, timeout))
         client.set_http_retry_params(retry=False)
         yield Web(settings=settings, session=session, client=client, pace=Pace(settings.limits), address=address)
 
@@ -76,8 +85,8 @@ class Web:
                     yield Odd(f"more than {limits.most} answers", "too_many", "narrow the query, or raise most")
                     return
                 texts = texts_of(answer, keys)
-                found = entry_of(texts, query, number)
-                if isinstance(found, Odd) or matches(keys, texts):
+                found = parse_entry(texts, query, number)
+                if isinstance(found, Odd) or is_match(keys, texts):
                     yield from first_time(found, studies)
             before = page
             if time.monotonic() > end:
@@ -86,7 +95,7 @@ class Web:
     def _page(self, query: Query, offset: int) -> Generator[Odd, None, list[Any]]:
         """A page of answers; of one that cannot be used an Odd, and no answers."""
         try:
-            return self.pace.again(partial(asked, self.settings, partial(self._ask, query, offset)))
+            return self.pace.again(partial(run_request, self.settings, partial(self._ask, query, offset)))
         except Refused as error:
             raise Denied(f"{error} to a query; check url, and whether the archive offers QIDO-RS") from error
         except Unusable as error:
@@ -95,7 +104,7 @@ class Web:
 
     def _ask(self, query: Query, offset: int) -> list[Any]:
         fields = [*RETURNED, *(keyword for keyword in query.more if keyword not in RETURNED)]
-        filters = widened(keys_of(query))
+        filters = widen_keys(keys_of(query))
         try:
             answers: object = self.client.search_for_series(
                 search_filters=filters, fields=fields, limit=self.settings.page, offset=offset
@@ -149,13 +158,13 @@ class Web:
                 raise Refused(response.status_code)
             return response
 
-        with closing(asked(self.settings, get)) as response:
+        with close_response(run_request(self.settings, get)) as response:
             kind, boundary = media_type(response.headers.get("Content-Type", ""))
-            chunks = _counted(body(response, self.settings), inbox)
+            chunks = _counted(stream_body(response, self.settings), inbox)
             if kind == DICOM:
                 pieces: Iterator[Mark | bytes] = chain((Mark.BEGIN,), chunks, (Mark.END,))
             elif kind == MULTIPART and boundary:
-                pieces = split(chunks, boundary)
+                pieces = split_parts(chunks, boundary)
             else:
                 raise Unusable("wrong_content_type", f"asked for {MULTIPART}, and got something else")
             for piece in pieces:
@@ -168,7 +177,7 @@ class Web:
         return [one for one in odd if one is not None]
 
     def _store(self, path: Path, what: str) -> Odd | None:
-        sent = outgoing(path)
+        sent = read_outgoing(path)
         if isinstance(sent, Odd):
             return sent._replace(what=what)
         boundary = uuid.uuid4().hex
@@ -178,10 +187,10 @@ class Web:
                 shutil.copyfileobj(file, whole)
                 whole.write(f"\r\n--{boundary}--\r\n".encode())
             try:
-                answer = self.pace.again(partial(asked, self.settings, partial(self._post, whole, boundary)))
+                answer = self.pace.again(partial(run_request, self.settings, partial(self._post, whole, boundary)))
             except Unusable as error:
                 return Odd(sent.instance, error.reason, str(error))
-        return refusal(answer, sent.instance)
+        return find_refusal(answer, sent.instance)
 
     def _post(self, whole: IO[bytes], boundary: str) -> requests.Response:
         whole.seek(0)

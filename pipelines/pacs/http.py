@@ -23,7 +23,7 @@ import urllib3
 from requests.adapters import HTTPAdapter
 
 from pipelines.pacs.archive import Denied
-from pipelines.pacs.patience import Passing, within
+from pipelines.pacs.patience import Passing, run_within
 from pipelines.pacs.settings import DicomWeb
 from privacy.pickled import pickled
 
@@ -79,9 +79,9 @@ def session_of(settings: DicomWeb) -> requests.Session:
         session.cert = (settings.certificate, settings.key)
     secret = settings.token or settings.password
     if secret is not None:
-        said = secret.read()
-        basic = base64.b64encode(f"{settings.user}:{said}".encode()).decode()
-        header = f"Bearer {said}" if settings.token else f"Basic {basic}"
+        token = secret.read()
+        basic = base64.b64encode(f"{settings.user}:{token}".encode()).decode()
+        header = f"Bearer {token}" if settings.token else f"Basic {basic}"
 
         def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
             request.headers["Authorization"] = header.encode()
@@ -91,7 +91,7 @@ def session_of(settings: DicomWeb) -> requests.Session:
     return session
 
 
-def guard(largest: int) -> Callable[..., None]:
+def make_guard(largest: int) -> Callable[..., None]:
     """A response hook of requests: refuses by status before a redirection is followed, and reads at most `largest`
     bytes of a body that is read as a whole.
     """
@@ -105,67 +105,67 @@ def guard(largest: int) -> Callable[..., None]:
         if status in DENIED:
             raise Denied(f"the archive answers {status}; check credentials, certificate and permission")
         if status in PASSING:
-            raise Passing(f"the archive answers {status}", _seconds(response.headers.get("Retry-After", "")))
+            raise Passing(f"the archive answers {status}", _parse_seconds(response.headers.get("Retry-After", "")))
         if stream:
             return
         if response.request.method == "GET" and status not in ANSWERS:
             response.close()
             raise Refused(status)
-        whole = bytearray()
+        content = bytearray()
         for chunk in response.raw.stream(CHUNK, decode_content=True):
-            whole += chunk
-            if len(whole) > largest:
+            content += chunk
+            if len(content) > largest:
                 response.close()
                 raise Unusable("too_large", f"an answer of more than {largest} bytes; narrow the query")
-        if not whole and status == 200:
+        if not content and status == 200:
             raise Unusable("empty", "the archive answers 200 and says nothing")
-        response.raw = io.BytesIO(whole)
+        response.raw = io.BytesIO(content)
 
     return check
 
 
-def asked(settings: DicomWeb, action: Callable[[], T]) -> T:
+def run_request(settings: DicomWeb, action: Callable[[], T]) -> T:
     """What a request returns, up to its header if its body is streamed, within the time of an answer.
 
     Raises:
         Passing, Denied, Refused, Unusable.
     """
     try:
-        return within(settings.limits.answer_s, action)
+        return run_within(settings.limits.answer_s, action)
     except (Passing, Denied, Refused, Unusable):
         raise
     except FAILURES as error:
-        raise translated(error, settings) from error
+        raise translate_error(error, settings) from error
 
 
-def translated(error: BaseException, settings: DicomWeb) -> Exception:
+def translate_error(error: BaseException, settings: DicomWeb) -> Exception:
     """The meaning of a failed request; the library's own text may hold an address with a patient's values."""
     host = urlsplit(settings.url).hostname
-    chain = list(_chain(error))
-    for one in chain:
-        if isinstance(one, ssl.SSLCertVerificationError):
-            return Denied(f"the certificate of {host} is not trusted ({one.verify_message}); check ca and url")
-    for one in chain:
-        if isinstance(one, ssl.SSLError) and not isinstance(one, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-            return Denied(f"TLS with {host} fails ({one.reason}); check url, certificate and key")
+    chain = list(_list_causes(error))
+    for cause in chain:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return Denied(f"the certificate of {host} is not trusted ({cause.verify_message}); check ca and url")
+    for cause in chain:
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return Denied(f"TLS with {host} fails ({cause.reason}); check url, certificate and key")
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return Refused(error.response.status_code)
     if isinstance(error, requests.JSONDecodeError):
         return Unusable("no_json", "the answer is no JSON")
-    refused = any(isinstance(one, ConnectionRefusedError) for one in chain)
-    if not refused and any(isinstance(one, urllib3.exceptions.TimeoutError | TimeoutError) for one in chain):
+    refused = any(isinstance(cause, ConnectionRefusedError) for cause in chain)
+    if not refused and any(isinstance(cause, urllib3.exceptions.TimeoutError | TimeoutError) for cause in chain):
         return Passing(f"{host} does not answer within {settings.limits.timeout_s:g} s")
     return Passing(f"no connection with {host}, or it broke ({type(chain[-1]).__name__})")
 
 
-def body(response: requests.Response, settings: DicomWeb) -> Iterator[bytes]:
+def stream_body(response: requests.Response, settings: DicomWeb) -> Iterator[bytes]:
     """The bytes of a streamed answer, as they come, within the time of an answer.
 
     Raises:
         Passing: it broke off, or takes too long.
     """
     end = time.monotonic() + settings.limits.answer_s
-    late = threading.Timer(settings.limits.answer_s, _shut, [response])
+    late = threading.Timer(settings.limits.answer_s, _shut_response, [response])
     late.daemon = True
     late.start()
     chunks = response.iter_content(CHUNK)
@@ -174,7 +174,7 @@ def body(response: requests.Response, settings: DicomWeb) -> Iterator[bytes]:
             try:
                 chunk = next(chunks, None)
             except FAILURES as error:
-                raise translated(error, settings) from error
+                raise translate_error(error, settings) from error
             if time.monotonic() > end:
                 raise Passing(f"no whole answer within {settings.limits.answer_s:g} s")
             if chunk is None:
@@ -185,7 +185,7 @@ def body(response: requests.Response, settings: DicomWeb) -> Iterator[bytes]:
 
 
 @contextmanager
-def closing(response: requests.Response) -> Iterator[requests.Response]:
+def close_response(response: requests.Response) -> Iterator[requests.Response]:
     """The response, closed at the end, whatever is left of its body."""
     try:
         yield response
@@ -193,24 +193,24 @@ def closing(response: requests.Response) -> Iterator[requests.Response]:
         response.close()
 
 
-def _shut(response: requests.Response) -> None:
+def _shut_response(response: requests.Response) -> None:
     try:
         response.raw.shutdown()
     except Exception:  # it may have ended meanwhile
         response.close()
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0.0
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _list_causes(error: BaseException) -> Iterator[BaseException]:
     """An error and those that it stands for: requests and urllib3 wrap them in arguments, reasons and contexts."""
     seen: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:
-        one = waiting.pop(0)
-        if isinstance(one, BaseException) and one not in seen:
-            seen.append(one)
-            waiting += [*one.args, getattr(one, "reason", None), one.__cause__, one.__context__]
+        cause = waiting.pop(0)
+        if isinstance(cause, BaseException) and cause not in seen:
+            seen.append(cause)
+            waiting += [*cause.args, getattr(cause, "reason", None), cause.__cause__, cause.__context__]
     yield from seen

@@ -105,13 +105,13 @@ class Inbox:
         """
         what = f"file {path.name.removeprefix('.arriving-')}"
         try:
-            instance = checked(path, self.entry, named)
+            instance = check_file(path, self.entry, named)
         except Unfit as error:
             path.unlink()
             self.odd.append(Odd(what, error.reason, str(error)))
             self.unfit += 1
             return
-        digest = sha256(path)
+        digest = digest_file(path)
         if instance not in self.digests:
             self.digests[instance] = digest
             self.kept[instance] = path.rename(self.folder / f"{instance}.dcm")
@@ -142,7 +142,7 @@ class Inbox:
         return Fetched(tuple(sorted(self.kept.values())), tuple(self.odd))
 
 
-def checked(path: Path, entry: Entry, named: str) -> str:
+def check_file(path: Path, entry: Entry, named: str) -> str:
     """The SOP instance UID of a file that belongs to the series.
 
     Raises:
@@ -174,7 +174,7 @@ def checked(path: Path, entry: Entry, named: str) -> str:
     return instance
 
 
-def sha256(path: Path) -> str:
+def digest_file(path: Path) -> str:
     """A file's digest."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

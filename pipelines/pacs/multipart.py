@@ -39,45 +39,45 @@ def media_type(content_type: str) -> tuple[str, str]:
     return message.get_content_type().lower(), boundary if isinstance(boundary, str) else ""
 
 
-def split(chunks: Iterable[bytes], boundary: str) -> Iterator[Piece]:
+def split_parts(chunks: Iterable[bytes], boundary: str) -> Iterator[Piece]:
     """BEGIN, bytes, ..., bytes, END for each part; what stands before the first and after the last is left out.
 
     Raises:
         Truncated, Malformed.
     """
     delimiter = b"\r\n--" + boundary.encode("latin-1", "replace")
-    held, more = bytearray(b"\r\n"), iter(chunks)  # as if a line had ended: a boundary may open the body
+    buffer, more = bytearray(b"\r\n"), iter(chunks)  # as if a line had ended: a boundary may open the body
 
     def fill() -> None:
         chunk = next(more, None)
         if chunk is None:
             raise Truncated("the body ended before its last boundary")
-        held.extend(chunk)
+        buffer.extend(chunk)
 
     inside = False
     while True:
-        at = held.find(delimiter)
+        at = buffer.find(delimiter)
         if at < 0:
-            ready = len(held) - len(delimiter) + 1
+            ready = len(buffer) - len(delimiter) + 1
             if ready > 0:
                 if inside:
-                    yield bytes(held[:ready])
-                del held[:ready]
+                    yield bytes(buffer[:ready])
+                del buffer[:ready]
             fill()
             continue
         if inside:
             if at:
-                yield bytes(held[:at])
+                yield bytes(buffer[:at])
             yield Mark.END
-        del held[: at + len(delimiter)]
-        while len(held) < 2:
+        del buffer[: at + len(delimiter)]
+        while len(buffer) < 2:
             fill()
-        if held.startswith(b"--"):
+        if buffer.startswith(b"--"):
             return
-        while (end := held.find(b"\r\n\r\n")) < 0:
-            if len(held) > LARGEST_HEADER:
+        while (end := buffer.find(b"\r\n\r\n")) < 0:
+            if len(buffer) > LARGEST_HEADER:
                 raise Malformed(f"a part's header is longer than {LARGEST_HEADER} bytes")
             fill()
-        del held[: end + 4]
+        del buffer[: end + 4]
         inside = True
         yield Mark.BEGIN

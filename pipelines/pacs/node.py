@@ -41,8 +41,8 @@ from pipelines.pacs.cfind import (
     status_of,
 )
 from pipelines.pacs.inbox import Inbox, TooMuch
-from pipelines.pacs.outbox import Outgoing, outgoing
-from pipelines.pacs.patience import Pace, within
+from pipelines.pacs.outbox import Outgoing, read_outgoing
+from pipelines.pacs.patience import Pace, run_within
 from pipelines.pacs.settings import GIB, DicomNode
 
 GET = str(StudyRootQueryRetrieveInformationModelGet)
@@ -53,7 +53,7 @@ FILES_AT_A_TIME = 64
 
 
 @contextmanager
-def opened(settings: DicomNode) -> Iterator[Archive]:
+def open_node(settings: DicomNode) -> Iterator[Archive]:
     """The archive; for C-MOVE our own storage service runs as long as the block."""
     arrivals = Arrivals(senders_of(settings))
     with ExitStack() as stack:
@@ -78,7 +78,9 @@ class Node:
 
     def find(self, query: Query) -> Iterator[Entry | Odd]:
         """See `Archive`. All answers are taken before the first is handed on, so that the archive need not wait."""
-        yield from self.pace.again(lambda: within(self._patience, lambda: series_of(self.settings, self.pace, query)))
+        yield from self.pace.again(
+            lambda: run_within(self._patience, lambda: series_of(self.settings, self.pace, query))
+        )
 
     def fetch(self, entry: Entry, folder: Path) -> Fetched:
         """See `Archive`."""
@@ -90,7 +92,7 @@ class Node:
 
         def attempt() -> None:
             inbox.empty()
-            within(self._patience, lambda: how(inbox))
+            run_within(self._patience, lambda: how(inbox))
 
         try:
             self.pace.again(attempt)
@@ -103,9 +105,9 @@ class Node:
 
     def _get(self, inbox: Inbox) -> None:
         limits = self.settings.limits
-        with asking(self.settings) as (one, watch):
-            wanted = {"SOPInstanceUID": "", "SOPClassUID": "", **_uids(inbox.entry)}
-            images = list(matches(one, watch, self.settings, "IMAGE", wanted, limits.most))
+        with asking(self.settings) as (association, watch):
+            keys = {"SOPInstanceUID": "", "SOPClassUID": "", **_list_uids(inbox.entry)}
+            images = list(matches(association, watch, self.settings, "IMAGE", keys, limits.most))
         inbox.expected = len({image.get("SOPInstanceUID", "") for image in images})
         classes = {name for image in images if is_uid(name := image.get("SOPClassUID", ""))}
         stored = storage_contexts(classes, MOST_CONTEXTS - 1) or StoragePresentationContexts[: MOST_CONTEXTS - 1]
@@ -115,22 +117,27 @@ class Node:
             connected(self.settings, [build_context(GET), *stored], limits.largest_gib * GIB, handlers, roles) as both,
             self.arrivals.expecting(inbox, both[1]),
         ):
-            _retrieved(self.settings, both[0].send_c_get(identifier("SERIES", _uids(inbox.entry)), GET), both[1], inbox)
+            _wait_for_end(
+                self.settings, both[0].send_c_get(identifier("SERIES", _list_uids(inbox.entry)), GET), both[1], inbox
+            )
 
     def _move(self, inbox: Inbox) -> None:
         with (
-            connected(self.settings, [build_context(MOVE)], self.settings.limits.largest_gib * GIB) as (one, watch),
+            connected(self.settings, [build_context(MOVE)], self.settings.limits.largest_gib * GIB) as (
+                association,
+                watch,
+            ),
             self.arrivals.expecting(inbox, watch),
         ):
-            asked = identifier("SERIES", _uids(inbox.entry))
-            _retrieved(self.settings, one.send_c_move(asked, self.settings.calling, MOVE), watch, inbox)
+            query = identifier("SERIES", _list_uids(inbox.entry))
+            _wait_for_end(self.settings, association.send_c_move(query, self.settings.calling, MOVE), watch, inbox)
 
     def store(self, files: Sequence[Path]) -> Sequence[Odd]:
         """See `Archive`. On a connection for some files at a time; after a failure only those are sent that remain."""
         odd: list[Odd] = []
         sent: dict[Path, Outgoing] = {}
         for number, path in enumerate(files, 1):
-            about = outgoing(path)
+            about = read_outgoing(path)
             if isinstance(about, Odd):
                 odd.append(about._replace(what=f"file {number}"))
             elif (path.stat().st_size - split_dataset(path)[1]) % 2:
@@ -147,23 +154,25 @@ class Node:
         """Send what remains; what is done is taken out, and the reasons for refusals are added."""
         pairs = sorted({(about.sop_class, about.syntax) for about in remaining.values()})
         contexts = [build_context(name, syntax) for name, syntax in pairs]
-        with connected(self.settings, contexts, len(remaining) * BYTES_AN_ANSWER) as (one, watch):
-            accepted = {(str(each.abstract_syntax), str(each.transfer_syntax[0])) for each in one.accepted_contexts}
+        with connected(self.settings, contexts, len(remaining) * BYTES_AN_ANSWER) as (association, watch):
+            accepted = {
+                (str(each.abstract_syntax), str(each.transfer_syntax[0])) for each in association.accepted_contexts
+            }
             for path, about in list(remaining.items()):
                 if (about.sop_class, about.syntax) in accepted:
-                    refused = self._store(one, watch, path)
+                    refused = self._store(association, watch, path)
                 else:
                     refused = f"the archive does not take class {about.sop_class} in syntax {about.syntax}"
                 if refused:
                     odd.append(Odd(about.instance, "refused", refused))
                 del remaining[path]
 
-    def _store(self, one: Association, watch: Watch, path: Path) -> str:
+    def _store(self, association: Association, watch: Watch, path: Path) -> str:
         """Send one file; the reason for its refusal, or empty."""
         self.pace.turn()
         watch.active = time.monotonic()
         watch.end = watch.active + self.settings.limits.answer_s
-        status = within(self._patience, lambda: one.send_c_store(path))
+        status = run_within(self._patience, lambda: association.send_c_store(path))
         watch.check()
         code = status_of(status)
         if code in TAKEN:
@@ -174,7 +183,7 @@ class Node:
         return str(error)
 
 
-def _retrieved(settings: DicomNode, answers: Iterator[tuple[Dataset, Any]], watch: Watch, inbox: Inbox) -> None:
+def _wait_for_end(settings: DicomNode, answers: Iterator[tuple[Dataset, Any]], watch: Watch, inbox: Inbox) -> None:
     """Wait for the end of what was asked for; files arrive meanwhile."""
     for status, _ in answers:
         watch.check()
@@ -188,5 +197,5 @@ def _retrieved(settings: DicomNode, answers: Iterator[tuple[Dataset, Any]], watc
     watch.check()
 
 
-def _uids(entry: Entry) -> dict[str, str]:
+def _list_uids(entry: Entry) -> dict[str, str]:
     return {"StudyInstanceUID": entry.study, "SeriesInstanceUID": entry.series}

@@ -19,7 +19,7 @@ class Missing(Exception):
 
 
 @contextmanager
-def silent() -> Iterator[None]:
+def silence_libraries() -> Iterator[None]:
     """Inside, these packages and pydicom log nothing and warn of nothing, in any thread: they quote headers."""
     loggers = [logging.getLogger(name) for name in (*PACKAGES, "pydicom")]
     before = [logger.level for logger in loggers]
@@ -44,14 +44,14 @@ def open_archive(settings: ArchiveSettings) -> Iterator[Archive]:
     """
     refuse(archive_problems(settings))
     with ExitStack() as stack:
-        stack.enter_context(silent())
+        stack.enter_context(silence_libraries())
         try:
             if isinstance(settings, DicomWeb):
                 from pipelines.pacs.dicomweb import opened as opened_web
 
                 archive: Archive = stack.enter_context(opened_web(settings))
             else:
-                from pipelines.pacs.node import opened as opened_node
+                from pipelines.pacs.node import open_node as opened_node
 
                 archive = stack.enter_context(opened_node(settings))
         except ModuleNotFoundError as error:

@@ -20,7 +20,7 @@ class Outgoing(NamedTuple):
     syntax: str
 
 
-def outgoing(path: Path) -> Outgoing | Odd:
+def read_outgoing(path: Path) -> Outgoing | Odd:
     """The UIDs of a file; Odd (`not_dicom`) if it is no DICOM file or lacks one.
 
     Raises:
@@ -30,11 +30,11 @@ def outgoing(path: Path) -> Outgoing | Odd:
         with quiet():
             dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["SOPClassUID", "SOPInstanceUID"])
         syntax = dataset.file_meta.get("TransferSyntaxUID", "")
-        found = Outgoing(*(str(text) for text in (dataset.SOPClassUID, dataset.SOPInstanceUID, syntax)))
+        uids = Outgoing(*(str(text) for text in (dataset.SOPClassUID, dataset.SOPInstanceUID, syntax)))
     except Exception as error:  # parsers raise exceptions of many types on damaged files
         if isinstance(error, OSError) or of_machine(error):
             raise
         return Odd("", "not_dicom", f"it cannot be read as DICOM ({type(error).__name__}); it was not sent")
-    if not all(is_uid(text) for text in found):
+    if not all(is_uid(text) for text in uids):
         return Odd("", "not_dicom", "SOP class, SOP instance or transfer syntax is no UID; it was not sent")
-    return found
+    return uids

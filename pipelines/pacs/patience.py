@@ -61,7 +61,7 @@ class Pace:
         raise Unreachable("never asked")
 
 
-def within(seconds: float, action: Callable[[], T]) -> T:
+def run_within(seconds: float, action: Callable[[], T]) -> T:
     """The result of an action that takes at most so long. One that takes longer is left alone, and ends with us.
 
     Raises:

@@ -67,10 +67,10 @@ class Secret:
             return value
         try:
             with Path(self.file).open("rb") as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     raise SettingsError([Problem(("file",), "is no regular file; give one that holds the secret")])
-                if found.st_mode & 0o077:
+                if status.st_mode & 0o077:
                     raise SettingsError([Problem(("file",), "others may read or change it; chmod 600, or 400")])
                 return file.read(LARGEST).decode()
         except UnicodeDecodeError:

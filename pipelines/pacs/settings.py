@@ -91,7 +91,7 @@ class DicomWeb:
             problems.append(Problem(("token",), "there are user and password too; remove one of the two"))
         problems += _key_problems(self.certificate, self.key)
         secret = self.password is not None or self.token is not None
-        if not problems and secret and self.plain_http == "refuse" and not _protected(self.url):
+        if not problems and secret and self.plain_http == "refuse" and not _is_protected(self.url):
             text = "http:// would send the credentials in the clear; use https://, or say plain_http: allow"
             problems.append(Problem(("url",), text))
         refuse(problems)
@@ -230,7 +230,7 @@ def _url_problems(url: str) -> Iterator[Problem]:
         yield Problem(("url",), "must end before ? and #; give what stands before /studies")
 
 
-def _protected(url: str) -> bool:
+def _is_protected(url: str) -> bool:
     """Whether others cannot listen: encrypted, or on this machine alone."""
     parts = urlsplit(url)
     if parts.scheme == "https" or parts.hostname == "localhost":

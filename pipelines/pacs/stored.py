@@ -15,7 +15,7 @@ ALREADY_THERE = (0x0111, 0xB007)  # PS3.4 and PS3.18: duplicate SOP instance
 JSON, XML = ("application/dicom+json", "application/json"), ("application/dicom+xml", "application/xml", "text/xml")
 
 
-def refusal(response: requests.Response, instance: str) -> Odd | None:
+def find_refusal(response: requests.Response, instance: str) -> Odd | None:
     """None if this one file is taken. Odd: `refused`, with the archive's number; `unconfirmed`, where the answer does
     not name it; `wrong_content_type`, `no_json`.
     """
@@ -33,25 +33,25 @@ def refusal(response: requests.Response, instance: str) -> Odd | None:
     except (ValueError, RecursionError):
         return Odd(instance, "no_json", f"the archive answers {status}, and its answer is no JSON")
     answer = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
-    for item in _items(answer, FAILED):
-        if _first(item, INSTANCE) == instance:
-            reason = _first(item, REASON)
+    for item in _list_items(answer, FAILED):
+        if _first_value(item, INSTANCE) == instance:
+            reason = _first_value(item, REASON)
             if reason in ALREADY_THERE:
                 return None
             number = f"0x{reason:04X}" if isinstance(reason, int) and 0 <= reason <= 0xFFFF else "none"
             return Odd(instance, "refused", f"the archive refuses it, reason {number} (PS3.18, table 10.5.3-2)")
-    if any(_first(item, INSTANCE) == instance for item in _items(answer, TAKEN)):
+    if any(_first_value(item, INSTANCE) == instance for item in _list_items(answer, TAKEN)):
         return None
     return Odd(instance, "unconfirmed", f"the archive answers {status}, and not that it took the file")
 
 
-def _items(answer: object, tag: str) -> Iterator[object]:
+def _list_items(answer: object, tag: str) -> Iterator[object]:
     element = answer.get(tag) if isinstance(answer, Mapping) else None
     values = element.get("Value") if isinstance(element, Mapping) else None
     yield from values if isinstance(values, list) else ()
 
 
-def _first(item: object, tag: str) -> object:
+def _first_value(item: object, tag: str) -> object:
     element = item.get(tag) if isinstance(item, Mapping) else None
     values = element.get("Value") if isinstance(element, Mapping) else None
     return values[0] if isinstance(values, list) and values else None

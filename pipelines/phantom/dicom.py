@@ -27,7 +27,21 @@ Stored: TypeAlias = NDArray[np.uint16]
 STORED_MAX = 4095  # 12 bits
 TO_LPS = np.diag([-1.0, -1.0, 1.0])  # NIfTI's axes point to the patient's right and anterior, DICOM's to the opposite
 SURNAMES = ("Amsel", "Birke", "Castor", "Distel", "Eiche", "Falke", "Ginster", "Habicht", "Iltis", "Kranich", "Luchs")
-GIVEN = ("Anton", "Bruno", "Carlo", "David", "Emil", "Frank", "Georg", "Hugo", "Ivo", "Jakob", "Karl", "Leo", "Max")
+FIRST_NAMES = (
+    "Anton",
+    "Bruno",
+    "Carlo",
+    "David",
+    "Emil",
+    "Frank",
+    "Georg",
+    "Hugo",
+    "Ivo",
+    "Jakob",
+    "Karl",
+    "Leo",
+    "Max",
+)
 
 
 def dicom_series(
@@ -117,7 +131,7 @@ def _identify(header: Dataset, source: PhantomSource, patient: int) -> None:
     header.StudyDate = header.SeriesDate = header.AcquisitionDate = header.ContentDate = day
     header.StudyTime = header.SeriesTime = header.AcquisitionTime = header.ContentTime = "101500"
     header.PatientID = patient_name(source, patient)
-    header.PatientName = f"{generator.choice(SURNAMES)}^{generator.choice(GIVEN)}"
+    header.PatientName = f"{generator.choice(SURNAMES)}^{generator.choice(FIRST_NAMES)}"
     header.PatientBirthDate = f"{year - age}{month:02d}{date:02d}"
     header.PatientSex, header.PatientAge, header.PatientWeight = "M", f"{age:03d}Y", str(weight)
     header.PatientComments = "Simulated: no such person exists."

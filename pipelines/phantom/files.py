@@ -21,8 +21,8 @@ from evaluation.csv_text import csv_text
 from pipelines.data.study import Affine, Volume
 from pipelines.phantom.dicom import dicom_series
 from pipelines.phantom.organs import GRADE_GROUPS
-from pipelines.phantom.patients import PhantomSource, anatomy, defect, patient_name
-from pipelines.phantom.scanner import SCANNERS, Acquired, acquire, grey, scanner_of
+from pipelines.phantom.patients import PhantomSource, draw_anatomy, find_defect, patient_name
+from pipelines.phantom.scanner import SCANNERS, Acquired, acquire, scanner_of, to_grey_values
 from pipelines.phantom.t2w import PROTOCOLS, acquire_t2w, relaxation
 
 STORED_MAX = 4095  # 12 bits
@@ -64,17 +64,17 @@ def write(source: PhantomSource, folder: Path) -> None:
     rows: list[tuple[str, int, int | str]] = []
     for patient in range(source.patients + source.damaged):
         acquired = _acquire(source, patient, take=0)
-        for place, data in _files(source, patient, acquired):
+        for place, data in _list_files(source, patient, acquired):
             path = part / place
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         name = patient_name(source, patient)
-        rows.extend((name, index, label) for index, label in enumerate(_labels(source, acquired)))
+        rows.extend((name, index, label) for index, label in enumerate(_list_labels(source, acquired)))
     (part / "labels.csv").write_bytes(csv_text(("patient", "slice", "label"), rows).encode())
     os.replace(part, folder)
 
 
-def _labels(source: PhantomSource, acquired: Acquired) -> list[int | str]:
+def _list_labels(source: PhantomSource, acquired: Acquired) -> list[int | str]:
     if source.labels == "grade_group":
         return [GRADE_GROUPS[group] for group in acquired.groups]
     return [int(plane.any()) for plane in acquired.lesion]
@@ -82,19 +82,19 @@ def _labels(source: PhantomSource, acquired: Acquired) -> list[int | str]:
 
 def _acquire(source: PhantomSource, patient: int, *, take: int) -> Acquired:
     """`take` numbers repeated scans of one patient: other noise, same geometry."""
-    body = anatomy(source.seed, patient, source.slices, source.significant)
+    body = draw_anatomy(source.seed, patient, source.slices, source.significant)
     scanner = SCANNERS[source.scanner]
     generator = np.random.default_rng([source.seed, patient, 3, ord(source.scanner), take])
     if source.contrast == "adc":
         acquired = acquire(body, scanner, generator)
-        return acquired if source.export == "adc" else acquired._replace(image=grey(acquired.image, scanner))
+        return acquired if source.export == "adc" else acquired._replace(image=to_grey_values(acquired.image, scanner))
     tissues = relaxation(body, scanner.field_strength_t, np.random.default_rng([source.seed, patient, 6]))
     return acquire_t2w(body, tissues, scanner, PROTOCOLS[source.scanner], generator)
 
 
-def _files(source: PhantomSource, patient: int, acquired: Acquired) -> Iterator[tuple[Path, bytes]]:
+def _list_files(source: PhantomSource, patient: int, acquired: Acquired) -> Iterator[tuple[Path, bytes]]:
     """The files of one patient, with their paths relative to the folder."""
-    name, wrong = patient_name(source, patient), defect(source, patient)
+    name, wrong = patient_name(source, patient), find_defect(source, patient)
     if source.format == "nifti":
         data = _nifti_image(source, acquired, singular=wrong == "singular_affine")
         yield Path("images") / f"{name}.nii.gz", data[: len(data) // 2] if wrong == "truncated" else data
@@ -104,8 +104,8 @@ def _files(source: PhantomSource, patient: int, acquired: Acquired) -> Iterator[
             yield Path("images") / name / file, data
     axes = SCANNERS[source.scanner].axes if source.format == "nifti" else "LPS"
     for kind, mask in (("lesion", acquired.lesion), ("gland", acquired.gland)):
-        image = _oriented(mask.transpose(2, 1, 0), acquired.affine, axes)
-        yield Path("masks") / kind / f"{name}.nii.gz", _packed(image.to_bytes())
+        image = _orient_volume(mask.transpose(2, 1, 0), acquired.affine, axes)
+        yield Path("masks") / kind / f"{name}.nii.gz", _pack_bytes(image.to_bytes())
 
 
 def _nifti_image(source: PhantomSource, acquired: Acquired, *, singular: bool) -> bytes:
@@ -114,15 +114,15 @@ def _nifti_image(source: PhantomSource, acquired: Acquired, *, singular: bool) -
     largest = min(scanner.window, float(acquired.image.max())) if adc else STORED_MAX
     step = max(largest, 1.0) / STORED_MAX
     stored = np.rint(np.clip(acquired.image, 0, largest) / step).astype(np.int16)
-    image = _oriented(stored.transpose(2, 1, 0), acquired.affine, scanner.axes)
+    image = _orient_volume(stored.transpose(2, 1, 0), acquired.affine, scanner.axes)
     image.header.set_slope_inter(step * scanner.per_unit if adc else 1, 0)
     unit = f"ADC {scanner.unit}" if source.export == "adc" else "ADC"
     image.header["descrip"] = unit if adc else f"T2W TE={PROTOCOLS[source.scanner].echo_ms:g}"
     raw = image.to_bytes()
-    return _packed(_flattened(raw) if singular else raw)
+    return _pack_bytes(_flatten_affine(raw) if singular else raw)
 
 
-def _flattened(raw: bytes) -> bytes:
+def _flatten_affine(raw: bytes) -> bytes:
     """The same NIfTI-1 file with a defective converter's affine: the rows for two world axes are equal."""
     header = nibabel.Nifti1Header.from_fileobj(io.BytesIO(raw))
     size = len(header.binaryblock)
@@ -131,7 +131,7 @@ def _flattened(raw: bytes) -> bytes:
     return bytes(header.binaryblock + raw[size:])
 
 
-def _oriented(values: NDArray[np.generic], affine: Affine, axes: str) -> nibabel.Nifti1Image:
+def _orient_volume(values: NDArray[np.generic], affine: Affine, axes: str) -> nibabel.Nifti1Image:
     """Our volumes are stored towards Left, Posterior, Superior; most NIfTI files towards Right, Anterior, Superior."""
     image = nibabel.Nifti1Image(values, affine)
     if axes == "RAS":
@@ -142,5 +142,5 @@ def _oriented(values: NDArray[np.generic], affine: Affine, axes: str) -> nibabel
     return image
 
 
-def _packed(raw: bytes) -> bytes:
+def _pack_bytes(raw: bytes) -> bytes:
     return gzip.compress(raw, compresslevel=4, mtime=0)

@@ -113,11 +113,11 @@ def parts(frame: Frame, gland: Gland) -> Parts:
     x, taper = frame.x - gland.x, np.sqrt(1 - (frame.z / gland.c) ** 2)
     y = frame.y - gland.y + 2.2 * np.exp(-((x / 9) ** 2))
     u, v = x / (gland.a * taper), y / (gland.b * taper)
-    whole = u**2 * (1 + 0.25 * u**2) + v**2 * (1 + 0.15 * v**2) < 1.15
+    in_gland = u**2 * (1 + 0.25 * u**2) + v**2 * (1 + 0.15 * v**2) < 1.15
     lobe = np.float32(0.86) + np.float32(0.010) * frame.z
     transition = ((np.abs(u) - 0.27) / (0.42 * lobe)) ** 2 + ((v + 0.22) / (0.56 * lobe)) ** 2 < 1
     stroma = (v < -0.70 + 0.25 * u**2) & (np.abs(u) < 0.55)
-    return Parts(whole, whole & transition & ~stroma, whole & stroma)
+    return Parts(in_gland, in_gland & transition & ~stroma, in_gland & stroma)
 
 
 def surroundings(frame: Frame, gland: Gland, rectum: Rectum, gas: bool) -> Iterator[tuple[Where, Tissue]]:

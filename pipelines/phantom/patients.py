@@ -90,14 +90,14 @@ class PhantomSource:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem((name,), f"must be a whole number from {low} to {high}, found {found}")
-            for name, found, low, high in (
+            Problem((name,), f"must be a whole number from {low} to {high}, found {value}")
+            for name, value, low, high in (
                 ("patients", self.patients, 1, 9999),
                 ("seed", self.seed, 0, 2**32 - 1),
                 ("slices", self.slices, 4, 10),
                 ("damaged", self.damaged, 0, 99),
             )
-            if not low <= found <= high
+            if not low <= value <= high
         ]
         problems += unmet(self, significant=(0 <= self.significant <= 1, "a share in [0, 1]"))
         for name, text, allowed in (
@@ -141,13 +141,13 @@ def patient_name(source: PhantomSource, patient: int) -> str:
     return f"PH{source.seed}-{patient:04d}"
 
 
-def defect(source: PhantomSource, patient: int) -> Defect | None:
+def find_defect(source: PhantomSource, patient: int) -> Defect | None:
     """The defect of the study of patient number `patient`: none before `source.patients`, then each in turn."""
     kinds = DEFECTS[source.format]
     return None if patient < source.patients else kinds[(patient - source.patients) % len(kinds)]
 
 
-def anatomy(seed: int, patient: int, slices: int, significant: float = SHARE_SIGNIFICANT) -> Anatomy:
+def draw_anatomy(seed: int, patient: int, slices: int, significant: float = SHARE_SIGNIFICANT) -> Anatomy:
     """Draw patient number `patient` (0, 1, ...) of the population `seed`.
 
     The result depends on the arguments only. significant: share of patients with clinically significant cancer (with
@@ -159,12 +159,17 @@ def anatomy(seed: int, patient: int, slices: int, significant: float = SHARE_SIG
     gland = Gland(
         x=float(generator.normal(0, 1.2)),
         y=float(generator.normal(-4, 1.2)),
-        a=_bounded(generator, 23, 2.5),
-        b=_bounded(generator, 17.5, 2.0),
-        c=_bounded(generator, 23, 1.5),
+        a=_draw_bounded(generator, 23, 2.5),
+        b=_draw_bounded(generator, 17.5, 2.0),
+        c=_draw_bounded(generator, 23, 1.5),
     )
     within = parts(frame, gland)
-    rectum = (gland.x + float(generator.normal(0, 1.5)), gland.y + gland.b + 7.0, _bounded(generator, 13, 1.5), 9.0)
+    rectum = (
+        gland.x + float(generator.normal(0, 1.5)),
+        gland.y + gland.b + 7.0,
+        _draw_bounded(generator, 13, 1.5),
+        9.0,
+    )
     gas = bool(generator.random() < 0.5)
     canvas, palette = np.zeros(within.gland.shape, np.uint8), [FAT]
     grade, group = np.zeros((2, *within.gland.shape), np.uint8)
@@ -196,11 +201,11 @@ def _grade(seed: int, patient: int, significant: float) -> int:
     position = (np.random.default_rng([seed, 2]).random() + patient * GOLDEN) % 1.0
     if position < significant:
         return SIGNIFICANT
-    others = SHARE_NON_SIGNIFICANT * ((1 - significant) / (1 - SHARE_SIGNIFICANT))
-    return NON_SIGNIFICANT if position < significant + others else 0
+    other_shares = SHARE_NON_SIGNIFICANT * ((1 - significant) / (1 - SHARE_SIGNIFICANT))
+    return NON_SIGNIFICANT if position < significant + other_shares else 0
 
 
-def _bounded(generator: np.random.Generator, mean: float, deviation: float) -> float:
+def _draw_bounded(generator: np.random.Generator, mean: float, deviation: float) -> float:
     return mean + deviation * float(np.clip(generator.normal(), -2.2, 2.2))
 
 

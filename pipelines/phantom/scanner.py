@@ -81,8 +81,8 @@ class Scanner:
             gamma=(self.gamma >= 1, "at least 1"),
         )
         problems += [
-            Problem((name,), f"must {allowed}, found {found}")
-            for name, found, fine, allowed in (
+            Problem((name,), f"must {allowed}, found {value}")
+            for name, value, fine, allowed in (
                 ("b_values", self.b_values, len(set(self.b_values)) > 1, "hold two different values"),
                 ("b_values", self.b_values, min(self.b_values, default=0) >= 0, "not be negative"),
                 ("matrix", self.matrix, 8 <= self.matrix <= MATRIX, f"lie in 8..{MATRIX}"),
@@ -141,7 +141,7 @@ def scanner_of(source: PhantomSource) -> Scanner:
     return replace(scanner, window=LARGEST_ADC, gamma=1.0, rescale=False, real_world=False, unit="1e-6 mm2/s")
 
 
-def grey(adc: Array, scanner: Scanner) -> Array:
+def to_grey_values(adc: Array, scanner: Scanner) -> Array:
     """ADC in 1e-6 mm²/s after the scanner's window and tone curve, as grey values in [0, 3500]."""
     share: Array = np.clip(adc / np.float32(scanner.window), 0, 1) ** np.float32(1 / scanner.gamma)
     return share * np.float32(BRIGHTEST)
@@ -175,10 +175,10 @@ def acquire(anatomy: Anatomy, scanner: Scanner, generator: np.random.Generator) 
     if scanner.threshold:
         lowest = images[int(b.argmin())]
         adc[lowest < scanner.threshold * np.percentile(lowest, 99)] = 0
-    return framed(anatomy, scanner, adc)
+    return frame_image(anatomy, scanner, adc)
 
 
-def framed(anatomy: Anatomy, scanner: Scanner, image: Array) -> Acquired:
+def frame_image(anatomy: Anatomy, scanner: Scanner, image: Array) -> Acquired:
     """An image (slices, 48, 48) of this scanner's field of view, with the anatomy's masks."""
     return Acquired(
         image=image,

@@ -27,7 +27,7 @@ from scipy import ndimage
 from pipelines.data.study import Array
 from pipelines.phantom.organs import GRID, PIXEL_MM, Kind
 from pipelines.phantom.patients import Anatomy, texture
-from pipelines.phantom.scanner import MATRIX, Acquired, Scanner, coil, framed, on_grid, received
+from pipelines.phantom.scanner import MATRIX, Acquired, Scanner, coil, frame_image, on_grid, received
 from privacy.settings_error import out_of_range, refuse
 
 LARGEST = 4095.0  # 12 bits
@@ -167,7 +167,7 @@ def acquire_t2w(
         image = image + np.float32(protocol.sharpening) * (image - ndimage.gaussian_filter(image, (0, 1, 1)))
     shown = protocol.window * (image / protocol.window).clip(0, 1) ** (1 / protocol.gamma)
     grey = (protocol.gain * louder * shown).clip(1, LARGEST).astype(np.float32)
-    return framed(anatomy, spin_echo, grey)
+    return frame_image(anatomy, spin_echo, grey)
 
 
 def _signal(tissues: Tissues, protocol: Protocol) -> Array:

@@ -19,9 +19,9 @@ from federation.flare import ClientApp
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import make_worker
 from pipelines.remote.site_config import Place, read_place
-from pipelines.runs.exits import trace
+from pipelines.runs.exits import trace_of_error
 from pipelines.runs.stopping import LockedError, RunLock
-from pipelines.runs.store import clean
+from pipelines.runs.store import remove_unfinished
 from pipelines.settings.config import chosen_device
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
@@ -42,31 +42,31 @@ def client_app() -> ClientApp:
         os.chdir(path.parent)
         return ClientApp(lazy_worker(place))
     except Exception as error:
-        sys.stderr.write(f"the hospital cannot take part: {trace(error)}\n")
-        return ClientApp(unavailable)
+        sys.stderr.write(f"the hospital cannot take part: {trace_of_error(error)}\n")
+        return ClientApp(refuse_unavailable)
 
 
-def unavailable(call: Call, message: Message) -> Message:
+def refuse_unavailable(call: Call, message: Message) -> Message:
     """The worker of a hospital that could not start. Raises: Refused."""
     raise Refused("unavailable")
 
 
 def lazy_worker(place: Place) -> Worker:
     """A worker that locks its folder at the first question and keeps the lock until the process ends."""
-    own: list[Worker] = []
+    workers: list[Worker] = []
 
     def answer(call: Call, message: Message) -> Message:
-        if not own:
+        if not workers:
             try:
                 lock_folder(Path(place.root))
-                clean(Path(place.root))
-                own.append(make_worker(hospital_of(place)))
+                remove_unfinished(Path(place.root))
+                workers.append(make_worker(hospital_of(place)))
             except LockedError as error:  # the process of an earlier job still runs
                 raise Refused("busy") from error
             except Exception as error:
-                sys.stderr.write(f"the hospital cannot begin: {trace(error)}\n")
+                sys.stderr.write(f"the hospital cannot begin: {trace_of_error(error)}\n")
                 raise Refused(failure(error)) from error
-        return own[0](call, message)
+        return workers[0](call, message)
 
     return answer
 
@@ -77,7 +77,7 @@ def hospital_of(place: Place) -> Hospital:
         torch.set_num_threads(place.threads)
     root = Path(place.root)
     device, public = chosen_device(place.device), root / ".public"
-    return Hospital(place.name, root, place.site, _now, device=device, public=public, simulation=False)
+    return Hospital(place.name, root, place.site, _iso_time, device=device, public=public, simulation=False)
 
 
 def lock_folder(root: Path, patience_s: float = PATIENCE_S) -> RunLock:
@@ -93,5 +93,5 @@ def lock_folder(root: Path, patience_s: float = PATIENCE_S) -> RunLock:
             time.sleep(1.0)
 
 
-def _now() -> str:
+def _iso_time() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

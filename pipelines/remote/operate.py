@@ -61,36 +61,36 @@ class Operation:
     lost: dict[str, float] = field(default_factory=dict)
 
 
-def operate(said: Document, options: argparse.Namespace, console: Console) -> int:
+def operate_run(document: Document, options: argparse.Namespace, console: Console) -> int:
     """Execute a run with remote hospitals, print its answer, and return its exit code. Raises: as `operated`."""
-    ended = operated(said, options, console)
+    ended = execute_remotely(document, options, console)
     print(ended.said, end="")  # noqa: T201 - the answer
     return ended.code
 
 
-def operated(said: Document, options: argparse.Namespace, console: Console) -> Ended:
+def execute_remotely(document: Document, options: argparse.Namespace, console: Console) -> Ended:
     """Execute a run with remote hospitals.
 
     Raises:
         ConfigError: all problems with settings and kit. Stopped: on request; the same command resumes the run.
     """
-    wanted = _wanted(said)
-    if problems := [*wanted.problems, *flare_problems(options)]:
-        raise ConfigError([problem_at(said, problem) for problem in problems])
-    base = Path(wanted.runs).resolve() / wanted.name / FOLDER
+    request = _parse_request(document)
+    if problems := [*request.problems, *flare_problems(options)]:
+        raise ConfigError([problem_at(document, problem) for problem in problems])
+    base = Path(request.runs).resolve() / request.name / FOLDER
     place = base / secrets.token_hex(4)  # a new folder: the job of an earlier command may still write to its own
     order = Order(
         tuple(transport_free_arguments(options)),
         os.getcwd(),
         {name: os.environ[name] for name in (DATA_ROOT,) if name in os.environ},
-        wanted.inside,
-        wanted.outside,
+        request.inside,
+        request.outside,
         options.silence,
-        _command(options),
+        _command_line(options),
     )
     with RunLock(base), safe_stop() as stop:
         place.mkdir()
-        operation = Operation(wanted.name, Path(options.kit), place, console, stop, 60 * options.patience)
+        operation = Operation(request.name, Path(options.kit), place, console, stop, 60 * options.patience)
         try:
             return _run_jobs(operation, order)
         finally:
@@ -98,7 +98,7 @@ def operated(said: Document, options: argparse.Namespace, console: Console) -> E
                 operation.jobs.close()
 
 
-class Wanted(NamedTuple):
+class RemoteRequest(NamedTuple):
     """What is run: its name and folder, the hospitals inside and outside, and why it cannot run over FLARE."""
 
     name: str
@@ -108,20 +108,20 @@ class Wanted(NamedTuple):
     problems: tuple[Problem, ...] = ()
 
 
-def _wanted(said: Document) -> Wanted:
+def _parse_request(document: Document) -> RemoteRequest:
     """Of a run, or of a benchmark, whose models are looked at before anybody gets them. Raises: ConfigError."""
-    if is_benchmark(said.data):
+    if is_benchmark(document.data):
         from pipelines.benchmark.run import open_models  # slow to import
 
-        settings = validate_settings(said, BenchmarkSettings)
-        open_models(settings, said)
-        return Wanted(settings.name, settings.runs, tuple(sorted(settings.sites)))
-    config = validate_settings(said, Config)
+        settings = validate_settings(document, BenchmarkSettings)
+        open_models(settings, document)
+        return RemoteRequest(settings.name, settings.runs, tuple(sorted(settings.sites)))
+    config = validate_settings(document, Config)
     inside, outside = tuple(sorted(set(config.sites) - set(config.outside))), tuple(sorted(config.outside))
-    return Wanted(config.name, config.runs, inside, outside, tuple(_pooling(config)))
+    return RemoteRequest(config.name, config.runs, inside, outside, tuple(_find_pooling_problems(config)))
 
 
-def _pooling(config: Config) -> Iterator[Problem]:
+def _find_pooling_problems(config: Config) -> Iterator[Problem]:
     """What only a simulation can do."""
     central = [label for label, method in config.train.methods.items() if method.name == "central"]
     for label in central:
@@ -134,8 +134,8 @@ def _pooling(config: Config) -> Iterator[Problem]:
 def flare_problems(options: argparse.Namespace) -> list[Problem]:
     """Problems with options that do not work with remote hospitals."""
     problems: list[Problem] = []
-    for flag, there in (("--check", options.check), ("--explain", options.explain)):
-        if there:
+    for flag, is_set in (("--check", options.check), ("--explain", options.explain)):
+        if is_set:
             text = f"{flag}: checks this machine only; run it without --engine flare"
             problems.append(Problem((), text))
     if not options.patience > 0 or not options.silence > 0:
@@ -144,8 +144,8 @@ def flare_problems(options: argparse.Namespace) -> list[Problem]:
         )
     kit = Path(options.kit or "")
     if options.kit is None or not (kit / "startup" / "fed_admin.json").is_file():
-        found = options.kit or "missing"
-        text = f"--kit: {found}; give the folder of the kit of the user who submits runs, with startup/ in it"
+        kit_text = options.kit or "missing"
+        text = f"--kit: {kit_text}; give the folder of the kit of the user who submits runs, with startup/ in it"
         problems.append(Problem((), text))
     return problems
 
@@ -153,7 +153,9 @@ def flare_problems(options: argparse.Namespace) -> list[Problem]:
 def _run_jobs(operation: Operation, order: Order) -> Ended:
     """Run jobs, one after another, until one reports how the run ended."""
     attempts, reached = 0, 0.0
-    for other in sorted(one for one in operation.place.parent.iterdir() if one.is_dir() and one != operation.place):
+    for other in sorted(
+        folder for folder in operation.place.parent.iterdir() if folder.is_dir() and folder != operation.place
+    ):
         _wait_for_earlier_job(operation, other)
         shutil.rmtree(other, ignore_errors=True)
     while True:
@@ -161,9 +163,9 @@ def _run_jobs(operation: Operation, order: Order) -> Ended:
         path = operation.place / "order.json"
         write_order(path, order)
         operation.shown = 0
-        job = _submit(operation, path, order)
-        _follow(operation, job)
-        done = _read(operation.place / DONE)
+        job = _submit_job(operation, path, order)
+        _follow_job(operation, job)
+        done = _read_json(operation.place / DONE)
         if isinstance(done, dict) and not is_resumable(operation.place, int(done["exit"])):
             return Ended(int(done["exit"]), str(done["said"]))
         if operation.stop.requested:
@@ -171,9 +173,11 @@ def _run_jobs(operation: Operation, order: Order) -> Ended:
         before, reached = reached, _last_saved(operation)
         attempts = 0 if reached > before else attempts + 1
         if attempts >= ATTEMPTS:
-            _print(operation, f"given up after {attempts} jobs without progress; their output is in {operation.place}")
+            _print_text(
+                operation, f"given up after {attempts} jobs without progress; their output is in {operation.place}"
+            )
             return Ended(int(Exit.FAILED))
-        _print(operation, "a new job resumes the run from its saved state")
+        _print_text(operation, "a new job resumes the run from its saved state")
 
 
 def _last_saved(operation: Operation) -> float:
@@ -185,12 +189,12 @@ def _last_saved(operation: Operation) -> float:
 
 def _wait_for_earlier_job(operation: Operation, place: Path) -> None:
     """Wait until the job of an earlier command stops at its next safe point. Raises: Stopped."""
-    told = False
+    has_warned = False
     while _job_is_alive(place, 0.0) and not (place / DONE).exists():
-        if not told:
-            _print(operation, "a job of an earlier command is running: it stops at its next safe point")
+        if not has_warned:
+            _print_text(operation, "a job of an earlier command is running: it stops at its next safe point")
             (place / STOP).write_text("another command took over")
-            told = True
+            has_warned = True
         operation.stop.check()
         time.sleep(LOOK_S)
 
@@ -202,15 +206,15 @@ def _job_is_alive(place: Path, since: float) -> bool:
     return time.time() - since < ALIVE_S
 
 
-def _command(options: argparse.Namespace) -> str:
-    own = ["--engine", "flare", "--kit", str(options.kit), "--patience", str(options.patience)]
-    whole = [*transport_free_arguments(options), *own, "--silence", str(options.silence)]
-    return f"{PROG} {shlex.join(whole)}"
+def _command_line(options: argparse.Namespace) -> str:
+    transport_options = ["--engine", "flare", "--kit", str(options.kit), "--patience", str(options.patience)]
+    all_options = [*transport_free_arguments(options), *transport_options, "--silence", str(options.silence)]
+    return f"{PROG} {shlex.join(all_options)}"
 
 
 def _wait_for_hospitals(operation: Operation, sites: tuple[str, ...]) -> None:
     """Wait until all hospitals are connected. Raises: Stopped."""
-    until, told = time.monotonic() + operation.patience_s, ""
+    until, last_text = time.monotonic() + operation.patience_s, ""
     while True:
         alive = _connected_hospitals(operation)
         missing = [site for site in sites if site not in alive]
@@ -218,9 +222,9 @@ def _wait_for_hospitals(operation: Operation, sites: tuple[str, ...]) -> None:
             operation.lost = {}
             return
         text = f"waiting for {', '.join(missing)}" if operation.jobs is not None else "waiting for FLARE's server"
-        if text != told:
-            _print(operation, text)
-            told = text
+        if text != last_text:
+            _print_text(operation, text)
+            last_text = text
         if time.monotonic() > until:
             raise Stopped(f"no connection after {operation.patience_s / 60:.0f} min: {text}")
         operation.stop.check()
@@ -231,56 +235,58 @@ def _connected_hospitals(operation: Operation) -> set[str]:
     """Hospitals with a recent heartbeat, and since their loss if they were lost."""
     now = time.monotonic()
     with _ignoring_lost_connection(operation):
-        for site, when in _connection(operation).signs_of_life().items():
+        for site, when in _open_connection(operation).signs_of_life().items():
             if operation.last_seen.get(site, ("", now))[0] != when:
                 operation.last_seen[site] = (when, now)
     lost, seen = operation.lost, operation.last_seen
     return {site for site, (_, at) in seen.items() if now - at < ALIVE_S and at > lost.get(site, 0.0)}
 
 
-def _submit(operation: Operation, path: Path, order: Order) -> str:
+def _submit_job(operation: Operation, path: Path, order: Order) -> str:
     with tempfile.TemporaryDirectory() as folder:
         write_job(Path(folder), operation.name, path, (*order.inside, *order.outside))
         while True:
             with _ignoring_lost_connection(operation):
-                job = _connection(operation).submit(Path(folder))
-                _print(operation, f"job {job} of {', '.join((*order.inside, *order.outside))}")
+                job = _open_connection(operation).submit(Path(folder))
+                _print_text(operation, f"job {job} of {', '.join((*order.inside, *order.outside))}")
                 return job
             operation.stop.check()
             time.sleep(LOOK_S)
 
 
-def _follow(operation: Operation, job: str) -> None:
+def _follow_job(operation: Operation, job: str) -> None:
     """Show the job's messages until it ends; stop it on request, or if a lost hospital is back."""
-    over, begun = 0, time.time() + BEGIN_S
+    over, latest_start = 0, time.time() + BEGIN_S
     while True:
         time.sleep(LOOK_S)
         _show_messages(operation)
-        lost = _read(operation.place / GONE)
+        lost = _read_json(operation.place / GONE)
         for site in lost if isinstance(lost, list) else ():
             operation.lost.setdefault(str(site), time.monotonic())
         if (operation.place / DONE).exists():
             return
-        asked = operation.stop.requested
+        is_stop_requested = operation.stop.requested
         back = _connected_hospitals(operation) & set(operation.lost)
-        if (asked or back) and not (operation.place / STOP).exists():
-            why = "on the operator's request" if asked else f"{', '.join(sorted(back))} is back"
-            _print(operation, f"{why}: the job stops at its next safe point")
+        if (is_stop_requested or back) and not (operation.place / STOP).exists():
+            why = "on the operator's request" if is_stop_requested else f"{', '.join(sorted(back))} is back"
+            _print_text(operation, f"{why}: the job stops at its next safe point")
             (operation.place / STOP).write_text(why)
         ended = False
         with _ignoring_lost_connection(operation):
-            ended = not _connection(operation).running(job)
+            ended = not _open_connection(operation).running(job)
         over = over + 1 if ended else 0
-        dead = not _job_is_alive(operation.place, begun)  # FLARE lists a job that died with its server as running
+        dead = not _job_is_alive(
+            operation.place, latest_start
+        )  # FLARE lists a job that died with its server as running
         if over > 2 or dead:
             _show_messages(operation)
-            _print(operation, "the job gives no sign of life" if dead else "FLARE says that the job is over")
+            _print_text(operation, "the job gives no sign of life" if dead else "FLARE says that the job is over")
             with _ignoring_lost_connection(operation):
-                _connection(operation).abort(job)
+                _open_connection(operation).abort(job)
             return
 
 
-def _connection(operation: Operation) -> Jobs:
+def _open_connection(operation: Operation) -> Jobs:
     if operation.jobs is None:
         operation.jobs = Jobs(operation.kit)
     return operation.jobs
@@ -305,11 +311,11 @@ def _show_messages(operation: Operation) -> None:
         operation.shown = len(text)
 
 
-def _print(operation: Operation, text: str) -> None:
+def _print_text(operation: Operation, text: str) -> None:
     operation.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _read(path: Path) -> object:
+def _read_json(path: Path) -> object:
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())
     return None

@@ -42,9 +42,9 @@ def write_order(path: Path, order: Order) -> None:
 
 def read_order(path: Path) -> Order:
     """Read what `write_order` wrote."""
-    said = json.loads(path.read_text())
-    lists = {key: tuple(said[key]) for key in ("arguments", "inside", "outside")}
-    return Order(**{**said, **lists})
+    content = json.loads(path.read_text())
+    lists = {key: tuple(content[key]) for key in ("arguments", "inside", "outside")}
+    return Order(**{**content, **lists})
 
 
 def is_resumable(place: Path, code: int) -> bool:

@@ -23,7 +23,7 @@ from pipelines.hospital.files import ARCHIVE_ERRORS, files_of, in_archive, surve
 from pipelines.hospital.hospital import Context
 from pipelines.remote.client import hospital_of
 from pipelines.remote.site_config import Place
-from pipelines.remote.startup_kit import address_in, foreign_entries, strict
+from pipelines.remote.startup_kit import address_in, foreign_entries, is_strict
 from pipelines.requests import REQUESTS
 from pipelines.requests.survey import SURVEY, Survey
 from privacy.message import Call, Message, whole_of
@@ -45,32 +45,32 @@ class Finding(NamedTuple):
     text: str
 
 
-def preflight(place: Place) -> list[Finding]:
+def check_place(place: Place) -> list[Finding]:
     """Run all checks; they open and close one connection, and send nothing else."""
     return [
-        *_certificates(place),
-        _coordinator(place),
-        _rules(place),
-        *_policy(place),
-        _data(place),
-        _disk(place),
-        _device(place),
-        *_clock(place),
+        *_check_certificates(place),
+        _check_coordinator(place),
+        _check_rules(place),
+        *_check_policy(place),
+        _check_data(place),
+        _check_disk(place),
+        _check_device(place),
+        *_check_clock(place),
     ]
 
 
-def releases(policy: Policy) -> Iterator[tuple[str, str]]:
+def list_releases(policy: Policy) -> Iterator[tuple[str, str]]:
     """Each request with the content of its answer under this policy, or `not answered`."""
     for request in REQUESTS.values():
         yield request.name, request.says if policy.allows(request.name) else "not answered"
 
 
-def promises(policy: Policy) -> list[str]:
+def list_promises(policy: Policy) -> list[str]:
     """The other rules of the policy, in sentences."""
     budget, caps = policy.budget, policy.caps
-    whom = {"coordinator": "the coordinator", "sites": "every hospital", "outside": "external sites"}
+    recipient_words = {"coordinator": "the coordinator", "sites": "every hospital", "outside": "external sites"}
     return [
-        f"answers go to: {', '.join(whom[one] for one in policy.recipients)}",
+        f"answers go to: {', '.join(recipient_words[recipient] for recipient in policy.recipients)}",
         f"methods: {'any' if policy.algorithms is None else ', '.join(policy.algorithms)}",
         f"packages whose code may run: {', '.join(policy.plugins) or 'none but this one'}",
         f"one answer is at most {policy.max_bytes / 1e6:,.0f} MB",
@@ -82,23 +82,25 @@ def promises(policy: Policy) -> list[str]:
     ]
 
 
-def _certificates(place: Place) -> Iterator[Finding]:
+def _check_certificates(place: Place) -> Iterator[Finding]:
     startup = Path(place.kit) / "startup"
     try:
-        own = x509.load_pem_x509_certificate((startup / "client.crt").read_bytes())
+        certificate = x509.load_pem_x509_certificate((startup / "client.crt").read_bytes())
         root = x509.load_pem_x509_certificate((startup / "rootCA.pem").read_bytes())
-        own.verify_directly_issued_by(root)
+        certificate.verify_directly_issued_by(root)
     except (OSError, ValueError, TypeError, InvalidSignature) as error:
         text = f"{startup}: {type(error).__name__}: {error}; ask the coordinator for a new kit"
         yield Finding("certificate", False, text)
         return
-    name = ", ".join(str(one.value) for one in own.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
-    now, end = datetime.now(UTC), min(own.not_valid_after_utc, root.not_valid_after_utc)
+    name = ", ".join(
+        str(attribute.value) for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    )
+    now, end = datetime.now(UTC), min(certificate.not_valid_after_utc, root.not_valid_after_utc)
     if name != place.name:
         text = f"is for {name!r}, and name: says {place.name!r}; use the hospital's own kit"
         yield Finding("certificate", False, text)
-    elif now < own.not_valid_before_utc:
-        text = f"begins {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; is the clock right?"
+    elif now < certificate.not_valid_before_utc:
+        text = f"begins {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; is the clock right?"
         yield Finding("certificate", False, text)
     elif now > end:
         yield Finding("certificate", False, f"ended {end:%Y-%m-%d}; ask the coordinator for a new kit")
@@ -111,7 +113,7 @@ def _certificates(place: Place) -> Iterator[Finding]:
         yield Finding("private key", False, text)
 
 
-def _coordinator(place: Place) -> Finding:
+def _check_coordinator(place: Place) -> Finding:
     """Open a connection as FLARE will: with the kit's certificate, trusting the kit's root only."""
     try:
         startup = Path(place.kit) / "startup"
@@ -132,19 +134,19 @@ def _coordinator(place: Place) -> Finding:
         return Finding("coordinator", False, text)
 
 
-def _rules(place: Place) -> Finding:
+def _check_rules(place: Place) -> Finding:
     try:
         odd = foreign_entries(Path(place.kit))
     except ValueError as error:
         return Finding("kit", False, str(error))
     if odd:
         return Finding("kit", False, f"holds what no kit needs: {', '.join(odd)}; ask why, and remove it")
-    if strict(Path(place.kit)):
+    if is_strict(Path(place.kit)):
         return Finding("kit", True, "strict: no code from elsewhere, no logs leave")
     return Finding("kit", True, "will be made strict when the hospital joins: no code from elsewhere, no logs leave")
 
 
-def _policy(place: Place) -> Iterator[Finding]:
+def _check_policy(place: Place) -> Iterator[Finding]:
     """Whether the policy answers a run's first question, the survey: these checks themselves pass no policy."""
     hospital = hospital_of(place)
     if not hospital.policy.allows(SURVEY.name):
@@ -152,7 +154,7 @@ def _policy(place: Place) -> Iterator[Finding]:
         yield Finding("policy", False, f"would refuse every run's first question, survey (policy_request): {what}")
 
 
-def _data(place: Place) -> Finding:
+def _check_data(place: Place) -> Finding:
     try:
         hospital = hospital_of(place)
         if isinstance(place.site.source, DicomWebSource | DicomNodeSource):
@@ -163,12 +165,12 @@ def _data(place: Place) -> Finding:
         return Finding("data", False, f"{error}{f': {error.__cause__}' if error.__cause__ else ''}")
     files, size = value_or_none(done.reply.files), value_or_none(done.reply.bytes)
     if files is None or size is None:  # with a budget the hospital tells neither
-        found = survey(*files_of(hospital))
-        files, size = whole_of(found, "files"), whole_of(found, "bytes")
+        file_survey = survey(*files_of(hospital))
+        files, size = whole_of(file_survey, "files"), whole_of(file_survey, "bytes")
     return Finding("data", True, f"{files:,} files, {size / 1e6:,.1f} MB")
 
 
-def _disk(place: Place) -> Finding:
+def _check_disk(place: Place) -> Finding:
     root = Path(place.root)
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -182,15 +184,15 @@ def _disk(place: Place) -> Finding:
     return Finding("disk", good, f"{free:,.0f} GB free in {root}" + ("" if good else f"; {NEEDED_GB:g} GB are needed"))
 
 
-def _device(place: Place) -> Finding:
-    there = torch.cuda.is_available()
-    if place.device == "cuda" and not there:
+def _check_device(place: Place) -> Finding:
+    has_cuda = torch.cuda.is_available()
+    if place.device == "cuda" and not has_cuda:
         return Finding("device", False, "device: cuda, and torch finds no GPU; say auto, or mend the driver")
-    name = torch.cuda.get_device_name() if there and place.device != "cpu" else f"CPU, {os.cpu_count()} processors"
+    name = torch.cuda.get_device_name() if has_cuda and place.device != "cpu" else f"CPU, {os.cpu_count()} processors"
     return Finding("device", True, name)
 
 
-def _clock(place: Place) -> Iterator[Finding]:
+def _check_clock(place: Place) -> Iterator[Finding]:
     """Findings on ledger and clock: the clock must not be before the ledger's last line."""
     ledger = hospital_of(place).ledger
     try:

@@ -31,24 +31,27 @@ def become_client(place: Place, settings: Path) -> NoReturn:
     """Replace this process by the hospital's FLARE client, with a strict kit and these settings."""
     os.environ[SETTINGS] = str(settings.resolve())
     forget_jobs(Path(place.kit))
-    _become(Path(place.kit), NARROWED, "fed_client.json", "client.crt", f"uid={place.name}")
+    _become_process(Path(place.kit), NARROWED, "fed_client.json", "client.crt", f"uid={place.name}")
 
 
 def become_server(kit: Path) -> NoReturn:
     """Replace this process by FLARE's server, with a strict kit."""
     os.environ.setdefault(*FEW_HEAPS)
-    _become(kit, SERVER, "fed_server.json", "server.crt")
+    _become_process(kit, SERVER, "fed_server.json", "server.crt")
 
 
-def _become(kit: Path, module: Sequence[str], config: str, certificate: str, *more: str) -> NoReturn:
+def _become_process(kit: Path, module: Sequence[str], config: str, certificate: str, *more: str) -> NoReturn:
     os.umask(0o077)
     make_strict(kit)
     kit = kit.resolve()
-    own = x509.load_pem_x509_certificate((kit / "startup" / certificate).read_bytes())
-    (org,) = (str(one.value) for one in own.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME))
+    certificate_of_kit = x509.load_pem_x509_certificate((kit / "startup" / certificate).read_bytes())
+    (org,) = (
+        str(attribute.value)
+        for attribute in certificate_of_kit.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    )
     (kit / "transfer").mkdir(exist_ok=True)
-    said = ["secure_train=true", *more, f"org={org}", "config_folder=config"]
-    os.execv(sys.executable, [sys.executable, "-u", "-m", *module, "-m", str(kit), "-s", config, "--set", *said])  # noqa: S606
+    options = ["secure_train=true", *more, f"org={org}", "config_folder=config"]
+    os.execv(sys.executable, [sys.executable, "-u", "-m", *module, "-m", str(kit), "-s", config, "--set", *options])  # noqa: S606
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

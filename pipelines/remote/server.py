@@ -42,39 +42,39 @@ def execute_order(path: Path, reached: Mapping[str, Reach]) -> None:
     order, place = read_order(path), path.parent
     os.chdir(order.folder)
     os.environ.update(order.environment)
-    lost = losses(place)
-    with (place / MESSAGES).open("a", encoding="utf-8", buffering=1) as told, watched(place) as stop:
-        console, said = Console(file=told, width=WIDTH), io.StringIO()
+    lost = make_loss_recorder(place)
+    with (place / MESSAGES).open("a", encoding="utf-8", buffering=1) as messages, watch_for_stop(place) as stop:
+        console, answer = Console(file=messages, width=WIDTH), io.StringIO()
         keep = kept_in(place, partial(console.print, markup=False, highlight=False, soft_wrap=True))
         inside, outside = (
             Remote(reached, sites, silence_s=order.silence_s, on_gone=lost, keep=keep)
             for sites in (order.inside, order.outside)
         )
-        with redirect_stdout(said):
+        with redirect_stdout(answer):
             engines = Engines(inside, outside, order.command, lambda code: is_resumable(place, code))
             code = run_command(parse_arguments(order.arguments), console, engines=engines, stop=stop)
-    (place / DONE).write_text(json.dumps({"exit": code, "said": said.getvalue()}))
+    (place / DONE).write_text(json.dumps({"exit": code, "said": answer.getvalue()}))
 
 
-def losses(place: Path) -> Callable[[str], None]:
+def make_loss_recorder(place: Path) -> Callable[[str], None]:
     """A callback that records lost hospitals. It may be called by several threads while the operator reads the list, so
     the list is replaced atomically.
     """
     gone: set[str] = set()
     lock = threading.Lock()
 
-    def lost(site: str) -> None:
+    def record_loss(site: str) -> None:
         with lock:
             gone.add(site)
             part = place / f".{GONE}"
             part.write_text(json.dumps(sorted(gone)))
             part.replace(place / GONE)
 
-    return lost
+    return record_loss
 
 
 @contextmanager
-def watched(place: Path) -> Iterator[Stop]:
+def watch_for_stop(place: Path) -> Iterator[Stop]:
     """A stop that is requested as soon as the stop file exists; while this runs, the file `alive` is touched."""
     stop, over = Stop(), threading.Event()
 

@@ -72,7 +72,14 @@ KEYS: Mapping[str, frozenset[str]] = {
     "servers": frozenset(("name", "service", "identity")),
     "client": frozenset(("ssl_private_key", "ssl_cert", "ssl_root_cert", "fqsn", "is_leaf", "connection_security")),
 }
-KEPT = ("resource_manager", "resource_consumer", "process_launcher", "job_scheduler", "job_manager", "job_store")
+KEPT_COMPONENTS = (
+    "resource_manager",
+    "resource_consumer",
+    "process_launcher",
+    "job_scheduler",
+    "job_manager",
+    "job_store",
+)
 """The server's components that stay; those that receive logs are removed."""
 NOT_HERE = ("byoc", "shell_commands", "clone_job", "server-predeployed-flwr")
 HEARTBEAT_S = 30
@@ -90,9 +97,9 @@ def role_of(kit: Path) -> Role:
 
 def address_in(kit: Path) -> tuple[str, int]:
     """The coordinator's host and port in a hospital's kit. Raises: ValueError: the kit has no address; OSError."""
-    said = json.loads((kit / "startup" / "fed_client.json").read_text())
+    client_file = json.loads((kit / "startup" / "fed_client.json").read_text())
     try:
-        host, _, port = str(said["servers"][0]["service"]["target"]).rpartition(":")
+        host, _, port = str(client_file["servers"][0]["service"]["target"]).rpartition(":")
         return host, int(port)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"startup/fed_client.json says no address of a server ({type(error).__name__})") from error
@@ -100,7 +107,7 @@ def address_in(kit: Path) -> tuple[str, int]:
 
 def foreign_entries(kit: Path) -> list[str]:
     """Entries that do not belong in a hospital's kit: files, and keys of `fed_client.json`."""
-    found = [
+    entries = [
         f"{folder}/{path.name}"
         for folder, known in (("startup", STARTUP), ("local", LOCAL))
         if (kit / folder).is_dir()
@@ -108,21 +115,27 @@ def foreign_entries(kit: Path) -> list[str]:
         if path.name not in known or not path.is_file()
     ]
     try:
-        said = json.loads((kit / "startup" / "fed_client.json").read_text())
-        groups = [("", said), ("client", said["client"]), *(("servers", one) for one in said["servers"])]
-        found += [f"startup/fed_client.json: {key}" for name, group in groups for key in group if key not in KEYS[name]]
-        if said["client"].get("connection_security") != "mtls":
-            found.append("startup/fed_client.json: connection_security is not mtls")
+        client_file = json.loads((kit / "startup" / "fed_client.json").read_text())
+        groups = [
+            ("", client_file),
+            ("client", client_file["client"]),
+            *(("servers", server) for server in client_file["servers"]),
+        ]
+        entries += [
+            f"startup/fed_client.json: {key}" for name, group in groups for key in group if key not in KEYS[name]
+        ]
+        if client_file["client"].get("connection_security") != "mtls":
+            entries.append("startup/fed_client.json: connection_security is not mtls")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        found.append(f"startup/fed_client.json: cannot be read ({type(error).__name__})")
-    return found
+        entries.append(f"startup/fed_client.json: cannot be read ({type(error).__name__})")
+    return entries
 
 
-def strict(kit: Path) -> bool:
+def is_strict(kit: Path) -> bool:
     """Whether the kit is as `make_strict` left it, without foreign entries."""
     try:
         return not (role_of(kit) == "hospital" and foreign_entries(kit)) and all(
-            json.loads(path.read_text()) == made for path, made in _made(kit)
+            json.loads(path.read_text()) == made for path, made in _build_strict_files(kit)
         )
     except (OSError, ValueError):
         return False
@@ -135,9 +148,9 @@ def make_strict(kit: Path) -> None:
         ValueError: a hospital's kit holds files or settings that no kit needs.
         OSError: a file cannot be written.
     """
-    if role_of(kit) == "hospital" and (found := foreign_entries(kit)):
-        raise ValueError(f"kit: {kit} holds what no kit needs: {', '.join(found)}; ask why, and remove it")
-    for path, made in _made(kit):
+    if role_of(kit) == "hospital" and (entries := foreign_entries(kit)):
+        raise ValueError(f"kit: {kit} holds what no kit needs: {', '.join(entries)}; ask why, and remove it")
+    for path, made in _build_strict_files(kit):
         path.write_text(json.dumps(made, indent=1))
         path.chmod(0o600)
 
@@ -149,41 +162,41 @@ def forget_jobs(kit: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _made(kit: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _build_strict_files(kit: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     local = kit / "local"
     if role_of(kit) == "hospital":
         for name, rules in (("resources", HOSPITAL), ("authorization", NO_RIGHTS), ("log_config", LOG)):
             yield local / f"{name}.json", dict(rules)
         return
-    yield local / "resources.json", _resources(kit)
-    yield local / "authorization.json", _authorization(local)
+    yield local / "resources.json", _build_resources(kit)
+    yield local / "authorization.json", _build_authorization(local)
 
 
-def _resources(kit: Path) -> dict[str, Any]:
+def _build_resources(kit: Path) -> dict[str, Any]:
     """The server's `resources.json`: in the coordinator's own kit, on the coordinator's machine."""
-    said = _read(kit / "local" / "resources.json.default")
-    said |= {"class_list_enforcement_mode": "enforce", "class_allow_list": [CONTROLLER, SERVER_APP]}
-    said["components"] = [one for one in said["components"] if one["id"] in KEPT]
-    said["servers"] = [{**one, "heart_beat_timeout": HEARTBEAT_S} for one in said["servers"]]
-    text = json.dumps(said).replace("/tmp/nvflare/", f"{kit.resolve() / 'kept'}/")  # noqa: S108 - the path to replace
-    whole: dict[str, Any] = json.loads(text)
-    return whole
+    resources = _read_json(kit / "local" / "resources.json.default")
+    resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": [CONTROLLER, SERVER_APP]}
+    resources["components"] = [component for component in resources["components"] if component["id"] in KEPT_COMPONENTS]
+    resources["servers"] = [{**server, "heart_beat_timeout": HEARTBEAT_S} for server in resources["servers"]]
+    text = json.dumps(resources).replace("/tmp/nvflare/", f"{kit.resolve() / 'kept'}/")  # noqa: S108 - the path to replace
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
-def _authorization(local: Path) -> dict[str, Any]:
-    said = _read(local / "authorization.json.default")
-    said["permissions"] = {
+def _build_authorization(local: Path) -> dict[str, Any]:
+    rules = _read_json(local / "authorization.json.default")
+    rules["permissions"] = {
         role: {**rights, **{right: "none" for right in NOT_HERE if right in rights}}
         if isinstance(rights, dict)
         else {"submit_job": "any", "manage_job": "any", "view": "any", "operate": "any"}
-        for role, rights in said["permissions"].items()
+        for role, rights in rules["permissions"].items()
     }
-    return said
+    return rules
 
 
-def _read(path: Path) -> dict[str, Any]:
-    whole: dict[str, Any] = json.loads(path.read_text())
-    return whole
+def _read_json(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
 
 
 def write_job(folder: Path, name: str, order: Path, sites: tuple[str, ...]) -> None:

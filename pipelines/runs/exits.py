@@ -62,8 +62,8 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
         ArtifactError: Exit.DISK,
         LaterVersion: Exit.CONFIG,
     }
-    told = {"disk": Exit.DISK, "memory": Exit.MEMORY, "failed": Exit.FAILED}[failure(error)]
-    return next((code for kind, code in known.items() if isinstance(error, kind)), told)
+    code_of_failure = {"disk": Exit.DISK, "memory": Exit.MEMORY, "failed": Exit.FAILED}[failure(error)]
+    return next((code for kind, code in known.items() if isinstance(error, kind)), code_of_failure)
 
 
 def as_process(main: Callable[[], int]) -> NoReturn:
@@ -76,7 +76,7 @@ def as_process(main: Callable[[], int]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, MemoryError) as error:  # commands catch most of their own
-        code = outside(error)
+        code = exit_code_outside(error)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -85,7 +85,7 @@ def as_process(main: Callable[[], int]) -> NoReturn:
     sys.exit(code)
 
 
-def outside(error: OSError | MemoryError) -> int:
+def exit_code_outside(error: OSError | MemoryError) -> int:
     """The code of an error that reached a command's end; says on stderr what it is, if that can be written."""
     code = Exit.MEMORY if isinstance(error, MemoryError) or error.errno == errno.ENOMEM else Exit.DISK
     with suppress(OSError):
@@ -97,12 +97,12 @@ def print_error(words: str, code: Exit, console: Console, *, as_json: bool, erro
     """Print why a command ends, with --json also as JSON; returns the code. error: see `told`."""
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        about = {} if error is None else told(error)
+        about = {} if error is None else error_facts(error)
         print(json.dumps({"exit": int(code), "name": code.name, "error": words, **about}))  # noqa: T201 - the output
     return int(code)
 
 
-def told(error: BaseException) -> dict[str, object]:
+def error_facts(error: BaseException) -> dict[str, object]:
     """An error for machines. `stage`: which stage of a run it ended, or null. `sites`: the code of each hospital that
     did not answer. `to_go_on`: the command that does, or null.
     """
@@ -112,7 +112,7 @@ def told(error: BaseException) -> dict[str, object]:
     return {"stage": getattr(error, "stage", None), "sites": sites, "to_go_on": command}
 
 
-def trace(error: BaseException) -> str:
+def trace_of_error(error: BaseException) -> str:
     """An error's traceback without messages, which may quote a patient: files, lines and types only."""
     links: list[BaseException] = []
     link: BaseException | None = error
@@ -120,7 +120,8 @@ def trace(error: BaseException) -> str:
         links.append(link)
         link = link.__cause__ or link.__context__
     parts = [
-        f"{''.join(traceback.format_tb(one.__traceback__))}{type(one).__name__}{_errno(one)}" for one in reversed(links)
+        f"{''.join(traceback.format_tb(link.__traceback__))}{type(link).__name__}{_errno(link)}"
+        for link in reversed(links)
     ]
     return "\nwhich led to\n".join(["", *parts])
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from pipelines.runs.listing import listed, names_in
+from pipelines.runs.listing import list_paths, names_in
 from pipelines.runs.stopping import LOCK
 from pipelines.runs.store import HIDDEN, MANIFEST, NAME
 
@@ -33,7 +33,7 @@ Kind: TypeAlias = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAGE = "report.html"
 POOLED = "pooled"
-BEGUN = ("sites", "federation")
+RUN_FOLDERS = ("sites", "federation")
 ATTACKED = (".membership.json", ".inversion.safetensors")
 TRANSLATORS, QUALITIES, MAPS = "translators", "qualities", "maps"
 
@@ -103,34 +103,37 @@ def runs_below(folder: Path) -> list[Path]:
     return [
         path
         for path in folders_in(folder)
-        if NAME.fullmatch(path.name) and is_file(path / LOCK) and any(is_folder(path / inner) for inner in BEGUN)
+        if NAME.fullmatch(path.name) and is_file(path / LOCK) and any(is_folder(path / inner) for inner in RUN_FOLDERS)
     ]
 
 
 def items_of(run: Path) -> list[Item]:
     """All items of a run, kind by kind. Raises: OSError: a folder cannot be listed, so that some may be missing."""
-    return [*(item for kind, places in PLACES.items() for item in _items(run, kind, places)), *_leftovers(run)]
+    return [
+        *(item for kind, places in PLACES.items() for item in _list_items(run, kind, places)),
+        *_list_leftovers(run),
+    ]
 
 
 def size_of(path: Path) -> tuple[int, int, float]:
     """Files, bytes and newest change (seconds since 1970) of a file or of everything below a folder."""
     try:
-        own = path.lstat()
+        status = path.lstat()
     except OSError:
         return 0, 0, 0.0
-    if not stat.S_ISDIR(own.st_mode):
-        return 1, own.st_size, own.st_mtime
-    inner = [size_of(Path(entry)) for entry in entries(path)]
-    newest = max((each[2] for each in inner), default=own.st_mtime)
+    if not stat.S_ISDIR(status.st_mode):
+        return 1, status.st_size, status.st_mtime
+    inner = [size_of(Path(entry)) for entry in list_entries(path)]
+    newest = max((each[2] for each in inner), default=status.st_mtime)
     return sum(each[0] for each in inner), sum(each[1] for each in inner), newest
 
 
 def folders_in(path: Path) -> list[Path]:
     """Real folders in a folder, sorted, without hidden ones; none if the folder does not exist."""
-    return [each for each in entries(path) if is_folder(each) and not each.name.startswith(".")]
+    return [each for each in list_entries(path) if is_folder(each) and not each.name.startswith(".")]
 
 
-def entries(path: Path) -> list[Path]:
+def list_entries(path: Path) -> list[Path]:
     """The entries of a real folder, sorted; none if it is not one. Raises: OSError: it cannot be listed."""
     return [path / name for name in names_in(path)] if is_folder(path) else []
 
@@ -145,43 +148,43 @@ def is_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _item(run: Path, kind: Kind, where: str, name: str, parts: Iterable[Path]) -> Item:
+def _build_item(run: Path, kind: Kind, where: str, name: str, parts: Iterable[Path]) -> Item:
     parts = tuple(parts)
     sizes = [size_of(part) for part in parts]
     files, size = sum(each[0] for each in sizes), sum(each[1] for each in sizes)
     return Item(run.name, kind, where, name, parts, files, size, max(each[2] for each in sizes))
 
 
-def _items(run: Path, kind: Kind, places: Places) -> Iterator[Item]:
-    found: dict[tuple[str, str], list[Path]] = {}
+def _list_items(run: Path, kind: Kind, places: Places) -> Iterator[Item]:
+    parts_by_place: dict[tuple[str, str], list[Path]] = {}
     for pattern in dict.fromkeys(each.format(site=site) for each in places.patterns for site in ("sites/*", POOLED)):
-        for path in filter(_real(run, pattern), listed(run, pattern)):
+        for path in filter(_make_real_check(run, pattern), list_paths(run, pattern)):
             above, name = path.relative_to(run).parts[: -places.named], "/".join(path.parts[-places.named :])
             where = "" if places.shared or not above else above[above[0] == "sites"]
-            found.setdefault((where, name), []).append(path)
-    for (where, name), parts in sorted(found.items()):
+            parts_by_place.setdefault((where, name), []).append(path)
+    for (where, name), parts in sorted(parts_by_place.items()):
         if kind == "phantoms":  # the record is removed first: without it a phantom is written again
             parts = [*filter(is_file, [parts[0].with_name(f"{name}.txt")]), *parts]
-        yield _item(run, kind, where, name, parts)
+        yield _build_item(run, kind, where, name, parts)
 
 
-def _real(run: Path, pattern: str) -> Callable[[Path], bool]:
+def _make_real_check(run: Path, pattern: str) -> Callable[[Path], bool]:
     """Whether a path is a folder or file as the pattern requires, not hidden and not below a link; for an artifact
     also whether its manifest exists.
     """
 
-    def real(path: Path) -> bool:
+    def is_real(path: Path) -> bool:
         below = [path, *path.parents][: len(path.relative_to(run).parts)]
         if any(each.is_symlink() or each.name.startswith(".") for each in below):
             return False
         if not pattern.startswith("*/"):
             return path.is_dir() if pattern.endswith("/") else path.is_file()
-        return is_file(path / MANIFEST) and path.parent.name not in (*BEGUN, POOLED)
+        return is_file(path / MANIFEST) and path.parent.name not in (*RUN_FOLDERS, POOLED)
 
-    return real
+    return is_real
 
 
-def _leftovers(run: Path) -> Iterator[Item]:
+def _list_leftovers(run: Path) -> Iterator[Item]:
     """Hidden files and folders that killed processes, or a killed clean command, left behind."""
     for parent, folders, files in os.walk(run, followlinks=False):
         hidden = [name for name in (*folders, *files) if name.startswith(HIDDEN)]
@@ -189,4 +192,4 @@ def _leftovers(run: Path) -> Iterator[Item]:
         for name in sorted(hidden):
             path = Path(parent, name)
             if is_folder(path) or is_file(path):
-                yield _item(run, "leftovers", "", path.relative_to(run).as_posix(), [path])
+                yield _build_item(run, "leftovers", "", path.relative_to(run).as_posix(), [path])

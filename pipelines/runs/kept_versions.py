@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from pipelines.runs.plan import earlier
+from pipelines.runs.plan import read_newest_manifest
 from pipelines.runs.store import ArtifactError, DiskFolder
 from privacy.formats import LaterVersion, check_format
 from privacy.message import Json
@@ -36,7 +36,7 @@ BEFORE: Mapping[str, int] = {
 """The last versions of programs that wrote no such file, for what they began and did not finish."""
 
 
-def kept_versions(root: Path, today: Mapping[str, int], *, spend: Collection[str] = ()) -> dict[str, int]:
+def read_kept_versions(root: Path, today: Mapping[str, int], *, spend: Collection[str] = ()) -> dict[str, int]:
     """The version with which each stage is known in a run's folder. Writes nothing.
 
     today: the program's own, which what was never begun here gets. spend: the stages that a person wants paid again.
@@ -44,28 +44,28 @@ def kept_versions(root: Path, today: Mapping[str, int], *, spend: Collection[str
     Raises:
         ArtifactError: `versions.json` is damaged. LaterVersion: a newer program wrote it.
     """
-    known, folder = _read(root), DiskFolder(root)
+    known, folder = _read_file(root), DiskFolder(root)
     if not known and (folder.has("witness.json") or (root / "federation").is_dir()):
-        made = {name: earlier(root / name) for name in today}
-        found = {name: int(manifest["version"]) for name, manifest in made.items() if manifest is not None}
-        known = {name: min(found.get(name, BEFORE.get(name, version)), version) for name, version in today.items()}
+        made = {name: read_newest_manifest(root / name) for name in today}
+        versions = {name: int(manifest["version"]) for name, manifest in made.items() if manifest is not None}
+        known = {name: min(versions.get(name, BEFORE.get(name, version)), version) for name, version in today.items()}
     return {name: version if name in spend else known.get(name, version) for name, version in today.items()}
 
 
 def keep_versions(root: Path, versions: Mapping[str, int]) -> None:
     """Write them down before anything is paid for. Raises: OSError: the disk."""
-    known = _read(root)
+    known = _read_file(root)
     if known != (now := {**known, **versions}):
-        said: dict[str, Json] = {"format": FORMAT, "stages": dict(now)}
-        DiskFolder(root).write(FILE, json.dumps(said, indent=1, sort_keys=True).encode())
+        content: dict[str, Json] = {"format": FORMAT, "stages": dict(now)}
+        DiskFolder(root).write(FILE, json.dumps(content, indent=1, sort_keys=True).encode())
 
 
-def _read(root: Path) -> dict[str, int]:
+def _read_file(root: Path) -> dict[str, int]:
     folder = DiskFolder(root)
     if not folder.has(FILE):
         return {}
     try:
-        return _versions(json.loads(folder.read(FILE)), str(root / FILE))
+        return _parse_versions(json.loads(folder.read(FILE)), str(root / FILE))
     except LaterVersion:
         raise
     except (ValueError, RecursionError) as error:
@@ -75,12 +75,12 @@ def _read(root: Path) -> dict[str, int]:
         ) from error
 
 
-def _versions(said: Json, what: str) -> dict[str, int]:
+def _parse_versions(content: Json, what: str) -> dict[str, int]:
     """Stage -> version, from the file's content. Raises: ValueError: it is none. LaterVersion: of a newer program."""
-    if not isinstance(said, dict):
-        raise ValueError(f"it must hold a mapping, found {json.dumps(said)[:40]}")
-    check_format(said.get("format"), FORMAT, what)
-    stages = said.get("stages")
-    if not isinstance(stages, dict) or not all(type(one) is int and one > 0 for one in stages.values()):
+    if not isinstance(content, dict):
+        raise ValueError(f"it must hold a mapping, found {json.dumps(content)[:40]}")
+    check_format(content.get("format"), FORMAT, what)
+    stages = content.get("stages")
+    if not isinstance(stages, dict) or not all(type(number) is int and number > 0 for number in stages.values()):
         raise ValueError(f"stages must map each stage to its version, 1, 2, ..., found {json.dumps(stages)[:40]}")
     return {str(name): int(str(version)) for name, version in stages.items()}

@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def listed(root: Path, pattern: str) -> list[Path]:
+def list_paths(root: Path, pattern: str) -> list[Path]:
     """What `root.glob(pattern)` finds, sorted; `**` is no pattern of it. A folder that is missing counts as empty.
 
     Raises:
         OSError: a folder cannot be listed.
     """
-    found = [root]
+    paths = [root]
     for part in pattern.removesuffix("/").split("/"):
-        found = [folder / name for folder in found for name in fnmatch.filter(names_in(folder), part)]
-    return sorted(path for path in found if path.is_dir() or not pattern.endswith("/"))
+        paths = [folder / name for folder in paths for name in fnmatch.filter(names_in(folder), part)]
+    return sorted(path for path in paths if path.is_dir() or not pattern.endswith("/"))
 
 
-def everything(folder: Path) -> Iterator[Path]:
+def walk_folder_tree(folder: Path) -> Iterator[Path]:
     """All that lies below a folder, folders before what is in them; links are not followed.
 
     Raises:
@@ -33,7 +33,7 @@ def everything(folder: Path) -> Iterator[Path]:
     for path in (folder / name for name in names_in(folder)):
         yield path
         if path.is_dir() and not path.is_symlink():
-            yield from everything(path)
+            yield from walk_folder_tree(path)
 
 
 def names_in(folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from rich.cells import cell_len
 
 from pipelines.loader.validation import to_plain
-from pipelines.runs.store import ArtifactError, check_artifact, content, digest, read_manifest, short
+from pipelines.runs.store import ArtifactError, check_artifact, content_digest, digest_json, read_manifest, short_digest
 from privacy.settings_error import notation, shown
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 W = TypeVar("W")
 State = Literal["keep", "run", "skip"]
-KEPT = "kept: nothing changed"
+NOTHING_CHANGED = "kept: nothing changed"
 KEPT_OLDER = "kept: patients paid for it, and --spend makes it again"
 ADDED: Mapping[str, Json] = {"precision": "float32", "channels_last": False, "structure": 0.0}
 """Fields that are younger than some programs whose runs are kept, and older than `pipelines.loader.first_fields`."""
@@ -33,12 +33,12 @@ SHOWN = 3
 ABSENT = object()
 
 
-def nothing(world: object) -> Mapping[str, str]:
+def no_outside_inputs(world: object) -> Mapping[str, str]:
     """No outside inputs."""
     return {}
 
 
-def always(world: object, artifact: Path) -> str | None:
+def always_intact(world: object, artifact: Path) -> str | None:
     """The default of `Stage.intact`: no part of the artifact lies elsewhere, so none is missing."""
     return None
 
@@ -58,8 +58,8 @@ class Stage(Generic[W]):
     needs: tuple[str, ...]
     settings: Callable[[W], object]
     run: Callable[[W, Mapping[str, Path], Path], Mapping[str, Json]]
-    outside: Callable[[W], Mapping[str, str]] = nothing
-    intact: Callable[[W, Path], str | None] = always
+    outside: Callable[[W], Mapping[str, str]] = no_outside_inputs
+    intact: Callable[[W, Path], str | None] = always_intact
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ class Step(Generic[W]):
 
     def folder(self, root: Path) -> Path:
         """The artifact's folder."""
-        return root / self.stage.name / short(self.digest)
+        return root / self.stage.name / short_digest(self.digest)
 
 
 class SelectionError(ValueError):
     """`--only`, `--from` or `--until` select stages that cannot run."""
 
 
-def plan(
+def plan_steps(
     stages: Sequence[Stage[W]],
     world: W,
     root: Path,
@@ -97,33 +97,33 @@ def plan(
 
     only, first (`--from`), until: the selected stages; the others are skipped, and the selected ones' inputs must
     exist. fresh: run the selected stages even if nothing changed. versions: of stages whose results are kept although
-    the program has newer ones, because patients paid for them (`kept_versions`). command: for messages.
+    the program has newer ones, because patients paid for them (`read_kept_versions`). command: for messages.
 
     Raises:
         SelectionError: an unknown name, `first` after `until`, or a needed artifact of a skipped stage is missing.
         ValueError: stages named twice or out of order.
     """
     _check_order(stages)
-    chosen = selected([stage.name for stage in stages], only, first, until)
+    chosen = select_stage_names([stage.name for stage in stages], only, first, until)
     steps: dict[str, Step[W]] = {}
     for stage in stages:
-        identity = _kept_identity(_identity(stage, world, steps, versions or {}), root / stage.name)
-        step = Step(stage, digest(dict(identity)), "skip", "not asked for", identity)
+        identity = _kept_identity(_step_identity(stage, world, steps, versions or {}), root / stage.name)
+        step = Step(stage, digest_json(dict(identity)), "skip", "not asked for", identity)
         if stage.name in chosen:
-            step = _decided(step, world, root, steps, fresh)
+            step = _decide_step(step, world, root, steps, fresh)
         steps[stage.name] = step
     _check_needs(steps, world, root, command)
     return tuple(steps.values())
 
 
-def explain(steps: Sequence[Step[Any]]) -> str:
+def explain_steps(steps: Sequence[Step[Any]]) -> str:
     """An aligned table: stage, action, short digest, reason."""
-    rows = [(step.stage.name, step.state, short(step.digest), step.reason) for step in steps]
+    rows = [(step.stage.name, step.state, short_digest(step.digest), step.reason) for step in steps]
     widths = [max((cell_len(row[column]) for row in rows), default=0) for column in range(3)]
     return "\n".join("  ".join([*(cell.ljust(widths[i]) for i, cell in enumerate(row[:3])), row[3]]) for row in rows)
 
 
-def explained(steps: Sequence[Step[Any]]) -> list[Json]:
+def explanation_facts(steps: Sequence[Step[Any]]) -> list[Json]:
     """The same as plain data: a list of {stage, state, digest, reason}."""
     return [{"stage": s.stage.name, "state": s.state, "digest": s.digest, "reason": s.reason} for s in steps]
 
@@ -138,11 +138,11 @@ def _check_order(stages: Sequence[Stage[Any]]) -> None:
         before.append(stage.name)
 
 
-def selected(names: Sequence[str], only: str | None, first: str | None, until: str | None) -> set[str]:
+def select_stage_names(names: Sequence[str], only: str | None, first: str | None, until: str | None) -> set[str]:
     """The stages that `--only`, or `--from` and `--until`, select; all without them. Raises: SelectionError."""
-    asked = {"--only": only, "--from": first, "--until": until}
+    options = {"--only": only, "--from": first, "--until": until}
     wrong = [
-        f"{option} {name}: no such stage" for option, name in asked.items() if name is not None and name not in names
+        f"{option} {name}: no such stage" for option, name in options.items() if name is not None and name not in names
     ]
     if wrong:
         raise SelectionError(f"{'; '.join(wrong)}; the stages are {', '.join(names)}")
@@ -157,7 +157,9 @@ def selected(names: Sequence[str], only: str | None, first: str | None, until: s
     return set(names[begin:end])
 
 
-def _identity(stage: Stage[W], world: W, before: Mapping[str, Step[W]], versions: Mapping[str, int]) -> dict[str, Json]:
+def _step_identity(
+    stage: Stage[W], world: W, before: Mapping[str, Step[W]], versions: Mapping[str, int]
+) -> dict[str, Json]:
     return {
         "stage": stage.name,
         "version": versions.get(stage.name, stage.version),
@@ -171,7 +173,7 @@ def _kept_identity(identity: dict[str, Json], folder: Path) -> dict[str, Json]:
     """The identity of an artifact that differs only by fields which its program did not know and which have their
     default, where there is one and none of today's; else the same identity.
     """
-    if (folder / short(digest(dict(identity)))).is_dir():
+    if (folder / short_digest(digest_json(dict(identity)))).is_dir():
         return identity
     for manifest in manifests_in(folder):
         known: dict[str, Json] = {key: manifest.get(key) for key in identity}
@@ -193,11 +195,11 @@ def means_the_same(old: Json, new: Json) -> bool:
     return type(old) is type(new) and old == new
 
 
-def _decided(step: Step[W], world: W, root: Path, before: Mapping[str, Step[W]], fresh: bool) -> Step[W]:
+def _decide_step(step: Step[W], world: W, root: Path, before: Mapping[str, Step[W]], fresh: bool) -> Step[W]:
     """The step as `keep` or `run`, with its reason."""
     reason = "asked for: --fresh" if fresh else complaint_of(step, world, root)
     if reason == "missing":
-        reason = changed(step.identity, earlier(root / step.stage.name))
+        reason = describe_changes(step.identity, read_newest_manifest(root / step.stage.name))
     if reason is None:
         running = [need for need in step.stage.needs if before[need].state == "run"]
         reason = (
@@ -212,7 +214,7 @@ def _decided(step: Step[W], world: W, root: Path, before: Mapping[str, Step[W]],
 def _kept_words(step: Step[Any]) -> str:
     """Why an artifact stays; one of an older version is said to be one."""
     made, now = step.identity["version"], step.stage.version
-    return KEPT if made == now else f"{KEPT_OLDER} (made by version {made} of this stage, here {now})"
+    return NOTHING_CHANGED if made == now else f"{KEPT_OLDER} (made by version {made} of this stage, here {now})"
 
 
 def complaint_of(step: Step[W], world: W, root: Path) -> str | None:
@@ -227,7 +229,7 @@ def other_content(step: Step[W], root: Path, before: Mapping[str, Step[W]]) -> s
     other = []
     for need in step.stage.needs:
         try:
-            same = made_from.get(need) == content(read_manifest(before[need].folder(root)))
+            same = made_from.get(need) == content_digest(read_manifest(before[need].folder(root)))
         except ArtifactError:  # skipped and missing; a kept stage does not need it
             same = True
         other += [] if same else [need]
@@ -241,7 +243,11 @@ def _check_needs(steps: Mapping[str, Step[W]], world: W, root: Path, command: st
     for name in (name for name, step in steps.items() if name in needed and step.state == "skip"):
         complaint = complaint_of(steps[name], world, root)
         if complaint is not None:
-            why = changed(steps[name].identity, earlier(root / name)) if complaint == "missing" else complaint
+            why = (
+                describe_changes(steps[name].identity, read_newest_manifest(root / name))
+                if complaint == "missing"
+                else complaint
+            )
             problems.append(f"{name} is needed, was not asked for, and is not there ({why})")
     if problems:
         names = [name for name in steps if any(problem.startswith(f"{name} ") for problem in problems)]
@@ -249,7 +255,7 @@ def _check_needs(steps: Mapping[str, Step[W]], world: W, root: Path, command: st
         raise SelectionError(f"{'; '.join(problems)}; make it first:\n{command} --from {names[0]} --until {last}")
 
 
-def earlier(folder: Path) -> Mapping[str, Any] | None:
+def read_newest_manifest(folder: Path) -> Mapping[str, Any] | None:
     """The newest readable manifest of a stage's folder, or None."""
     return next(iter(manifests_in(folder)), None)
 
@@ -265,47 +271,47 @@ def manifests_in(folder: Path) -> list[Mapping[str, Any]]:
     return sorted(manifests, key=lambda manifest: -float(manifest["finished"]))
 
 
-def changed(identity: Mapping[str, Json], before: Mapping[str, Any] | None) -> str:
+def describe_changes(identity: Mapping[str, Json], before: Mapping[str, Any] | None) -> str:
     """The differences: `settings changed: rounds 10 -> 12; input changed: ingest`; or `never ran`."""
     if before is None:
         return "never ran"
     reasons = []
     if identity["version"] != before["version"]:
         reasons.append(f"stage version {before['version']} -> {identity['version']}")
-    settings = differences(before["settings"], identity["settings"])
+    settings = list_differences(before["settings"], identity["settings"])
     if settings:
         more = f", and {len(settings) - SHOWN} more" if len(settings) > SHOWN else ""
         reasons.append(f"settings changed: {', '.join(settings[:SHOWN])}{more}")
     for key, words in (("inputs", "input changed"), ("outside", "outside input changed")):
-        names = _other(before[key], identity[key])
+        names = _other_facts(before[key], identity[key])
         if names:
             reasons.append(f"{words}: {', '.join(names)}")
     return "; ".join(reasons) or "missing: its folder is gone"
 
 
-def _other(old: Any, new: Any) -> list[str]:
+def _other_facts(old: Any, new: Any) -> list[str]:
     return sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
 
 
-def differences(before: Json, now: Json) -> list[str]:
+def list_differences(before: Json, now: Json) -> list[str]:
     """Every setting that differs, as `train.rounds 10 -> 12`, `mu 0.1 removed` or `mu 0.1 added`."""
-    old, new = dict(_leaves(before, ())), dict(_leaves(now, ()))
-    told = []
+    old, new = dict(_list_leaves(before, ())), dict(_list_leaves(now, ()))
+    sentences = []
     for path in dict.fromkeys([*old, *new]):
         was, is_now = old.get(path, ABSENT), new.get(path, ABSENT)
         if was is ABSENT:
-            told.append(f"{notation(path)} {shown(is_now)} added".strip())
+            sentences.append(f"{notation(path)} {shown(is_now)} added".strip())
         elif is_now is ABSENT:
-            told.append(f"{notation(path)} {shown(was)} removed".strip())
+            sentences.append(f"{notation(path)} {shown(was)} removed".strip())
         elif type(was) is not type(is_now) or was != is_now:
-            told.append(f"{notation(path)} {shown(was)} -> {shown(is_now)}".strip())
-    return told
+            sentences.append(f"{notation(path)} {shown(was)} -> {shown(is_now)}".strip())
+    return sentences
 
 
-def _leaves(value: Json, path: tuple[str | int, ...]) -> list[tuple[tuple[str | int, ...], Json]]:
+def _list_leaves(value: Json, path: tuple[str | int, ...]) -> list[tuple[tuple[str | int, ...], Json]]:
     """Scalars, and empty groups and lists, with their paths."""
     if isinstance(value, dict) and value:
-        return [leaf for key in sorted(value) for leaf in _leaves(value[key], (*path, key))]
+        return [leaf for key in sorted(value) for leaf in _list_leaves(value[key], (*path, key))]
     if isinstance(value, list) and value:
-        return [leaf for index, inner in enumerate(value) for leaf in _leaves(inner, (*path, index))]
+        return [leaf for index, inner in enumerate(value) for leaf in _list_leaves(inner, (*path, index))]
     return [(path, value)]

@@ -28,7 +28,7 @@ class Shown(Protocol):
         ...
 
 
-Told: TypeAlias = tuple[tuple[str, ...], tuple[float, float | None, str] | None]
+ProgressMessage: TypeAlias = tuple[tuple[str, ...], tuple[float, float | None, str] | None]
 """Titles of a task in another process, from the outermost on, and how far it is; None = it ended."""
 
 
@@ -38,7 +38,7 @@ class _Display:
     clock: Callable[[], float]
     bars: Progress | None
     titles: tuple[str, ...] = ()
-    send: Callable[[Told], None] | None = None
+    send: Callable[[ProgressMessage], None] | None = None
 
 
 @dataclass
@@ -56,7 +56,7 @@ _INSIDE: ContextVar[_Display | None] = ContextVar("progress", default=None)
 
 
 @contextmanager
-def shown(
+def show_progress(
     title: str, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Shown]:
     """Show the progress of a task: `with shown("train") as step: step(3, 10, "round 3")`.
@@ -66,81 +66,81 @@ def shown(
     """
     outer = _INSIDE.get()
     if outer is not None and outer.send is not None:
-        with _sent(outer, outer.send, title) as step:
+        with _show_elsewhere(outer, outer.send, title) as step:
             yield step
         return
     if outer is None:
         display = _Display(console or Console(stderr=True), clock, None)
         if display.console.is_terminal:
-            with _bars(display.console) as bars, _within(replace(display, bars=bars), title) as step:
+            with _make_bars(display.console) as bars, _show_within(replace(display, bars=bars), title) as step:
                 yield step
             return
         outer = display
-    with _within(outer, title) as step:
+    with _show_within(outer, title) as step:
         yield step
 
 
-def counting(step: Shown, total: float, begun: float = 0, text: str = "") -> Callable[[str], None]:
+def make_counter(step: Shown, total: float, done_before: float = 0, text: str = "") -> Callable[[str], None]:
     """A function that shows one more of `total` done each time, with `text` and what it is called with."""
     done = count(1)
 
-    def told(what: str) -> None:
-        step(begun + next(done), total, f"{text}{what}")
+    def count_next(what: str) -> None:
+        step(done_before + next(done), total, f"{text}{what}")
 
-    return told
+    return count_next
 
 
 def print_remark(text: str) -> None:
     """Print a line that stays: above the bars of a terminal, else among the lines of the task around it."""
     display = _INSIDE.get() or _Display(Console(stderr=True), time.monotonic, None)
-    _write(display if display.bars is None else replace(display, console=display.bars.console), f"! {text}")
+    _write_sentence(display if display.bars is None else replace(display, console=display.bars.console), f"! {text}")
 
 
-def sent(send: Callable[[Told], None]) -> None:
+def send_progress(send: Callable[[ProgressMessage], None]) -> None:
     """From now on this process shows no progress, but sends it to one that does, which uses `take_over`."""
     _INSIDE.set(_Display(Console(quiet=True), time.monotonic, None, send=send))
 
 
-def take_over() -> Callable[[str, Told], None]:
+def take_over() -> Callable[[str, ProgressMessage], None]:
     """A function that shows what other processes send, by whose work it is: their outermost tasks stand below that of
     this process, with the name of whose they are.
     """
-    begun: dict[tuple[str, ...], tuple[Context, AbstractContextManager[Shown], Shown]] = {}
+    open_tasks: dict[tuple[str, ...], tuple[Context, AbstractContextManager[Shown], Shown]] = {}
 
-    def take(who: str, told: Told) -> None:
-        titles, at = told
+    def take_message(who: str, message: ProgressMessage) -> None:
+        titles, at = message
         titles = titles if titles[0] == who else (who, *titles)
-        if titles not in begun and at is not None:
+        if titles not in open_tasks and at is not None:
             place = copy_context()  # each has its own, because tasks overlap
-            task: AbstractContextManager[Shown] = shown(" > ".join(titles))
-            begun[titles] = place, task, place.run(task.__enter__)
+            task: AbstractContextManager[Shown] = show_progress(" > ".join(titles))
+            open_tasks[titles] = place, task, place.run(task.__enter__)
         if at is not None:
-            begun[titles][2](*at)
-        elif titles in begun:
-            place, task, _ = begun.pop(titles)
+            open_tasks[titles][2](*at)
+        elif titles in open_tasks:
+            place, task, _ = open_tasks.pop(titles)
             place.run(task.__exit__, None, None, None)
 
-    return take
+    return take_message
 
 
-def left(elapsed: float, done: float, total: float | None) -> float | None:
+def estimate_seconds_left(elapsed: float, done: float, total: float | None) -> float | None:
     """Seconds left at the pace so far; None while it is unknown."""
     if total is None or done <= 0 or elapsed <= 0:
         return None
     return max(0.0, elapsed / done * (total - done))
 
 
-def spoken(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration in words: `8 s`, `2 min 05 s`, `3 h 20 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
-def _bars(console: Console) -> Progress:
+def _make_bars(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -154,7 +154,7 @@ def _bars(console: Console) -> Progress:
 
 
 @contextmanager
-def _within(display: _Display, title: str) -> Iterator[Shown]:
+def _show_within(display: _Display, title: str) -> Iterator[Shown]:
     inner = replace(display, titles=(*display.titles, title))
     token = _INSIDE.set(inner)
     try:
@@ -165,7 +165,7 @@ def _within(display: _Display, title: str) -> Iterator[Shown]:
 
 
 @contextmanager
-def _sent(display: _Display, send: Callable[[Told], None], title: str) -> Iterator[Shown]:
+def _show_elsewhere(display: _Display, send: Callable[[ProgressMessage], None], title: str) -> Iterator[Shown]:
     inner = replace(display, titles=(*display.titles, title))
     token, last = _INSIDE.set(inner), [-math.inf]
 
@@ -202,7 +202,7 @@ def _as_bar(display: _Display, bars: Progress) -> Iterator[Shown]:
 def _as_lines(display: _Display) -> Iterator[Shown]:
     now = display.clock()
     line = _Line(begun=now, written=now)
-    _write(display, "begins")
+    _write_sentence(display, "begins")
 
     def step(done: float, total: float | None = None, text: str = "") -> None:
         if line.first is None:
@@ -212,28 +212,28 @@ def _as_lines(display: _Display) -> Iterator[Shown]:
         share = done / total if total else 0.0
         if since >= EVERY_S or (share - line.share >= EVERY_SHARE and since >= LEAST_S):
             line.written, line.share = display.clock(), share
-            _write(display, _sentence(line, display.clock()))
+            _write_sentence(display, _describe_line(line, display.clock()))
 
     try:
         yield step
     except BaseException:
-        _write(display, f"ended early, after {spoken(display.clock() - now)}")
+        _write_sentence(display, f"ended early, after {format_duration(display.clock() - now)}")
         raise
-    _write(display, f"done in {spoken(display.clock() - now)}")
+    _write_sentence(display, f"done in {format_duration(display.clock() - now)}")
 
 
-def _sentence(line: _Line, now: float) -> str:
+def _describe_line(line: _Line, now: float) -> str:
     done, total, text = line.last
     first = line.first or 0.0
     parts = [text] if text else []
     if total:
         parts.append(f"{done:g} of {total:g} ({100 * done / total:.0f} %)")
-    rest = left(now - line.begun, done - first, None if total is None else total - first)
+    rest = estimate_seconds_left(now - line.begun, done - first, None if total is None else total - first)
     if rest is not None:
-        parts.append(f"about {spoken(rest)} left")
+        parts.append(f"about {format_duration(rest)} left")
     return ", ".join(parts) or f"{done:g} done"
 
 
-def _write(display: _Display, sentence: str) -> None:
+def _write_sentence(display: _Display, sentence: str) -> None:
     text = f"{time.strftime('%H:%M:%S')} {' > '.join(display.titles)}: {sentence}"
     display.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from federation.engine import Worker
-from pipelines.runs.exits import trace
-from pipelines.runs.store import unfinished
+from pipelines.runs.exits import trace_of_error
+from pipelines.runs.store import make_hidden_name
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 from privacy.system_errors import failure
@@ -39,18 +39,21 @@ def kept_in(folder: Path, log: Callable[[str], None]) -> Callable[[Call, Message
         if not any(tensor.nbytes for tensor in reply.tensors.values()):
             return reply
         try:
-            return _kept(reply, folder)
+            return _map_to_file(reply, folder)
         except Exception as error:
-            log(f"{call.run} round {call.round} {call.request}: the reply cannot wait in {folder}: {trace(error)}")
+            log(
+                f"{call.run} round {call.round} {call.request}: the reply cannot wait in {folder}:"
+                f" {trace_of_error(error)}"
+            )
             raise Refused(failure(error)) from error
 
     return keep
 
 
-def _kept(reply: Message, folder: Path) -> Message:
+def _map_to_file(reply: Message, folder: Path) -> Message:
     """The reply with its tensors mapped from a file that has no name any more: one mapping for all of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    path, places, end = unfinished(folder), list[int](), 0
+    path, places, end = make_hidden_name(folder), list[int](), 0
     try:
         with path.open("xb") as file:
             for tensor in reply.tensors.values():

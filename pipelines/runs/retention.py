@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.runs.holdings import ATTACKED, MAPS, PAGE, POOLED, QUALITIES, TRANSLATORS, Item, Kind, is_file
-from pipelines.runs.listing import listed
-from pipelines.runs.store import MANIFEST, ArtifactError, DiskFolder, read_manifest, short
+from pipelines.runs.listing import list_paths
+from pipelines.runs.store import MANIFEST, ArtifactError, DiskFolder, read_manifest, short_digest
 from privacy.message import Malformed
 
 NEEDED = "its finished run depends on it"
@@ -54,14 +54,14 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RemovalDecision:
     """kept: why the item stays although kind and age match; empty: it is removed."""
 
     item: Item
     kept: str = ""
 
 
-def verdicts(items: Sequence[Item], rule: Rule, now: float) -> list[Verdict]:
+def decide_removals(items: Sequence[Item], rule: Rule, now: float) -> list[RemovalDecision]:
     """The verdict on every item of one run that matches the rule, in the order of removal.
 
     now: seconds since 1970.
@@ -69,21 +69,21 @@ def verdicts(items: Sequence[Item], rule: Rule, now: float) -> list[Verdict]:
     Raises:
         OSError: something cannot be read or listed, so that nobody knows what must stay.
     """
-    asked = [item for item in items if item.kind in rule.kinds and now - item.newest >= rule.seconds]
-    needed = set() if rule.needed else _needed(items)
-    going = {item for item in asked if item not in needed}
-    kept = {item: NEEDED for item in asked if item in needed}
+    matching = [item for item in items if item.kind in rule.kinds and now - item.newest >= rule.seconds]
+    needed = set() if rule.needed else _find_needed(items)
+    going = {item for item in matching if item not in needed}
+    kept_items = {item: NEEDED for item in matching if item in needed}
     while stuck := {item: why for item in going if (why := _reason_to_keep(item, items, going))}:
         going -= set(stuck)
-        kept |= stuck
+        kept_items |= stuck
     going |= _answers_to_remove(going, items)
-    ordered = sorted({*going, *kept}, key=lambda item: (ORDER.index(item.kind), item.where, item.name))
-    return [Verdict(item, kept.get(item, "")) for item in ordered]
+    ordered = sorted({*going, *kept_items}, key=lambda item: (ORDER.index(item.kind), item.where, item.name))
+    return [RemovalDecision(item, kept_items.get(item, "")) for item in ordered]
 
 
-def _needed(items: Sequence[Item]) -> set[Item]:
+def _find_needed(items: Sequence[Item]) -> set[Item]:
     """Artifacts of the published report and the newest of every stage, and the sites' items that they refer to."""
-    artifacts = _closure(items, [*_published(items), *_newest(items, "artifacts")])
+    artifacts = _find_inputs(items, [*_find_published(items), *_find_newest(items, "artifacts")])
     translations = {item for item in items if any(_refers_to_translation(each, item, items) for each in artifacts)}
     cohorts, runs, labels = {_cohort_of_quality(item) for item in translations}, set(), set()
     for item in artifacts:
@@ -101,21 +101,21 @@ def _needed(items: Sequence[Item]) -> set[Item]:
             "ready": item.name.partition(".")[0] in labels,
         }
         needed |= {item} if referenced.get(item.kind, False) else set()
-    return needed | _phantoms(items, artifacts) | set(_newest(items, "copies"))
+    return needed | _find_phantoms(items, artifacts) | set(_find_newest(items, "copies"))
 
 
-def _phantoms(items: Sequence[Item], artifacts: Iterable[Item]) -> set[Item]:
+def _find_phantoms(items: Sequence[Item], artifacts: Iterable[Item]) -> set[Item]:
     """The newest phantom of every site; all of them if an oracle translation rendered their patients again, later."""
     if any(_is_oracle(artifact) for artifact in artifacts):
         return {item for item in items if item.kind == "phantoms"}
-    return set(_newest(items, "phantoms"))
+    return set(_find_newest(items, "phantoms"))
 
 
 def _reason_to_keep(item: Item, items: Sequence[Item], going: set[Item]) -> str:
     """Why an item cannot be removed without others that stay; empty if it can."""
     if item.kind == "models":
         halves = [each for each in items if each.kind == "conversations" and each.name == item.name]
-        if any(each not in going and not _finished(each) for each in halves):
+        if any(each not in going and not _is_finished(each) for each in halves):
             return "its training is unfinished; add the kind conversations"
     staying = [each for each in items if each.kind == "artifacts" and each not in going]
     label = item.name.partition(".")[0]
@@ -132,14 +132,14 @@ def _reason_to_keep(item: Item, items: Sequence[Item], going: set[Item]) -> str:
 
 def _answers_to_remove(going: set[Item], items: Sequence[Item]) -> set[Item]:
     """Committed answers that wrote a removed item: if they stayed, a site would repeat them and not write it again."""
-    wrote = {(item.where, _writer(item), _source_cohort(item)) for item in going}
+    wrote = {(item.where, _writing_request(item), _source_cohort(item)) for item in going}
     return {
         item
         for item in items
         if item.kind == "conversations"
         for part in item.parts
         for site, request, raw in wrote
-        if request and part.parents[2].name == site and listed(part, f"{request}-*")
+        if request and part.parents[2].name == site and list_paths(part, f"{request}-*")
         if not raw or (site, raw) in _sources_of(item, (f"{request}-0",))
     }
 
@@ -148,12 +148,12 @@ def _sources_of(conversation: Item, answers: tuple[str, ...]) -> set[tuple[str, 
     """(site, cohort) of the images behind these answers, from their memory: see `pipelines.hospital.withdrawn`."""
     from federation.conversation import newest  # imports torch, which a folder without trained models does not need
 
-    found = set()
+    sources = set()
     for part in conversation.parts:
         if any(is_file(part / answer) for answer in answers):
             with suppress(Malformed):
-                found.add((part.parents[2].name, str(newest(DiskFolder(part)).facts.get("looked_at"))))
-    return found
+                sources.add((part.parents[2].name, str(newest(DiskFolder(part)).facts.get("looked_at"))))
+    return sources
 
 
 def _source_cohort(item: Item) -> str:
@@ -161,18 +161,18 @@ def _source_cohort(item: Item) -> str:
     return item.name.split(".")[1] if item.name.startswith(f"{QUALITIES}/") and item.name.count(".") == 2 else ""
 
 
-def _writer(item: Item) -> str:
+def _writing_request(item: Item) -> str:
     """The request that wrote this item at a site; empty if the same request would write it again."""
     if item.name.endswith(ATTACKED):
         return "audit"
     return WRITERS.get(item.name.partition("/")[0] if item.kind == "translations" else item.kind, "")
 
 
-def _finished(conversation: Item) -> bool:
+def _is_finished(conversation: Item) -> bool:
     """Whether every site has finished a training, or the conversation is not a training."""
     sites = [part for part in conversation.parts if part.parent.name != "federation"]
-    trained = [part for part in sites if listed(part, "introduce-*")]
-    return all(listed(part, "finish-*") for part in trained)
+    trained = [part for part in sites if list_paths(part, "introduce-*")]
+    return all(list_paths(part, "finish-*") for part in trained)
 
 
 def _refers_to_run(artifact: Item, run: str, items: Sequence[Item]) -> bool:
@@ -181,19 +181,19 @@ def _refers_to_run(artifact: Item, run: str, items: Sequence[Item]) -> bool:
         return run in _runs_of(artifact)
     if artifact.where not in ("evaluate", "audit"):
         return False
-    trained = [each for each in _closure(items, [artifact]) if each.where == "train"]
+    trained = [each for each in _find_inputs(items, [artifact]) if each.where == "train"]
     return not trained or any(run in _runs_of(each) for each in trained)
 
 
-def _published(items: Iterable[Item]) -> list[Item]:
+def _find_published(items: Iterable[Item]) -> list[Item]:
     """The report artifact whose page is the one in the run's folder."""
     pages = [item for item in items if item.kind == "reports" and not item.where]
     shas = {hashlib.sha256(page.parts[0].read_bytes()).hexdigest() for page in pages}
     reports = [item for item in items if item.kind == "artifacts" and item.where == "report"]
-    return [item for item in reports if _manifest(item).get("files", {}).get(PAGE, {}).get("sha256") in shas]
+    return [item for item in reports if _read_manifest(item).get("files", {}).get(PAGE, {}).get("sha256") in shas]
 
 
-def _newest(items: Iterable[Item], kind: Kind) -> list[Item]:
+def _find_newest(items: Iterable[Item], kind: Kind) -> list[Item]:
     """The newest item of every place: stage or site."""
     newest: dict[str, Item] = {}
     for item in sorted((item for item in items if item.kind == kind), key=lambda item: item.newest):
@@ -201,22 +201,22 @@ def _newest(items: Iterable[Item], kind: Kind) -> list[Item]:
     return list(newest.values())
 
 
-def _closure(items: Iterable[Item], first: Iterable[Item]) -> list[Item]:
+def _find_inputs(items: Iterable[Item], first: Iterable[Item]) -> list[Item]:
     """Artifacts, and all their direct and indirect inputs."""
     known = {(item.where, item.name): item for item in items if item.kind == "artifacts"}
-    found: list[Item] = []
+    artifacts: list[Item] = []
     waiting = list(first)
     while waiting:
         item = waiting.pop()
-        if item not in found:
-            found.append(item)
-            inputs = _manifest(item).get("inputs", {})
-            places = [(stage, short(str(digest))) for stage, digest in inputs.items()]
+        if item not in artifacts:
+            artifacts.append(item)
+            inputs = _read_manifest(item).get("inputs", {})
+            places = [(stage, short_digest(str(digest))) for stage, digest in inputs.items()]
             waiting += [known[place] for place in places if place in known]
-    return found
+    return artifacts
 
 
-def _manifest(item: Item) -> dict[str, Any]:
+def _read_manifest(item: Item) -> dict[str, Any]:
     try:
         return read_manifest(item.parts[0])
     except ArtifactError as error:  # a damaged artifact keeps nothing: the next run makes it again
@@ -227,10 +227,15 @@ def _manifest(item: Item) -> dict[str, Any]:
 
 def _cohorts_of(artifact: Item) -> list[tuple[str, str]]:
     """(site, cohort) to which an artifact of ingest, of translation or of features refers."""
-    said = [_json(path) for path in listed(artifact.parts[0], "*.json") if path.name != MANIFEST]
+    contents = [_read_json(path) for path in list_paths(artifact.parts[0], "*.json") if path.name != MANIFEST]
     if artifact.where not in ("ingest", "translate", "augment", "features"):
         return []
-    return [(site, str(home.get("cohort"))) for facts in said for site, home in facts.items() if isinstance(home, dict)]
+    return [
+        (site, str(site_facts.get("cohort")))
+        for facts in contents
+        for site, site_facts in facts.items()
+        if isinstance(site_facts, dict)
+    ]
 
 
 def _runs_of(artifact: Item) -> list[str]:
@@ -238,8 +243,8 @@ def _runs_of(artifact: Item) -> list[str]:
     name = {"train": "train_run", "synthesize": "run"}.get(artifact.where)
     if name is None:
         return []
-    said = [_json(path) for path in listed(artifact.parts[0], "*.json") if path.name != MANIFEST]
-    return [str(facts[name]).rpartition("/")[2] for facts in said if name in facts]
+    contents = [_read_json(path) for path in list_paths(artifact.parts[0], "*.json") if path.name != MANIFEST]
+    return [str(facts[name]).rpartition("/")[2] for facts in contents if name in facts]
 
 
 def _refers_to_translation(artifact: Item, item: Item, items: Sequence[Item]) -> bool:
@@ -248,23 +253,24 @@ def _refers_to_translation(artifact: Item, item: Item, items: Sequence[Item]) ->
         return False
     folder, _, file = item.name.partition("/")
     if folder == MAPS:
-        return artifact.where == "score" and _json(artifact.parts[0] / "scores.json").get("release") == "exact"
+        return artifact.where == "score" and _read_json(artifact.parts[0] / "scores.json").get("release") == "exact"
     space = file.partition(".")[0]
     if artifact.where != "translate" or not (artifact.parts[0] / f"{space}.json").is_file():
         return False
     raw = (item.where, _source_cohort(item))
     return folder == TRANSLATORS or (
-        folder == QUALITIES and raw in [one for each in _closure(items, [artifact]) for one in _cohorts_of(each)]
+        folder == QUALITIES
+        and raw in [cohort for each in _find_inputs(items, [artifact]) for cohort in _cohorts_of(each)]
     )
 
 
 def _cohort_of_quality(quality: Item) -> tuple[str, str]:
     """(site, cohort) of a translation with quality figures: the hospital's page shows its images, vetoed or not."""
-    return quality.where, str(_json(quality.parts[0]).get("cohort"))
+    return quality.where, str(_read_json(quality.parts[0]).get("cohort"))
 
 
 def _is_oracle(artifact: Item) -> bool:
-    settings = _manifest(artifact).get("settings")
+    settings = _read_manifest(artifact).get("settings")
     spaces = settings.get("translate") if isinstance(settings, dict) else None
     return isinstance(spaces, dict) and any(isinstance(s, dict) and s.get("name") == "oracle" for s in spaces.values())
 
@@ -272,16 +278,16 @@ def _is_oracle(artifact: Item) -> bool:
 def _labels_of(artifact: Item) -> list[str]:
     """The methods in an artifact of training, or their variants in one of evaluation."""
     if artifact.where == "evaluate":
-        settings: Any = _manifest(artifact).get("settings")
+        settings: Any = _read_manifest(artifact).get("settings")
         return [*settings["evaluate"].get("variants", {})] if isinstance(settings, dict) else []
     if artifact.where != "train":
         return []
-    return [path.stem for path in listed(artifact.parts[0], "*.json") if path.name != MANIFEST]
+    return [path.stem for path in list_paths(artifact.parts[0], "*.json") if path.name != MANIFEST]
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     """A file's contents; empty if it is gone or damaged. Raises: OSError: it cannot be read, so nobody knows."""
     with suppress(FileNotFoundError, ValueError):
-        found = json.loads(path.read_bytes())
-        return found if isinstance(found, dict) else {}
+        content = json.loads(path.read_bytes())
+        return content if isinstance(content, dict) else {}
     return {}

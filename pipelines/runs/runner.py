@@ -14,13 +14,13 @@ from pipelines.runs.plan import (
     Stage,
     Step,
     complaint_of,
-    explain,
-    explained,
+    explain_steps,
+    explanation_facts,
     other_content,
-    plan,
+    plan_steps,
 )
 from pipelines.runs.stopping import Stop, Stopped
-from pipelines.runs.store import clean, content, read_manifest, short, write_artifact
+from pipelines.runs.store import content_digest, read_manifest, remove_unfinished, short_digest, write_artifact
 from privacy.pickled import pickled
 from privacy.settings_error import words_of
 
@@ -34,10 +34,10 @@ __all__ = [
     "Stage",
     "StageFailed",
     "Step",
-    "execute",
-    "explain",
-    "explained",
-    "plan",
+    "execute_steps",
+    "explain_steps",
+    "explanation_facts",
+    "plan_steps",
 ]
 
 W = TypeVar("W")
@@ -74,26 +74,26 @@ class StageFailed(RuntimeError):
 
     def __init__(self, stage: str, cause: Exception, command: str, gone: Path | None = None) -> None:
         self.stage, self.cause, self.command, self.gone = stage, cause, command, gone
-        told = f"stage {stage} failed: {type(cause).__name__}: {words_of(cause)}"
+        text = f"stage {stage} failed: {type(cause).__name__}: {words_of(cause)}"
         what = "finished stages are kept; to go on:"
         if gone is not None:
             what = f"{gone} is gone, with the stages that were finished: somebody removed it meanwhile; to begin anew:"
-        super().__init__(f"{told}\n{what}\n{command}")
+        super().__init__(f"{text}\n{what}\n{command}")
 
     __reduce__ = pickled
 
 
-def ignore(event: Event) -> None:
+def ignore_event(event: Event) -> None:
     """Show nothing."""
 
 
-def execute(
+def execute_steps(
     steps: Sequence[Step[W]],
     world: W,
     root: Path,
     *,
     stop: Stop | None = None,
-    on_step: Callable[[Event], None] = ignore,
+    on_step: Callable[[Event], None] = ignore_event,
     command: str = "python -m pipelines.run CONFIG",
 ) -> Results:
     """Execute a plan. The caller must hold a `RunLock` on `root`: leftovers of killed runs are removed first.
@@ -104,27 +104,34 @@ def execute(
         StageFailed: a stage raised an exception; earlier artifacts stay, this stage has none.
         Stopped: a stop was requested, here or inside a stage.
     """
-    clean(root)
+    remove_unfinished(root)
     ran: dict[str, float] = {}
-    kept: list[str] = []
+    kept_names: list[str] = []
     for index, step in enumerate(steps):
         name = step.stage.name
         if step.state == "skip":
             on_step(Event("skipped", step, index, len(steps)))
         elif step.state == "keep" or (step.reason.startswith(AGAIN) and _still_good(step, world, root, steps)):
-            kept.append(name)
+            kept_names.append(name)
             on_step(Event("kept", step, index, len(steps)))
         else:
             on_step(Event("begun", step, index, len(steps)))
             try:
                 ran[name] = _run(step, world, root, steps, stop, _command_from(step, steps, command))
             except StageFailed as error:
-                if all(one.folder(root).is_dir() for one in steps[:index] if one.state != "skip") and root.is_dir():
+                if (
+                    all(
+                        earlier_step.folder(root).is_dir()
+                        for earlier_step in steps[:index]
+                        if earlier_step.state != "skip"
+                    )
+                    and root.is_dir()
+                ):
                     raise
                 raise StageFailed(name, error.cause, command, root) from error.cause
             on_step(Event("done", step, index, len(steps), ran[name]))
     artifacts = {step.stage.name: step.folder(root) for step in steps if step.state != "skip"}
-    return Results(artifacts, tuple(ran), tuple(kept), ran)
+    return Results(artifacts, tuple(ran), tuple(kept_names), ran)
 
 
 def _still_good(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]]) -> bool:
@@ -136,15 +143,15 @@ def _still_good(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]]) -
 def _run(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]], stop: Stop | None, command: str) -> float:
     """Run a stage and write its artifact; returns the seconds."""
     folders = {each.stage.name: each.folder(root) for each in steps if each.stage.name in step.stage.needs}
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         if stop is not None:
             stop.check()
-        made_from: dict[str, Json] = {name: content(read_manifest(folder)) for name, folder in folders.items()}
+        made_from: dict[str, Json] = {name: content_digest(read_manifest(folder)) for name, folder in folders.items()}
         write_artifact(
             root,
             step.stage.name,
-            short(step.digest),
+            short_digest(step.digest),
             lambda out: step.stage.run(world, folders, out),
             about={**step.identity, "made_from": made_from},
         )
@@ -152,7 +159,7 @@ def _run(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]], stop: St
         raise Stopped(error.reason, command) from None
     except Exception as error:
         raise StageFailed(step.stage.name, error, command) from error
-    return time.monotonic() - begun
+    return time.monotonic() - start
 
 
 def _command_from(step: Step[W], steps: Sequence[Step[W]], command: str) -> str:
@@ -160,8 +167,8 @@ def _command_from(step: Step[W], steps: Sequence[Step[W]], command: str) -> str:
     if command.startswith(CALL):
         return command
     names = [each.stage.name for each in steps]
-    asked = [each.stage.name for each in steps if each.state != "skip"]
-    if len(asked) == 1 and len(names) > 1:
+    stage_names = [each.stage.name for each in steps if each.state != "skip"]
+    if len(stage_names) == 1 and len(names) > 1:
         return f"{command} --only {step.stage.name}"
-    until = "" if asked[-1] == names[-1] else f" --until {asked[-1]}"
+    until = "" if stage_names[-1] == names[-1] else f" --until {stage_names[-1]}"
     return f"{command} --from {step.stage.name}{until}"

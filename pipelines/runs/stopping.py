@@ -29,8 +29,8 @@ class Stopped(Exception):
 
     def __init__(self, reason: str, command: str = "") -> None:
         self.reason, self.command = reason, command
-        told = f"stopped at a safe point: {reason}"
-        super().__init__(f"{told}; to go on:\n{command}" if command else told)
+        text = f"stopped at a safe point: {reason}"
+        super().__init__(f"{text}; to go on:\n{command}" if command else text)
 
     __reduce__ = pickled
 
@@ -76,7 +76,7 @@ def safe_stop() -> Iterator[Stop]:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, _handler(stop))
+                before[number] = signal.signal(number, _make_handler(stop))
     try:
         yield stop
     finally:
@@ -84,7 +84,7 @@ def safe_stop() -> Iterator[Stop]:
             signal.signal(installed, signal.SIG_DFL if handler is None else handler)
 
 
-def _handler(stop: Stop) -> Callable[[int, FrameType | None], None]:
+def _make_handler(stop: Stop) -> Callable[[int, FrameType | None], None]:
     pressed: list[int] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pipelines.runs.listing import everything
-from pipelines.runs.written import note
+from pipelines.runs.listing import walk_folder_tree
+from pipelines.runs.written import note_written
 from privacy.durable import flush_folder
 from privacy.formats import check_format
 from privacy.system_errors import of_machine
@@ -43,7 +43,7 @@ class ArtifactError(ValueError):
     """An artifact that cannot be read or written, or an invalid name."""
 
 
-def digest(plain: Json) -> str:
+def digest_json(plain: Json) -> str:
     """Sha256 of the canonical JSON form, 64 hexadecimal digits. Equal plain data have equal digests.
 
     Raises:
@@ -54,7 +54,7 @@ def digest(plain: Json) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def short(full: str) -> str:
+def short_digest(full: str) -> str:
     """The first 12 hexadecimal digits, for folder names."""
     return full[:12]
 
@@ -79,9 +79,9 @@ def write_artifact(
     """
     place = root / checked_name(name) / checked_name(digest12)
     place.parent.mkdir(parents=True, exist_ok=True)
-    part = unfinished(place.parent)
+    part = make_hidden_name(place.parent)
     part.mkdir()
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         summary = dict(write(part))
         manifest = {
@@ -89,14 +89,14 @@ def write_artifact(
             "format": FORMAT,
             "stage": name,
             "digest": digest12,
-            "files": _files(part),
-            "seconds": round(time.monotonic() - begun, 3),
+            "files": _digest_files(part),
+            "seconds": round(time.monotonic() - start, 3),
             "finished": time.time(),
-            "versions": versions(),
+            "versions": library_versions(),
             "summary": summary,
         }
-        _write_whole(part / MANIFEST, _sealed(manifest))
-        _put(part, place)
+        _write_whole(part / MANIFEST, _seal_manifest(manifest))
+        _move_into_place(part, place)
     finally:
         shutil.rmtree(part, ignore_errors=True)  # after the rename this does nothing
     return place
@@ -112,7 +112,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         seal = manifest.pop("seal")
-        intact = seal == digest(manifest)
+        intact = seal == digest_json(manifest)
     except FileNotFoundError:
         raise ArtifactError(f"missing: {MANIFEST}") from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
@@ -122,8 +122,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not intact:
         raise ArtifactError(f"corrupt: {MANIFEST}")
     check_format(manifest.get("format"), FORMAT, str(path))
-    found: dict[str, Any] = manifest
-    return found
+    content: dict[str, Any] = manifest
+    return content
 
 
 def check_artifact(path: Path) -> str | None:
@@ -136,21 +136,21 @@ def check_artifact(path: Path) -> str | None:
         return str(error)
     if (manifest.get("stage"), manifest.get("digest")) != (path.parent.name, path.name):
         return f"corrupt: {MANIFEST} belongs to {manifest.get('stage')}/{manifest.get('digest')}"
-    for name, wanted in manifest["files"].items():
+    for name, expected in manifest["files"].items():
         file = path / name
         if not file.is_file():
             return f"missing: {name}"
-        if file.stat().st_size != wanted["size"] or _sha256(file) != wanted["sha256"]:
+        if file.stat().st_size != expected["size"] or _digest_file(file) != expected["sha256"]:
             return f"corrupt: {name}"
     return None
 
 
-def content(manifest: Mapping[str, Any]) -> str:
+def content_digest(manifest: Mapping[str, Any]) -> str:
     """Digest of an artifact's content, its files and summary, independent of when and where it was made."""
-    return digest({"files": manifest["files"], "summary": manifest["summary"]})
+    return digest_json({"files": manifest["files"], "summary": manifest["summary"]})
 
 
-def clean(root: Path) -> tuple[Path, ...]:
+def remove_unfinished(root: Path) -> tuple[Path, ...]:
     """Remove unfinished files of killed processes below a root. The caller must hold its `RunLock`."""
     hidden = sorted(path for path in root.rglob(".*") if path.name.startswith(HIDDEN) or FOREIGN.fullmatch(path.name))
     stale = [path for path in hidden if path.exists()]
@@ -162,13 +162,13 @@ def clean(root: Path) -> tuple[Path, ...]:
     return tuple(stale)
 
 
-def versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """Versions of Python, of this package and of the libraries on which results may depend."""
-    found = {"python": platform.python_version()}
+    version_by_name = {"python": platform.python_version()}
     for package in ("consilium", "torch", "monai", "numpy"):
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            version_by_name[package] = importlib.metadata.version(package)
+    return version_by_name
 
 
 def checked_name(name: str) -> str:
@@ -228,8 +228,8 @@ class DiskFolder:
         above = len(os.path.join(self.root, ""))
         walked = os.walk(self.root, onerror=_raise_unless_missing)
         files = ((place, name) for place, _, names in walked for name in names)
-        found = (os.path.join(place, name)[above:] for place, name in files if not name.startswith(HIDDEN))
-        return sorted(name.replace(os.sep, "/") for name in found)
+        names = (os.path.join(place, name)[above:] for place, name in files if not name.startswith(HIDDEN))
+        return sorted(name.replace(os.sep, "/") for name in names)
 
     def remove(self, name: str) -> None:
         """Remove the name if it exists.
@@ -244,18 +244,18 @@ class DiskFolder:
         return self.root.joinpath(*(checked_name(part) for part in name.split("/")))
 
 
-def _sealed(manifest: dict[str, Any]) -> bytes:
+def _seal_manifest(manifest: dict[str, Any]) -> bytes:
     try:
-        sealed = {**manifest, "seal": digest(manifest)}
+        sealed = {**manifest, "seal": digest_json(manifest)}
     except (TypeError, ValueError) as error:
         raise ArtifactError(f"the manifest of {manifest['stage']} must be finite JSON: {error}; use null") from error
     return (json.dumps(sealed, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def _files(folder: Path) -> dict[str, Json]:
+def _digest_files(folder: Path) -> dict[str, Json]:
     """Size and sha256 of every file; flushes them to disk."""
-    found: dict[str, Json] = {}
-    for path in everything(folder):
+    facts_by_file: dict[str, Json] = {}
+    for path in walk_folder_tree(folder):
         name = PurePosixPath(path.relative_to(folder)).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise ArtifactError(f"an artifact holds plain files only, found {name}; write a copy")
@@ -264,16 +264,16 @@ def _files(folder: Path) -> dict[str, Json]:
         if path.is_file():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-            found[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+            facts_by_file[name] = {"size": path.stat().st_size, "sha256": _digest_file(path)}
         else:
             flush_folder(path)
-    return found
+    return facts_by_file
 
 
-def _put(part: Path, place: Path) -> None:
+def _move_into_place(part: Path, place: Path) -> None:
     flush_folder(part)
     if place.exists():
-        aside = unfinished(place.parent)
+        aside = make_hidden_name(place.parent)
         place.rename(aside)
         part.rename(place)
         shutil.rmtree(aside, ignore_errors=True)
@@ -283,7 +283,7 @@ def _put(part: Path, place: Path) -> None:
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    part = unfinished(path.parent)
+    part = make_hidden_name(path.parent)
     try:
         with part.open("xb") as file:
             file.write(data)
@@ -294,14 +294,14 @@ def _write_whole(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
         raise
     flush_folder(path.parent)
-    note(path)
+    note_written(path)
 
 
-def unfinished(folder: Path) -> Path:
+def make_hidden_name(folder: Path) -> Path:
     """A new hidden name. Not from `tempfile`, whose files ignore the umask and are readable by their owner only."""
     return folder / f"{HIDDEN}{secrets.token_hex(8)}"
 
 
-def _sha256(path: Path) -> str:
+def _digest_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -19,14 +19,14 @@ FILE, FORMAT = "witness.json", 1
 
 def asked_to_survey(root: Path, sites: Iterable[str]) -> dict[str, Message]:
     """The first question to each site, with the last answer that came from it. root: the run's folder."""
-    known = _known(root)
+    known = _read_witness(root)
     facts: dict[str, dict[str, Json]] = {site: {"witness": known[site]} if site in known else {} for site in sites}
     return {site: Message({}, facts[site]) for site in facts}
 
 
-def remember(root: Path, last: Mapping[str, Message]) -> None:
+def remember_answers(root: Path, last: Mapping[str, Message]) -> None:
     """Keep the last answers, by site, in the run's folder. Raises: OSError: the disk."""
-    known = _known(root)
+    known = _read_witness(root)
     now = known | {site: hashlib.sha256(to_bytes(reply)).hexdigest() for site, reply in last.items()}
     if now != known:
         DiskFolder(root).write(FILE, json.dumps({**now, "format": FORMAT}, indent=0, sort_keys=True).encode())
@@ -40,14 +40,14 @@ def begun_anew(root: Path) -> str:
     )
 
 
-def _known(root: Path) -> dict[str, str]:
+def _read_witness(root: Path) -> dict[str, str]:
     """What is remembered; nothing where the file is missing or cut off, since then there is no witness."""
     folder = DiskFolder(root)
     try:
-        said = json.loads(folder.read(FILE)) if folder.has(FILE) else {}
+        content = json.loads(folder.read(FILE)) if folder.has(FILE) else {}
     except ValueError:
         return {}
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         return {}
-    check_format(said.pop("format", None), FORMAT, str(root / FILE))
-    return {str(site): str(code) for site, code in said.items()}
+    check_format(content.pop("format", None), FORMAT, str(root / FILE))
+    return {str(site): str(code) for site, code in content.items()}

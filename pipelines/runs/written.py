@@ -10,7 +10,7 @@ from pathlib import Path
 _NOTED: ContextVar[list[Path] | None] = ContextVar("noted", default=None)
 
 
-def note(path: Path) -> None:
+def note_written(path: Path) -> None:
     """Say that a file has been written whole. Does nothing outside `noting`."""
     noted = _NOTED.get()
     if noted is not None:
@@ -18,7 +18,7 @@ def note(path: Path) -> None:
 
 
 @contextmanager
-def noting() -> Iterator[list[Path]]:
+def note_files() -> Iterator[list[Path]]:
     """The files that are written within, in this order; a file that was written twice is there twice."""
     noted: list[Path] = []
     token = _NOTED.set(noted)

@@ -71,7 +71,7 @@ class BenchmarkSettings:
     def __post_init__(self) -> None:
         problems: list[Problem] = []
         try:
-            object.__setattr__(self, "sites", partition.expanded(self.sites))
+            object.__setattr__(self, "sites", partition.expand_parts(self.sites))
         except SettingsError as error:
             problems += error.problems
         problems += name_problems(self.name) + out_of_range(self, threads=(1, 256))

@@ -34,9 +34,9 @@ from pipelines.settings.checks import (
     variants,
 )
 from pipelines.settings.floors import with_features
-from pipelines.settings.foreign import guarded
+from pipelines.settings.foreign import guard_check
 from pipelines.settings.harmonization import Harmonize
-from pipelines.settings.image_spaces import portable
+from pipelines.settings.image_spaces import to_portable
 from pipelines.settings.learning import Audits, Evaluation, Split, Training
 from pipelines.settings.privacy import AnyPrivacy
 from pipelines.settings.public_pictures import PublicPictures
@@ -109,14 +109,14 @@ class Config:
     track: Track | None = None
 
     def __post_init__(self) -> None:
-        found: list[Problem] = []
+        problems: list[Problem] = []
         try:
-            object.__setattr__(self, "sites", partition.expanded(self.sites))
+            object.__setattr__(self, "sites", partition.expand_parts(self.sites))
         except SettingsError as error:
-            found += error.problems
+            problems += error.problems
         object.__setattr__(self, "train", with_features(self.train, self.model, self.images, self.task))
-        between = [problem for check in CHECKS for problem in guarded(check, self)]
-        refuse([*found, *(replace(each, needs=(*each.needs, *FOUNDATIONS)) for each in between)])
+        between = [problem for check in CHECKS for problem in guard_check(check, self)]
+        refuse([*problems, *(replace(each, needs=(*each.needs, *FOUNDATIONS)) for each in between)])
 
     @property
     def harmonized(self) -> Harmonize:
@@ -147,10 +147,10 @@ class Config:
 
     def task_of(self, label: str) -> Task:
         """The task of all sites for one method, as they are told it."""
-        said, classes = self.model_of(label), len(self.task.names)
-        model = portable(said)
+        model_settings, classes = self.model_of(label), len(self.task.names)
+        model = to_portable(model_settings)
         inputs = (model.width,) if isinstance(model, OnFeatures) else self.images.inputs
-        frozen = find_clip_tensors(said) if isinstance(said, Clip) else None
+        frozen = find_clip_tensors(model_settings) if isinstance(model_settings, Clip) else None
         return Task(model, inputs, classes, self.task.kind, frozen=frozen)
 
     def method(self, label: str, site: str) -> AnyAlgorithm:

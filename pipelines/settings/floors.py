@@ -27,8 +27,10 @@ def with_features(train: Training, model: AnyModel, images: AnyImages, task: Any
     """The settings of training with features for each floor that has no model of its own, where the run has none."""
     floors = [label for label, method in train.methods.items() if isinstance(method, Alone)]
     fit = isinstance(model, OnFeatures) or images.kind == "features" or task.kind != "classification"
-    found = None if fit or len(images.inputs) != 3 else OF_CHANNELS.get(images.inputs[0])
-    if found is RADIOMICS and getattr(images, "values", "adc") == "standardized":
-        found = replace(RADIOMICS, of=Radiomics(window=(-3.0, 3.0)), public="prostate_t2w")
-    given = {} if found is None else {label: found for label in floors if label not in train.method_model}
-    return replace(train, method_model={**train.method_model, **given}) if given else train
+    feature_model = None if fit or len(images.inputs) != 3 else OF_CHANNELS.get(images.inputs[0])
+    if feature_model is RADIOMICS and getattr(images, "values", "adc") == "standardized":
+        feature_model = replace(RADIOMICS, of=Radiomics(window=(-3.0, 3.0)), public="prostate_t2w")
+    model_of_floor = (
+        {} if feature_model is None else {label: feature_model for label in floors if label not in train.method_model}
+    )
+    return replace(train, method_model={**train.method_model, **model_of_floor}) if model_of_floor else train

@@ -11,7 +11,7 @@ from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem, SettingsError
 
 
-def guarded(check: Callable[[RunSettings], Iterable[Problem]], run: RunSettings) -> Iterator[Problem]:
+def guard_check(check: Callable[[RunSettings], Iterable[Problem]], run: RunSettings) -> Iterator[Problem]:
     """The problems that a check finds; where it fails and code that is not ours takes part, that.
 
     Raises:
@@ -22,17 +22,17 @@ def guarded(check: Callable[[RunSettings], Iterable[Problem]], run: RunSettings)
     except SettingsError as error:
         yield from error.problems
     except Exception as error:
-        text = failure(error, run.train, run.model, run.harmonize, run.augment, run.route, run.sites)
+        text = describe_foreign_failure(error, run.train, run.model, run.harmonize, run.augment, run.route, run.sites)
         if text is None:
             raise
         yield Problem((), text)
 
 
-def failure(error: Exception, *settings: object) -> str | None:
+def describe_foreign_failure(error: Exception, *settings: object) -> str | None:
     """What failed where, and whose code took part; None if all code is ours."""
     if not (theirs := origins(*settings)):
         return None
     last = traceback.extract_tb(error.__traceback__)[-1]
-    who = "; ".join(f"{one.what} of {one.source}" for one in theirs)
+    who = "; ".join(f"{origin.what} of {origin.source}" for origin in theirs)
     what = f"{type(error).__name__}: {error}, at {Path(last.filename).name} line {last.lineno}"
     return f"cannot be checked ({what}), and code that is not ours takes part: {who}; ask who made it, or name another"

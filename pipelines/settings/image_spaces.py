@@ -17,7 +17,7 @@ from harmonize.translation import Randomized
 from pipelines.data.clip_file import make_portable as portable_clip
 from pipelines.data.encoder_file import make_portable as portable_encoder
 from pipelines.loader.validation import to_plain
-from pipelines.runs.store import digest, short
+from pipelines.runs.store import digest_json, short_digest
 from pipelines.settings.harmonization import RAW
 from pipelines.settings.run_settings import RunSettings
 
@@ -27,7 +27,7 @@ def space_of(config: RunSettings, label: str) -> str:
     return config.train.method_images.get(label, RAW)
 
 
-def portable(model: AnyModel) -> AnyModel:
+def to_portable(model: AnyModel) -> AnyModel:
     """A model as it is sent: of a file the name, the digest and the architecture, and no folder."""
     if isinstance(model, Clip):
         return portable_clip(model)
@@ -38,12 +38,12 @@ def portable(model: AnyModel) -> AnyModel:
 
 def features_in(config: RunSettings) -> list[tuple[str, OnFeatures]]:
     """The features that the methods' models are built on: a space, and a model for each different kind of them."""
-    found: dict[str, tuple[str, OnFeatures]] = {}
+    features: dict[str, tuple[str, OnFeatures]] = {}
     for label in config.train.methods:
         space, model = space_of(config, label), config.model_of(label)
         if isinstance(model, OnFeatures):
-            found[features_name(space, model)] = (space, headless(model))
-    return list(found.values())
+            features[features_name(space, model)] = (space, drop_head(model))
+    return list(features.values())
 
 
 class Begin(NamedTuple):
@@ -59,23 +59,25 @@ class Begin(NamedTuple):
 
 def starts_in(config: RunSettings) -> dict[str, Begin]:
     """The starts of networks, for all methods that begin with them, by name."""
-    found = {}
+    starts = {}
     for label in config.train.methods:
         if (name := start_name(config, label)) is not None and (how := config.train.start_of(label)) is not None:
-            found[name] = Begin(how, config.model_of(label), config.task_of(label), _through(config, label, how))
-    return found
+            starts[name] = Begin(
+                how, config.model_of(label), config.task_of(label), _translator_of_start(config, label, how)
+            )
+    return starts
 
 
-def through(config: RunSettings, label: str) -> Randomized | None:
+def find_translator(config: RunSettings, label: str) -> Randomized | None:
     """The translator of a method's images, if no patient shapes it: pictures of its start are translated too."""
     plan = config.harmonize
-    found = None if plan is None else plan.translate.get(space_of(config, label))
+    translator = None if plan is None else plan.translate.get(space_of(config, label))
     images = not isinstance(config.model_of(label), OnFeatures)
-    return found if images and isinstance(found, Randomized) else None
+    return translator if images and isinstance(translator, Randomized) else None
 
 
-def _through(config: RunSettings, label: str, how: Pretrained | Weights) -> Randomized | None:
-    return through(config, label) if isinstance(how, Pretrained) else None
+def _translator_of_start(config: RunSettings, label: str, how: Pretrained | Weights) -> Randomized | None:
+    return find_translator(config, label) if isinstance(how, Pretrained) else None
 
 
 def start_name(config: RunSettings, label: str) -> str | None:
@@ -83,13 +85,13 @@ def start_name(config: RunSettings, label: str) -> str | None:
     how = config.train.start_of(label)
     if how is None:
         return None
-    translator = _through(config, label, how)
+    translator = _translator_of_start(config, label, how)
     shaped = [to_plain(how), to_plain(config.model_of(label)), *([] if translator is None else [to_plain(translator)])]
     shaped += [packages] if (packages := identity(config.model_of(label), translator)) else []
-    return f"start-{short(digest(shaped))}"
+    return f"start-{short_digest(digest_json(shaped))}"
 
 
-def headless(model: OnFeatures) -> OnFeatures:
+def drop_head(model: OnFeatures) -> OnFeatures:
     """The model without what its network does with the features."""
     return replace(model, hidden=()) if isinstance(model, Features) else model
 
@@ -101,5 +103,6 @@ def extractor_name(model: OnFeatures) -> str:
 
 def features_name(space: str, model: OnFeatures) -> str:
     """The name of a kind of features of the images of a space; networks on the same features share it."""
-    said, packages = to_plain(portable(headless(model))), identity(model)
-    return f"{space}-{extractor_name(model)}-{short(digest(said if not packages else [said, packages]))}"
+    settings, packages = to_plain(to_portable(drop_head(model))), identity(model)
+    digest = digest_json([settings, packages] if packages else settings)
+    return f"{space}-{extractor_name(model)}-{short_digest(digest)}"

@@ -68,11 +68,11 @@ class Split:
         elif not 0 <= self.fold < max(self.folds, 1):
             text = f"must be in [0, {self.folds - 1}], 0 is the first of {self.folds}, found {self.fold}"
             problems.append(Problem(("fold",), text))
-        given = f"and with folds {self.folds} and validation {self.validation} it is"
+        prefix = f"and with folds {self.folds} and validation {self.validation} it is"
         problems += [
-            Problem((name,), f"{said}, {given} {share:.6g}; remove it")
-            for name, said, share in (("train", self.train, train), ("test", self.test, test))
-            if said is not UNSAID and not abs(said - share) <= 1e-9
+            Problem((name,), f"{value}, {prefix} {share:.6g}; remove it")
+            for name, value, share in (("train", self.train, train), ("test", self.test, test))
+            if value is not UNSAID and not abs(value - share) <= 1e-9
         ]
         return problems
 

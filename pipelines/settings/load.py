@@ -26,35 +26,35 @@ POLICY = "policy.yaml"
 """A hospital's own policy, in its `home` folder; it overrides that of the configuration."""
 
 
-def load(name: str) -> Config:
+def load_config(name: str) -> Config:
     """Read and check a configuration.
 
     Raises:
         ConfigError: everything that is wrong with it, or it does not exist.
     """
-    return configured(find_document(name), files=False)
+    return check_config(find_document(name), files=False)
 
 
-def configured(said: Document, *, files: bool = True) -> Config:
+def check_config(document: Document, *, files: bool = True) -> Config:
     """Check a configuration, and insert the hospitals' own policies. files: whether their files must exist.
 
     Raises:
         ConfigError: all that is wrong; `FilesMissing` where only files are missing.
     """
-    return with_own_policies(validate_settings(said, Config, missing if files else None))
+    return with_own_policies(validate_settings(document, Config, find_missing_files if files else None))
 
 
-def benchmark_settings(said: Document, *, files: bool = True) -> BenchmarkSettings:
+def benchmark_settings(document: Document, *, files: bool = True) -> BenchmarkSettings:
     """As `configured`, for a benchmark."""
-    return with_own_policies(validate_settings(said, BenchmarkSettings, missing if files else None))
+    return with_own_policies(validate_settings(document, BenchmarkSettings, find_missing_files if files else None))
 
 
-def missing(data: Json) -> list[Problem]:
+def find_missing_files(data: Json) -> list[Problem]:
     """A problem for each folder and file, of hospitals or public, that does not exist on this machine."""
     sites, public = (as_mapping(as_mapping(data).get(key)) for key in ("sites", "public_pictures"))
-    found = [each.within("sites", name) for name, site in sites.items() for each in missing_files(site)]
-    return found + [
-        each.within("public_pictures", name) for name, one in public.items() for each in missing_public(one)
+    problems = [each.within("sites", name) for name, site in sites.items() for each in missing_files(site)]
+    return problems + [
+        each.within("public_pictures", name) for name, pictures in public.items() for each in missing_public(pictures)
     ]
 
 
@@ -67,30 +67,30 @@ def with_own_policies(config: C) -> C:
     """
     sites, problems = dict(config.sites), []
     for name, site in config.sites.items():
-        path, home = Path(site.home or "") / POLICY, ("sites", name, "home")
+        path, home_key = Path(site.home or "") / POLICY, ("sites", name, "home")
         if site.home is not None and site.source.kind != "phantom" and not Path(site.home).is_dir():
-            problems.append(Problem(home, f"no such folder: {site.home}; make it, or correct it"))
+            problems.append(Problem(home_key, f"no such folder: {site.home}; make it, or correct it"))
         if site.home is None or not (path.is_file() or path.is_symlink()):
             continue
         try:
-            own = validate_settings(parsed(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
-            sites[name] = replace(site, policy=own)
+            policy = validate_settings(parsed(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
+            sites[name] = replace(site, policy=policy)
         except ConfigError as error:
-            problems += [Problem(home, text) for text in render(error, str(path)).split("\n")]
+            problems += [Problem(home_key, text) for text in render(error, str(path)).split("\n")]
         except (OSError, UnicodeDecodeError) as error:
-            problems.append(Problem(home, f"{path} cannot be read ({error}); mend it"))
+            problems.append(Problem(home_key, f"{path} cannot be read ({error}); mend it"))
     if problems:
         raise ConfigError(problems)
     if sites == dict(config.sites):
-        return _permitted(config)
+        return _check_permitted(config)
     try:
-        return _permitted(replace(config, sites=sites))
+        return _check_permitted(replace(config, sites=sites))
     except SettingsError as error:
-        said = f"under the hospitals' own policies ({POLICY})"
-        raise ConfigError([replace(each, message=f"{said}: {each.message}") for each in error.problems]) from error
+        context = f"under the hospitals' own policies ({POLICY})"
+        raise ConfigError([replace(each, message=f"{context}: {each.message}") for each in error.problems]) from error
 
 
-def _permitted(config: C) -> C:
+def _check_permitted(config: C) -> C:
     """The configuration, if the policies of the hospitals on this machine permit the installed packages that it names.
 
     Raises:
@@ -99,12 +99,12 @@ def _permitted(config: C) -> C:
     common: tuple[Offer, ...] = ()  # a benchmark's models are looked at by each hospital
     if isinstance(config, Config):
         common = offers_in(config.train, config.model, config.harmonize, config.augment, config.route)
-    if problems := _unpermitted(config.sites, common):
+    if problems := _find_unpermitted(config.sites, common):
         raise ConfigError(problems)
     return config
 
 
-def _unpermitted(sites: Mapping[str, SiteSettings], common: Iterable[Offer]) -> list[Problem]:
+def _find_unpermitted(sites: Mapping[str, SiteSettings], common: Iterable[Offer]) -> list[Problem]:
     """What policies of hospitals on this machine do not permit. common: packages that all of them need."""
     return [
         Problem(("sites", name, "policy"), text)
@@ -114,14 +114,14 @@ def _unpermitted(sites: Mapping[str, SiteSettings], common: Iterable[Offer]) -> 
     ]
 
 
-def played(config: Config) -> dict[str, SiteSettings]:
+def simulated_sites(config: Config) -> dict[str, SiteSettings]:
     """Settings of the sites that this machine simulates. They take the run's name for the unit of privacy, unless a
     site has a `home` or its own name for it.
     """
-    return {name: _spoken(config, site) for name, site in config.sites.items()}
+    return {name: _with_unit(config, site) for name, site in config.sites.items()}
 
 
-def _spoken(config: Config, site: SiteSettings) -> SiteSettings:
+def _with_unit(config: Config, site: SiteSettings) -> SiteSettings:
     if site.home is not None or config.privacy == "none" or site.policy.unit != Policy.unit:
         return site
     return replace(site, policy=replace(site.policy, unit=config.privacy.unit))

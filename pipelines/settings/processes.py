@@ -14,21 +14,21 @@ def count_of(run: RunSettings) -> int:
     """The number of processes. `processes: 0` is one for each processor that this process may use, if it can be."""
     if run.processes:
         return run.processes
-    return 1 if reasons_for_one(run) else _processors()
+    return 1 if reasons_for_one(run) else _processor_count()
 
 
 def reasons_for_one(run: RunSettings) -> list[str]:
     """Reasons why all hospitals must work in the first process; empty if they need not."""
-    found = []
+    reasons = []
     if run.device != "cpu" and torch.cuda.is_available():
-        found.append("because several processes on one GPU were never tried; say device: cpu, or leave it away")
-    own = [one.what for one in origins(run.model, run.train, run.harmonize, run.sites) if one.offer is None]
-    if own:
-        found.append(f"because only this process knows {', '.join(own)}; install it as a package, or leave it away")
-    return found
+        reasons.append("because several processes on one GPU were never tried; say device: cpu, or leave it away")
+    names = [origin.what for origin in origins(run.model, run.train, run.harmonize, run.sites) if origin.offer is None]
+    if names:
+        reasons.append(f"because only this process knows {', '.join(names)}; install it as a package, or leave it away")
+    return reasons
 
 
-def _processors() -> int:
+def _processor_count() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux: those that this process may use
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

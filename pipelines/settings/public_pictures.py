@@ -54,11 +54,15 @@ def missing_public(data: Json) -> list[Problem]:
     data: the settings of one as parsed YAML. Invalid settings are skipped; validation reports them.
     """
     try:
-        said = TypeAdapter(PublicPictures).validate_json(json.dumps(data), strict=True)
+        pictures = TypeAdapter(PublicPictures).validate_json(json.dumps(data), strict=True)
     except ValidationError:
         return []
-    if said.source is not None:
-        return [one.problem for one in list_needed_paths(said.source, said.labels, said.gland) if not one.there]
-    if Path(said.place).is_dir():
+    if pictures.source is not None:
+        return [
+            needed.problem
+            for needed in list_needed_paths(pictures.source, pictures.labels, pictures.gland)
+            if not needed.there
+        ]
+    if Path(pictures.place).is_dir():
         return []
-    return [Problem(("folder",), f"{said.place!r} is no folder that exists; give one that is there")]
+    return [Problem(("folder",), f"{pictures.place!r} is no folder that exists; give one that is there")]

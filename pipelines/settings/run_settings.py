@@ -78,7 +78,7 @@ class RunSettings(Protocol):
     def work(self, label: str, site: str) -> Work: ...
 
 
-def works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:
+def list_works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:
     """Method, site and the method's local work there, if it is valid; `checks.sites` reports where it is not."""
     for label in run.train.methods:
         for site in run.sites:
@@ -88,7 +88,7 @@ def works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:
                 continue
 
 
-def ready(task: Task) -> bool:
+def is_buildable(task: Task) -> bool:
     """Whether the networks of a task can be built: those with a prompt hold what a file says."""
     return not isinstance(task.model, Clip) or task.frozen is not None
 

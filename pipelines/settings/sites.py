@@ -120,7 +120,7 @@ def missing_files(data: Json) -> list[Problem]:
 
     data: the settings as parsed YAML. Invalid settings are skipped; validation reports them.
     """
-    parts = {key: _part(adapter, data, key) for key, adapter in FILES.items()}
+    parts = {key: _parse_part(adapter, data, key) for key, adapter in FILES.items()}
     if parts["source"] is None or isinstance(parts["source"], Elsewhere | PhantomSource) or is_reader(parts["source"]):
         return []
     source = parts["source"]
@@ -130,7 +130,7 @@ def missing_files(data: Json) -> list[Problem]:
     else:
         problems = []
     return problems + [
-        one.problem for one in list_needed_paths(source, parts["labels"], parts["gland"]) if not one.there
+        needed.problem for needed in list_needed_paths(source, parts["labels"], parts["gland"]) if not needed.there
     ]
 
 
@@ -141,7 +141,7 @@ FILES: Mapping[str, TypeAdapter[Any]] = {
 }
 
 
-def _part(adapter: TypeAdapter[Any], data: Json, key: str) -> Any:
+def _parse_part(adapter: TypeAdapter[Any], data: Json, key: str) -> Any:
     if not isinstance(data, dict) or data.get(key) is None:
         return None
     try:

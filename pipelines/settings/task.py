@@ -31,7 +31,7 @@ class Classification:
     ordered: bool = False
 
     def __post_init__(self) -> None:
-        problems = [_misnamed(name) for name in self.classes if not is_name(name)]
+        problems = [_name_problem(name) for name in self.classes if not is_name(name)]
         if self.classes and not 2 <= len(set(self.classes)) == len(self.classes) <= MOST_LABELS:
             text = f"2 to {MOST_LABELS} different names are needed, as in [benign, malignant]; found {self.classes}"
             problems.append(Problem(("classes",), text))
@@ -66,7 +66,7 @@ class Segmentation:
     ordered: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        problems = [_misnamed(name) for name in self.classes if not is_name(name)]
+        problems = [_name_problem(name) for name in self.classes if not is_name(name)]
         if self.target == "masks" and not 1 <= len(set(self.classes)) == len(self.classes) <= MOST:
             text = f"1 to {MOST} different names are needed, as in [disc, cup]; found {self.classes}"
             problems.append(Problem(("classes",), text))
@@ -81,7 +81,7 @@ class Segmentation:
         return ("background", *(self.classes or (self.target,)))
 
 
-def _misnamed(name: str) -> Problem:
+def _name_problem(name: str) -> Problem:
     text = f"{name!r} is not made of a-z 0-9 _ -; where tables say it otherwise, map it by values of the source"
     return Problem(("classes",), text)
 

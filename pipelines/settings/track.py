@@ -106,5 +106,5 @@ class Track:
     @property
     def places(self) -> tuple[str, ...]:
         """Where figures go, in words."""
-        own = () if self.tensorboard is None else ("TensorBoard, on the coordinator's disk",)
-        return (*own, *(() if self.mlflow is None else (self.mlflow.place,)))
+        local = () if self.tensorboard is None else ("TensorBoard, on the coordinator's disk",)
+        return (*local, *(() if self.mlflow is None else (self.mlflow.place,)))

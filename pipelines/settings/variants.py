@@ -42,8 +42,8 @@ class Variant:
             text = f"must be null for {self.calibration}, which shifts no logits; remove it"
             problems.append(Problem(("quantile",), text, needs=(("calibration",),)))
         if (self.tuning is None) == (self.calibration == "fine_tuned"):
-            found = f"{'none' if self.tuning is None else 'one'} with {self.calibration}"
-            text = f"belongs to fine_tuned, as in tuning: {{epochs: 5}}, and to no other; found {found}"
+            found_text = f"{'none' if self.tuning is None else 'one'} with {self.calibration}"
+            text = f"belongs to fine_tuned, as in tuning: {{epochs: 5}}, and to no other; found {found_text}"
             problems.append(Problem(("tuning",), text, needs=(("calibration",),)))
         refuse(problems)
 

@@ -34,7 +34,7 @@ from pipelines.remote.server import execute_order
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 from pipelines.settings.sites import SiteSettings
 
 MLP = {"name": "mlp", "hidden": [4]}
@@ -69,7 +69,7 @@ def job(place: Path, monkeypatch: pytest.MonkeyPatch, sites: Mapping[str, SiteSe
         done = json.loads((path.parent / DONE).read_text())
         return Ended(done["exit"], done["said"])
 
-    monkeypatch.setattr(operate, "operated", operated)
+    monkeypatch.setattr(operate, "execute_remotely", operated)
 
 
 def elsewhere(near: consilium.Results, folder: Path, place: Path, **changes: Any) -> Path:
@@ -112,7 +112,7 @@ def test_hospitals_may_be_named_with_nothing_of_theirs(
     near = train(tmp_path / "near", MLP)
     assert near.yaml is not None
     elsewhere(near, tmp_path, tmp_path / "hospitals")
-    job(tmp_path / "hospitals", monkeypatch, load(str(near.yaml)).sites)
+    job(tmp_path / "hospitals", monkeypatch, load_config(str(near.yaml)).sites)
     far = consilium.train(
         {site: {"source": {"kind": "elsewhere"}} for site in ("north", "south")},
         model=MLP,
@@ -143,14 +143,14 @@ def test_a_run_that_failed_there_is_told_with_its_code(
     with pytest.raises(RunFailed, match="south") as caught:
         consilium.run(path, engine=Flare(kit=kit), quiet=True)
     assert caught.value.code == Exit.DATA
-    monkeypatch.setattr(operate, "operated", lambda *_: Ended(int(Exit.FAILED)))
+    monkeypatch.setattr(operate, "execute_remotely", lambda *_: Ended(int(Exit.FAILED)))
     with pytest.raises(RunFailed, match="gave no results"):
         consilium.run(path, engine=Flare(kit=kit), quiet=True)
 
     def lost(*_: object) -> Ended:
         raise CollabCallError("far", "answer", TimeoutError("nothing came"))
 
-    monkeypatch.setattr(operate, "operated", lost)
+    monkeypatch.setattr(operate, "execute_remotely", lost)
     with pytest.raises(RunFailed):
         consilium.run(path, engine=Flare(kit=kit), quiet=True)
 

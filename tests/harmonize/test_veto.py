@@ -17,7 +17,7 @@ from torch import Tensor
 
 from harmonize.quality import Quality, measure_quality
 from harmonize.veto import HARMLESS, WORDS, Limits, describe_vetoes, list_checks, list_unknown_figures, list_vetoes
-from pipelines.phantom.patients import anatomy
+from pipelines.phantom.patients import draw_anatomy
 from pipelines.phantom.scanner import SCANNERS, acquire
 
 PATIENTS, SLICES = 16, 6
@@ -34,7 +34,7 @@ class Site(NamedTuple):
 @cache
 def site(target: bool, first: int) -> Site:
     found = [
-        acquire(anatomy(0, patient, SLICES), TARGET if target else SOURCE, np.random.default_rng(patient))
+        acquire(draw_anatomy(0, patient, SLICES), TARGET if target else SOURCE, np.random.default_rng(patient))
         for patient in range(first, first + PATIENTS)
     ]
     adc, lesion, gland = (

@@ -22,7 +22,7 @@ from pipelines.hospital.kept import cohort_of
 from pipelines.hospital.overview import INSIDE
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.writing import to_facts
-from pipelines.runs.store import short
+from pipelines.runs.store import short_digest
 from pipelines.settings.sites import SiteSettings
 from privacy.message import Call
 from privacy.release.gate import Refused
@@ -61,8 +61,8 @@ def test_what_leaves_of_a_cohort_is_no_digest_that_a_guess_could_be_checked_agai
     facts = told(site)
     data = (site.cohort_folder(facts["cohort"]) / COHORT).read_bytes()
     plain = hashlib.sha256(data).hexdigest()
-    assert facts["cohort"] == short(facts["sha256"]) and len(facts["sha256"]) == 64
-    assert plain not in json.dumps(facts) and short(plain) not in json.dumps(facts)
+    assert facts["cohort"] == short_digest(facts["sha256"]) and len(facts["sha256"]) == 64
+    assert plain not in json.dumps(facts) and short_digest(plain) not in json.dumps(facts)
     assert told(site) == facts  # the key stays, so names repeat
 
 

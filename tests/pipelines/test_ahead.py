@@ -28,7 +28,7 @@ from pipelines.runs.runner import Results
 from pipelines.runs.stopping import Stop
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.image_spaces import starts_in
-from pipelines.settings.load import configured
+from pipelines.settings.load import check_config
 
 ROOT = Path(__file__).parents[2]
 UNTIL = ("tiny.yaml", "--until", "pretrain")
@@ -76,7 +76,7 @@ def killed(*arguments):
 
 
 def test_whoever_learns_it_is_the_same_bit_for_bit_and_stages_find_it_there(alone, here, monkeypatch):
-    execute = running.execute
+    execute = running.execute_steps
 
     def late(*said, **more):
         assert until(lambda: len(networks(here)) == 4), "all is learnt before any stage begins"
@@ -84,7 +84,7 @@ def test_whoever_learns_it_is_the_same_bit_for_bit_and_stages_find_it_there(alon
             monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("learnt again"))
         return execute(*said, **more)
 
-    monkeypatch.setattr(running, "execute", late)
+    monkeypatch.setattr(running, "execute_steps", late)
     assert main([*UNTIL]) == Exit.OK
     assert made(here) == made(alone)
     assert networks(here) == networks(alone)
@@ -110,8 +110,8 @@ def test_what_cannot_be_learnt_is_left_to_its_stage_and_what_another_process_lea
             waits()
 
     monkeypatch.setattr(learning, "train_detector", taught)
-    monkeypatch.setattr(learning, "sent", lambda send: None)
-    config = configured(parsed((here / "tiny.yaml").read_text(), environment={}))
+    monkeypatch.setattr(learning, "send_progress", lambda send: None)
+    config = check_config(parsed((here / "tiny.yaml").read_text(), environment={}))
     learning._learn_networks(config, here, [Detector(**{**DETECTOR, "width": width}) for width in (4, 8, 12)], [])
     assert tried == [4, 8, 12, 8]
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_learnt_is_left_to_its_stage_and_what_another_process_lea
 def test_only_a_run_that_will_need_it_has_one(alone, here, monkeypatch):
     begun = []
     monkeypatch.setattr(learning, "beside", lambda work: begun.append(work.args[2:]) or learning.nullcontext())
-    monkeypatch.setattr(running, "execute", lambda *_, **__: Results({}, (), (), {}))
+    monkeypatch.setattr(running, "execute_steps", lambda *_, **__: Results({}, (), (), {}))
     for options in (
         ["--check"],
         ["--explain"],
@@ -144,7 +144,7 @@ def test_what_is_needed_first_comes_first_and_starts_from_the_end(tmp_path):
     said["train"]["method_start"] |= {"floor": START, "declared": files}
     said["public_pictures"] = {"atlas": {"source": {"kind": "nifti", "folder": str(tmp_path)}, "labels": str(tmp_path)}}
     said["public_pictures"]["atlas"]["labels"] = {"kind": "mask", "folder": str(tmp_path)}
-    config = configured(parsed(yaml.safe_dump(said), environment={}), files=False)
+    config = check_config(parsed(yaml.safe_dump(said), environment={}), files=False)
     one, other = Detector(**DETECTOR), Detector(**{**DETECTOR, "width": 8})
     first, second = (
         name for name, begin in starts_in(config).items() if begin.model.name == "cnn" and begin.how.on != "atlas"
@@ -159,7 +159,7 @@ def test_what_is_needed_first_comes_first_and_starts_from_the_end(tmp_path):
 
 def test_hospitals_in_this_process_have_no_other_beside_them(tmp_path):
     """As those of the Python API, whatever a setting says: a new process would run the caller's script again."""
-    config = configured(parsed(yaml.safe_dump(settings(processes=2)), environment={}))
+    config = check_config(parsed(yaml.safe_dump(settings(processes=2)), environment={}))
     world = World(config, InProcess({}), tmp_path / "runs" / "tiny", Stop(), str)
     assert isinstance(learning.learn_ahead([], world), learning.nullcontext)
 

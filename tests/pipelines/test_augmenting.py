@@ -33,7 +33,7 @@ from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main
-from pipelines.runs.store import short
+from pipelines.runs.store import short_digest
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
@@ -74,7 +74,7 @@ class Place:
             patients=tuple(f"{number:04x}" for number in range(count)),
             recipe={"images": {"kind": "slices"}, "independent": True, "cut": "real"},
         )
-        self.cohort = short(write_cohort_file(self.hospital.scratch(), self.raw, self.hospital.key()))
+        self.cohort = short_digest(write_cohort_file(self.hospital.scratch(), self.raw, self.hospital.key()))
         if policy is not None and policy.promises:
             from pipelines.hospital.released_counts import count_once
 
@@ -154,7 +154,7 @@ def test_a_balanced_hospital_is_left_as_it_is_and_learns_nothing(tmp_path, monke
 def test_a_hospital_without_one_of_the_classes_is_left_as_it_is(tmp_path):
     own = Place(tmp_path / "a", every=10**6)
     own.raw = replace(own.raw, labels=torch.zeros_like(own.raw.labels))
-    own.cohort = short(write_cohort_file(own.hospital.scratch(), own.raw, own.hospital.key()))
+    own.cohort = short_digest(write_cohort_file(own.hospital.scratch(), own.raw, own.hospital.key()))
     told = own.augment()
     assert told["state"] == "one_class" and told["cohort"] == own.cohort
 
@@ -184,7 +184,7 @@ def test_distances_are_to_validation_images_and_test_images_change_nothing_that_
     one, other = Place(tmp_path / "one"), Place(tmp_path / "two")
     test = other.raw.split == 2
     other.raw.images[test] = 0.3
-    other.cohort = short(write_cohort_file(other.hospital.scratch(), other.raw, other.hospital.key()))
+    other.cohort = short_digest(write_cohort_file(other.hospital.scratch(), other.raw, other.hospital.key()))
     first, second = one.augment(), other.augment()
     names = ("distance", "distance_real", "compared", "near_copies", "made", "label", "state")
     assert [first[name] for name in names] == [second[name] for name in names]
@@ -223,7 +223,7 @@ def test_how_many_images_are_made_follows_from_released_counts_alone(tmp_path):
     first = own.augment(NOISED, private=True)
     train = own.raw.split == 0
     own.raw = replace(own.raw, labels=torch.where(train & (torch.arange(len(train)) < 8), 1, own.raw.labels))
-    own.cohort = short(write_cohort_file(own.hospital.scratch(), own.raw, own.hospital.key()))
+    own.cohort = short_digest(write_cohort_file(own.hospital.scratch(), own.raw, own.hospital.key()))
     second = own.augment(NOISED, "r/later", private=True)
     assert first["made"] == second["made"] and first["label"] == second["label"]
 
@@ -261,7 +261,7 @@ def test_nothing_private_is_learnt_from_images_that_were_synthesized_without_noi
     made = cohort_of(own.hospital, str(told["cohort"]))
     assert made.recipe["independent"] is False
     promised = Place(tmp_path / "b", PROMISED)
-    name = short(write_cohort_file(promised.hospital.scratch(), made, promised.hospital.key()))
+    name = short_digest(write_cohort_file(promised.hospital.scratch(), made, promised.hospital.key()))
     how: Json = {"clip": 1.0, "sampling": 0.5, "views": 1, "noise": 3.0}
     with pytest.raises(Refused) as caught:
         promised.ask("introduce", "r/train", promised.opening(name, how))

@@ -25,7 +25,7 @@ from pipelines.loader.recovery import is_beside
 from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.settings import checks
 from pipelines.settings.config import CHECKS, Config
-from pipelines.settings.load import missing
+from pipelines.settings.load import find_missing_files
 from pipelines.settings.processes import count_of
 from pipelines_settings import BASE, RUNS
 
@@ -302,7 +302,7 @@ def told_of(*faults: str) -> set[str]:
         INDEPENDENT[fault](settings)
     text = yaml.safe_dump(settings, sort_keys=False)
     with pytest.raises(ConfigError) as caught:
-        validate_settings(parsed(text, environment={}), Config, missing)
+        validate_settings(parsed(text, environment={}), Config, find_missing_files)
     lines = text.splitlines()
     for problem in caught.value.problems:  # each at the line of its own key, or of the group that lacks it
         key = [part for part in problem.where if isinstance(part, str)]
@@ -337,5 +337,5 @@ def test_what_follows_from_a_mistake_is_not_told():
         settings = yaml.safe_load(TEXT)
         change(settings)
         with pytest.raises(ConfigError) as caught:
-            validate_settings(parsed(yaml.safe_dump(settings), environment={}), Config, missing)
+            validate_settings(parsed(yaml.safe_dump(settings), environment={}), Config, find_missing_files)
         assert [problem.path for problem in caught.value.problems] == [said]

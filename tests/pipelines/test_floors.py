@@ -15,7 +15,7 @@ from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
 from pipelines.settings.floors import OF_CHANNELS
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 from pipelines_settings import BASE
 from privacy.release import ledger
 
@@ -41,7 +41,7 @@ def finished(tmp_path_factory) -> Path:
 
 
 def test_floors_get_features_where_the_network_gets_images(tmp_path):
-    config = load(written(tmp_path, SETTINGS))
+    config = load_config(written(tmp_path, SETTINGS))
     assert config.model_of("local_svm") == OF_CHANNELS[1] and config.model_of("fedavg") == config.model
     assert config.task_of("local_ridge").inputs == (60,)
 
@@ -130,5 +130,5 @@ def test_a_floor_of_a_private_run_predicts_at_home(private, tmp_path):
 
 def test_a_settings_file_without_floors_is_what_it_was(tmp_path):
     train = {**TRAIN, "methods": {"fedavg": {"name": "fedavg"}}}
-    config = load(written(tmp_path, {**SETTINGS, "train": train, "evaluate": {"copies": 20}}))
+    config = load_config(written(tmp_path, {**SETTINGS, "train": train, "evaluate": {"copies": 20}}))
     assert json.dumps(to_plain(config.train.method_model)) == "{}"

@@ -24,9 +24,9 @@ from small_run import PRIVATE, SMALL
 
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import make_worker
-from pipelines.runs.exits import Exit, exit_code, outside
+from pipelines.runs.exits import Exit, exit_code, exit_code_outside
 from pipelines.runs.replies import on_disk
-from pipelines.runs.store import clean
+from pipelines.runs.store import remove_unfinished
 from privacy.message import Call, Message, to_file
 from privacy.release.gate import Refused
 from privacy.system_errors import failure, of_machine
@@ -80,7 +80,7 @@ def test_too_little_memory_is_told_from_a_full_disk_and_from_a_bug_in_every_libr
     short = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     for error in (RuntimeError(words), short):
         assert (failure(error), exit_code(error), of_machine(error)) == ("memory", Exit.MEMORY, True)
-    assert outside(short) == Exit.MEMORY
+    assert exit_code_outside(short) == Exit.MEMORY
     assert failure(ValueError(f"a header says {words}")) == "failed", "a file's own words are not the machine's"
     assert failure(RuntimeError("could not create a primitive descriptor for a convolution")) == "failed"
 
@@ -94,7 +94,7 @@ def test_what_a_library_had_begun_to_write_when_the_process_was_killed_is_remove
 
     assert in_copy(dies).code == -signal.SIGXFSZ
     assert len(list(tmp_path.iterdir())) == 1
-    clean(tmp_path)
+    remove_unfinished(tmp_path)
     assert not list(tmp_path.iterdir())
 
 

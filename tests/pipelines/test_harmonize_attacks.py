@@ -35,7 +35,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.check import parse_question
 from pipelines.requests.sample import SAMPLE
-from pipelines.runs.store import short
+from pipelines.runs.store import short_digest
 from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows
@@ -420,7 +420,7 @@ def test_samples_of_what_was_paid_for_are_free_however_often_and_look_at_nobody(
     assert not torch.equal(one.tensors["images"], other.tensors["images"]) and site.spent == before
     cohort = cohort_of(site.hospital, site.cohort)
     stranger = replace(cohort, images=torch.rand_like(cohort.images), labels=1 - cohort.labels)
-    name = short(write_cohort_file(site.hospital.root / "cohorts", stranger, site.hospital.key()))
+    name = short_digest(write_cohort_file(site.hospital.root / "cohorts", stranger, site.hospital.key()))
     assert to_bytes(site.ask("sample", {**asked, "cohort": name})) == to_bytes(one)
 
 

@@ -29,7 +29,7 @@ from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.run import main as run_main
 from pipelines.runs.exits import Exit
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 
 PLANTED = ("Okonkwo", "Wilhelmina", "MRN77123")
 
@@ -63,7 +63,7 @@ def test_a_phantom_hospital_on_disk_gives_a_configuration_that_check_accepts(tmp
     code, out, err = drafted(Path("clinic"), capsys, "--out", "my.yaml")
     assert (code, out) == (Exit.OK, "") and "accepted by --check" in err
     assert run_main(["my.yaml", "--check"]) == Exit.OK
-    site = load("my.yaml").sites["clinic"]
+    site = load_config("my.yaml").sites["clinic"]
     assert site.source.folder == "clinic/images" and site.labels.folder == "clinic/masks/lesion"
     assert site.gland is not None and site.gland.folder == "clinic/masks/gland"
     assert "labels.csv" in Path("my.yaml").read_text()  # what could be taken instead
@@ -167,7 +167,7 @@ def test_a_column_is_the_label_only_if_it_says_so(tmp_path, monkeypatch, capsys,
     table.write_text("\n".join(";".join(map(str, row)) for row in [["id", *columns], *rows]))
     assert drafted(Path("clinic"), capsys, "--out", "my.yaml")[0] == code
     if code == 0:
-        assert load("my.yaml").sites["clinic"].labels.label == "label"
+        assert load_config("my.yaml").sites["clinic"].labels.label == "label"
     else:
         assert "smoker, married; choose one" in Path("my.yaml").read_text()
 
@@ -219,7 +219,7 @@ def test_diffusion_without_adc_maps_is_fitted(tmp_path, monkeypatch, capsys):
             dataset.save_as(path.with_name(f"{path.stem}_{b}.dcm"))
         path.unlink()
     assert drafted(Path("clinic"), capsys, "--out", "my.yaml")[0] == Exit.OK
-    assert load("my.yaml").sites["clinic"].source.derive == "adc"
+    assert load_config("my.yaml").sites["clinic"].source.derive == "adc"
 
 
 def test_nifti_files_of_several_kinds_are_told_apart_by_their_last_word(tmp_path, monkeypatch, capsys):
@@ -234,7 +234,7 @@ def test_nifti_files_of_several_kinds_are_told_apart_by_their_last_word(tmp_path
         mask[2:4, 2:4, 1] = 1
         nibabel.Nifti1Image(mask, np.eye(4)).to_filename(tmp_path / "clinic" / f"{patient}_lesion.nii.gz")
     assert drafted(Path("clinic"), capsys, "--out", "my.yaml")[0] == Exit.OK
-    site = load("my.yaml").sites["clinic"]
+    site = load_config("my.yaml").sites["clinic"]
     assert (site.source.pattern, site.source.patient) == ("*_adc.nii.gz", "^(.+)_adc$")
     assert site.labels.pattern == "{patient}_lesion.nii.gz"
 
@@ -269,7 +269,7 @@ def test_real_dicom_of_two_patients_gets_its_adc_its_masks_and_its_names(data, t
     monkeypatch.chdir(tmp_path)
     code, _, err = drafted(data / "prostatex", capsys, "--out", "my.yaml")
     assert code == Exit.OK and "-0000" not in err + Path("my.yaml").read_text()
-    site = load("my.yaml").sites["prostatex"]
+    site = load_config("my.yaml").sites["prostatex"]
     assert dict(site.source.select) == {"kind": "adc"}
     shipped = yaml.safe_load((Path(main.__globals__["__file__"]).parent / "configs" / "prostatex.yaml").read_text())
     wanted = shipped["sites"]["prostatex"]
@@ -284,7 +284,7 @@ def test_pictures_with_a_table_become_a_site_for_each_source(data, tmp_path, mon
         pytest.skip(f"no pictures below {data}")
     monkeypatch.chdir(tmp_path)
     assert drafted(data / "ham10000", capsys, "--out", "my.yaml")[0] == Exit.OK
-    config = load("my.yaml")
+    config = load_config("my.yaml")
     assert set(config.sites) == {"rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias"}
     assert all(dict(site.source.where) == {"site": (name,)} for name, site in config.sites.items())
     assert "HAM_0" not in Path("my.yaml").read_text()
@@ -382,7 +382,7 @@ def test_bids_subjects_are_patients_and_the_draft_runs(tmp_path, monkeypatch, ca
     table = "participant_id,cancer\n" + "".join(f"sub-{subject:02d},{subject % 2}\n" for subject in range(6))
     (tmp_path / "clinic" / "labels.csv").write_text(table)
     assert drafted(Path("clinic"), capsys, "--out", "my.yaml")[0] == Exit.OK
-    site = load("my.yaml").sites["clinic"]
+    site = load_config("my.yaml").sites["clinic"]
     assert (site.source.pattern, site.source.patient) == ("*_adc.nii.gz", None)
     assert site.labels.patient == "participant_id"
     assert run_main(["my.yaml", "--check"]) == Exit.OK
@@ -462,7 +462,7 @@ def test_a_column_of_diagnoses_is_a_task_of_named_classes(tmp_path, monkeypatch,
     (site,) = said["sites"].values()
     assert site["source"]["label"] == "dx" and site["source"].get("values") == values
     Path("my.yaml").write_text(out)
-    assert load("my.yaml").task.names == tuple(classes)
+    assert load_config("my.yaml").task.names == tuple(classes)
 
 
 def test_drafts_of_different_folders_have_different_runs(tmp_path, monkeypatch, capsys):

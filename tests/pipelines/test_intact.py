@@ -24,7 +24,7 @@ from pipelines.loader.validation import validate_settings
 from pipelines.requests.holds import Holds
 from pipelines.run import main
 from pipelines.runs.exits import Exit
-from pipelines.runs.plan import Step, plan
+from pipelines.runs.plan import Step, plan_steps
 from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config
 from privacy.message import Call, Message
@@ -61,7 +61,7 @@ def opened(folder: Path) -> tuple[World, Sequence[Step[World]]]:
     """The run in a folder, and its steps."""
     config = validate_settings(read_yaml((folder / "tiny.yaml").read_text(), environment={}), Config)
     world = make_world(config, folder / "runs" / "tiny", Stop())
-    return world, plan(select_stages(config), world, world.root)
+    return world, plan_steps(select_stages(config), world, world.root)
 
 
 def asked(step: Step[World], world: World) -> tuple[str | None, frozenset[str]]:

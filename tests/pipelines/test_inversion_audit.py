@@ -21,7 +21,7 @@ from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.requests.writing import to_message
 from pipelines.run import main
 from pipelines.settings.config import Config
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 from pipelines_settings import BASE
 from privacy.attacks.inversion import Inversion, likeness
 from privacy.dp.access import Rows
@@ -87,7 +87,7 @@ def lines(run: Path) -> list[dict]:
 
 def asking(run: Path) -> tuple[Hospital, dict]:
     """A hospital of a finished run, and the facts of its audit."""
-    config = load(str(run.parents[1] / "it.yaml"))
+    config = load_config(str(run.parents[1] / "it.yaml"))
     own = Hospital("a", run / "sites" / "a", config.sites["a"], lambda: "2026-01-01T00:00:00Z")
     (trained,) = run.glob("train/*/fedavg.json")
     result = json.loads(trained.read_text())

@@ -33,7 +33,7 @@ from pipelines.nights.worklist import open_worklist
 from pipelines.predict import main as predict
 from pipelines.run import main
 from pipelines.runs.exits import Exit
-from pipelines.runs.store import DiskFolder, digest, read_manifest
+from pipelines.runs.store import DiskFolder, digest_json, read_manifest
 from pipelines.settings.harmonization import default_scale
 from privacy.dp.accounting import cost
 from privacy.formats import LaterVersion
@@ -93,7 +93,7 @@ def of_json(path: Path) -> None:
 
 def of_manifest(path: Path) -> None:
     said = read_manifest(path.parent) | {"format": 9}
-    path.write_text(json.dumps({**said, "seal": digest(said)}))
+    path.write_text(json.dumps({**said, "seal": digest_json(said)}))
 
 
 def of_sealed(path: Path) -> None:
@@ -229,7 +229,7 @@ def with_format(path: Path, form: Any) -> None:
         path.write_bytes(sealed(to_bytes(Message(found.tensors, {**found.facts, "format": form}))))
     elif path.name == "manifest.json":
         said = read_manifest(path.parent) | {"format": form}
-        path.write_text(json.dumps({**said, "seal": digest(said)}))
+        path.write_text(json.dumps({**said, "seal": digest_json(said)}))
     else:
         path.write_text(json.dumps({**json.loads(path.read_text()), "format": form}))
 

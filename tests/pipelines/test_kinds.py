@@ -19,7 +19,7 @@ from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
 from pipelines.runs.store import DiskFolder
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 from pipelines_settings import BASE
 from privacy.message import from_bytes
 from privacy.release import ledger as ledgers
@@ -84,7 +84,7 @@ def here(tmp_path, monkeypatch) -> Path:
 @pytest.mark.parametrize("kind", [tables, pictures, volumes], ids=lambda kind: kind.__name__)
 def test_each_kind_goes_from_files_to_predictions(here, kind):
     assert run([write(here, kind(here))]) == Exit.OK
-    config = load("tiny.yaml")
+    config = load_config("tiny.yaml")
     site = next(iter(config.sites))
     home = here / "runs" / "tiny" / "sites" / site
     (path,) = home.glob(f"cohorts/*/{COHORT}")

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from pipelines.nights import lookup, loop, worklist
 from pipelines.nights.events import Log
-from pipelines.nights.loop import Desk, Made, Tonight, Unread, find, work
-from pipelines.nights.night import _code
-from pipelines.nights.retention import tidy
+from pipelines.nights.loop import Desk, Made, Tonight, Unread, advance_tasks, find_series
+from pipelines.nights.night import _exit_code
+from pipelines.nights.retention import remove_old_files
 from pipelines.nights.settings import Keep
 from pipelines.nights.tables import tell_of_killed
 from pipelines.nights.worklist import Result, Task
@@ -143,8 +143,8 @@ def night(
 ) -> Tonight:
     tonight = Tonight()
     with world(folder, hospital, clock, do, tries) as desk:
-        find(desk, Query(), tonight, **also)
-        for _ in work(desk, tonight, Stop()):
+        find_series(desk, Query(), tonight, **also)
+        for _ in advance_tasks(desk, tonight, Stop()):
             pass
     return tonight
 
@@ -355,16 +355,16 @@ def test_retention_removes_what_is_old_and_keeps_what_is_open(tmp_path: Path) ->
     hospital, clock = Hospital(dict(SERIES), Points()), ticking()
     with world(tmp_path, hospital, clock) as desk:
         tonight = Tonight()
-        find(desk, Query(), tonight)
-        for number, _ in enumerate(work(desk, tonight, Stop())):
+        find_series(desk, Query(), tonight)
+        for number, _ in enumerate(advance_tasks(desk, tonight, Stop())):
             if number == 1:
                 break
         (tmp_path / "images" / "3").mkdir(parents=True)  # of the task that is open
         (tmp_path / "images" / "77").mkdir()  # of no task
         later = datetime(2026, 2, 15, tzinfo=UTC)
-        tidy(desk.db, tmp_path, Keep(results=60), later)
+        remove_old_files(desk.db, tmp_path, Keep(results=60), later)
         assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["1", "2"]
-        tidy(desk.db, tmp_path, Keep(results=30), later)
+        remove_old_files(desk.db, tmp_path, Keep(results=30), later)
         assert not list((tmp_path / "results").iterdir())
         assert [path.name for path in (tmp_path / "images").iterdir()] == ["3"]
 
@@ -395,7 +395,7 @@ def test_a_series_that_grew_while_it_waited_here_leaves_nothing_behind(tmp_path:
     hospital, clock = Hospital({"1.1": ["a"]}, Points()), ticking()
     with world(tmp_path, hospital, clock) as desk:
         tonight = Tonight()
-        find(desk, Query(), tonight)
+        find_series(desk, Query(), tonight)
         _until(desk, step)
     hospital.series["1.1"].append("b")
     night(tmp_path, hospital, clock)
@@ -408,9 +408,9 @@ def test_a_series_that_grew_while_it_waited_here_leaves_nothing_behind(tmp_path:
 def _until(desk: Desk, state: str) -> None:
     """Advance the first task to a state, and stop there."""
     (task,) = lookup.open_tasks(desk.db, MODEL)
-    loop._fetch(desk, task, Tonight())
+    loop._fetch_task(desk, task, Tonight())
     if state == "done":
-        loop._work(desk, worklist.one_task(desk.db, task.id), Tonight())
+        loop._work_on_task(desk, worklist.one_task(desk.db, task.id), Tonight())
 
 
 @pytest.mark.parametrize("step", ["retrieved", "done"])
@@ -419,7 +419,7 @@ def test_a_series_that_moved_to_another_study_is_fetched_again_before_anything_i
 ) -> None:
     hospital, clock = Hospital({"1.1": ["a"]}, Points()), ticking()
     with world(tmp_path, hospital, clock) as desk:
-        find(desk, Query(), Tonight())
+        find_series(desk, Query(), Tonight())
         _until(desk, step)
     hospital.study = "1.3"
     assert night(tmp_path, hospital, clock).ended == {"stored": 1}
@@ -464,7 +464,7 @@ def test_too_little_memory_for_a_series_is_no_error_of_ours_and_keeps_no_other_w
         return good(task, *more)
 
     first = night(tmp_path, hospital, clock, bad)
-    assert (first.ended, first.bugs, _code(first, late=False)) == ({"later": 1, "stored": 2}, 0, Exit.MEMORY)
+    assert (first.ended, first.bugs, _exit_code(first, late=False)) == ({"later": 1, "stored": 2}, 0, Exit.MEMORY)
     assert [dict(night(tmp_path, hospital, clock, bad).ended) for _ in range(2)] == [{"later": 1}, {"short_memory": 1}]
 
 
@@ -480,12 +480,12 @@ def test_images_that_our_own_disk_does_not_give_back_are_fetched_again_before_a_
         return good(task, *more)
 
     first = night(tmp_path, hospital, clock, bad)
-    assert (first.ended, first.bugs, _code(first, late=False)) == ({"stored": 1, "later": 2}, 0, Exit.DISK)
+    assert (first.ended, first.bugs, _exit_code(first, late=False)) == ({"stored": 1, "later": 2}, 0, Exit.DISK)
     assert night(tmp_path, hospital, clock, bad).ended == {"later": 2}
     last = night(tmp_path, hospital, clock, bad)
-    assert (last.ended, _code(last, late=False)) == ({"stored": 1, "disk_error": 1}, Exit.DISK)
+    assert (last.ended, _exit_code(last, late=False)) == ({"stored": 1, "disk_error": 1}, Exit.DISK)
     assert (hospital.fetched["1.1"], hospital.fetched["1.2"], len(hospital.taken)) == (3, 3, 2)
-    assert _code(night(tmp_path, hospital, clock, bad), late=False) is Exit.OK
+    assert _exit_code(night(tmp_path, hospital, clock, bad), late=False) is Exit.OK
 
 
 def test_a_series_that_kills_each_night_is_refused_and_the_others_are_done(tmp_path: Path) -> None:
@@ -506,7 +506,7 @@ def test_a_series_that_kills_each_night_is_refused_and_the_others_are_done(tmp_p
 def test_images_of_which_some_vanished_are_fetched_again(tmp_path: Path) -> None:
     hospital, clock = Hospital({"1.1": ["a", "b"]}, Points()), ticking()
     with world(tmp_path, hospital, clock) as desk:
-        find(desk, Query(), Tonight())
+        find_series(desk, Query(), Tonight())
         _until(desk, "retrieved")
     next((tmp_path / "images" / "1").iterdir()).unlink()
     assert night(tmp_path, hospital, clock).files == {"used": 2, "quarantined": 0, "received": 2}
@@ -531,7 +531,7 @@ def test_what_the_worklist_says_is_on_the_disk_was_written_to_it(
 def test_redo_names_what_the_archive_did_not_and_makes_no_second_version_of_what_is_open(tmp_path: Path) -> None:
     hospital, clock = Hospital({"1.1": ["a"]}, Points()), ticking()
     with world(tmp_path, hospital, clock) as desk:
-        find(desk, Query(), Tonight())
+        find_series(desk, Query(), Tonight())
         _until(desk, "done")
     tonight = night(tmp_path, hospital, clock, redo=frozenset(["1.1", "1.77"]))
     assert tonight.redo == {"1.77"}
@@ -542,7 +542,7 @@ def test_an_answer_that_is_not_whole_is_told(tmp_path: Path) -> None:
     hospital = Hospital({}, Points(), odd=[Odd("answers from 1", "no_json", "the answer is no JSON")])
     tonight = night(tmp_path, hospital, ticking())
     assert "no_json" in tonight.cut
-    assert _code(tonight, late=False) is Exit.SITE
+    assert _exit_code(tonight, late=False) is Exit.SITE
 
 
 def test_a_night_that_was_killed_is_told_of_by_the_next(tmp_path: Path) -> None:

@@ -208,12 +208,12 @@ def test_a_policy_names_packages_as_they_are_and_digests_whole() -> None:
 def test_a_hospitals_survey_says_what_it_permits(offer: Offer, tmp_path: Path) -> None:
     from pipelines.coordinator.permissions import find_refused_requests, permissions_from
     from pipelines.requests.survey import Surveyed
-    from pipelines.settings.load import load
+    from pipelines.settings.load import load_config
     from privacy.release.form import read
 
     own, _ = small_site.hospital(tmp_path / "a", Policy(**permitted(offer)))
     said = permissions_from(read(Surveyed, small_site.ask(own, "survey")))
-    config = load(written(permitted(offer)))
+    config = load_config(written(permitted(offer)))
     assert find_refused_requests(config, {"a": said}) == []
     (told,) = find_refused_requests(config, {"a": said._replace(plugins={})})
     assert told.startswith("a: consilium-example 0.1.0 (trimmed_mean) is not permitted")
@@ -238,9 +238,9 @@ def test_a_reader_of_a_package_writes_what_is_read_and_needs_the_policy(offer: O
     train = {**BASE["train"], "methods": {"avg": {"name": "fedavg"}}}
     images = {"kind": "pictures", "size": 32}
     name = written({}, sites=sites, train=train, images=images, pooling="refused")
-    from pipelines.settings.load import load
+    from pipelines.settings.load import load_config
 
-    settings = load(name).sites["a"]
+    settings = load_config(name).sites["a"]
     own = Hospital("a", tmp_path / "hospital", settings, lambda: "2026-01-01T00:00:00Z")
     small_site.ask(own, "survey")
     found = files_of(own).source

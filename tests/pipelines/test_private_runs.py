@@ -31,7 +31,7 @@ from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 from pipelines_settings import BASE
 from privacy.dp.accounting import by_split, cost
 from privacy.dp.events import NON_PRIVATE, Declared, Part, read
@@ -306,7 +306,7 @@ def test_the_hospitals_own_policy_outranks_the_yaml(tmp_path, monkeypatch, capsy
     made = settings()
     made["sites"]["a"] |= {"home": str(home), "policy": {"max_bytes": 1000}}
     (home / "policy.yaml").write_text("budget: {epsilon: 2.5, delta: 1e-6}\npublic: [counts]\nalgorithms: [fedavg]\n")
-    own = load(write(tmp_path, made)).sites["a"].policy
+    own = load_config(write(tmp_path, made)).sites["a"].policy
     assert own == Policy(budget=Budget(epsilon=2.5, delta=1e-6), public=("counts",), algorithms=("fedavg",))
     (home / "policy.yaml").write_text("budget: {epsilon: -1}\nallow: everything\n")
     assert main([write(tmp_path, made)]) == Exit.CONFIG

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pipelines.runs.progress import EVERY_S, left, print_remark, sent, shown, spoken, take_over
+from pipelines.runs.progress import (
+    EVERY_S,
+    estimate_seconds_left,
+    format_duration,
+    print_remark,
+    send_progress,
+    show_progress,
+    take_over,
+)
 
 
 class Clock:
@@ -31,7 +39,7 @@ def lines(text: io.StringIO) -> list[str]:
 def test_a_batch_gets_plain_lines_with_the_time_left():
     console, text = batch()
     clock = Clock()
-    with shown("train", console=console, clock=clock) as step:
+    with show_progress("train", console=console, clock=clock) as step:
         step(0, 100, "round 0")
         clock.now += 20
         step(5, 100, "round 5 [of fedavg]")
@@ -49,7 +57,7 @@ def test_a_batch_gets_plain_lines_with_the_time_left():
 def test_a_remark_is_printed_at_once_and_stays(terminal):
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=80)
-    with shown("ingest", console=console, clock=Clock()) as step:
+    with show_progress("ingest", console=console, clock=Clock()) as step:
         step(0, 2)
         print_remark("class [a] is nowhere")
         assert "ingest: ! class [a] is nowhere" in text.getvalue()
@@ -60,7 +68,7 @@ def test_a_remark_is_printed_at_once_and_stays(terminal):
 def test_a_batch_is_not_flooded_and_not_left_in_the_dark(waits):
     console, text = batch()
     clock = Clock()
-    with shown("work", console=console, clock=clock) as step:
+    with show_progress("work", console=console, clock=clock) as step:
         for index, wait in enumerate(waits):
             clock.now += wait
             step(index + 1, len(waits))
@@ -72,7 +80,7 @@ def test_a_batch_is_not_flooded_and_not_left_in_the_dark(waits):
 def test_work_that_goes_on_is_timed_from_where_it_began():
     console, text = batch()
     clock = Clock()
-    with shown("train", console=console, clock=clock) as step:
+    with show_progress("train", console=console, clock=clock) as step:
         step(90, 100)
         clock.now += 50
         step(95, 100)
@@ -81,13 +89,13 @@ def test_work_that_goes_on_is_timed_from_where_it_began():
 
 def test_an_inner_piece_of_work_is_told_within_the_outer_one():
     console, text = batch()
-    with shown("run", console=console) as outer:
+    with show_progress("run", console=console) as outer:
         outer(0, 2, "train")
-        with shown("train") as inner:
+        with show_progress("train") as inner:
             inner(1, 2)
-        with shown("evaluate"):
+        with show_progress("evaluate"):
             pass
-    with shown("next", console=console):
+    with show_progress("next", console=console):
         pass
     assert [line.rsplit(":", 1)[0] for line in lines(text)] == [
         "run", "run > train", "run > train", "run > evaluate", "run > evaluate", "run", "next", "next"
@@ -96,10 +104,10 @@ def test_an_inner_piece_of_work_is_told_within_the_outer_one():
 
 def test_a_failure_is_told_as_one_and_the_next_work_starts_clean():
     console, text = batch()
-    with pytest.raises(ValueError, match="x"), shown("run", console=console), shown("train"):
+    with pytest.raises(ValueError, match="x"), show_progress("run", console=console), show_progress("train"):
         raise ValueError("x")
     assert [line.split(",")[0] for line in lines(text)[2:]] == ["run > train: ended early", "run: ended early"]
-    with shown("again", console=console):
+    with show_progress("again", console=console):
         pass
     assert lines(text)[-2:] == ["again: begins", "again: done in 0 s"]
 
@@ -107,9 +115,9 @@ def test_a_failure_is_told_as_one_and_the_next_work_starts_clean():
 def test_a_terminal_gets_bars_one_below_the_other():
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=120)
-    with shown("run", console=console) as outer:
+    with show_progress("run", console=console) as outer:
         outer(1, 4, "stage [train]")
-        with shown("train") as inner:
+        with show_progress("train") as inner:
             inner(5, 10, "round 5")
             inner(10, 10)
     seen = text.getvalue()
@@ -120,15 +128,15 @@ def test_a_terminal_gets_bars_one_below_the_other():
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(st.floats(0.1, 1e5), st.floats(0.01, 1e4), st.floats(0, 1e4))
 def test_at_an_even_pace_the_time_left_is_what_is_left(pace, done, rest):
-    told = left(done * pace, done, done + rest)
+    told = estimate_seconds_left(done * pace, done, done + rest)
     assert told == pytest.approx(rest * pace, rel=1e-6, abs=1e-3 * pace)
 
 
 def test_the_time_left_is_not_guessed_from_nothing():
-    assert left(10, 0, 5) is None
-    assert left(10, 3, None) is None
-    assert left(0, 3, 5) is None
-    assert left(10, 6, 5) == 0
+    assert estimate_seconds_left(10, 0, 5) is None
+    assert estimate_seconds_left(10, 3, None) is None
+    assert estimate_seconds_left(0, 3, 5) is None
+    assert estimate_seconds_left(10, 6, 5) == 0
 
 
 @pytest.mark.parametrize(
@@ -136,15 +144,15 @@ def test_the_time_left_is_not_guessed_from_nothing():
     [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (125, "2 min 05 s"), (12_000, "3 h 20 min")],
 )
 def test_durations_are_spoken(seconds, text):
-    assert spoken(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_another_processes_work_is_shown_below_ones_own_also_where_tasks_overlap():
     there = copy_context()  # in place of another process
 
     def work(send):
-        sent(send)
-        with shown("north") as step, shown("synthesis") as inner:
+        send_progress(send)
+        with show_progress("north") as step, show_progress("synthesis") as inner:
             step(1, 2)
             inner(3, 10, "step 3")
             inner(4, 10, "too soon after the last to be sent")
@@ -157,14 +165,14 @@ def test_another_processes_work_is_shown_below_ones_own_also_where_tasks_overlap
 
     console, text = batch()
     clock = Clock()
-    with shown("run", console=console, clock=clock):
+    with show_progress("run", console=console, clock=clock):
         take = take_over()
         south = [("south", (("vafl",), at)) for at in ((1, 5, ""), None, None)]
         for who, told in [*(("north", one) for one in heard[:2]), south[0], *(("north", one) for one in heard[2:])]:
             take(who, told)
         for who, told in south[1:]:
             take(who, told)
-        with shown("next"):
+        with show_progress("next"):
             pass
     assert lines(text) == [
         "run: begins",

@@ -24,11 +24,11 @@ from pipelines.coordinator.stages import pretrain
 from pipelines.coordinator.world import World
 from pipelines.hospital.public_networks import PUBLIC, WAITING, learnt_once
 from pipelines.loader.document import parsed
-from pipelines.runs.progress import sent
+from pipelines.runs.progress import send_progress
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.runs.store import HIDDEN, DiskFolder
 from pipelines.settings.image_spaces import starts_in
-from pipelines.settings.load import configured
+from pipelines.settings.load import check_config
 
 ROOT = Path(__file__).parents[2]
 OURS = ("federation", "harmonize", "personalize", "privacy", "pipelines", "evaluation", "consilium")
@@ -45,7 +45,7 @@ NOT_DECISIVE = {
 
 @pytest.fixture
 def world(tmp_path):
-    config = configured(parsed(yaml.safe_dump(settings()), environment={}))
+    config = check_config(parsed(yaml.safe_dump(settings()), environment={}))
     return World(config, InProcess({}), tmp_path / "runs" / "tiny", Stop(), str)
 
 
@@ -70,7 +70,7 @@ def test_what_was_kept_is_what_was_learnt_and_nobody_learns_it_again(world, monk
     "other",
     [
         lambda patch: patch.setattr(keeping, "CODE", "of another version"),
-        lambda patch: patch.setattr(keeping, "versions", lambda: {"torch": "9"}),
+        lambda patch: patch.setattr(keeping, "library_versions", lambda: {"torch": "9"}),
         lambda patch: patch.setattr(torch, "get_num_threads", lambda: 7),
         lambda patch: patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ABACUS"),
     ],
@@ -97,7 +97,7 @@ def test_each_setting_of_a_detector_and_a_start_makes_another(world, monkeypatch
         {"model": {"name": "cnn", "widths": [8, 16], "norm": "group"}},
         {"harmonize": translated["harmonize"]},
     ):
-        config = configured(parsed(yaml.safe_dump({**settings(), **change}), environment={}))
+        config = check_config(parsed(yaml.safe_dump({**settings(), **change}), environment={}))
         learnt_starts(World(config, InProcess({}), world.root, Stop(), str))
     about = [str(one) for one in asked]
     assert len(about) == 4 + 4 * 2
@@ -170,7 +170,7 @@ def test_who_waits_says_so_and_can_be_stopped(world, monkeypatch):
             world.stop.request("SIGINT")
 
     def waiting():
-        sent(hear)
+        send_progress(hear)
         monkeypatch.setattr("pipelines.runs.progress.SENT_S", 0.0)
         with pytest.raises(Stopped):
             train_detector(world, Detector(**DETECTOR))

@@ -26,10 +26,10 @@ from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import validate_settings
 from pipelines.remote import preflight as looking
 from pipelines.remote.order import GONE
-from pipelines.remote.preflight import preflight, promises, releases
-from pipelines.remote.server import losses
+from pipelines.remote.preflight import check_place, list_promises, list_releases
+from pipelines.remote.server import make_loss_recorder
 from pipelines.remote.site_config import Place, read_place
-from pipelines.remote.startup_kit import forget_jobs, make_strict, role_of, strict, write_job
+from pipelines.remote.startup_kit import forget_jobs, is_strict, make_strict, role_of, write_job
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
@@ -55,7 +55,7 @@ def place(folder: Path, kit: Path, **changes: object) -> Place:
 
 
 def findings(made: Place) -> dict[str, tuple[bool, str]]:
-    return {what: (good, text) for what, good, text in preflight(made)}
+    return {what: (good, text) for what, good, text in check_place(made)}
 
 
 def test_settings_are_wrong_all_at_once(tmp_path: Path) -> None:
@@ -153,17 +153,19 @@ def test_a_ledger_from_the_future_stops_the_hospital(tmp_path: Path, authority: 
 
 def test_looking_writes_no_line_into_the_ledger(tmp_path: Path, authority: Authority) -> None:
     made = place(tmp_path, authority.kit(tmp_path / "kit", "north", port=9))
-    preflight(made)
+    check_place(made)
     assert not (Path(made.root) / "ledger.jsonl").exists()
 
 
 def test_every_request_is_said_with_what_it_releases() -> None:
-    whole = dict(releases(Policy()))
+    whole = dict(list_releases(Policy()))
     assert set(whole) == set(REQUESTS) and whole["pool"] == "not answered"
-    few = dict(releases(Policy(requests=("survey",))))
+    few = dict(list_releases(Policy(requests=("survey",))))
     assert [request for request, text in few.items() if text != "not answered"] == ["survey"]
-    assert any("epsilon 2, delta 1e-06" in text for text in promises(Policy(budget=Budget(epsilon=2.0, delta=1e-6))))
-    assert any("promises nothing" in text for text in promises(Policy()))
+    assert any(
+        "epsilon 2, delta 1e-06" in text for text in list_promises(Policy(budget=Budget(epsilon=2.0, delta=1e-6)))
+    )
+    assert any("promises nothing" in text for text in list_promises(Policy()))
 
 
 def test_check_over_flare_is_refused_by_name(
@@ -223,9 +225,9 @@ def read(folder: Path, name: str) -> dict[str, object]:
 @pytest.mark.parametrize("role", ["client", "server"])
 def test_a_strict_kit_lets_two_classes_in_and_no_code_and_no_logs_out(tmp_path: Path, role: str) -> None:
     made = kit(tmp_path / "kit", role)
-    assert not strict(made)
+    assert not is_strict(made)
     make_strict(made)
-    assert strict(made)
+    assert is_strict(made)
     resources, rights = read(made, "resources"), read(made, "authorization")["permissions"]
     allowed = resources["class_allow_list"]
     assert isinstance(allowed, list) and len(allowed) == 2 and resources["class_list_enforcement_mode"] == "enforce"
@@ -238,7 +240,7 @@ def test_a_strict_kit_lets_two_classes_in_and_no_code_and_no_logs_out(tmp_path: 
     else:
         assert SHARED not in json.dumps(resources)
     (made / "local" / "authorization.json").write_text("{}")
-    assert not strict(made)
+    assert not is_strict(made)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +416,7 @@ def test_hospitals_elsewhere_cannot_be_played(
 
 
 def test_hospitals_that_are_lost_at_one_moment_are_all_written_down_and_never_half(tmp_path: Path) -> None:
-    lost, over = losses(tmp_path), threading.Event()
+    lost, over = make_loss_recorder(tmp_path), threading.Event()
     texts: list[str] = []
 
     def read() -> None:

@@ -21,7 +21,7 @@ from pipelines.hospital.worker import make_worker
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.patients import PhantomSource
-from pipelines.remote.preflight import promises
+from pipelines.remote.preflight import list_promises
 from pipelines.requests.survey import Surveyed
 from pipelines.settings.config import Config
 from pipelines.settings.learning import Split
@@ -232,7 +232,7 @@ def test_check_and_the_survey_say_it_before_anything_is_learnt(site):
     (found,) = [text for text in find_refused_requests(config, {"a": said}) if "epsilon" in text]
     assert "privacy: {epsilon: ...}" in found
     assert find_refused_requests(config, {"a": Permissions(said.requests, None)}) == []
-    assert any("requires privacy" in text for text in promises(REQUIRES))
+    assert any("requires privacy" in text for text in list_promises(REQUIRES))
 
 
 def test_a_cap_that_a_run_will_meet_is_told_before_it_with_all_that_it_would_cost(tmp_path):

@@ -29,7 +29,7 @@ from pipelines.remote.site_config import read_place
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.stopping import Stop
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 from pipelines_settings import BASE, RUNS
 from privacy.message import from_bytes
 from privacy.release import ledger as ledgers
@@ -394,7 +394,7 @@ def test_a_file_that_is_not_there_and_a_flag_that_is_not_known(tmp_path, monkeyp
     assert "prostate_adc.yaml" in capsys.readouterr().err
     changed(tmp_path / "tiny.yaml")
     assert main(["tiny.yaml", "--only", "teleport"]) == Exit.CONFIG
-    told = ", ".join(stage.name for stage in select_stages(load("tiny.yaml")))
+    told = ", ".join(stage.name for stage in select_stages(load_config("tiny.yaml")))
     assert f"the stages are {told}" in capsys.readouterr().err
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
     assert main(["bad.yaml"]) == Exit.CONFIG
@@ -403,7 +403,7 @@ def test_a_file_that_is_not_there_and_a_flag_that_is_not_known(tmp_path, monkeyp
 @pytest.mark.parametrize("path", RUNS, ids=lambda p: p.name)
 def test_every_shipped_configuration_is_in_order(path, monkeypatch):
     monkeypatch.setenv("CONSILIUM_DATA", "/data")
-    config = load(str(path))
+    config = load_config(str(path))
     private = config.privacy != "none"
     assert private == path.stem.endswith("_private")
     for label, method in config.train.methods.items():

@@ -16,8 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.runs.plan import differences
-from pipelines.runs.runner import SelectionError, Stage, StageFailed, execute, explain, explained, plan
+from pipelines.runs.plan import list_differences
+from pipelines.runs.runner import (
+    SelectionError,
+    Stage,
+    StageFailed,
+    execute_steps,
+    explain_steps,
+    explanation_facts,
+    plan_steps,
+)
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.runs.store import HIDDEN, MANIFEST, check_artifact
 
@@ -76,14 +84,14 @@ STAGES = (
 
 def ran(world: World, root: Path, stages=STAGES, **options: Any) -> list[str]:
     world.log.clear()
-    results = execute(plan(stages, world, root, **options), world, root)
+    results = execute_steps(plan_steps(stages, world, root, **options), world, root)
     assert list(results.ran) == world.log
     assert all(check_artifact(path) is None for path in results.artifacts.values())
     return list(world.log)
 
 
 def reasons(world: World, root: Path, stages=STAGES, **options: Any) -> dict[str, str]:
-    return {step.stage.name: step.reason for step in plan(stages, world, root, **options)}
+    return {step.stage.name: step.reason for step in plan_steps(stages, world, root, **options)}
 
 
 def test_a_second_run_does_nothing_and_says_so(tmp_path):
@@ -95,7 +103,7 @@ def test_a_second_run_does_nothing_and_says_so(tmp_path):
 
 
 def test_planning_writes_nothing(tmp_path):
-    plan(STAGES, World(), tmp_path)
+    plan_steps(STAGES, World(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -138,7 +146,7 @@ def test_the_newest_earlier_settings_are_the_ones_compared_with(tmp_path):
 @pytest.mark.parametrize("how", ["corrupt", "missing"])
 def test_a_damaged_artifact_is_made_again_and_what_stands_on_it_only_if_it_differs(tmp_path, file, how):
     world = World()
-    damaged = {step.stage.name: step.folder(tmp_path) for step in plan(STAGES, world, tmp_path)}["b"] / file
+    damaged = {step.stage.name: step.folder(tmp_path) for step in plan_steps(STAGES, world, tmp_path)}["b"] / file
     ran(world, tmp_path)
     if how == "corrupt":
         damaged.write_bytes(b"0" + damaged.read_bytes()[1:])
@@ -168,7 +176,7 @@ def test_what_is_made_again_with_another_content_is_followed_by_what_stands_on_i
 def test_a_folder_that_was_deleted_is_missing(tmp_path):
     world = World()
     ran(world, tmp_path)
-    folder = plan(STAGES, world, tmp_path)[3].folder(tmp_path)
+    folder = plan_steps(STAGES, world, tmp_path)[3].folder(tmp_path)
     ran(world.changed("d", rounds=3), tmp_path)
     for file in folder.iterdir():
         file.unlink()
@@ -194,7 +202,7 @@ def test_a_loss_on_a_hospitals_disk_is_a_reason(tmp_path):
 )
 def test_only_what_was_asked_for_runs(tmp_path, options, done):
     world = World()
-    steps = plan(STAGES, world, tmp_path, **options)
+    steps = plan_steps(STAGES, world, tmp_path, **options)
     assert [step.stage.name for step in steps if step.state == "run"] == list(done)
     assert {step.reason for step in steps if step.state == "skip"} <= {"not asked for"}
     assert ran(world, tmp_path, **options) == list(done)
@@ -220,31 +228,31 @@ def test_from_and_fresh_run_again_from_there(tmp_path):
 )
 def test_a_selection_that_cannot_be_is_refused_with_the_remedy(tmp_path, options, words):
     with pytest.raises(SelectionError) as caught:
-        plan(STAGES, World(), tmp_path, command="run me", **options)
+        plan_steps(STAGES, World(), tmp_path, command="run me", **options)
     assert all(word in str(caught.value) for word in words)
 
 
 def test_a_needed_artifact_that_is_corrupt_is_refused_only_where_it_is_needed(tmp_path):
     world = World()
     ran(world, tmp_path)
-    (plan(STAGES, world, tmp_path)[1].folder(tmp_path) / "blob.bin").write_bytes(b"")
+    (plan_steps(STAGES, world, tmp_path)[1].folder(tmp_path) / "blob.bin").write_bytes(b"")
     assert ran(world, tmp_path, only="d") == []
     assert ran(world, tmp_path, only="c", fresh=True) == ["c"]
     with pytest.raises(SelectionError, match=r"b is needed.*corrupt: blob.bin"):
-        plan(STAGES, world, tmp_path, only="d", fresh=True)
+        plan_steps(STAGES, world, tmp_path, only="d", fresh=True)
 
 
 def test_stages_out_of_order_are_refused(tmp_path):
     with pytest.raises(ValueError, match="'d' needs"):
-        plan((STAGES[3], *STAGES[:3]), World(), tmp_path)
+        plan_steps((STAGES[3], *STAGES[:3]), World(), tmp_path)
     with pytest.raises(ValueError, match="named twice"):
-        plan((*STAGES, STAGES[0]), World(), tmp_path)
+        plan_steps((*STAGES, STAGES[0]), World(), tmp_path)
 
 
 def test_a_failure_names_the_stage_and_ends_with_the_command_that_goes_on(tmp_path):
     world = World(fail="b")
     with pytest.raises(StageFailed) as caught:
-        execute(plan(STAGES, world, tmp_path, until="c"), world, tmp_path, command="run me")
+        execute_steps(plan_steps(STAGES, world, tmp_path, until="c"), world, tmp_path, command="run me")
     assert "stage b failed: ValueError: b broke" in str(caught.value)
     assert isinstance(caught.value.cause, ValueError)
     assert str(caught.value).splitlines()[-1] == "run me --from b --until c"
@@ -259,7 +267,7 @@ def test_a_failure_names_the_stage_and_ends_with_the_command_that_goes_on(tmp_pa
 def test_the_command_that_goes_on_works(tmp_path, options, fails, command):
     world = World(fail=fails)
     with pytest.raises(StageFailed) as caught:
-        execute(plan(STAGES, world, tmp_path, **options), world, tmp_path, command="run me")
+        execute_steps(plan_steps(STAGES, world, tmp_path, **options), world, tmp_path, command="run me")
     assert caught.value.command == f"run me {command}"
     option, name = command.split()
     again = {"--from": "first", "--only": "only"}[option]
@@ -276,7 +284,7 @@ def test_a_stop_between_stages_keeps_what_is_done(tmp_path):
             stop.request("SIGTERM")
 
     with pytest.raises(Stopped) as caught:
-        execute(plan(STAGES, world, tmp_path), world, tmp_path, stop=stop, on_step=watch, command="run me")
+        execute_steps(plan_steps(STAGES, world, tmp_path), world, tmp_path, stop=stop, on_step=watch, command="run me")
     assert world.log == ["a", "b"]
     assert str(caught.value).splitlines()[-1] == "run me --from c"
     assert events[:4] == [("begun", "a", 0, 4), ("done", "a", 0, 4), ("begun", "b", 1, 4), ("done", "b", 1, 4)]
@@ -293,18 +301,18 @@ def test_a_stop_inside_a_stage_leaves_nothing_of_it(tmp_path):
 
     stages = (replace(STAGES[0], run=run),)
     with pytest.raises(Stopped, match="run me --from a"):
-        execute(plan(stages, World(), tmp_path), World(), tmp_path, stop=stop, command="run me")
+        execute_steps(plan_steps(stages, World(), tmp_path), World(), tmp_path, stop=stop, command="run me")
     assert list(tmp_path.rglob("*")) == [tmp_path / "a"]
 
 
 def test_explanation_is_an_aligned_table_and_plain_data(tmp_path):
     world = World()
     ran(world, tmp_path, until="b")
-    steps = plan(STAGES, world.changed("b", mu=0.2), tmp_path, until="c")
-    rows = explain(steps).splitlines()
+    steps = plan_steps(STAGES, world.changed("b", mu=0.2), tmp_path, until="c")
+    rows = explain_steps(steps).splitlines()
     assert [row.split(None, 3)[:2] for row in rows] == [["a", "keep"], ["b", "run"], ["c", "run"], ["d", "skip"]]
     assert len({row.index(step.reason) for row, step in zip(rows, steps, strict=True)}) == 1
-    told = json.loads(json.dumps(explained(steps)))
+    told = json.loads(json.dumps(explanation_facts(steps)))
     assert told[1] == {
         "stage": "b", "state": "run", "digest": steps[1].digest, "reason": "settings changed: b.mu 0.1 -> 0.2"
     }  # fmt: skip
@@ -333,17 +341,17 @@ def test_law_a_resumed_run_equals_a_fresh_one(tmp_path_factory, actions):
         elif what == "files":
             world = replace(world, files={**world.files, name: str(value)})
         elif what == "damage":
-            folder = {step.stage.name: step.folder(root) for step in plan(STAGES, world, root)}[name]
+            folder = {step.stage.name: step.folder(root) for step in plan_steps(STAGES, world, root)}[name]
             if (folder / value).exists():
                 (folder / value).write_bytes(b"damaged")
         else:
             with suppress(StageFailed):  # not where that stage is kept
-                execute(plan(STAGES, world, root), replace(world, fail=name), root)
+                execute_steps(plan_steps(STAGES, world, root), replace(world, fail=name), root)
         if what != "damage":
-            execute(plan(STAGES, world, root), world, root)
-    results = execute(plan(STAGES, world, root), world, root)
+            execute_steps(plan_steps(STAGES, world, root), world, root)
+    results = execute_steps(plan_steps(STAGES, world, root), world, root)
     empty = tmp_path_factory.mktemp("empty")
-    expected = execute(plan(STAGES, world, empty), world, empty)
+    expected = execute_steps(plan_steps(STAGES, world, empty), world, empty)
     for name, folder in expected.artifacts.items():
         assert results.artifacts[name].name == folder.name
         assert (results.artifacts[name] / "result.json").read_bytes() == (folder / "result.json").read_bytes()
@@ -361,13 +369,13 @@ PLAIN = st.recursive(
 @given(PLAIN, PLAIN)
 def test_settings_that_differ_as_json_are_told_to_differ(one, other):
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-    assert (differences(one, other) == []) == same
+    assert (list_differences(one, other) == []) == same
 
 
 def test_differences_are_named():
     before = {"train": {"rounds": 10, "list": [1, 2]}, "old": 1}
     now = {"train": {"rounds": 12, "list": [1]}, "new": {"x": "y"}}
-    assert differences(before, now) == [
+    assert list_differences(before, now) == [
         "old 1 removed", "train.list[1] 2 removed", "train.rounds 10 -> 12", 'new.x "y" added'
     ]  # fmt: skip
 
@@ -375,7 +383,7 @@ def test_differences_are_named():
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-from pipelines.runs.runner import Stage, execute, plan
+from pipelines.runs.runner import Stage, execute_steps, plan_steps
 root, how = Path(sys.argv[1]), sys.argv[2]
 def first(world, inputs, out):
     (out / "result").write_text("1")
@@ -389,7 +397,7 @@ def second(world, inputs, out):
     (out / "result").write_text((inputs["first"] / "result").read_text() + "2")
     return {}
 stages = (Stage("first", 1, (), lambda w: {}, first), Stage("second", 1, ("first",), lambda w: {}, second))
-results = execute(plan(stages, None, root), None, root)
+results = execute_steps(plan_steps(stages, None, root), None, root)
 print(",".join(results.ran), results.artifacts["second"].joinpath("result").read_text())
 """
 

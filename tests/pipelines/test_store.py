@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.runs.listing import everything as below
-from pipelines.runs.listing import listed
+from pipelines.runs.listing import list_paths
+from pipelines.runs.listing import walk_folder_tree as below
 from pipelines.runs.store import (
     HIDDEN,
     MANIFEST,
     ArtifactError,
     DiskFolder,
     check_artifact,
-    clean,
-    content,
-    digest,
+    content_digest,
+    digest_json,
     read_manifest,
-    short,
+    remove_unfinished,
+    short_digest,
     write_artifact,
 )
 
@@ -64,24 +64,24 @@ def test_digest_is_that_of_the_data_and_not_of_its_order(data):
             return {key: turned(value[key]) for key in reversed(list(value))}
         return [turned(each) for each in value] if isinstance(value, list) else value
 
-    assert digest(turned(data)) == digest(data)
-    assert len(digest(data)) == 64
-    assert short(digest(data)) == digest(data)[:12]
+    assert digest_json(turned(data)) == digest_json(data)
+    assert len(digest_json(data)) == 64
+    assert short_digest(digest_json(data)) == digest_json(data)[:12]
 
 
 @QUICK
 @given(PLAIN, PLAIN)
 def test_different_data_have_different_digests(one, other):
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-    assert (digest(one) == digest(other)) == same
+    assert (digest_json(one) == digest_json(other)) == same
 
 
 def test_digest_never_changes():
     """Worked out by hand from the canonical text: another value would orphan everybody's artifacts."""
     text = '{"a":[1,2.5,null],"b":"\\u00e4"}'
-    assert digest({"b": "ä", "a": [1, 2.5, None]}) == hashlib.sha256(text.encode()).hexdigest()
+    assert digest_json({"b": "ä", "a": [1, 2.5, None]}) == hashlib.sha256(text.encode()).hexdigest()
     with pytest.raises(ValueError, match="JSON"):
-        digest({"a": float("nan")})
+        digest_json({"a": float("nan")})
 
 
 def test_an_artifact_is_whole_and_says_what_it_is(tmp_path):
@@ -149,7 +149,11 @@ def test_a_copied_or_absent_artifact_is_not_taken_for_the_asked_one(tmp_path):
 def test_content_is_that_of_files_and_summary_only(tmp_path):
     one, same = make(tmp_path / "a"), make(tmp_path / "b")
     other = make(tmp_path / "c", lambda out: {**fill(out), "patients": 13})
-    assert content(read_manifest(one)) == content(read_manifest(same)) != content(read_manifest(other))
+    assert (
+        content_digest(read_manifest(one))
+        == content_digest(read_manifest(same))
+        != content_digest(read_manifest(other))
+    )
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -196,7 +200,7 @@ def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
     for pattern in ("*", "*/", "*/*", "*/*/", "a/*/*.json", "*/b/*", "none/*", "g.json/*", "[ae]/?/*.json"):
-        found = listed(tmp_path, pattern)
+        found = list_paths(tmp_path, pattern)
         assert found == sorted(p for p in tmp_path.glob(pattern) if p.is_dir() or not pattern.endswith("/")), pattern
     assert sorted(below(tmp_path)) == sorted(tmp_path.rglob("*"))
     real = os.listdir
@@ -207,10 +211,10 @@ def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "listdir", closed)
-    for look in (lambda: listed(tmp_path, "*/*/*"), lambda: list(below(tmp_path))):
+    for look in (lambda: list_paths(tmp_path, "*/*/*"), lambda: list(below(tmp_path))):
         with pytest.raises(PermissionError):
             look()
-    assert listed(tmp_path, "*/*") == sorted(tmp_path.glob("*/*")), "nothing in it was asked for"
+    assert list_paths(tmp_path, "*/*") == sorted(tmp_path.glob("*/*")), "nothing in it was asked for"
     with pytest.raises(PermissionError):
         make(tmp_path, lambda out: {"n": [(out / "b").mkdir(), (out / "b" / "model").write_text("x")][1]})
     assert not list(tmp_path.glob("train/*"))
@@ -233,7 +237,7 @@ def test_a_killed_process_leaves_no_artifact_and_the_next_start_cleans_up(tmp_pa
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), how], cwd=ROOT, check=False, timeout=60)
     assert done.returncode == code
     assert check_artifact(tmp_path / "train" / "0123456789ab") == "missing"
-    assert len(clean(tmp_path)) == 1
+    assert len(remove_unfinished(tmp_path)) == 1
     assert everything(tmp_path) == {"train"}
     assert check_artifact(make(tmp_path)) is None
 
@@ -262,7 +266,7 @@ def test_bytes_are_whole_whenever_the_writer_is_killed(tmp_path):
         if folder.has("state"):
             assert folder.read("state") in (b"a" * 200_000, b"b" * 200_000)
         assert set(folder.names()) <= {"state"}
-        clean(tmp_path)
+        remove_unfinished(tmp_path)
         assert everything(tmp_path) <= {"state"}
     assert folder.has("state"), "no writer lived long enough to write; the test shows nothing"
 

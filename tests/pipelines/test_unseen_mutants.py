@@ -16,7 +16,7 @@ from pipelines.hospital.recommending import read_gains
 from pipelines.hospital.released_counts import Counted, _release_event
 from pipelines.loader.validation import to_plain
 from pipelines.pacs.archive import Denied
-from pipelines.pacs.http import guard, session_of
+from pipelines.pacs.http import make_guard, session_of
 from pipelines.pacs.settings import DicomWeb
 from pipelines.requests.benchmark import Benchmark
 from pipelines.requests.compare import Compare, Compared
@@ -48,7 +48,7 @@ def test_no_redirection_is_followed(status: int) -> None:
     answer.status_code, answer.raw = status, SimpleNamespace(close=lambda: None, release_conn=lambda: None)
     answer.headers["Location"] = "https://elsewhere.example/"
     with pytest.raises(Denied, match="a redirection"):
-        guard(100)(answer)
+        make_guard(100)(answer)
 
 
 def test_nothing_of_the_environment_decides_where_patients_images_come_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
 from pipelines.run import main
 from pipelines.runs.exits import Exit
-from pipelines.runs.store import short
+from pipelines.runs.store import short_digest
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
 from pipelines.settings.variants import Variant
@@ -182,7 +182,7 @@ def hospital(folder: Path, **policy) -> tuple[Hospital, dict]:
         patients=tuple(f"p{number:02}" for number in range(24)),
         recipe={"images": {"kind": "slices"}, "independent": True, "cut": "real"},
     )
-    name = short(write_cohort_file(made.scratch(), cohort, made.key()))
+    name = short_digest(write_cohort_file(made.scratch(), cohort, made.key()))
     facts = {"label": "mine", "train_run": "r/x", "checkpoint": "latest", "best": None, "cohort": name, "copies": 3}
     return made, facts
 

@@ -53,7 +53,7 @@ from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.ingest import INGEST, Ingest
 from pipelines.runs.stopping import Stop
-from pipelines.runs.store import short
+from pipelines.runs.store import short_digest
 from pipelines.settings.config import Config
 from pipelines.settings.load import with_own_policies
 from pipelines.settings.sites import SiteSettings
@@ -445,7 +445,7 @@ def hospital(folder, policy=None, *, recipe=None, **own) -> tuple[Hospital, str]
     )
     if made.policy.budget is not None:
         count_once(made, Call("r/first", 0, "ingest", {}), cohort, {})
-    return made, short(write_cohort_file(made.scratch(), cohort, made.key()))
+    return made, short_digest(write_cohort_file(made.scratch(), cohort, made.key()))
 
 
 TASK, WORK = testbed.task(), Work(lr=0.05, epochs=2)

@@ -18,7 +18,7 @@ from pipelines.requests.ingest import Counted
 from pipelines.requests.methods import Method, Variant
 from pipelines.requests.report import REPORT, Oracle, Report, Reported
 from pipelines.requests.writing import to_facts
-from pipelines.runs.store import digest, short
+from pipelines.runs.store import digest_json, short_digest
 from pipelines.settings.config import Config
 from privacy.message import Json
 from privacy.release.form import ABSENT
@@ -66,7 +66,7 @@ def ask_sites(
         for site, q in sorted(questions.items())
     }
     named_by: Json = {"sites": renamed, "version": version}
-    return {**world.ask_all(REPORT, world.run(f"report-{short(digest(named_by))}"), questions)}
+    return {**world.ask_all(REPORT, world.run(f"report-{short_digest(digest_json(named_by))}"), questions)}
 
 
 def ask_outside(world: World, inputs: Mapping[str, Path], version: int) -> dict[str, Reported]:
@@ -75,7 +75,7 @@ def ask_outside(world: World, inputs: Mapping[str, Path], version: int) -> dict[
         return {}
     by_site: dict[str, Report] = {**build_outside_questions(world, inputs["route"], _build_common_part(world))}
     named_by: Json = {"sites": {site: to_facts(question) for site, question in by_site.items()}, "version": version}
-    replies = world.outside_world().ask_all(REPORT, world.run(f"report-{short(digest(named_by))}"), by_site)
+    replies = world.outside_world().ask_all(REPORT, world.run(f"report-{short_digest(digest_json(named_by))}"), by_site)
     return dict(sorted(replies.items()))
 
 

@@ -16,7 +16,7 @@ from pipelines.hospital.recommending import read_gains
 from pipelines.requests.compare import COMPARE, Compare
 from pipelines.requests.report import Others
 from pipelines.requests.writing import to_facts
-from pipelines.runs.store import digest, short
+from pipelines.runs.store import digest_json, short_digest
 from privacy.message import Json, Malformed
 
 
@@ -29,7 +29,7 @@ def ask_gains_of_others(world: World, lines: Mapping[str, Compare], version: int
     if config.privacy != "none" or config.task.target is not None or len(lines) < 2:
         return {}
     named_by: Json = {"sites": {site: to_facts(question) for site, question in lines.items()}, "version": version}
-    run = world.run(f"compare-{short(digest(named_by))}")
+    run = world.run(f"compare-{short_digest(digest_json(named_by))}")
     replies = world.ask(COMPARE, dict.fromkeys(lines, run), lines).replies
     gains = {site: site_gains for site, reply in replies.items() if (site_gains := read_gains(lines[site], reply))}
     return {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from evaluation.gap_rows import Compared
 from pipelines.loader.validation import to_plain
-from pipelines.runs.store import digest
+from pipelines.runs.store import digest_json
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW, Oracle
 from pipelines.settings.image_spaces import space_of
@@ -20,7 +20,7 @@ def list_oracle_comparisons(config: Config) -> tuple[Compared, ...]:
     methods = config.train.methods
     kinds: dict[str, list[str]] = {}
     for label, method in methods.items():
-        kinds.setdefault(digest([to_plain(method), to_plain(config.model_of(label))]), []).append(label)
+        kinds.setdefault(digest_json([to_plain(method), to_plain(config.model_of(label))]), []).append(label)
     comparisons = []
     for labels in kinds.values():
         pairs = sorted(_list_oracle_pairs(config, labels), key=lambda pair: config.train.start_of(pair[0]) is not None)

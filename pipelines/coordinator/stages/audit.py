@@ -19,7 +19,7 @@ from pipelines.coordinator.world import SitesMissing, World
 from pipelines.loader.validation import to_plain
 from pipelines.requests.audit import AUDIT, Attacked, Audit
 from pipelines.requests.writing import to_facts
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.privacy import PatientLevel
 from privacy.dp.entropy import Source
@@ -52,7 +52,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     """Audit the run's protection with canaries, have every hospital attack its own models, and write the results."""
     trained = [read_trained(inputs["train"], label) for label in world.config.train.methods]
     plan, attacks = world.config.audit, list[Attack]()
-    with shown("audit") as step:
+    with show_progress("audit") as step:
         step(0, 1 + len(trained), "canaries")
         mechanism = audit_mechanism(world.config.privacy, plan.canaries)
         for position, result in enumerate(trained):

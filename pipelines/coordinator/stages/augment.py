@@ -18,7 +18,7 @@ from pipelines.coordinator.world import World
 from pipelines.models.fixed_features import WEIGHTS
 from pipelines.requests.augment import AUGMENT, Augment
 from pipelines.requests.writing import to_facts
-from pipelines.runs.progress import counting, shown
+from pipelines.runs.progress import make_counter, show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.harmonization import RAW, default_scale
 from privacy.message import Json
@@ -41,9 +41,9 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         site: world.run(world.name_question("augment", "augment", VERSION, to_facts(question)))
         for site, question in questions.items()
     }
-    with shown("augment") as step:
+    with show_progress("augment") as step:
         step(0, len(questions))
-        replies = world.ask_each(AUGMENT, runs, questions, report_site=counting(step, len(questions)))
+        replies = world.ask_each(AUGMENT, runs, questions, report_site=make_counter(step, len(questions)))
     write_replies(out / f"{world.config.augmented.space}.json", replies)
     facts = {site: to_facts(replies[site]) for site in questions}
     summary_keys = ("state", "label", "made", "distance", "distance_real", "compared", "features", "near_copies")

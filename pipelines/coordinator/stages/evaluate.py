@@ -21,7 +21,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.requests.evaluate import EVALUATE, Evaluate, LabelsScored, MasksScored, NoisedLabelsScored
 from pipelines.requests.export import EXPORT, Export
 from pipelines.requests.writing import to_facts, to_message
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.variants import Variant
 from privacy.message import Json, Message, Params, to_bytes
@@ -45,7 +45,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     refused: list[Json] = []
     done = 0
     floor = _floor_of(world)
-    with shown("evaluate") as step:
+    with show_progress("evaluate") as step:
         for method in world.config.train.methods:
             trained = read_trained(inputs["train"], method)
             cohorts = read_cohorts_of_method(world.config, inputs, method)

@@ -25,11 +25,11 @@ from pipelines.loader.validation import to_plain
 from pipelines.models.fixed_features import to_tensors
 from pipelines.requests.extract import EXTRACT, Extract, Extracted, Public
 from pipelines.requests.writing import to_message
-from pipelines.runs.progress import counting, shown
+from pipelines.runs.progress import make_counter, show_progress
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
 from pipelines.settings.harmonization import RAW
-from pipelines.settings.image_spaces import extractor_name, features_in, features_name, headless, portable
+from pipelines.settings.image_spaces import drop_head, extractor_name, features_in, features_name, to_portable
 from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
 
 VERSION = 11
@@ -41,7 +41,9 @@ def settings(world: World) -> Json:
     """Which features are computed of which images."""
     features = features_in(world.config)
     return {
-        "features": {f"{space}: {features_name(space, model)}": to_plain(portable(model)) for space, model in features}
+        "features": {
+            f"{space}: {features_name(space, model)}": to_plain(to_portable(model)) for space, model in features
+        }
     }
 
 
@@ -55,7 +57,7 @@ def outside(world: World) -> Mapping[str, str]:
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Fit the scale of each kind of features, and ask every site to compute them; write one JSON file a kind."""
     features, public_facts = features_in(world.config), dict[str, Json]()
-    with shown("features") as step:
+    with show_progress("features") as step:
         for position, (space, model) in enumerate(features):
             cohorts = read_cohorts(inputs, space)
             step(position * len(cohorts), len(features) * len(cohorts), f"{extractor_name(model)}, public pictures")
@@ -65,7 +67,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             public_facts[kind] = {**public.told, "refused": list(public.refused)}
             names = {site: cohorts[site].cohort for site in world.engine.sites}
             name = f"{extractor_name(model)}, "
-            report_site = counting(step, len(features) * len(cohorts), position * len(cohorts), name)
+            report_site = make_counter(step, len(features) * len(cohorts), position * len(cohorts), name)
             replies = _ask_features(world, names, model, tensors, public.told, report_site)
             write_replies(out / f"{kind}.json", replies)
     return {"features": [features_name(space, model) for space, model in features], "public": public_facts}
@@ -85,7 +87,7 @@ def ask_features_outside(world: World, artifact: Path, site: str, cohort: str, m
     tensors = from_bytes((artifact / f"{kind}.safetensors").read_bytes()).tensors
     public = {**as_mapping(as_mapping(read_manifest(artifact)["summary"]["public"])[kind])}
     public.pop("refused")
-    return _ask_features(world.outside_world(), {site: cohort}, headless(model), tensors, public)[site].cohort
+    return _ask_features(world.outside_world(), {site: cohort}, drop_head(model), tensors, public)[site].cohort
 
 
 def _ask_features(
@@ -102,7 +104,7 @@ def _ask_features(
     runs, questions = dict[str, str](), dict[str, Extract]()
     for site, cohort in cohorts.items():
         pictures = cast("Public", dict(public))
-        questions[site] = Extract(cohort=cohort, model=portable(model), public=pictures, tensors=tensors)
+        questions[site] = Extract(cohort=cohort, model=to_portable(model), public=pictures, tensors=tensors)
         code = hashlib.sha256(to_bytes(to_message(questions[site]))).hexdigest()
         about = {"asked": code, **identity(model)}  # a changed package is another question
         runs[site] = world.run(world.name_question("features", "features", VERSION, about))

@@ -19,7 +19,7 @@ from pipelines.requests.ingest import INGEST, Counted, CountedOnce, Ingest
 from pipelines.requests.moments import MOMENTS, ReadFeatures
 from pipelines.requests.survey import SURVEY
 from pipelines.requests.writing import to_facts
-from pipelines.runs.progress import counting, print_remark, shown
+from pipelines.runs.progress import make_counter, print_remark, show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.checks.partition import partition_differences
 from pipelines.settings.config import Config
@@ -93,10 +93,10 @@ def _count_patients(world: World) -> dict[str, Counts]:
     about: dict[str, Json] = {"asked": settings(world), "outside": dict(outside(world))}
     name, question = world.run(world.name_question("ingest", "ingest", VERSION, about)), _build_question(world.config)
     sites = world.engine.sites
-    with shown("ingest") as step:
+    with show_progress("ingest") as step:
         step(0, 2 * len(sites))
-        question = _with_scale(world, name, question, counting(step, 2 * len(sites)))
-        report_site = counting(step, 2 * len(sites), len(sites))
+        question = _with_scale(world, name, question, make_counter(step, 2 * len(sites)))
+        report_site = make_counter(step, 2 * len(sites), len(sites))
         replies = world.ask_each(
             INGEST, dict.fromkeys(sites, name), world.same_for_all(question), report_site=report_site
         )

@@ -17,7 +17,7 @@ from pipelines.coordinator.public_starts import start_on
 from pipelines.coordinator.world import World
 from pipelines.data.weights_file import load_start_weights, weights_digest
 from pipelines.loader.validation import to_plain
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.image_spaces import Begin, starts_in
 from privacy.message import Json, Message, to_bytes
@@ -50,7 +50,7 @@ def outside(world: World) -> Mapping[str, str]:
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Train each different start once; write its parameters, and what it was trained on."""
     starts, summary = starts_in(world.config), dict[str, Json]()
-    with shown("pretrain") as step:
+    with show_progress("pretrain") as step:
         for position, (name, begin) in enumerate(starts.items()):
             how = begin.how
             where = f"on {how.on}" if isinstance(how, Pretrained) else f"from {Path(how.file).name}"

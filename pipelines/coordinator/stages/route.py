@@ -24,7 +24,7 @@ from pipelines.requests import route as requests
 from pipelines.requests.export import EXPORT, Export
 from pipelines.requests.scores import LabelScores, MaskScores
 from pipelines.requests.writing import to_facts, to_message
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.checks.partition import partition_differences
 from pipelines.settings.route import PERSONAL, SHARED, Line, Route
@@ -63,7 +63,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     _check_partitions(world, inputs["ingest"], counts)
     models: dict[str, dict[str, Params]] = {}
     index: list[Json] = []
-    with shown("route") as step:
+    with show_progress("route") as step:
         for position, (label, line) in enumerate(plan.lines.items()):
             step(position, len(plan.lines), label)
             for method in plan.methods(line).values():

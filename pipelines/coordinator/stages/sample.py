@@ -17,7 +17,7 @@ from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.requests.sample import SAMPLE, Sample
 from pipelines.requests.writing import to_facts
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.harmonization import RAW, Public
 from privacy.message import Json, Message, to_bytes
@@ -55,7 +55,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         cohort=read_cohorts(inputs, RAW)[target].cohort,
         **build_common_part(world),
     )
-    with shown("sample") as step:
+    with show_progress("sample") as step:
         step(0, 1, target)
         name = world.run(world.name_question("sample", "sample", VERSION, to_facts(question)))
         reply = world.ask_one(SAMPLE, name, target, question)

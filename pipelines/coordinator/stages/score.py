@@ -15,7 +15,7 @@ from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.requests import score as requests
 from pipelines.requests.writing import to_facts
-from pipelines.runs.progress import counting, shown
+from pipelines.runs.progress import make_counter, show_progress
 from pipelines.runs.runner import Stage
 from privacy.message import Json
 
@@ -43,12 +43,12 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         )
         for site in (world.engine.sites if score.release != "public" else ())
     }
-    with shown("score") as step:
+    with show_progress("score") as step:
         runs = {
             site: world.choose_conversation(world.name_question("score", "score", VERSION, to_facts(question)), site)
             for site, question in questions.items()
         }
-        report_site = counting(step, len(counts))
+        report_site = make_counter(step, len(counts))
         replies = world.ask_each(requests.SCORE, runs, questions, report_site=report_site) if questions else {}
     scores = {site: replies[site] for site in questions}
     patients = {site: each.splits["train"]["patients"] for site, each in counts.items()}

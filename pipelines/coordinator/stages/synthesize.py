@@ -14,7 +14,7 @@ from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.requests.synthesize import SYNTHESIZE, Synthesize
 from pipelines.requests.writing import to_facts
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.harmonization import RAW, Public
 from privacy.message import Json
@@ -37,7 +37,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         cohort=read_cohorts(inputs, RAW)[target].cohort,
         **build_common_part(world),
     )
-    with shown("synthesize") as step:
+    with show_progress("synthesize") as step:
         step(0, 1, target)
         name = world.choose_conversation(
             world.name_question("synthesis", "synthesize", VERSION, to_facts(question)), target

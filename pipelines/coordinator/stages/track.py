@@ -13,9 +13,9 @@ from pipelines.coordinator.asking import is_refusal
 from pipelines.coordinator.world import SitesMissing, World
 from pipelines.requests.track import TRACK, Track
 from pipelines.requests.writing import to_facts
-from pipelines.runs.progress import shown
+from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import content, digest, read_manifest, short
+from pipelines.runs.store import content_digest, digest_json, read_manifest, short_digest
 from pipelines.settings import track as settings_of_tracking
 from privacy.message import Json
 
@@ -38,11 +38,13 @@ def settings(world: World) -> Json:
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Ask every hospital, those outside the federation too; write who agreed, and with which code others did not."""
     track = tracking_settings(world)
-    digest_of_inputs = digest({name: content(read_manifest(folder)) for name, folder in sorted(inputs.items())})
+    digest_of_inputs = digest_json(
+        {name: content_digest(read_manifest(folder)) for name, folder in sorted(inputs.items())}
+    )
     question = Track(places=[*track.places], server=track.server, rests_on=digest_of_inputs)
-    name = world.run(f"track-{short(digest({**to_facts(question), 'version': VERSION}))}")
+    name = world.run(f"track-{short_digest(digest_json({**to_facts(question), 'version': VERSION}))}")
     codes = dict[str, Json]()
-    with shown("track") as step:
+    with show_progress("track") as step:
         for position, part in enumerate((world, world.outside_world())):
             step(position, 2, ", ".join(track.places))
             codes |= _ask_consent(part, name, question)

@@ -25,10 +25,10 @@ from pipelines.coordinator.world import World
 from pipelines.loader.overrides import override_settings
 from pipelines.loader.validation import to_plain
 from pipelines.requests.holds import HOLDS, Held, Holds
-from pipelines.runs.listing import listed
-from pipelines.runs.progress import shown
+from pipelines.runs.listing import list_paths
+from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
-from pipelines.runs.store import DiskFolder, digest, short
+from pipelines.runs.store import DiskFolder, digest_json, short_digest
 from pipelines.settings.image_spaces import space_of, start_name
 from privacy.message import Json, Malformed, Message, Params, as_list, from_bytes
 
@@ -64,7 +64,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     before = 0
     if world.config.privacy != "none":
         check_nothing_lost(world, _find_lost_trainings(world, inputs, rounds))
-    with shown("train") as step:
+    with show_progress("train") as step:
         for label, rounds_of_method in rounds.items():
 
             def report_progress(
@@ -187,7 +187,7 @@ def _find_lost_trainings(world: World, inputs: Mapping[str, Path], rounds: Mappi
 
 def _conversation_base(world: World, label: str, cohorts: Cohorts, begin: Start | None) -> str:
     """How the names of a method's conversations begin."""
-    return f"{label}-{short(digest(_training_identity(world, label, cohorts, begin)))}"
+    return f"{label}-{short_digest(digest_json(_training_identity(world, label, cohorts, begin)))}"
 
 
 def read_matrices(state: Message) -> dict[str, Matrix]:
@@ -238,8 +238,8 @@ def _digest_members(world: World, label: str, cohorts: Cohorts) -> dict[str, str
     """Site -> digest of what its own reply depends on, besides the settings of all sites."""
     config = world.config
     return {
-        site: short(
-            digest(
+        site: short_digest(
+            digest_json(
                 [
                     to_plain(config.method(label, site)),
                     to_plain(config.work(label, site)),
@@ -310,7 +310,7 @@ def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start 
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds the models that this artifact names."""
-    labels = [path.stem for path in listed(artifact, "*.json") if path.name != "manifest.json"]
+    labels = [path.stem for path in list_paths(artifact, "*.json") if path.name != "manifest.json"]
     methods = [read_trained(artifact, label) for label in labels]
     for method in methods:
         if method.last is not None:

@@ -12,7 +12,7 @@ from pipelines.coordinator.world import World
 from pipelines.loader.validation import to_plain
 from pipelines.requests.translate import TRANSLATE, Translate
 from pipelines.requests.writing import to_message
-from pipelines.runs.progress import counting, shown
+from pipelines.runs.progress import make_counter, show_progress
 from pipelines.runs.runner import Stage
 from pipelines.settings.harmonization import RAW, AnySpace
 from privacy.message import Json, Params, from_bytes, to_bytes
@@ -34,7 +34,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     shared = from_bytes((inputs["sample"] / SHARED).read_bytes()).tensors
     spaces = world.config.harmonized.translate
     vetoed: dict[str, Json] = {}
-    with shown("translate") as step:
+    with show_progress("translate") as step:
         for position, (space, translator) in enumerate(spaces.items()):
             done_before, total = position * len(cohorts), len(spaces) * len(cohorts)
             step(done_before, total, space)
@@ -43,7 +43,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
                 for site in world.engine.sites
             }
             runs = {site: _name_run(world, question) for site, question in questions.items()}
-            report_site = counting(step, total, done_before, f"{space}, ")
+            report_site = make_counter(step, total, done_before, f"{space}, ")
             replies = world.ask_each(TRANSLATE, runs, questions, report_site=report_site)
             write_replies(out / f"{space}.json", replies)
             vetoed[space] = {site: [*reply.vetoed] for site, reply in sorted(replies.items())}

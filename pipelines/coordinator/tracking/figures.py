@@ -17,8 +17,8 @@ from typing import Any
 
 from evaluation.rows import AT_ONE
 from pipelines.coordinator.artifacts import ANSWERS, CENTRAL, PAGE
-from pipelines.runs.listing import listed
-from pipelines.runs.store import MANIFEST, digest, read_manifest
+from pipelines.runs.listing import list_paths
+from pipelines.runs.store import MANIFEST, digest_json, read_manifest
 from privacy.message import Json
 
 FILES = (PAGE, "scores.csv", "scores.json", "statement.md", "statement.json", ANSWERS)
@@ -58,7 +58,7 @@ class Figures:
     def digest(self) -> str:
         """Of all points and settings. A page that was made again, with another date, changes nothing in it."""
         rows: list[Json] = [[point.name, point.step, repr(point.value)] for point in self.points]
-        return digest([rows, {**self.settings}])
+        return digest_json([rows, {**self.settings}])
 
 
 def collect_figures(artifacts: Mapping[str, Path], sites: Iterable[str], *, pages: bool) -> Figures:
@@ -91,7 +91,7 @@ def select_allowed(figures: Figures, agreed: Collection[str]) -> Figures:
 
 def _read_curves(train: Path, everybody: frozenset[str]) -> Iterator[Point]:
     """Validation losses by round: of each site, and the mean over all. `loss/METHOD/SITE`."""
-    for path in listed(train, "*.json"):
+    for path in list_paths(train, "*.json"):
         if path.name == MANIFEST:
             continue
         method = json.loads(path.read_text())

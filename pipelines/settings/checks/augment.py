@@ -44,8 +44,8 @@ def _file_problems(plan: Augment) -> Iterator[Problem]:
 def _image_problems(run: RunSettings, plan: Augment) -> Iterator[Problem]:
     kind, inputs = run.images.kind, run.images.inputs
     if run.task.target is not None or len(run.task.names) != 2:
-        found = "masks" if run.task.target is not None else f"{len(run.task.names)} classes"
-        yield Problem((), f"balances two classes of labels, and this task has {found}; remove it")
+        kind_text = "masks" if run.task.target is not None else f"{len(run.task.names)} classes"
+        yield Problem((), f"balances two classes of labels, and this task has {kind_text}; remove it")
     if kind not in ("slices", "pictures"):
         yield Problem((), f"is for slices and pictures, found images.kind {kind}; remove it")
         return

@@ -34,9 +34,9 @@ def problems(run: RunSettings) -> Iterator[Problem]:
             yield from (Problem((*where, at), text) for at, text in _clip_problems(run, model, label))
         if not isinstance(model, Features):
             continue
-        found = list(_of_problems(run, model))
-        yield from (Problem((*where, "of"), text) for text in found)
-        if not found:
+        complaints = list(_of_problems(run, model))
+        yield from (Problem((*where, "of"), text) for text in complaints)
+        if not complaints:
             yield from (Problem((*where, at), text) for at, text in _size_problems(run, model))
         yield from (Problem((*where, "public"), text) for text in _public_problems(run, model))
 
@@ -72,46 +72,46 @@ def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str
     """Whether there are as many features as components; told here, because the run would find out after intake."""
     version = make_portable(model.of).sha256 if isinstance(model.of, Encoder) else ""
     try:
-        found = _number(model.of, version, run.images.inputs)
+        count = _feature_count(model.of, version, run.images.inputs)
     except ValueError as error:
         yield "of", f"{error}"
         return
-    if model.components > found:
+    if model.components > count:
         yield (
             "components",
-            f"must be at most the number of features of {model.of.name}, {found}, found {model.components}",
+            f"must be at most the number of features of {model.of.name}, {count}, found {model.components}",
         )
 
 
 @lru_cache(maxsize=16)
-def _number(of: AnyExtractor, version: str, inputs: tuple[int, ...]) -> int:
+def _feature_count(of: AnyExtractor, version: str, inputs: tuple[int, ...]) -> int:
     """How many features an image has. version: digest of an encoder's file. Raises: ValueError: it cannot be used."""
-    extractor = blank(of, _priors()[of.on].channels) if isinstance(of, Detector) else open_extractor(of)[0]
+    extractor = blank(of, _known_priors()[of.on].channels) if isinstance(of, Detector) else open_extractor(of)[0]
     return len(extractor.extract(np.zeros((1, *inputs)))[0])
 
 
 def _detector_problems(run: RunSettings, detector: Detector) -> Iterator[str]:
     """Whether there is such a prior, and it draws pictures of the run's kind."""
-    if (prior := _priors().get(detector.on)) is None:
-        yield f"a detector learns from a prior, found on: {detector.on!r}; there are {', '.join(_priors())}"
+    if (prior := _known_priors().get(detector.on)) is None:
+        yield f"a detector learns from a prior, found on: {detector.on!r}; there are {', '.join(_known_priors())}"
     else:
         yield from _form_problems(run, prior)
         scale = default_scale(run.images)
         if detector.window != (scale.low, scale.high):
-            wanted = f"what the prior draws for these images, {scale.low} to {scale.high}"
-            yield f"a detector's window must be {wanted}; found window: {list(detector.window)}"
+            expected = f"what the prior draws for these images, {scale.low} to {scale.high}"
+            yield f"a detector's window must be {expected}; found window: {list(detector.window)}"
 
 
 def _public_problems(run: RunSettings, model: Features) -> Iterator[str]:
-    prior = _priors().get(model.public)
+    prior = _known_priors().get(model.public)
     if prior is None and model.public not in run.public_pictures:
-        known = ", ".join((*_priors(), *run.public_pictures))
+        known = ", ".join((*_known_priors(), *run.public_pictures))
         yield f"unknown pictures {model.public!r}; there are {known}; public_pictures: declares others"
     elif prior is not None and run.images.kind != "features":
         yield from _form_problems(run, prior)
 
 
-def _priors() -> Mapping[str, Prior]:
+def _known_priors() -> Mapping[str, Prior]:
     from harmonize.prior import PRIORS  # not needed by other runs
 
     return PRIORS

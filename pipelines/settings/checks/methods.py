@@ -15,8 +15,8 @@ from federation.task import Task
 from federation.verdict import verdict
 from personalize import AnyAlgorithm
 from personalize.prompts import no_prompt
-from pipelines.settings.foreign import failure
-from pipelines.settings.run_settings import RunSettings, network, ready, try_network, works
+from pipelines.settings.foreign import describe_foreign_failure
+from pipelines.settings.run_settings import RunSettings, is_buildable, list_works, network, try_network
 from privacy.release.policy import SITES
 from privacy.settings_error import Path, Problem
 
@@ -29,30 +29,30 @@ OF_A_METHOD: tuple[Path, ...] = (
 
 def problems(run: RunSettings) -> list[Problem]:
     """All conflicts between methods, sites and policies."""
-    found = [*_pooling_problems(run), *_network_problems(run), *_recipient_problems(run)]
+    found_problems = [*_pooling_problems(run), *_network_problems(run), *_recipient_problems(run)]
     for label, method in run.train.methods.items():
         if method.name == "fedfomo" and run.split.validation == 0:
             text = "fedfomo weighs models by validation patients, and split.validation is 0; give validation patients, "
-            found.append(Problem(("train", "methods", label), f"{text}or choose another method"))
-    for _, _, work in works(run):
+            found_problems.append(Problem(("train", "methods", label), f"{text}or choose another method"))
+    for _, _, work in list_works(run):
         if work.augment != "none" and run.images.kind == "features":
             text = f"{work.augment} is for images, not for features; say none"
-            found.append(Problem(("train", "work", "augment"), text))
+            found_problems.append(Problem(("train", "work", "augment"), text))
         if work.augment != "none" and run.images.kind == "tensors" and len(run.images.inputs) < 3:
             text = f"{work.augment} is for images (C, H, W), and examples are {list(run.images.inputs)}; say none"
-            found.append(Problem(("train", "work", "augment"), text))
+            found_problems.append(Problem(("train", "work", "augment"), text))
         if work.randomize and run.images.kind in ("features", "tensors"):
             text = f"{work.randomize:g} disturbs images of a known range, and these are {run.images.kind}; say 0"
-            found.append(Problem(("train", "work", "randomize"), text))
+            found_problems.append(Problem(("train", "work", "randomize"), text))
         if work.transform is not None and run.images.kind != "tensors":
             text = f"{work.transform.function} gives views of examples that are tensors, and these are "
-            found.append(Problem(("train", "work", "transform"), f"{text}{run.images.kind}; say augment"))
+            found_problems.append(Problem(("train", "work", "transform"), f"{text}{run.images.kind}; say augment"))
         elif work.transform is not None and work.transform.missing:
-            found.append(Problem(("train", "work", "transform"), work.transform.missing))
+            found_problems.append(Problem(("train", "work", "transform"), work.transform.missing))
         if work.channels_last and len(run.images.inputs) != 3:
             text = f"true is for images (channels, height, width), and these are {list(run.images.inputs)}; say false"
-            found.append(Problem(("train", "work", "channels_last"), text))
-    return list(dict.fromkeys(found))
+            found_problems.append(Problem(("train", "work", "channels_last"), text))
+    return list(dict.fromkeys(found_problems))
 
 
 def _pooling_problems(run: RunSettings) -> Iterator[Problem]:
@@ -77,14 +77,14 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
         if wrong := no_prompt(run.train.methods[label].name, task):
             yield from (Problem(("train", "methods", label), text) for text in wrong)
             continue
-        if not ready(task):
+        if not is_buildable(task):
             continue  # `checks.features` says what is wrong with its file
         try:
             try_network(task)
         except (RuntimeError, OverflowError, ValueError, MemoryError) as error:
             if isinstance(task.model, Own) or isinstance(error, Unmade | TooLarge):  # which say what cannot be done
-                apart = label in run.train.method_model
-                yield Problem(("train", "method_model", label) if apart else ("model",), f"{error}")
+                has_its_network = label in run.train.method_model
+                yield Problem(("train", "method_model", label) if has_its_network else ("model",), f"{error}")
                 continue
             yield Problem(
                 ("images",),
@@ -99,26 +99,26 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
 def _form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[Problem]:
     """Problems of a site's form of a method, also where the coordinator could not read its replies."""
     try:
-        common, own, work = run.train.methods[label], run.method(label, site), run.work(label, site)
+        common, site_method, work = run.train.methods[label], run.method(label, site), run.work(label, site)
     except ValueError:
         return []  # `checks.sites` reports it
-    where = ("train", "methods", label) if own == common else ("sites", site, "methods", label)
-    if own.name != common.name:
-        text = f"{own.name}, but all sites run one method, {common.name} here; remove it"
+    where = ("train", "methods", label) if site_method == common else ("sites", site, "methods", label)
+    if site_method.name != common.name:
+        text = f"{site_method.name}, but all sites run one method, {common.name} here; remove it"
         return [Problem((*where, "name"), text)]
     try:
-        complaints = own.complaints(network(own, task), work, run.privacy != "none")
-        found = [Problem(where, said, needs=OF_A_METHOD) for said in complaints]
+        complaints = site_method.complaints(network(site_method, task), work, run.privacy != "none")
+        form_problems = [Problem(where, sentence, needs=OF_A_METHOD) for sentence in complaints]
     except TooLarge as error:
         return [Problem(where, f"{error}")]
     except Exception as error:
-        if (told := failure(error, own, task.model)) is None:
+        if (reason := describe_foreign_failure(error, site_method, task.model)) is None:
             raise
-        return [Problem(where, told)]
-    if own != common and not found and not _same_replies(own, common, task, work):
+        return [Problem(where, reason)]
+    if site_method != common and not form_problems and not _same_replies(site_method, common, task, work):
         text = "replies would have other tensors or facts than those of the other sites, and each would be refused as "
-        found.append(Problem(where, f"{text}malformed; change only what leaves the replies as they are"))
-    return found
+        form_problems.append(Problem(where, f"{text}malformed; change only what leaves the replies as they are"))
+    return form_problems
 
 
 def _same_replies(one: AnyAlgorithm, other: AnyAlgorithm, task: Task, work: Work) -> bool:
@@ -137,10 +137,10 @@ def _recipient_problems(run: RunSettings) -> Iterator[Problem]:
             continue
         for label, method in run.train.methods.items():
             try:
-                own = run.method(label, name)
+                site_method = run.method(label, name)
             except ValueError:
                 continue  # `checks.sites` reports it
-            if SITES in (recipient_of(method), recipient_of(own)):
+            if SITES in (recipient_of(method), recipient_of(site_method)):
                 yield Problem(
                     ("sites", name, "policy", "recipients"),
                     f"train.methods.{label} ({method.name}) hands what this site says on to all other sites, and its "

@@ -13,19 +13,19 @@ from pipelines.settings.run_settings import RunSettings
 from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.settings_error import Problem, SettingsError
 
-ALIKE = ("kind", "of", "seed", "alpha", "classes", "least", "tests")
+SHARED_KEYS = ("kind", "of", "seed", "alpha", "classes", "least", "tests")
 """Settings that must be equal for all parts of one source, or a patient could be in two parts."""
-DEALT = ("labels", "gland", "exclude", "test")
+DEALT_KEYS = ("labels", "gland", "exclude", "test")
 """Further settings of a site that affect how its source is partitioned."""
 
 
-def expanded(sites: Mapping[str, SiteSettings]) -> dict[str, SiteSettings]:
+def expand_parts(sites: Mapping[str, SiteSettings]) -> dict[str, SiteSettings]:
     """The sites, with each site whose part has no number replaced by all its parts: <name>-1 to <name>-<of>.
 
     Raises:
         SettingsError: a part would have the name of another site.
     """
-    found: dict[str, SiteSettings] = {}
+    expanded_sites: dict[str, SiteSettings] = {}
     for name, site in sites.items():
         part = site.part
         if part is None or part.number is not None:
@@ -33,25 +33,25 @@ def expanded(sites: Mapping[str, SiteSettings]) -> dict[str, SiteSettings]:
         else:
             numbers = range(1, part.of + 1)
             made = {f"{name}-{number}": replace(site, part=replace(part, number=number)) for number in numbers}
-        if twice := sorted({*made} & {*found, *(set(sites) - {name})}):
+        if twice := sorted({*made} & {*expanded_sites, *(set(sites) - {name})}):
             text = f"its part would be called {twice[0]}, as another site is; rename one"
             raise SettingsError([Problem(("sites", name, "part"), text)])
-        found |= made
-    return found
+        expanded_sites |= made
+    return expanded_sites
 
 
-def families(sites: Mapping[str, SiteSettings]) -> list[tuple[str, ...]]:
+def group_parts(sites: Mapping[str, SiteSettings]) -> list[tuple[str, ...]]:
     """Names of the sites that are parts of one source, source by source."""
-    found: list[tuple[object, list[str]]] = []
+    groups: list[tuple[object, list[str]]] = []
     for name, site in sites.items():
         if site.part is None:
             continue
-        same = next((names for source, names in found if source == site.source), None)
+        same = next((names for source, names in groups if source == site.source), None)
         if same is None:
-            found.append((site.source, [name]))
+            groups.append((site.source, [name]))
         else:
             same.append(name)
-    return [tuple(names) for _, names in found]
+    return [tuple(names) for _, names in groups]
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
@@ -59,7 +59,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
     for (other, first), (name, second) in combinations(run.sites.items(), 2):
         if first.source == second.source:
             yield from _one_source(other, first, name, second)
-        elif _overlap(first, second):
+        elif _sources_overlap(first, second):
             text = f"may choose lines that {other} chooses too; give a column of which the two take different values"
             yield Problem(("sites", name, "source", "where"), text, needs=(("sites", other, "source"),))
     yield from _part_problems(run)
@@ -76,12 +76,12 @@ def _one_source(other: str, first: SiteSettings, name: str, second: SiteSettings
             )
         return
     if first.part is None or second.part is None:
-        whole, dealt = (other, name) if first.part is None else (name, other)
-        text = f"missing; the same source is dealt out, and {dealt} has a part of it"
-        yield Problem(("sites", whole, "part"), text, needs=(("sites", dealt),))
+        undivided, divided = (other, name) if first.part is None else (name, other)
+        text = f"missing; the same source is dealt out, and {divided} has a part of it"
+        yield Problem(("sites", undivided, "part"), text, needs=(("sites", divided),))
         return
     ours, theirs = second.part, first.part
-    unlike = [key for key in ALIKE if getattr(ours, key) != getattr(theirs, key)]
+    unlike = [key for key in SHARED_KEYS if getattr(ours, key) != getattr(theirs, key)]
     for key in unlike:
         text = f"{getattr(ours, key)}, and {getattr(theirs, key)} at {other}; parts of one source differ in nothing "
         yield Problem(
@@ -90,28 +90,30 @@ def _one_source(other: str, first: SiteSettings, name: str, second: SiteSettings
     if ours.number == theirs.number and not unlike:
         text = f"{ours.number}, which {other} has; two sites would have the same patients"
         yield Problem(("sites", name, "part", "number"), text, needs=(("sites", other),))
-    for key in DEALT:
+    for key in DEALT_KEYS:
         if getattr(first, key) != getattr(second, key):
             text = f"differs from that of {other}; a source must look alike to all of its parts"
             yield Problem(("sites", name, key), text, needs=(("sites", other),))
 
 
-def _overlap(first: SiteSettings, second: SiteSettings) -> bool:
+def _sources_overlap(first: SiteSettings, second: SiteSettings) -> bool:
     """Whether two sources take lines of one table and no column of `where` keeps these apart."""
     a, b = first.source, second.source
     if isinstance(a, TableSource) and isinstance(b, TableSource):
         same = a.file == b.file
     elif isinstance(a, PictureSource) and isinstance(b, PictureSource):
-        same = _within(a.folder, b.folder) and a.table == b.table
+        same = _is_within(a.folder, b.folder) and a.table == b.table
     else:
         return False
-    apart = any(not set(values) & set(b.where[column]) for column, values in a.where.items() if column in b.where)
-    return same and not apart
+    are_disjoint = any(
+        not set(values) & set(b.where[column]) for column, values in a.where.items() if column in b.where
+    )
+    return same and not are_disjoint
 
 
-def _within(one: str, other: str) -> bool:
+def _is_within(folder: str, other_folder: str) -> bool:
     """Whether two folders are the same, or one contains the other."""
-    first, second = Path(one).resolve(), Path(other).resolve()
+    first, second = Path(folder).resolve(), Path(other_folder).resolve()
     return first.is_relative_to(second) or second.is_relative_to(first)
 
 
@@ -143,6 +145,6 @@ def partition_differences(sites: Mapping[str, SiteSettings], dealing: Mapping[st
     return [
         f"{', '.join(names)}: parts of one source, which did not look alike to all of them, so that a patient may have "
         "been dealt twice; let the files be as they are while they are read, and run again"
-        for names in families(sites)
+        for names in group_parts(sites)
         if len({dealing[name] for name in names if name in dealing}) > 1
     ]

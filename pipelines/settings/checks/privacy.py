@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipelines.settings.run_settings import RunSettings, network, ready, works
+from pipelines.settings.run_settings import RunSettings, is_buildable, list_works, network
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
@@ -42,13 +42,13 @@ def _method_problems(run: RunSettings) -> Iterator[Problem]:
         where = ("train", "methods", label)
         if method.name == "central":
             yield Problem(where, "pools images, which no epsilon covers; remove it")
-        elif ready(run.task_of(label)) and (said := unfit(network(method, run.task_of(label)))):
-            yield Problem(where, f"cannot be trained privately: {', '.join(said)}")
-    for label, _, work in works(run):
+        elif is_buildable(run.task_of(label)) and (sentence := unfit(network(method, run.task_of(label)))):
+            yield Problem(where, f"cannot be trained privately: {', '.join(sentence)}")
+    for label, _, work in list_works(run):
         if work.balance and run.train.methods[label].name != "central":
             text = "draws by the labels of all patients, which a patient's clipping does not bound; say balance: false"
             yield Problem(("train", "work", "balance"), text)
-        yield from (Problem(("train", "work"), said) for said in work.privately)
+        yield from (Problem(("train", "work"), sentence) for sentence in work.privately)
 
 
 def _site_problems(run: RunSettings) -> Iterator[Problem]:

@@ -27,26 +27,26 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 
 def unit_complaints(prior: str, images: AnyImages) -> list[str]:
     """Why a prior's pictures are not in these images' unit; empty = they are, or have none."""
-    drawn, asked = VALUES.get(prior), getattr(images, "values", None)
-    if drawn is None or asked is None or drawn == asked:
+    drawn, unit = VALUES.get(prior), getattr(images, "values", None)
+    if drawn is None or unit is None or drawn == unit:
         return []
-    other = next(name for name, values in VALUES.items() if values == asked)
-    return [f"{prior} draws images of values: {drawn}, and images.values is {asked}; say {other}"]
+    other = next(name for name, values in VALUES.items() if values == unit)
+    return [f"{prior} draws images of values: {drawn}, and images.values is {unit}; say {other}"]
 
 
 def _of_one(run: RunSettings, name: str) -> Iterator[Problem]:
     """Why declared pictures cannot serve this run."""
-    said, at = run.public_pictures[name], ("public_pictures", name)
+    pictures, at = run.public_pictures[name], ("public_pictures", name)
     if run.images.kind == "features":
         yield Problem(at, "a table has no pictures; remove them")
         return
-    if said.source is not None:
-        yield from (each.within(*at) for each in kind_problems(said.source.kind, run.images))
+    if pictures.source is not None:
+        yield from (each.within(*at) for each in kind_problems(pictures.source.kind, run.images))
     elif run.images.kind != "pictures":
         text = f"holds pictures, and images are {run.images.kind}; give a source of dicom or nifti"
         yield Problem((*at, "folder"), text)
-    for site, one in run.sites.items():
-        folder = getattr(one.source, "folder", None)
-        both = [getattr(source, "where", None) for source in (said.source, one.source)]
-        if folder is not None and Path(folder).resolve() == Path(said.place).resolve() and not all(both):
+    for site, site_settings in run.sites.items():
+        folder = getattr(site_settings.source, "folder", None)
+        both = [getattr(source, "where", None) for source in (pictures.source, site_settings.source)]
+        if folder is not None and Path(folder).resolve() == Path(pictures.place).resolve() and not all(both):
             yield Problem(at, f"lies in the folder of {site}, whose patients are not public; give another folder")

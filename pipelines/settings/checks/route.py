@@ -50,8 +50,8 @@ def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
     if run.privacy != "none":
         yield Problem(("route",), "its scores are not released with noise yet; say privacy: none, or remove it")
     for label, line in route.lines.items():
-        found = _line_problems(run, route, line) or _rehearsal_problems(run, route, line)
-        yield from (problem.within("route", "lines", label) for problem in found)
+        line_problems = _line_problems(run, route, line) or _rehearsal_problems(run, route, line)
+        yield from (problem.within("route", "lines", label) for problem in line_problems)
     for name, site in run.sites.items() if run.outside else ():
         if name not in run.outside and OUTSIDE not in site.policy.recipients:
             yield Problem(
@@ -62,10 +62,10 @@ def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
 
 
 def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
-    found = []
+    problems = []
     if line.how.name == "average" and run.task.kind == "classification":
         text = "average is of the scores of masks; say ensemble, the mean of the models' logits"
-        found.append(Problem(("how",), text))
+        problems.append(Problem(("how",), text))
     for part, label in route.methods(line).items():
         method, text = run.train.methods.get(label), ""
         if method is None:
@@ -81,8 +81,8 @@ def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
         elif part == SHARED and not for_all(method):
             text = f"{label} is {method.name}, with a model for each hospital; say one like fedavg"
         if text:
-            found.append(Problem((part,), text))
-    return found
+            problems.append(Problem((part,), text))
+    return problems
 
 
 def for_all(method: AnyAlgorithm) -> bool:

@@ -40,13 +40,13 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 
 def _work_problems(run: RunSettings, site: str) -> Iterator[Problem]:
     """Problems of a site's own local work, each once; with methods named if only their work is wrong."""
-    told: dict[Problem, list[str]] = {}
+    labels_by_problem: dict[Problem, list[str]] = {}
     for label in run.train.methods:
         try:
             run.work(label, site)
         except ValueError as error:
             for problem in problems_of(error):
-                told.setdefault(problem, []).append(label)
-    for problem, labels in told.items():
-        some = "" if len(labels) == len(run.train.methods) else f" (method {', '.join(labels)})"
-        yield Problem(("sites", site, "work", *problem.where), f"{problem.message}{some}")
+                labels_by_problem.setdefault(problem, []).append(label)
+    for problem, labels in labels_by_problem.items():
+        methods_text = "" if len(labels) == len(run.train.methods) else f" (method {', '.join(labels)})"
+        yield Problem(("sites", site, "work", *problem.where), f"{problem.message}{methods_text}")

@@ -11,7 +11,7 @@ from federation.pretraining import Pretrained
 from federation.weights import Weights
 from pipelines.data.weights_file import load_start_weights
 from pipelines.settings.checks.public_pictures import unit_complaints
-from pipelines.settings.run_settings import RunSettings, network, ready
+from pipelines.settings.run_settings import RunSettings, is_buildable, network
 from privacy.settings_error import Problem
 
 NETWORKS = ("cam", "cnn", "monai", "resnet18")
@@ -42,7 +42,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 def _of_file(run: RunSettings, label: str, how: Weights) -> Iterator[str]:
     try:
         task = run.task_of(label)
-        if ready(task):
+        if is_buildable(task):
             network(run.train.methods[label], task)  # whose own problems `checks.methods` tells
     except (RuntimeError, ValueError, MemoryError):
         return

@@ -14,7 +14,7 @@ from pipelines.data.requirements import mask_problems
 from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, TableSource
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PhantomSource
-from pipelines.settings.run_settings import RunSettings, works
+from pipelines.settings.run_settings import RunSettings, list_works
 from pipelines.settings.sites import LABELS_MISSING, OF_VOLUMES, Elsewhere, SiteSettings
 from pipelines.settings.task import Classification
 from privacy.settings_error import Problem
@@ -22,20 +22,22 @@ from privacy.settings_error import Problem
 
 def problems(run: RunSettings) -> list[Problem]:
     """Sites without the task's masks, and settings that do not fit the task."""
-    found = [each.within("sites", name) for name, site in run.sites.items() for each in _target_problems(run, site)]
-    found += _contrast_problems(run)
+    found_problems = [
+        each.within("sites", name) for name, site in run.sites.items() for each in _target_problems(run, site)
+    ]
+    found_problems += _contrast_problems(run)
     if run.task.kind == "segmentation":
-        found += [*_window_problems(run), *_image_problems(run), *_segmentation_problems(run)]
+        found_problems += [*_window_problems(run), *_image_problems(run), *_segmentation_problems(run)]
     elif run.evaluate.window is not None:
-        found.append(Problem(("evaluate", "window"), "it is for masks; remove it"))
-    return list(dict.fromkeys(found))
+        found_problems.append(Problem(("evaluate", "window"), "it is for masks; remove it"))
+    return list(dict.fromkeys(found_problems))
 
 
 def _contrast_problems(run: RunSettings) -> Iterator[Problem]:
     """Phantoms whose images have no unit, where a unit is asked for."""
-    asked = getattr(run.images, "values", "")
+    unit = getattr(run.images, "values", "")
     for name, site in run.sites.items():
-        if isinstance(site.source, PhantomSource) and site.source.contrast == "t2w" and asked == "adc":
+        if isinstance(site.source, PhantomSource) and site.source.contrast == "t2w" and unit == "adc":
             text = "t2w has no unit, and images.values is adc; say images: {values: standardized}, or contrast: adc"
             yield Problem(("sites", name, "source", "contrast"), text)
 
@@ -46,9 +48,9 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     if task.target is None and isinstance(source, OF_VOLUMES) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
     if isinstance(task, Classification):
-        found = _label_problems(task, site)
-        if found:
-            return found
+        target_problems = _label_problems(task, site)
+        if target_problems:
+            return target_problems
     if task.target in ("gland", "lesion") and run.images.kind not in ("slices", "volumes"):
         text = f"the target {task.target} needs images of kind slices or volumes, found {run.images.kind}"
         return [Problem(("source",), text)]
@@ -59,12 +61,12 @@ def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
         return []
     if isinstance(source, DicomWebSource | DicomNodeSource):
         source = build_folder_source(source, ".")
-    found = mask_problems(source, site.labels, run.images, site.gland, task.target)
+    target_problems = mask_problems(source, site.labels, run.images, site.gland, task.target)
     masks = source.masks if isinstance(source, PictureSource) else None
     if task.target == "masks" and masks is not None and set(masks.classes) != set(task.names[1:]):
         text = f"classes are {', '.join(masks.classes)}, and the task's are {', '.join(task.names[1:])}; give values "
-        found.append(Problem(("source", "masks", "values"), f"{text}of these"))
-    return found
+        target_problems.append(Problem(("source", "masks", "values"), f"{text}of these"))
+    return target_problems
 
 
 def _label_problems(task: Classification, site: SiteSettings) -> list[Problem]:
@@ -81,13 +83,15 @@ def _label_problems(task: Classification, site: SiteSettings) -> list[Problem]:
     if isinstance(site.labels, MaskLabels) and len(classes) > 2:
         return [Problem(("labels", "kind"), f"a mask {two} {len(classes)}; give a table")]
     if isinstance(source, PictureSource | TableSource):
-        found = value_problems(source.values, classes, "source")
+        label_problems = value_problems(source.values, classes, "source")
         if isinstance(source, PictureSource) and source.label is None and len(classes) > 2:
-            found.append(Problem(("source", "label"), f"a picture's masks {two} {len(classes)}; name the column"))
+            label_problems.append(
+                Problem(("source", "label"), f"a picture's masks {two} {len(classes)}; name the column")
+            )
         if isinstance(source, TableSource) and classes and source.positive_above is not None:
             text = "goes with the classes negative and positive, and task.classes names others; remove one of the two"
-            found.append(Problem(("source", "positive_above"), text))
-        return found
+            label_problems.append(Problem(("source", "positive_above"), text))
+        return label_problems
     return value_problems(site.labels.values, classes, "labels") if isinstance(site.labels, TableLabels) else []
 
 
@@ -98,7 +102,7 @@ def _segmentation_problems(run: RunSettings) -> Iterator[Problem]:
     if run.audit.membership:
         text = "it attacks labels of examples, and segmentation has none; say false"
         yield Problem(("audit", "membership"), text)
-    if any(work.balance for _, _, work in works(run)):
+    if any(work.balance for _, _, work in list_works(run)):
         text = "it draws labels equally often, and masks have none; say false"
         yield Problem(("train", "work", "balance"), text)
 

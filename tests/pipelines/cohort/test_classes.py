@@ -24,7 +24,7 @@ from pipelines.data.sources import PictureSource, TableLabels, TableSource
 from pipelines.data.stored import label_names
 from pipelines.data.study import Unusable
 from pipelines.phantom.organs import GRADE_GROUPS, SIGNIFICANT
-from pipelines.phantom.patients import anatomy
+from pipelines.phantom.patients import draw_anatomy
 from pipelines.settings.task import Classification
 from privacy.settings_error import SettingsError
 
@@ -168,7 +168,7 @@ def test_parts_of_few_classes_hold_few_classes(hospital: Path) -> None:
 
 
 def test_grade_groups_follow_the_lesions_diffusion() -> None:
-    bodies = [anatomy(3, patient, 4) for patient in range(60)]
+    bodies = [draw_anatomy(3, patient, 4) for patient in range(60)]
     worst = Counter(int(body.group.max()) for body in bodies)
     assert set(worst) == set(range(len(GRADE_GROUPS)))
     for body in bodies:

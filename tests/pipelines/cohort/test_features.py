@@ -30,7 +30,7 @@ from pipelines.data.tables.features import (
     to_json,
 )
 from pipelines.hospital.page.table import read_features
-from pipelines.settings.load import load
+from pipelines.settings.load import load_config
 
 KEY = b"k" * 16
 FEATURES = Features(numbers=("age",), categories={"pain": ("none", "some", "much")}, normalize="none")
@@ -249,7 +249,7 @@ PREVALENCE = {"cleveland": (0.457, 0.462), "hungary": (0.378, 0.371), "switzerla
 
 def test_fed_heart_disease_has_the_published_patients(data, monkeypatch):
     monkeypatch.setenv("CONSILIUM_DATA", str(data))
-    config = load("heart_disease.yaml")
+    config = load_config("heart_disease.yaml")
     assert config.images.inputs == (13,)
     for name, site in config.sites.items():
         cohort, _, facts, *_ = read_cohort(

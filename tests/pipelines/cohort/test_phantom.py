@@ -19,7 +19,7 @@ from pydicom.pixels import apply_modality_lut
 
 from pipelines.phantom.files import render, write
 from pipelines.phantom.organs import NON_SIGNIFICANT, PIXEL_MM, SIGNIFICANT
-from pipelines.phantom.patients import DEFECTS, PhantomSource, anatomy, defect, patient_name
+from pipelines.phantom.patients import DEFECTS, PhantomSource, draw_anatomy, find_defect, patient_name
 from pipelines.phantom.scanner import SCANNERS, Scanner, acquire, fit_adc
 
 EVERY_SCANNER = tuple(SCANNERS)
@@ -37,7 +37,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 def plain(patient: int = 0, slices: int = 4):  # type: ignore[no-untyped-def]
     """An anatomy whose signal is one pure exponential in every pixel."""
-    body = anatomy(0, patient, slices)
+    body = draw_anatomy(0, patient, slices)
     zero = np.zeros_like(body.kurtosis)
     return dataclasses.replace(body, kurtosis=zero, perfusion=zero)
 
@@ -104,7 +104,7 @@ def test_a_scanner_that_cannot_exist_is_refused(field, value):
 @given(seed=st.integers(0, 2**32 - 1), patient=st.integers(0, 500), slices=st.integers(4, 10))
 @settings(max_examples=25, deadline=None)
 def test_an_anatomy_is_whole(seed, patient, slices):
-    body = anatomy(seed, patient, slices)
+    body = draw_anatomy(seed, patient, slices)
     for image in (body.diffusivity, body.kurtosis, body.density, body.perfusion):
         assert image.shape == (slices, 96, 96)
         assert image.dtype == np.float32
@@ -118,15 +118,15 @@ def test_an_anatomy_is_whole(seed, patient, slices):
 
 
 def test_an_anatomy_depends_on_its_arguments_only():
-    again, once = anatomy(3, 7, 5), anatomy(3, 7, 5)
+    again, once = draw_anatomy(3, 7, 5), draw_anatomy(3, 7, 5)
     for field in dataclasses.fields(once):
         assert np.array_equal(getattr(once, field.name), getattr(again, field.name))
-    assert not np.array_equal(once.diffusivity, anatomy(3, 8, 5).diffusivity)
-    assert not np.array_equal(once.diffusivity, anatomy(4, 7, 5).diffusivity)
+    assert not np.array_equal(once.diffusivity, draw_anatomy(3, 8, 5).diffusivity)
+    assert not np.array_equal(once.diffusivity, draw_anatomy(4, 7, 5).diffusivity)
 
 
 def test_the_case_mix_holds_and_about_28_percent_of_slices_are_positive():
-    bodies = [anatomy(seed, patient, 6) for seed in range(2) for patient in range(80)]
+    bodies = [draw_anatomy(seed, patient, 6) for seed in range(2) for patient in range(80)]
     worst = [int(body.grade.max()) for body in bodies]
     assert worst.count(SIGNIFICANT) / len(bodies) == pytest.approx(0.45, abs=0.03)
     assert worst.count(NON_SIGNIFICANT) / len(bodies) == pytest.approx(0.35, abs=0.06)
@@ -135,7 +135,7 @@ def test_the_case_mix_holds_and_about_28_percent_of_slices_are_positive():
 
 
 def test_lesions_are_darker_than_their_zone_and_the_grades_differ():
-    bodies = [anatomy(1, patient, 6) for patient in range(60)]
+    bodies = [draw_anatomy(1, patient, 6) for patient in range(60)]
     values = np.concatenate([body.diffusivity.ravel() for body in bodies])
     grade = np.concatenate([body.grade.ravel() for body in bodies])
     zone = np.concatenate([body.zone.ravel() for body in bodies])
@@ -283,7 +283,7 @@ def test_the_ghost_is_the_image_shifted_by_half_the_field_of_view():
 
 def test_the_scanners_mean_adc_of_gland_and_lesion(thorough):
     """Within 12 % of the means that the design was calibrated on (gland, lesion)."""
-    bodies = [anatomy(0, patient, 6) for patient in range(24 if thorough else 8)]
+    bodies = [draw_anatomy(0, patient, 6) for patient in range(24 if thorough else 8)]
     for name, gland, lesion in (("A", 1254, 843), ("B", 1122, 796), ("D", 840, 639)):
         seen = [acquire(body, SCANNERS[name], np.random.default_rng(i)) for i, body in enumerate(bodies)]
         values, dark, inside = (np.concatenate([image[k] for image in seen]) for k in range(3))
@@ -310,7 +310,7 @@ def test_oracle_pairs_are_one_patient_in_one_place(other):
 
 def test_a_lesion_is_at_least_three_pixels_or_absent_in_every_scanner(thorough):
     for patient in range(40 if thorough else 10):
-        body = anatomy(2, patient, 6)
+        body = draw_anatomy(2, patient, 6)
         assert all(area * PIXEL_MM**2 >= 20 for area in (body.grade > 0).sum(axis=(1, 2)) if area)
         for name in ("P", "B"):
             areas = acquire(body, SCANNERS[name], np.random.default_rng(0)).lesion.sum(axis=(1, 2))
@@ -470,8 +470,8 @@ def test_masks_and_labels_agree_with_each_other_and_the_image(tmp_path, file_for
 
 def test_damaged_studies_are_extra_and_cycle(tmp_path):
     settings_ = source(patients=3, damaged=5)
-    assert [defect(settings_, patient) for patient in range(3)] == [None] * 3
-    assert [defect(settings_, 3 + extra) for extra in range(5)] == [*DEFECTS["dicom"], DEFECTS["dicom"][0]]
+    assert [find_defect(settings_, patient) for patient in range(3)] == [None] * 3
+    assert [find_defect(settings_, 3 + extra) for extra in range(5)] == [*DEFECTS["dicom"], DEFECTS["dicom"][0]]
     write(settings_, tmp_path / "damaged")
     write(source(patients=3), tmp_path / "good")
     good, damaged = digests(tmp_path / "good"), digests(tmp_path / "damaged")

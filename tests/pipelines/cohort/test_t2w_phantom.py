@@ -14,7 +14,7 @@ from pipelines.data.images import Slices
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource
 from pipelines.phantom.files import render, write
 from pipelines.phantom.organs import NON_SIGNIFICANT, SIGNIFICANT, Kind
-from pipelines.phantom.patients import PhantomSource, anatomy, patient_name
+from pipelines.phantom.patients import PhantomSource, draw_anatomy, patient_name
 from pipelines.phantom.scanner import SCANNERS, Scanner, mask_of
 from pipelines.phantom.t2w import PROTOCOLS, RELAXING, Protocol, Tissues, acquire_t2w, relaxation
 from translating import errors
@@ -30,12 +30,12 @@ def source(scanner: str = "A", **options: object) -> PhantomSource:
 
 
 def tissues(patient: int = 0, field: float = 3.0, draw: int = 0) -> Tissues:
-    return relaxation(anatomy(0, patient, 4), field, np.random.default_rng(draw))
+    return relaxation(draw_anatomy(0, patient, 4), field, np.random.default_rng(draw))
 
 
 def signals(image: np.ndarray, patient: int, scanner: str) -> dict[str, float]:
     """Medians of an image (slices, 48, 48) by tissue, over muscle's."""
-    body = anatomy(3, patient, 6)
+    body = draw_anatomy(3, patient, 6)
     where = {kind.name: mask_of(body.kind == kind, SCANNERS[scanner]) > 0 for kind in Kind}
     found = {name: float(np.median(image[mask])) for name, mask in where.items() if mask.sum() > 15}
     return {name: value / found["MUSCLE"] for name, value in found.items()}
@@ -50,7 +50,7 @@ def test_adc_maps_are_what_they_were():
 
 def test_a_signal_is_that_of_the_equation():
     """Without noise and shading, an image is PD (1 - exp(-TR/T1)) exp(-TE/T2), times one gain."""
-    body = anatomy(0, 1, 4)
+    body = draw_anatomy(0, 1, 4)
     flat = Tissues(np.ones_like(body.density), np.full_like(body.density, 1500.0), np.full_like(body.density, 100.0))
     gains = []
     for repetition, echo in ((5000, 100), (5000, 50), (1500, 100)):
@@ -73,7 +73,7 @@ def test_t2_is_tied_to_diffusion_in_the_zones_and_less_in_tumours():
     """Over patients: correlations of T2 and ADC as Simpkin et al. found them in zones, within the sample's error."""
     by_kind: dict[Kind, list[tuple[float, float]]] = {kind: [] for kind in Kind}
     for patient in range(90):
-        body = anatomy(1, patient, 4)
+        body = draw_anatomy(1, patient, 4)
         t2 = relaxation(body, 3.0, np.random.default_rng([1, patient, 6])).t2
         for kind in (Kind.PERIPHERAL, Kind.TRANSITION, Kind.LESION):
             where = body.kind == kind
@@ -112,7 +112,7 @@ def test_signal_ratios_are_near_those_of_two_real_patients():
     ],
 )
 def test_what_a_protocol_names_changes_the_standardized_image(change):
-    body, own = anatomy(0, 1, 4), tissues(1)
+    body, own = draw_anatomy(0, 1, 4), tissues(1)
     plain = Protocol(repetition_ms=5000, echo_ms=100)
     pair = [
         acquire_t2w(body, own, IDEAL, one, np.random.default_rng(0)).image
@@ -123,7 +123,7 @@ def test_what_a_protocol_names_changes_the_standardized_image(change):
 
 
 def test_a_gain_is_a_studys_own_and_vanishes_when_standardized():
-    body, own = anatomy(0, 1, 4), tissues(1)
+    body, own = draw_anatomy(0, 1, 4), tissues(1)
     pair = [
         acquire_t2w(
             body, own, IDEAL, Protocol(repetition_ms=5000, echo_ms=100, gain=gain), np.random.default_rng(draw)
@@ -227,7 +227,7 @@ def test_t2_tells_grades_apart_as_far_as_it_does_in_patients():
     """AUC .74 in Mai et al., of Gleason 6 against higher."""
     t2: dict[int, list[float]] = {NON_SIGNIFICANT: [], SIGNIFICANT: []}
     for patient in range(150):
-        body = anatomy(2, patient, 4)
+        body = draw_anatomy(2, patient, 4)
         values = relaxation(body, 3.0, np.random.default_rng([2, patient, 6])).t2
         for grade, each in t2.items():
             if (body.grade == grade).any():

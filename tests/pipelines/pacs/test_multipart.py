@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.pacs.multipart import Malformed, Mark, Truncated, media_type, split
+from pipelines.pacs.multipart import Malformed, Mark, Truncated, media_type, split_parts
 
 PARTS = st.lists(st.binary(max_size=40).filter(lambda part: b"--b" not in part), max_size=4)
 
@@ -25,7 +25,7 @@ def cut(body: bytes, sizes: list[int]) -> list[bytes]:
 
 def read(chunks: list[bytes]) -> list[bytes]:
     parts: list[bytes] = []
-    for piece in split(chunks, "b"):
+    for piece in split_parts(chunks, "b"):
         if piece is Mark.BEGIN:
             parts.append(b"")
         elif isinstance(piece, bytes):
@@ -48,13 +48,13 @@ def test_a_body_that_is_cut_off_is_noticed(parts, sizes, data):
 
 def test_no_more_than_a_chunk_is_held():
     huge = itertools.chain([b"--b\r\n\r\n"], (bytes(1000) for _ in range(10_000)), [b"\r\n--b--"])
-    longest = max(len(piece) for piece in split(huge, "b") if isinstance(piece, bytes))
+    longest = max(len(piece) for piece in split_parts(huge, "b") if isinstance(piece, bytes))
     assert longest <= 1010
 
 
 def test_a_header_without_end_is_refused():
     with pytest.raises(Malformed):
-        list(split([b"--b\r\n", *[b"a" * 1000] * 20], "b"))
+        list(split_parts([b"--b\r\n", *[b"a" * 1000] * 20], "b"))
 
 
 @pytest.mark.parametrize(
