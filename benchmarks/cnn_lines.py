@@ -55,7 +55,7 @@ from federation.parameters import loaded
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from privacy.dp.access import Rows, open_access
-from privacy.dp.accounting import calibrated
+from privacy.dp.accounting import calibrate_noise
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -119,7 +119,7 @@ def pictures() -> Pictures:
 
 @cache
 def noise_of(epsilon: float, steps: int, sampling: float) -> float:
-    return calibrated(
+    return calibrate_noise(
         lambda noise: [SelfComposed(PoissonSampled(sampling, Gaussian(noise)), steps)], epsilon=epsilon, delta=DELTA
     )
 

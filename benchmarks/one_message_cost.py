@@ -38,7 +38,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.worker import make_worker
 from pipelines.runs.replies import on_disk
 from pipelines.runs.store import DiskFolder
-from privacy.dp.accounting import calibrated, cost
+from privacy.dp.accounting import calibrate_noise, cost
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.message import Call, Message, to_bytes
 
@@ -111,7 +111,7 @@ def measured(algorithm: Algorithm, task: Task, many: int) -> dict[str, float]:
 
 def epsilons() -> Mapping[str, float]:
     """Of one release of moments, and of twenty rounds of four steps with the same noise."""
-    noise = calibrated(lambda sigma: [Gaussian(sigma)], epsilon=EPSILON, delta=DELTA)
+    noise = calibrate_noise(lambda sigma: [Gaussian(sigma)], epsilon=EPSILON, delta=DELTA)
     steps = SelfComposed(PoissonSampled(0.25, Gaussian(noise)), 4 * ROUNDS)
     found = {"moments": [Gaussian(noise)], "fedavg": [steps]}
     return {"noise": round(noise, 4)} | {name: round(cost(one, DELTA).epsilon, 3) for name, one in found.items()}

@@ -57,7 +57,7 @@ from personalize.pfedmoap import MixedPrompts, PFedMoAP
 from personalize.prompts import ZeroShot
 from pipelines.data.clip_file import read_clip
 from privacy.dp.access import Rows, open_access
-from privacy.dp.accounting import calibrated
+from privacy.dp.accounting import calibrate_noise
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -203,7 +203,7 @@ def chosen(line: Line, epsilon: float | None) -> Line:
 
 def noise_of(epsilon: float) -> float:
     """The noise multiplier for all steps of all rounds."""
-    return calibrated(
+    return calibrate_noise(
         lambda noise: [SelfComposed(PoissonSampled(SAMPLING, Gaussian(noise)), STEPS * PRIVATE_ROUNDS)],
         epsilon=epsilon,
         delta=DELTA,

@@ -48,7 +48,7 @@ from pipelines.data.prepare import prepare_slices
 from pipelines.phantom.files import render
 from pipelines.phantom.patients import PhantomSource
 from privacy.dp.access import Rows, open_access
-from privacy.dp.accounting import calibrated
+from privacy.dp.accounting import calibrate_noise
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -158,7 +158,7 @@ def fitted(make, split: int, *, private: bool, lr: float, strength: float | None
     def events(noise: float) -> list[SelfComposed]:
         return [SelfComposed(PoissonSampled(SAMPLING, Gaussian(noise)), steps)]
 
-    noise = calibrated(events, epsilon=EPSILON, delta=DELTA) if private else 0.0
+    noise = calibrate_noise(events, epsilon=EPSILON, delta=DELTA) if private else 0.0
     state, memories = method.start(initial_parameters(method, task, seed=split), {}), [Message()] * 2
     for round_ in range(1, rounds + 1):
         call, replies = Call("public_start", round_, "train", {}), {}

@@ -43,7 +43,10 @@ def settings() -> dict[str, Any]:
 def epsilons(folder: Path) -> dict[str, float]:
     """ε that each hospital's ledger has charged a patient."""
     found = sorted(folder.glob("runs/golden/sites/*/ledger.jsonl"))
-    return {path.parent.name: round(cost(ledgers.spent(ledgers.lines(path)), DELTA).epsilon, 3) for path in found}
+    return {
+        path.parent.name: round(cost(ledgers.spent_events(ledgers.read_lines(path)), DELTA).epsilon, 3)
+        for path in found
+    }
 
 
 def run(program: Path, folder: Path, *options: str) -> int:

@@ -22,19 +22,19 @@ class RunFailed(RuntimeError):
     __reduce__ = pickled
 
 
-def failed(error: Exception, logs: Iterable[Path]) -> RunFailed:
+def build_run_failed(error: Exception, logs: Iterable[Path]) -> RunFailed:
     """The exception for whatever ended a run. logs: of the hospitals."""
     code = code_of(error)
-    told = _last_refusals(logs) if code in (Exit.DATA, Exit.SITE) else []
-    return RunFailed(str(error) or type(error).__name__, code, told)
+    refusals = _last_refusals(logs) if code in (Exit.DATA, Exit.SITE) else []
+    return RunFailed(str(error) or type(error).__name__, code, refusals)
 
 
 def _last_refusals(logs: Iterable[Path]) -> list[str]:
     """The last line of each log, if it tells of a refusal or failure."""
-    found = []
+    refusals = []
     for path in logs:
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         last = next((line for line in reversed(lines) if "refused with code" in line or "failed" in line), None)
         if last is not None:
-            found.append(f"{path.parent.name}: {last.partition(' ')[2]}; what happened stands in {path}")
-    return found
+            refusals.append(f"{path.parent.name}: {last.partition(' ')[2]}; what happened stands in {path}")
+    return refusals

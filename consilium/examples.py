@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from consilium.transform_trial import transform_problems
 from pipelines.data.images import MOST_AXES
-from pipelines.data.pseudonym import normalized
+from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.split import SPLITS
 from pipelines.data.tensors.file import tensor_bytes
 from pipelines.loader.document import ConfigError
@@ -21,7 +21,7 @@ from privacy.settings_error import Problem
 
 SHOWN = 4
 AGAIN = 32  # items that are read twice: what flips half of them is missed once in 4e9
-REAL, WHOLE = "fiub", "iub"  # numpy's letters of kinds of numbers
+REAL, WHOLE_NUMBERS = "fiub", "iub"  # numpy's letters of kinds of numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,23 +53,23 @@ class Examples:
 
     def __post_init__(self) -> None:
         problems: list[Problem] = []
-        x = _numbers(self.x, "x", REAL, problems)
-        y = None if self.y is None else _numbers(self.y, "y", WHOLE, problems)
-        mask = None if self.mask is None else _numbers(self.mask, "mask", WHOLE, problems)
+        x = _check_numbers(self.x, "x", REAL, problems)
+        y = None if self.y is None else _check_numbers(self.y, "y", WHOLE_NUMBERS, problems)
+        mask = None if self.mask is None else _check_numbers(self.mask, "mask", WHOLE_NUMBERS, problems)
         if (self.y is None) == (self.mask is None):
-            found = "neither" if self.y is None else "both"
-            problems.append(Problem(("y",), f"give either y, labels, or mask, classes of pixels; found {found}"))
-        names = _names(self.patient, None if x is None else len(x), problems)
+            given_text = "neither" if self.y is None else "both"
+            problems.append(Problem(("y",), f"give either y, labels, or mask, classes of pixels; found {given_text}"))
+        names = _check_names(self.patient, None if x is None else len(x), problems)
         if x is not None:
             problems += _shape_problems(x, y, mask)
             problems += _value_problems(x, y, mask)
             problems += _length_problems(len(x), names)
-        split = () if self.split is None else _splits(self.split, names, problems)
+        split = () if self.split is None else _check_splits(self.split, names, problems)
         if self.transform is not None and x is not None and not problems:
-            problems += transform_problems(self.transform, _single(x), mask)
+            problems += transform_problems(self.transform, _to_single(x), mask)
         if problems or x is None:
             raise ConfigError(problems)
-        for name, value in (("x", _single(x)), ("y", y if y is None else y.astype(np.int64)), ("patient", names)):
+        for name, value in (("x", _to_single(x)), ("y", y if y is None else y.astype(np.int64)), ("patient", names)):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "mask", None if mask is None else mask.astype(np.uint8))
         object.__setattr__(self, "split", split)
@@ -87,7 +87,7 @@ class Examples:
     @property
     def classes(self) -> frozenset[int]:
         """The classes that occur."""
-        return frozenset(int(one) for one in np.unique(self.y if self.mask is None else self.mask))
+        return frozenset(int(number) for number in np.unique(self.y if self.mask is None else self.mask))
 
     @staticmethod
     def of(items: Any, patient: Sequence[object] | Literal["each"] | None = None, **more: Any) -> Examples:
@@ -110,16 +110,16 @@ class Examples:
             remedy = "give its dataset, the run makes the batches" if loads else "give a Dataset with a length"
             text = f"{type(items).__name__} is no sequence of (x, y, patient): {error}; {remedy}"
             raise ConfigError([Problem((), text)]) from error
-        wanted = 3 if patient is None else 2
-        if not parts or (wrong := sorted({len(one) for one in parts} - {wanted})):
-            found = f"items of {', '.join(map(str, wrong))}" if parts else "no item"
+        expected_parts = 3 if patient is None else 2
+        if not parts or (wrong := sorted({len(part) for part in parts} - {expected_parts})):
+            lengths_text = f"items of {', '.join(map(str, wrong))}" if parts else "no item"
             also = "" if patient is not None else ", or (x, y) and patient=[...] or patient='each' apart"
-            form = "(x, y, patient)" if wanted == 3 else "(x, y)"
-            text = f"{type(items).__name__} has {found}; each must be {form}"
+            form = "(x, y, patient)" if expected_parts == 3 else "(x, y)"
+            text = f"{type(items).__name__} has {lengths_text}; each must be {form}"
             raise ConfigError([Problem((), text + also)])
         _refuse_random(items, parts)
-        whose = [_scalar(one[2]) for one in parts] if patient is None else patient
-        x, y = _stacked([one[0] for one in parts], "x"), _stacked([one[1] for one in parts], "y")
+        whose = [_to_scalar(part[2]) for part in parts] if patient is None else patient
+        x, y = _stack_values([part[0] for part in parts], "x"), _stack_values([part[1] for part in parts], "y")
         return Examples(x, None, whose, mask=y, **more) if y.ndim > 1 else Examples(x, y, whose, **more)
 
     def data(self, classes: Sequence[str]) -> bytes:
@@ -136,9 +136,9 @@ def _refuse_dictionaries(items: Any, read: Sequence[object]) -> None:
 
 
 def _refuse_random(items: Any, parts: Sequence[tuple[Any, ...]]) -> None:
-    for number in _spread(len(parts)):
+    for number in _spread_numbers(len(parts)):
         for before, after in zip(parts[number][:2], items[number], strict=False):
-            first, second = _array(before), _array(after)
+            first, second = _to_array(before), _to_array(after)
             if first.shape != second.shape or first.tobytes() != second.tobytes():
                 text = (
                     f"{type(items).__name__} gives another item {number} when it is read again: it draws random numbers"
@@ -148,81 +148,85 @@ def _refuse_random(items: Any, parts: Sequence[tuple[Any, ...]]) -> None:
                 raise ConfigError([Problem((), f"{text}, {todo}")])
 
 
-def _spread(count: int) -> list[int]:
+def _spread_numbers(count: int) -> list[int]:
     """Up to AGAIN numbers below count, from the first to the last."""
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, AGAIN))})
 
 
-def _single(x: NDArray[Any]) -> NDArray[np.float32]:
+def _to_single(x: NDArray[Any]) -> NDArray[np.float32]:
     return np.ascontiguousarray(x, np.float32)
 
 
-def _scalar(value: Any) -> object:
+def _to_scalar(value: Any) -> object:
     return value.item() if hasattr(value, "item") else value
 
 
-def _array(value: Any) -> NDArray[Any]:
+def _to_array(value: Any) -> NDArray[Any]:
     if hasattr(value, "detach"):  # a tensor, perhaps on another device
         value = value.detach().cpu()
     return np.asarray(value)
 
 
-def _stacked(values: Sequence[Any], name: str) -> NDArray[Any]:
-    found = [_array(value) for value in values]
-    shapes = sorted({one.shape for one in found})
+def _stack_values(values: Sequence[Any], name: str) -> NDArray[Any]:
+    arrays = [_to_array(value) for value in values]
+    shapes = sorted({array.shape for array in arrays})
     if len(shapes) > 1:
         shown = ", ".join(str(list(shape)) for shape in shapes[:SHOWN])
         raise ConfigError([Problem((name,), f"items have different shapes, {shown}; bring them to one")])
-    return np.stack(found)
+    return np.stack(arrays)
 
 
-def _numbers(value: Any, name: str, kinds: str, problems: list[Problem]) -> NDArray[Any] | None:
+def _check_numbers(value: Any, name: str, kinds: str, problems: list[Problem]) -> NDArray[Any] | None:
     try:
-        found = _array(value)
+        array = _to_array(value)
     except (TypeError, ValueError) as error:
         problems.append(Problem((name,), f"no array of numbers ({error}); give one shape for all examples"))
         return None
-    if found.dtype.kind not in kinds:
-        problems.append(Problem((name,), _unlike(found, kinds)))
+    if array.dtype.kind not in kinds:
+        problems.append(Problem((name,), _describe_type_problem(array, kinds)))
         return None
-    return found
+    return array
 
 
-def _unlike(found: NDArray[Any], kinds: str) -> str:
+def _describe_type_problem(array: NDArray[Any], kinds: str) -> str:
     """What is wrong with an array of another type, and what to do."""
-    if kinds != WHOLE or found.dtype.kind != "f":
-        what = "whole numbers" if kinds == WHOLE else "numbers"
-        remedy = "say which number each stands for" if found.dtype.kind in "USO" else f"give real {what}"
-        if kinds == WHOLE and found.dtype.kind in "US":
+    if kinds != WHOLE_NUMBERS or array.dtype.kind != "f":
+        what = "whole numbers" if kinds == WHOLE_NUMBERS else "numbers"
+        remedy = "say which number each stands for" if array.dtype.kind in "USO" else f"give real {what}"
+        if kinds == WHOLE_NUMBERS and array.dtype.kind in "US":
             remedy = "classes may have names: names, y = np.unique(y, return_inverse=True), and classes=[*names]"
-        return f"must hold {what}, found {found.dtype}; {remedy}"
-    between = found[~(np.isfinite(found) & (found == np.round(found)))]
+        return f"must hold {what}, found {array.dtype}; {remedy}"
+    between = array[~(np.isfinite(array) & (array == np.round(array)))]
     if not len(between):
-        return f"must hold classes as whole numbers, found {found.dtype}; say y.astype(int)"
+        return f"must hold classes as whole numbers, found {array.dtype}; say y.astype(int)"
     return (
-        f"must hold classes 0, 1, ..., found measurements such as {between.flat[0]:g} ({found.dtype}); nothing here "
+        f"must hold classes 0, 1, ..., found measurements such as {between.flat[0]:g} ({array.dtype}); nothing here "
         "learns to predict a measurement: make classes of it, as (y > 20).astype(int)"
     )
 
 
-def _names(patient: object, count: int | None, problems: list[Problem]) -> tuple[str, ...]:
+def _check_names(patient: object, count: int | None, problems: list[Problem]) -> tuple[str, ...]:
     if isinstance(patient, str):
         if patient != "each":
             problems.append(Problem(("patient",), f'must be a list of names, or "each", found {patient[:20]!r}'))
         return tuple(str(number + 1) for number in range(count or 0)) if patient == "each" else ()
-    listed = _array(patient).tolist() if hasattr(patient, "shape") else patient
+    listed = _to_array(patient).tolist() if hasattr(patient, "shape") else patient
     if not isinstance(listed, Iterable):
         problems.append(Problem(("patient",), f"must be a list of names, found {type(patient).__name__}"))
         return ()
-    found = list(listed)
+    values = list(listed)
     if strange := sorted(
-        {type(one).__name__ for one in found if isinstance(one, bool) or not isinstance(one, str | int | np.integer)}
+        {
+            type(value).__name__
+            for value in values
+            if isinstance(value, bool) or not isinstance(value, str | int | np.integer)
+        }
     ):
         problems.append(Problem(("patient",), f"names must be texts or whole numbers, found {', '.join(strange)}"))
         return ()
-    names = tuple(normalized(str(one)) for one in found)
+    names = tuple(normalize_identifier(str(value)) for value in values)
     if empty := [row for row, name in enumerate(names) if not name]:
-        problems.append(Problem(("patient",), f"empty in {_rows(empty)}; name the patient of every example"))
+        problems.append(Problem(("patient",), f"empty in {_describe_rows(empty)}; name the patient of every example"))
     return names
 
 
@@ -243,8 +247,8 @@ def _shape_problems(x: NDArray[Any], y: NDArray[Any] | None, mask: NDArray[Any] 
     if y is not None and y.shape != (len(x),):
         problems.append(Problem(("y",), f"must be ({len(x)},), a class for each example, found {list(y.shape)}"))
     if mask is not None and (mask.shape != (len(x), *x.shape[2:]) or x.ndim < 4):
-        wanted = [len(x), *shape[2:]] if x.ndim > 3 else "of images (C, H, W) or (C, D, H, W)"
-        problems.append(Problem(("mask",), f"must be {wanted}, a class for each pixel, found {list(mask.shape)}"))
+        mask_shape = [len(x), *shape[2:]] if x.ndim > 3 else "of images (C, H, W) or (C, D, H, W)"
+        problems.append(Problem(("mask",), f"must be {mask_shape}, a class for each pixel, found {list(mask.shape)}"))
     return problems
 
 
@@ -253,44 +257,44 @@ def _value_problems(x: NDArray[Any], y: NDArray[Any] | None, mask: NDArray[Any] 
     with np.errstate(over="ignore"):
         wrong = ~np.isfinite(x.astype(np.float32)).reshape(len(x), -1).all(axis=1) if x.size else np.zeros(0, bool)
     if wrong.any():
-        text = f"not finite (NaN, infinite, or beyond 3e38) in {_rows(np.flatnonzero(wrong).tolist())}"
+        text = f"not finite (NaN, infinite, or beyond 3e38) in {_describe_rows(np.flatnonzero(wrong).tolist())}"
         problems.append(Problem(("x",), f"{text}; replace or leave out"))
     for name, values, most in (("y", y, 255), ("mask", mask, MOST)):
         if values is not None and values.size and not 0 <= int(values.min()) <= int(values.max()) <= most:
-            found = f"{int(values.min())} to {int(values.max())}"
-            problems.append(Problem((name,), f"classes must be in 0..{most}, 0 = the first, found {found}"))
+            range_text = f"{int(values.min())} to {int(values.max())}"
+            problems.append(Problem((name,), f"classes must be in 0..{most}, 0 = the first, found {range_text}"))
     return problems
 
 
-def _splits(
+def _check_splits(
     split: Sequence[str] | Mapping[object, str], names: Sequence[str], problems: list[Problem]
 ) -> tuple[str, ...]:
     if isinstance(split, Mapping):
-        known = {normalized(str(name)): str(value) for name, value in split.items()}
+        known = {normalize_identifier(str(name)): str(value) for name, value in split.items()}
         if missing := sorted(set(names) - set(known)):
             text = f"no split for {', '.join(map(repr, missing[:SHOWN]))}; name one of {', '.join(SPLITS)} for each"
             problems.append(Problem(("split",), f"{text} ({len(missing)} missing)"))
             return ()
-        found = tuple(known[name] for name in names)
+        splits = tuple(known[name] for name in names)
     else:
-        found = tuple(str(_scalar(one)) for one in split)
-    if len(found) != len(names):
-        problems.append(Problem(("split",), f"{len(found)} splits for {len(names)} examples; give one for each"))
+        splits = tuple(str(_to_scalar(value)) for value in split)
+    if len(splits) != len(names):
+        problems.append(Problem(("split",), f"{len(splits)} splits for {len(names)} examples; give one for each"))
         return ()
-    if strange := sorted(set(found) - {*SPLITS}):
+    if strange := sorted(set(splits) - {*SPLITS}):
         text = f"must be {', '.join(SPLITS)}, found {', '.join(map(repr, strange[:SHOWN]))}"
         problems.append(Problem(("split",), text))
     twice = [
-        name for name, number in Counter(name for name, _ in set(zip(names, found, strict=True))).items() if number > 1
+        name for name, number in Counter(name for name, _ in set(zip(names, splits, strict=True))).items() if number > 1
     ]
     if twice:
         text = f"{len(twice)} patients are in two splits ({', '.join(map(repr, sorted(twice)[:SHOWN]))}); give one each"
         problems.append(Problem(("split",), text))
-    if found and "train" not in found:
+    if splits and "train" not in splits:
         problems.append(Problem(("split",), "nobody is in train; name some"))
-    return found
+    return splits
 
 
-def _rows(rows: Sequence[int]) -> str:
+def _describe_rows(rows: Sequence[int]) -> str:
     more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
     return f"row {', '.join(map(str, rows[:SHOWN]))}{more}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from consilium.errors import RunFailed, failed
+from consilium.errors import RunFailed, build_run_failed
 from consilium.reading import read_results
 from consilium.results import Results
 from federation.origins import origins
@@ -38,19 +38,19 @@ class Flare:
 
 def far_problems(config: Config, flare: Flare, examples: Iterable[str]) -> list[Problem]:
     """Why a run cannot go to hospitals on their own machines. examples: whose arrays lie here."""
-    return [*_here_only(config, list(examples)), *_no_kit(flare)]
+    return [*_find_local_code(config, list(examples)), *_no_kit(flare)]
 
 
-def _here_only(config: Config, examples: list[str]) -> Iterator[Problem]:
+def _find_local_code(config: Config, examples: list[str]) -> Iterator[Problem]:
     if examples:
         text = (
             f"examples of {', '.join(examples)} lie on this machine, and FLARE asks hospitals on theirs; each writes "
             'its own file and names it in its site.yaml; say {"source": {"kind": "elsewhere"}} here'
         )
         yield Problem(("hospitals",), text)
-    for own in origins(config.train, config.model):
-        if own.offer is None:
-            text = f"{own.what} is known in this process only; put it into a package that each hospital installs"
+    for origin in origins(config.train, config.model):
+        if origin.offer is None:
+            text = f"{origin.what} is known in this process only; put it into a package that each hospital installs"
             yield Problem(("engine",), f"{text} (docs/how-to/extend.md)")
 
 
@@ -86,21 +86,21 @@ def run_far(config: Config, yaml: Path | None, flare: Flare, *, quiet: bool) -> 
     except (Stopped, ConfigError):
         raise
     except Exception as error:
-        raise failed(error, []) from error
-    said = _answer(ended.said)
-    if ended.code != Exit.OK or "artifacts" not in said:
-        text = str(said.get("error") or "the run over FLARE gave no results; what it told is in its folder remote")
+        raise build_run_failed(error, []) from error
+    answer = _parse_answer(ended.said)
+    if ended.code != Exit.OK or "artifacts" not in answer:
+        text = str(answer.get("error") or "the run over FLARE gave no results; what it told is in its folder remote")
         raise RunFailed(text, Exit(ended.code or Exit.FAILED))
     root = Path(config.runs) / config.name
-    found = {stage: root / folder for stage, folder in said["artifacts"].items()}
-    done = Ended(found, tuple(said["ran"]), tuple(said["kept"]), said["seconds"])
+    folders = {stage: root / folder for stage, folder in answer["artifacts"].items()}
+    done = Ended(folders, tuple(answer["ran"]), tuple(answer["kept"]), answer["seconds"])
     return read_results(done, root, yaml, (), config.sites)
 
 
-def _answer(said: str) -> dict[str, Any]:
+def _parse_answer(text: str) -> dict[str, Any]:
     """The JSON object that a command printed; empty if it is none."""
     try:
-        found = json.loads(said)
+        answer = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return answer if isinstance(answer, dict) else {}

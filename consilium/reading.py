@@ -25,20 +25,24 @@ def read_results(
 ) -> Results:
     """The results of a run that went to its end. folder: the run's. hospitals: of its settings."""
     report, train = ended.artifacts["report"], ended.artifacts["train"]
-    rows = tuple(_score(row) for row in json.loads((report / "scores.json").read_text(encoding="utf-8")))
+    rows = tuple(_parse_score(row) for row in json.loads((report / "scores.json").read_text(encoding="utf-8")))
     use = json.loads((report / ANSWERS).read_text(encoding="utf-8"))["use"]
-    told = json.loads((report / REPORT).read_text(encoding="utf-8"))
-    here = {one: folder / "sites" / one for one in hospitals if told["simulation"]}
-    kept = {one["site"]: read_recommended(here[one["site"]]) if one["site"] in here else None for one in use}
+    page = json.loads((report / REPORT).read_text(encoding="utf-8"))
+    folder_of_site = {site: folder / "sites" / site for site in hospitals if page["simulation"]}
+    recommendations = {
+        entry["site"]: read_recommended(folder_of_site[entry["site"]]) if entry["site"] in folder_of_site else None
+        for entry in use
+    }
     losses, starts = {}, dict[str, Mapping[str, Json]]()
     for path in list_paths(train, "*.json"):
-        said = json.loads(path.read_text(encoding="utf-8"))
-        if "losses" in said:
-            losses[str(said["label"])] = {
-                site: {int(number): float(loss) for number, loss in own.items()} for site, own in said["losses"].items()
+        method = json.loads(path.read_text(encoding="utf-8"))
+        if "losses" in method:
+            losses[str(method["label"])] = {
+                site: {int(number): float(loss) for number, loss in site_losses.items()}
+                for site, site_losses in method["losses"].items()
             }
-            starts |= {str(said["label"]): said["start"]} if "start" in said else {}
-    own_files = [*_models(folder, told), report / REPORT, *([] if yaml is None else [yaml])]
+            starts |= {str(method["label"]): method["start"]} if "start" in method else {}
+    own_files = [*_list_model_files(folder, page), report / REPORT, *([] if yaml is None else [yaml])]
     return Results(
         folder,
         report,
@@ -47,50 +51,54 @@ def read_results(
         rows,
         losses,
         starts,
-        _statements(report),
-        {one["site"]: (said.decision.method if (said := kept[one["site"]]) else one["method"]) or None for one in use},
+        _read_statements(report),
+        {
+            entry["site"]: (method.decision.method if (method := recommendations[entry["site"]]) else entry["method"])
+            or None
+            for entry in use
+        },
         not_guaranteed,
         yaml,
         {path: digest_of(path) for path in own_files},
-        {path: _head(path) for home in here.values() if (path := home / FILE).is_file()},
+        {path: _ledger_head(path) for site_folder in folder_of_site.values() if (path := site_folder / FILE).is_file()},
     )
 
 
-def _models(folder: Path, told: Mapping[str, Any]) -> Iterator[Path]:
+def _list_model_files(folder: Path, page: Mapping[str, Any]) -> Iterator[Path]:
     """The finished models of a run, by its report: others' lie beside them. None of hospitals elsewhere."""
-    for one in told["models"]:
-        path = model_at(folder, str(one["method"]), str(one["site"]))
-        if told["simulation"] and one["file"] and path.is_file():
+    for model in page["models"]:
+        path = model_at(folder, str(model["method"]), str(model["site"]))
+        if page["simulation"] and model["file"] and path.is_file():
             yield path
 
 
-def _head(ledger: Path) -> tuple[int, str] | None:
+def _ledger_head(ledger: Path) -> tuple[int, str] | None:
     """None of one that is damaged, which is told to whoever reads it."""
     try:
-        return ledgers.head(ledger)
+        return ledgers.read_head(ledger)
     except Damaged:
         return None
 
 
-def _score(row: Mapping[str, Any]) -> Score:
+def _parse_score(row: Mapping[str, Any]) -> Score:
     where = str(row["sites"][0]) if row["protocol"] in AT_ONE else str(row["protocol"])
     value, low, high = (math.nan if row[name] is None else float(row[name]) for name in ("value", "low", "high"))
     return Score(row["method"], where, row["measure"], value, low, high, bool(row["assessable"]), int(row["patients"]))
 
 
-def _statements(report: Path) -> dict[str, Statement]:
+def _read_statements(report: Path) -> dict[str, Statement]:
     text = (report / "statement.md").read_text(encoding="utf-8")
-    said = json.loads((report / "statement.json").read_text(encoding="utf-8"))
+    statements = json.loads((report / "statement.json").read_text(encoding="utf-8"))
     return {
         site: Statement(
             site,
-            own["unit"],
-            own["adjacency"],
-            float(own["epsilon"]),
-            float(own["delta"]),
-            own["meaning"],
-            tuple(own["outside"]),
+            statement["unit"],
+            statement["adjacency"],
+            float(statement["epsilon"]),
+            float(statement["delta"]),
+            statement["meaning"],
+            tuple(statement["outside"]),
             text,
         )
-        for site, own in said.items()
+        for site, statement in statements.items()
     }

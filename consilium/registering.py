@@ -64,7 +64,7 @@ def register(kind: T) -> T:
     return kind
 
 
-def registered(settings: object) -> bool:
+def is_registered(settings: object) -> bool:
     """Whether a method or network is one of one's own; its class is then registered. Raises: ConfigError: see above."""
     kind, name = type(settings), str(getattr(settings, "name", ""))
     if isinstance(settings, Own):

@@ -131,22 +131,23 @@ class Results:
 
     def score(self, method: str, hospital: str, measure: str = "AUC") -> Score:
         """One score. Raises: KeyError: there is none."""
-        found = [r for r in self.rows if (r.method, r.hospital, r.measure) == (method, hospital, measure)]
-        if not found:
-            there = sorted({(row.method, row.hospital, row.measure) for row in self.rows})
-            raise KeyError(f"no score of {method!r}, {hospital!r}, {measure!r}; there are {there}")
-        return found[0]
+        matches = [r for r in self.rows if (r.method, r.hospital, r.measure) == (method, hospital, measure)]
+        if not matches:
+            known_scores = sorted({(row.method, row.hospital, row.measure) for row in self.rows})
+            raise KeyError(f"no score of {method!r}, {hospital!r}, {measure!r}; there are {known_scores}")
+        return matches[0]
 
     def table(self, measure: str = "") -> str:
         """One measure as a table of text. measure: "" = AUC or Dice, where it is there, else the first."""
-        there = list(dict.fromkeys(row.measure for row in self.rows))
-        chosen = measure or next((name for name in (*USUAL, *there) if name in there), "")
+        measures = list(dict.fromkeys(row.measure for row in self.rows))
+        chosen = measure or next((name for name in (*USUAL, *measures) if name in measures), "")
         rows = [row for row in self.rows if row.measure == chosen]
         hospitals = list(dict.fromkeys(row.hospital for row in rows))
-        cells = {(row.method, row.hospital): _cell(row) for row in rows}
+        cells = {(row.method, row.hospital): _format_cell(row) for row in rows}
         lines = [[chosen, *hospitals]]
         lines += [
-            [name, *(cells.get((name, one), "") for one in hospitals)] for name in dict.fromkeys(r.method for r in rows)
+            [name, *(cells.get((name, hospital), "") for hospital in hospitals)]
+            for name in dict.fromkeys(r.method for r in rows)
         ]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         padded = [[text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in lines]
@@ -154,11 +155,11 @@ class Results:
 
     def __str__(self) -> str:
         promises: dict[str, list[str]] = {}
-        for one in self.statements.values():
-            promises.setdefault(_promise(one), []).append(one.hospital)
-        said = [self.table(), *(f"{', '.join(names)}: {text}" for text, names in promises.items())]
-        said += [f"not guaranteed: {text}" for text in self.not_guaranteed]
-        return "\n".join([*said, f"page: {self.page}"])
+        for statement in self.statements.values():
+            promises.setdefault(_describe_promise(statement), []).append(statement.hospital)
+        lines = [self.table(), *(f"{', '.join(names)}: {text}" for text, names in promises.items())]
+        lines += [f"not guaranteed: {text}" for text in self.not_guaranteed]
+        return "\n".join([*lines, f"page: {self.page}"])
 
     def ready(self, method: str, hospital: str) -> Ready:
         """A hospital's finished model with all that belongs to it, as `predict` uses it.
@@ -175,8 +176,10 @@ class Results:
         """The file of a model of this run. Raises: as `ready`."""
         path = model_at(self.folder, method, hospital)
         if path not in self.digests:
-            there = sorted((one.stem, one.parent.parent.name) for one in self.digests if one.parent.name == READY)
-            raise KeyError(f"this run has no model of {method!r} at {hospital!r} here; there are {there}")
+            known_models = sorted(
+                (path.stem, path.parent.parent.name) for path in self.digests if path.parent.name == READY
+            )
+            raise KeyError(f"this run has no model of {method!r} at {hospital!r} here; there are {known_models}")
         return self._unchanged(path, f"the model of {method!r} at {hospital!r}")
 
     def model(self, method: str, hospital: str) -> nn.Module:
@@ -193,11 +196,13 @@ class Results:
             KeyError: as `ready`. ValueError: x has another shape.
         """
         ready = self.ready(method, hospital)
-        given = torch.as_tensor(x, dtype=torch.float32)
-        if tuple(given.shape[1:]) != ready.images.inputs:
-            raise ValueError(f"x must be (n, {', '.join(map(str, ready.images.inputs))}), found {tuple(given.shape)}")
+        examples = torch.as_tensor(x, dtype=torch.float32)
+        if tuple(examples.shape[1:]) != ready.images.inputs:
+            raise ValueError(
+                f"x must be (n, {', '.join(map(str, ready.images.inputs))}), found {tuple(examples.shape)}"
+            )
         with torch.no_grad():
-            return ready.probabilities(ready.seen(given))
+            return ready.probabilities(ready.seen(examples))
 
     def export(self, method: str, hospital: str, folder: str | Path, *kinds: Kind) -> tuple[Path, ...]:
         """Write a finished model for other software, as `python -m pipelines.export` does; also one of own code. Its
@@ -210,12 +215,12 @@ class Results:
         path = self._file(method, hospital)
         flags = [f"--{kind}" for kind in kinds]
         flags += ["--report", str(self._unchanged(self.report / REPORT, "the report"))]
-        told, why = io.StringIO(), io.StringIO()
-        with permitting("all"), redirect_stdout(told), redirect_stderr(why):
+        output, why = io.StringIO(), io.StringIO()
+        with permitting("all"), redirect_stdout(output), redirect_stderr(why):
             code = export([str(path), "--out", str(folder), "--json", *flags])
         if code != Exit.OK:
             raise RuntimeError(f"{method} of {hospital} is not exported: {why.getvalue().strip()}")
-        return tuple(Path(folder) / name for name in json.loads(told.getvalue())["files"])
+        return tuple(Path(folder) / name for name in json.loads(output.getvalue())["files"])
 
     def ledger(self, hospital: str) -> tuple[Mapping[str, Json], ...]:
         """Every line of a hospital's ledger up to the end of this run: what left, at which cost.
@@ -226,25 +231,25 @@ class Results:
         """
         path = self.folder / "sites" / hospital / FILE
         if path not in self.heads:
-            there = sorted(one.parent.name for one in self.heads)
-            raise KeyError(f"this run has no ledger of {hospital!r} here; there are {there}")
+            known_hospitals = sorted(path.parent.name for path in self.heads)
+            raise KeyError(f"this run has no ledger of {hospital!r} here; there are {known_hospitals}")
         if not path.is_file():
             raise KeyError(f"no ledger of {hospital!r} at {path}; it lies in the hospital's home, or with the hospital")
         head = self.heads[path]
-        if complaints := ledgers.verify(path, head):
+        if complaints := ledgers.verify_ledger(path, head):
             raise ValueError(f"{path}: {'; '.join(complaints)}")
-        return tuple(ledgers.lines(path))[: None if head is None else head[0]]
+        return tuple(ledgers.read_lines(path))[: None if head is None else head[0]]
 
 
-def _cell(row: Score) -> str:
+def _format_cell(row: Score) -> str:
     between = "" if math.isnan(row.low) else f" [{row.low:.2f}, {row.high:.2f}]"
     return "-" if math.isnan(row.value) else f"{row.value:.3f}{'' if row.assessable else '*'}{between}"
 
 
-def _promise(one: Statement) -> str:
-    if math.isinf(one.epsilon):
+def _describe_promise(statement: Statement) -> str:
+    if math.isinf(statement.epsilon):
         return "ε = ∞: no formal guarantee"
-    return f"ε = {one.epsilon:g} at δ = {one.delta:g} for each {one.unit}"
+    return f"ε = {statement.epsilon:g} at δ = {statement.delta:g} for each {statement.unit}"
 
 
 def digest_of(path: Path) -> str:

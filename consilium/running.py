@@ -14,27 +14,27 @@ from typing import Any, Literal, TypeAlias
 import torch
 from rich.console import Console
 
-from consilium.errors import failed
+from consilium.errors import build_run_failed
 from consilium.examples import Examples
 from consilium.far import Flare, far_problems, run_far
 from consilium.reading import read_results
-from consilium.registering import registered
+from consilium.registering import is_registered
 from consilium.results import Results
 from consilium.settings import (
     ALL,
     Plain,
     common_names,
     file_of,
-    given,
     mapping_or_plain,
-    merged,
+    merge_groups,
     methods_of,
     named_or_plain,
-    plain,
-    policies,
+    parse_hospitals,
+    policies_by_site,
     sites_of,
     task_of,
     text_of,
+    to_yaml_values,
     training_of,
     transforms_of,
 )
@@ -85,24 +85,28 @@ HEAD = (
 
 def not_guaranteed(config: Config, shared_names: int = 0) -> tuple[str, ...]:
     """What a run in this process does not promise. shared_names: how many names occur at several hospitals."""
-    said = [SIMULATED]
+    sentences = [SIMULATED]
     if code := registered_code(config):
-        said.append(f"what {', '.join(code)} computes: {UNREVIEWED}")
-    if unknown := [one.what for one in origins(config.train, config.model) if one.offer is None and not one.digest]:
-        said.append(f"that a change in {', '.join(unknown)} is noticed: Python has no source of it; use a new folder")
+        sentences.append(f"what {', '.join(code)} computes: {UNREVIEWED}")
+    if unknown := [
+        origin.what for origin in origins(config.train, config.model) if origin.offer is None and not origin.digest
+    ]:
+        sentences.append(
+            f"that a change in {', '.join(unknown)} is noticed: Python has no source of it; use a new folder"
+        )
     if shared_names:
-        said.append(
+        sentences.append(
             f"that no patient is at two hospitals: {shared_names} names occur at several, with different examples; "
             "where such a name is one person, a test patient may be trained on elsewhere, and ε adds up"
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
 def registered_code(config: Config) -> list[str]:
     """The methods, networks and transforms of a run that this process registered, and that no command knows."""
-    own = [one.what for one in origins(config.train, config.model) if one.offer is None]
+    names = [origin.what for origin in origins(config.train, config.model) if origin.offer is None]
     views = {f"transform {work.transform.function}" for _, _, work in list_works(config) if work.transform is not None}
-    return [*own, *sorted(views)]
+    return [*names, *sorted(views)]
 
 
 def train(
@@ -147,33 +151,33 @@ def train(
         Stopped: Ctrl-C; likewise.
     """
     _check_engine(engine)
-    have, methods, place = given(hospitals), methods_of(method), Path(folder)
-    _register(one for one in (*methods.values(), model) if not isinstance(one, str | Mapping))
+    have, methods, place = parse_hospitals(hospitals), methods_of(method), Path(folder)
+    _register_classes(value for value in (*methods.values(), model) if not isinstance(value, str | Mapping))
     task, names = task_of(have.examples, classes)
     views = transforms_of(have.examples, methods)
-    said: Plain = {
+    document_of_run: Plain = {
         "name": name,
-        "privacy": "none" if privacy is None else plain(privacy),
+        "privacy": "none" if privacy is None else to_yaml_values(privacy),
         "seed": seed,
         "runs": str(place),
         "sites": {**sites_of(have.examples, place, views), **have.settings},
-        **_forms(have.examples, task),
+        **_list_forms(have.examples, task),
         **({} if split is None else {"split": mapping_or_plain(split)}),
         "model": named_or_plain(model, "model"),
         "train": training_of(methods, rounds, work, start, views.get(ALL)),
     }
-    for site, one in policies(policy, list(said["sites"])).items():
-        said["sites"][site] = {**said["sites"][site], "policy": one}
-    text = text_of(merged(said, settings or {}), HEAD)
-    config = _checked(parsed(text, environment=os.environ), engine, have.examples)
+    for site, site_policy in policies_by_site(policy, list(document_of_run["sites"])).items():
+        document_of_run["sites"][site] = {**document_of_run["sites"][site], "policy": site_policy}
+    text = text_of(merge_groups(document_of_run, settings or {}), HEAD)
+    config = _check_document(parsed(text, environment=os.environ), engine, have.examples)
     with _private_files():
         for site, own_examples in have.examples.items():
             write_private(file_of(place, site), own_examples.data(names))
         write_private(place / SETTINGS, text.encode())
         if repeats := privacy is None:
             _put_keys(config, have.examples)
-    told = (*not_guaranteed(config, common_names(have.examples)), *([DERIVED] if repeats and have.examples else []))
-    return _go(config, place / SETTINGS, told, "consilium.train", engine=engine, quiet=quiet)
+    remarks = (*not_guaranteed(config, common_names(have.examples)), *([DERIVED] if repeats and have.examples else []))
+    return _run_stages(config, place / SETTINGS, remarks, "consilium.train", engine=engine, quiet=quiet)
 
 
 def run(settings: str | Path | Mapping[str, Any], *, engine: Engine = "in process", quiet: bool = False) -> Results:
@@ -184,12 +188,12 @@ def run(settings: str | Path | Mapping[str, Any], *, engine: Engine = "in proces
     """
     _check_engine(engine)
     path = None if isinstance(settings, Mapping) else Path(settings)
-    said = read_document(path) if path is not None else _document(settings)
-    if is_external(said.data):
+    document = read_document(path) if path is not None else _build_document(settings)
+    if is_external(document.data):
         text = "these are settings of an external site; python -m pipelines.run runs them"
         raise ConfigError([Problem(("models",), text)])
-    config = _checked(said, engine, {})
-    return _go(config, path, not_guaranteed(config), "consilium.run", engine=engine, quiet=quiet)
+    config = _check_document(document, engine, {})
+    return _run_stages(config, path, not_guaranteed(config), "consilium.run", engine=engine, quiet=quiet)
 
 
 def _check_engine(engine: object) -> None:
@@ -199,25 +203,25 @@ def _check_engine(engine: object) -> None:
         raise ConfigError([Problem(("engine",), text)])
 
 
-def _checked(said: Document, engine: Engine, examples: Mapping[str, Examples]) -> Config:
+def _check_document(document: Document, engine: Engine, examples: Mapping[str, Examples]) -> Config:
     """The settings. Files that are not written yet, or lie on hospitals' own machines, are not looked for. Raises:
     ConfigError.
     """
     if not isinstance(engine, Flare):
-        return check_config(said, files=not examples)
-    config = validate_settings(said, Config)
+        return check_config(document, files=not examples)
+    config = validate_settings(document, Config)
     if problems := far_problems(config, engine, examples):
         raise ConfigError(problems)
     return config
 
 
-def _document(settings: object) -> Document:
+def _build_document(settings: object) -> Document:
     if not isinstance(settings, Mapping):
         raise ConfigError([Problem((), f"must be a path or a mapping, found {type(settings).__name__}")])
     return parsed(text_of(settings, "settings"), environment=os.environ)
 
 
-def _forms(examples: Mapping[str, Examples], task: Plain | None) -> Plain:
+def _list_forms(examples: Mapping[str, Examples], task: Plain | None) -> Plain:
     """`images` and `task`; of hospitals with files, `settings` says both."""
     if not examples:
         return {}
@@ -243,19 +247,21 @@ def _put_keys(config: Config, sites: Iterable[str]) -> None:
             write_private(path, derived_key(config.seed, site))
 
 
-def _register(settings: Iterable[object]) -> None:
+def _register_classes(settings: Iterable[object]) -> None:
     """Register the classes of one's own. Raises: ConfigError: what they lack, all of it."""
     problems: list[Problem] = []
-    for one in settings:
+    for value in settings:
         try:
-            registered(one)
+            is_registered(value)
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
 
 
-def _go(config: Config, yaml: Path | None, told: tuple[str, ...], call: str, *, engine: Engine, quiet: bool) -> Results:
+def _run_stages(
+    config: Config, yaml: Path | None, remarks: tuple[str, ...], call: str, *, engine: Engine, quiet: bool
+) -> Results:
     """Run all stages, or go on with them. call: the function that was called."""
     if isinstance(engine, Flare):
         return run_far(config, yaml, engine, quiet=quiet)
@@ -267,21 +273,21 @@ def _go(config: Config, yaml: Path | None, told: tuple[str, ...], call: str, *, 
     threads = torch.get_num_threads()
     with _private_files(), safe_stop() as stop:
         try:
-            engines = (_over_the_wire if engine == "wire" else _here)(config, root, stop)
+            engines = (_over_the_wire if engine == "wire" else _engines_in_process)(config, root, stop)
             ended = run_config(config, stop, Console(stderr=True, quiet=quiet), command=command, engines=engines)
         except (Stopped, ConfigError):
             raise
         except Exception as error:
-            raise failed(error, logs) from error
+            raise build_run_failed(error, logs) from error
         finally:
             torch.set_num_threads(threads)
-    return read_results(ended, root, yaml, told, config.sites)
+    return read_results(ended, root, yaml, remarks, config.sites)
 
 
-def _here(config: Config, root: Path, stop: Stop) -> Engines:
+def _engines_in_process(config: Config, root: Path, stop: Stop) -> Engines:
     """Hospitals in this process, whatever `processes` says: others would run the caller's script again."""
     workers = simulated_workers(config, root, stop)
-    inside = {site: one for site, one in workers.items() if site not in config.outside}
+    inside = {site: worker for site, worker in workers.items() if site not in config.outside}
     return Engines(InProcess(inside), InProcess({site: workers[site] for site in config.outside}))
 
 
@@ -290,14 +296,16 @@ def _over_the_wire(config: Config, root: Path, stop: Stop) -> Engines:
     turn = Lock()
 
     def far(workers: Mapping[str, Worker]) -> Remote:
-        return Remote({site: _reached(Pending(_in_turn(one, turn))) for site, one in workers.items()}, tuple(workers))
+        return Remote(
+            {site: _make_reach(Pending(_in_turn(worker, turn))) for site, worker in workers.items()}, tuple(workers)
+        )
 
     workers = simulated_workers(config, root, stop)
-    inside = {site: one for site, one in workers.items() if site not in config.outside}
+    inside = {site: worker for site, worker in workers.items() if site not in config.outside}
     return Engines(far(inside), InProcess({site: workers[site] for site in config.outside}))
 
 
-def _reached(pending: Pending) -> Reach:
+def _make_reach(pending: Pending) -> Reach:
     return lambda key, question, wait_s, timeout_s: pending.answer(key, question, wait_s)
 
 

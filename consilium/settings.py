@@ -33,24 +33,24 @@ ALL = "*"
 Plain: TypeAlias = dict[str, Any]
 
 
-class Given(NamedTuple):
+class HospitalInputs(NamedTuple):
     """What hospitals have. examples: of those with arrays; settings: of the others, whose files lie there already."""
 
     examples: Mapping[str, Examples]
     settings: Mapping[str, Plain]
 
 
-def plain(value: object) -> Any:
+def to_yaml_values(value: object) -> Any:
     """Settings as YAML has them, without what is a default."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return to_plain(value)
-    said = {}
+    values = {}
     for field in dataclasses.fields(value):
-        own = getattr(value, field.name)
+        value_of_field = getattr(value, field.name)
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        if field.name in TAGS or own != default:
-            said[field.name] = plain(own)
-    return said
+        if field.name in TAGS or value_of_field != default:
+            values[field.name] = to_yaml_values(value_of_field)
+    return values
 
 
 def named_or_plain(value: object, where: str) -> Plain:
@@ -69,12 +69,12 @@ def named_or_plain(value: object, where: str) -> Plain:
         network = isinstance(value, nn.Module) or (isinstance(value, type) and issubclass(value, nn.Module))
         remedy = "; consilium.own(Net, stem=..., head=...) makes settings of a network class" if network else ""
         raise ConfigError([Problem((where,), text + remedy)])
-    return dict(plain(value))
+    return dict(to_yaml_values(value))
 
 
 def mapping_or_plain(value: object) -> Plain:
     """A mapping as it is, and settings as YAML has them."""
-    return dict(value) if isinstance(value, Mapping) else dict(plain(value))
+    return dict(value) if isinstance(value, Mapping) else dict(to_yaml_values(value))
 
 
 def start_of(start: object) -> Plain:
@@ -98,7 +98,7 @@ def training_of(
         "schedule": {"rounds": rounds},
         **({"work": local} if local else {}),
         **({} if start is None else {"start": start_of(start)}),
-        "methods": {label: named_or_plain(one, "method") for label, one in methods.items()},
+        "methods": {label: named_or_plain(method, "method") for label, method in methods.items()},
     }
 
 
@@ -111,23 +111,23 @@ def methods_of(method: object) -> dict[str, object]:
     if isinstance(method, Mapping) and "name" not in method:
         return dict(method)
     several = list(method) if isinstance(method, Sequence) and not isinstance(method, str) else [method]
-    found = {_name_of(one): one for one in several}
-    if not found or "" in found or len(found) < len(several):
+    named_methods = {_name_of(method): method for method in several}
+    if not named_methods or "" in named_methods or len(named_methods) < len(several):
         text = "give a method, a list of different ones, or label -> method, as in {'mu 1': FedProx(mu=1.0)}"
         raise ConfigError([Problem(("method",), text)])
-    return found
+    return named_methods
 
 
 def _name_of(method: object) -> str:
-    said = method.get("name", "") if isinstance(method, Mapping) else getattr(method, "name", "")
-    return method if isinstance(method, str) else str(said)
+    name = method.get("name", "") if isinstance(method, Mapping) else getattr(method, "name", "")
+    return method if isinstance(method, str) else str(name)
 
 
 LEAST = 2
 """Patients of a hospital: one in training, one in the test."""
 
 
-def given(hospitals: Mapping[str, object]) -> Given:
+def parse_hospitals(hospitals: Mapping[str, object]) -> HospitalInputs:
     """Hospitals' examples and settings.
 
     Raises:
@@ -142,30 +142,30 @@ def given(hospitals: Mapping[str, object]) -> Given:
             if not isinstance(name, str) or not is_name(name):
                 problems.append(Problem(("hospitals", str(name)), "must be named with a-z 0-9 _ -, at most 80"))
             if isinstance(what, SiteSettings | Mapping):
-                settings[str(name)] = dict(what) if isinstance(what, Mapping) else plain(what)
+                settings[str(name)] = dict(what) if isinstance(what, Mapping) else to_yaml_values(what)
             else:
                 examples[str(name)] = what if isinstance(what, Examples) else Examples.of(what)
         except ConfigError as error:
             problems += [each.within("hospitals", str(name)) for each in error.problems]
-    problems += _unlike(examples)
+    problems += _find_form_problems(examples)
     problems += _too_few(examples)
-    problems += _shared(examples)
+    problems += _find_shared_examples(examples)
     if examples and settings:
         text = f"{', '.join(settings)} have files of their own kind; give all hospitals examples, or none"
         problems.append(Problem(("hospitals",), text))
     if problems:
         raise ConfigError(problems)
-    return Given(examples, settings)
+    return HospitalInputs(examples, settings)
 
 
 def sites_of(examples: Mapping[str, Examples], folder: Path, views: Mapping[str, Plain]) -> dict[str, Plain]:
     """The settings of hospitals with examples. views: their own transforms, by hospital."""
-    said: dict[str, Plain] = {
+    sites: dict[str, Plain] = {
         site: {"source": {"kind": "tensors", "file": str(file_of(folder, site))}} for site in examples
     }
-    for site in views.keys() & said.keys():
-        said[site]["work"] = {"transform": views[site]}
-    return said
+    for site in views.keys() & sites.keys():
+        sites[site]["work"] = {"transform": views[site]}
+    return sites
 
 
 def transforms_of(examples: Mapping[str, Examples], methods: Mapping[str, object]) -> dict[str, Plain]:
@@ -174,28 +174,36 @@ def transforms_of(examples: Mapping[str, Examples], methods: Mapping[str, object
     Raises:
         ConfigError: they differ, and a method pools the hospitals' examples.
     """
-    given = {site: one.transform for site, one in examples.items()}
-    said = {site: dict(plain(register_transform(one))) for site, one in given.items() if one is not None}
-    different = [one for place, one in enumerate(said.values()) if one not in list(said.values())[:place]]
-    if len(said) == len(given) and len(different) == 1:
+    transforms = {site: site_examples.transform for site, site_examples in examples.items()}
+    registered = {
+        site: dict(to_yaml_values(register_transform(transform)))
+        for site, transform in transforms.items()
+        if transform is not None
+    }
+    different = [
+        settings
+        for place, settings in enumerate(registered.values())
+        if settings not in list(registered.values())[:place]
+    ]
+    if len(registered) == len(transforms) and len(different) == 1:
         return {ALL: different[0]}
-    if said and (pooled := [label for label, one in methods.items() if _name_of(one) == "central"]):
+    if registered and (pooled := [label for label, method in methods.items() if _name_of(method) == "central"]):
         text = f"{pooled[0]} trains on all hospitals' examples together, and their transforms differ; give all the same"
         raise ConfigError([Problem(("hospitals", "*", "transform"), text)])
-    return said
+    return registered
 
 
-def _unlike(examples: Mapping[str, Examples]) -> list[Problem]:
+def _find_form_problems(examples: Mapping[str, Examples]) -> list[Problem]:
     """Hospitals whose examples have not the form of the first one's."""
     problems, first = [], next(iter(examples), None)
-    for name, one in examples.items():
-        if first is not None and one.inputs != examples[first].inputs:
-            text = f"examples are {list(one.inputs)}, and those of {first} {list(examples[first].inputs)}"
+    for name, site_examples in examples.items():
+        if first is not None and site_examples.inputs != examples[first].inputs:
+            text = f"examples are {list(site_examples.inputs)}, and those of {first} {list(examples[first].inputs)}"
             problems.append(Problem(("hospitals", name, "x"), f"{text}; bring them to one shape"))
-        if first is not None and (one.mask is None) != (examples[first].mask is None):
-            text = f"has {'labels' if one.mask is None else 'masks'}, unlike {first}; give all the same"
+        if first is not None and (site_examples.mask is None) != (examples[first].mask is None):
+            text = f"has {'labels' if site_examples.mask is None else 'masks'}, unlike {first}; give all the same"
             problems.append(Problem(("hospitals", name, "y"), text))
-    if examples and all(one.highest == 0 for one in examples.values()):
+    if examples and all(each.highest == 0 for each in examples.values()):
         what = "y" if next(iter(examples.values())).mask is None else "mask"
         problems.append(Problem(("hospitals", "*", what), "every class is 0; there is nothing to tell apart"))
     return problems
@@ -204,25 +212,25 @@ def _unlike(examples: Mapping[str, Examples]) -> list[Problem]:
 def _too_few(examples: Mapping[str, Examples]) -> list[Problem]:
     """Hospitals that have nobody to train on, or nobody to test on."""
     problems = []
-    for name, one in examples.items():
-        if (count := len({*one.patient})) < LEAST:
+    for name, site_examples in examples.items():
+        if (count := len({*site_examples.patient})) < LEAST:
             text = f"{count} patient; a hospital needs one for training and another for the test: give it more patients"
             problems.append(Problem(("hospitals", name, "patient"), f"{text}, or leave it out"))
-        elif one.split and "test" not in one.split:
+        elif site_examples.split and "test" not in site_examples.split:
             text = "nobody is in test, so that no model could be scored; name some, or leave the hospital out"
             problems.append(Problem(("hospitals", name, "split"), text))
     return problems
 
 
-def _shared(examples: Mapping[str, Examples]) -> list[Problem]:
+def _find_shared_examples(examples: Mapping[str, Examples]) -> list[Problem]:
     """Patients with an equal example at two hospitals."""
     seen: dict[tuple[str, bytes], str] = {}
     problems = []
-    for site, one in examples.items():
-        if _numbered(one):
+    for site, site_examples in examples.items():
+        if _has_row_numbers(site_examples):
             continue
         twice = {}
-        for name, x in zip(one.patient, one.x, strict=True):
+        for name, x in zip(site_examples.patient, site_examples.x, strict=True):
             other = seen.setdefault((str(name), np.ascontiguousarray(x).tobytes()), site)
             if other != site:
                 twice[str(name)] = other
@@ -235,16 +243,25 @@ def _shared(examples: Mapping[str, Examples]) -> list[Problem]:
     return problems
 
 
-def _numbered(examples: Examples) -> bool:
+def _has_row_numbers(examples: Examples) -> bool:
     """Whether patients are called by the numbers of their rows, which say nothing of who they are."""
     return list(examples.patient) == [str(number + 1) for number in range(len(examples.x))]
 
 
 def common_names(examples: Mapping[str, Examples]) -> int:
     """How many names of patients occur at several hospitals."""
-    names = [set(map(str, one.patient)) for one in examples.values() if not _numbered(one)]
+    names = [
+        set(map(str, site_examples.patient))
+        for site_examples in examples.values()
+        if not _has_row_numbers(site_examples)
+    ]
     return len(
-        {name for place, own in enumerate(names) for name in own if any(name in other for other in names[:place])}
+        {
+            name
+            for place, site_names in enumerate(names)
+            for name in site_names
+            if any(name in other for other in names[:place])
+        }
     )
 
 
@@ -257,11 +274,14 @@ def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[P
     """
     if not examples:
         return None, tuple(classes)
-    highest, masks = max(one.highest for one in examples.values()), next(iter(examples.values())).mask is not None
+    highest, masks = (
+        max(site_examples.highest for site_examples in examples.values()),
+        next(iter(examples.values())).mask is not None,
+    )
     count = highest if masks else max(1, highest) + 1
-    occurring = frozenset().union(*(one.classes for one in examples.values()))
+    occurring = frozenset().union(*(site_examples.classes for site_examples in examples.values()))
     if not classes and (absent := sorted({*range(masks, count + masks)} - occurring)):
-        seen, gone = (", ".join(map(str, some)) for some in (sorted(occurring), absent))
+        seen, gone = (", ".join(map(str, numbers)) for numbers in (sorted(occurring), absent))
         text = f"the classes {seen} occur, and {gone} at no hospital; classes count from 0: number them without gaps, "
         text += f"as 0 to {len(occurring) - 1}, or name all of them by classes=[...], the first = {int(masks)}"
         raise ConfigError([Problem(("hospitals", "*", "mask" if masks else "y"), text)])
@@ -269,8 +289,13 @@ def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[P
         () if count == 2 and not masks else tuple(f"class_{n}" for n in range(masks, count + masks))
     )
     first = int(masks)
-    held = {site: [number in one.classes for number in range(first, count + first)] for site, one in examples.items()}
-    if not classes and (odd := compare_classes(held, [str(number) for number in range(first, count + first)])):
+    classes_by_site = {
+        site: [number in site_examples.classes for number in range(first, count + first)]
+        for site, site_examples in examples.items()
+    }
+    if not classes and (
+        odd := compare_classes(classes_by_site, [str(number) for number in range(first, count + first)])
+    ):
         text = f"{odd}: number them alike, or say that it is so by naming them: classes=[...], the first = {first}"
         raise ConfigError([Problem(("hospitals", "*", "mask" if masks else "y"), text)])
     if names and len(names) < count:
@@ -282,35 +307,35 @@ def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[P
     return ({"kind": "classification", "classes": [*names]} if names else None), names
 
 
-def policies(policy: Policy | Mapping[str, Policy] | None, sites: Sequence[str]) -> dict[str, Plain]:
+def policies_by_site(policy: Policy | Mapping[str, Policy] | None, sites: Sequence[str]) -> dict[str, Plain]:
     """Site -> its policy, where one is given. Raises: ConfigError: a policy of nobody."""
     if policy is None:
         return {}
     if isinstance(policy, Policy):
-        return dict.fromkeys(sites, plain(policy))
+        return dict.fromkeys(sites, to_yaml_values(policy))
     if strange := sorted(set(policy) - set(sites)):
         text = f"of {', '.join(strange)}, which are no hospitals of this run ({', '.join(sites)})"
         raise ConfigError([Problem(("policy",), text)])
-    return {site: plain(own) for site, own in policy.items()}
+    return {site: to_yaml_values(site_policy) for site, site_policy in policy.items()}
 
 
-def merged(base: Plain, more: Mapping[str, Any]) -> Plain:
+def merge_groups(base: Plain, more: Mapping[str, Any]) -> Plain:
     """The settings with others over them, group by group."""
-    found = dict(base)
+    result = dict(base)
     for key, value in more.items():
-        inner = found.get(key)
-        found[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
-    return found
+        inner = result.get(key)
+        result[key] = merge_groups(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
+    return result
 
 
-def text_of(said: Mapping[str, Json], head: str) -> str:
+def text_of(settings: Mapping[str, Json], head: str) -> str:
     """Settings as YAML. head: its first line, a comment.
 
     Raises:
         ConfigError: a value that is none of settings.
     """
     try:
-        return f"# {head}\n" + yaml.safe_dump(to_plain(said), sort_keys=False, allow_unicode=True, width=110)
+        return f"# {head}\n" + yaml.safe_dump(to_plain(settings), sort_keys=False, allow_unicode=True, width=110)
     except (TypeError, ValueError, yaml.YAMLError) as error:
         raise ConfigError([Problem((), f"{error}")]) from error
 

@@ -20,12 +20,12 @@ def transform_problems(transform: Callable[..., Any], x: NDArray[Any], mask: NDA
 
     It is tried on invented examples: one that keeps what it sees must not meet patients, those for test among them.
     """
-    x, mask = _invented(x, mask)
+    x, mask = _invent_examples(x, mask)
     rows = range(len(x))
     try:
         function = function_of(register_transform(transform))
         before, after = (
-            {row: _view(function, x[row], None if mask is None else mask[row], row) for row in order}
+            {row: _digest_view(function, x[row], None if mask is None else mask[row], row) for row in order}
             for order in (rows, rows[::-1])
         )
     except (TypeError, ValueError) as error:
@@ -37,7 +37,7 @@ def transform_problems(transform: Callable[..., Any], x: NDArray[Any], mask: NDA
     return [Problem(("transform",), f"{text}set_random_state")]
 
 
-def _invented(x: NDArray[Any], mask: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _invent_examples(x: NDArray[Any], mask: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Examples of the same shape, with random values between the lowest and the highest."""
     random = np.random.default_rng(0)
     low, high = float(x.min()), float(x.max())
@@ -47,6 +47,6 @@ def _invented(x: NDArray[Any], mask: NDArray[Any] | None) -> tuple[NDArray[Any],
     return made, random.integers(0, int(mask.max()) + 1, size=(INVENTED, *mask.shape[1:])).astype(mask.dtype)
 
 
-def _view(function: Callable[..., Any], x: NDArray[Any], mask: NDArray[Any] | None, seed: int) -> list[bytes]:
+def _digest_view(function: Callable[..., Any], x: NDArray[Any], mask: NDArray[Any] | None, seed: int) -> list[bytes]:
     y = torch.zeros((), dtype=torch.int64) if mask is None else torch.from_numpy(np.array(mask))
     return [part.numpy().tobytes() for part in view_of(function, torch.from_numpy(np.array(x)), y, seed)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from evaluation.wording import Words
-from privacy.release.meaning import UNBOUNDED, loss
+from privacy.release.meaning import UNBOUNDED, format_loss
 from privacy.release.statement import Statement
 
 Records: TypeAlias = Literal["none", "left", "unknown"]
@@ -49,7 +49,7 @@ def describe_spent_loss(statement: Statement) -> str:
     """The privacy loss of one patient of a hospital, in one line."""
     if math.isinf(statement.epsilon):
         return UNBOUNDED
-    return f"{loss(statement.epsilon)} at δ = {statement.delta:g}"
+    return f"{format_loss(statement.epsilon)} at δ = {statement.delta:g}"
 
 
 def compute_totals(left: Sequence[Left], statements: Sequence[Statement]) -> list[Total]:

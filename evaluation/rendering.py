@@ -21,7 +21,7 @@ from evaluation.wording import (
     format_span,
     format_whole,
 )
-from privacy.release.meaning import loss
+from privacy.release.meaning import format_loss
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -51,7 +51,7 @@ def _make_environment() -> Environment:
         whole=format_whole,
         moment=format_moment,
         counted=format_count,
-        loss=loss,
+        loss=format_loss,
         quoted=shlex.quote,
         listed=format_list,
         spanned=format_span,

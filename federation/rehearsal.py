@@ -15,7 +15,7 @@ from federation.participant import facts_of_fixed, participate
 from federation.randomness import seeded
 from federation.task import Task
 from privacy.dp.access import Access, Rows, Split, open_access
-from privacy.dp.events import NOTHING, Event, composed
+from privacy.dp.events import NOTHING, Event, compose_events
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, Params, as_mapping
 
@@ -86,7 +86,7 @@ def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Param
         algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)
         site, validating = rehearsed()
         site.measure(algorithm.network(task), task.validation, "validation")
-    return Rehearsed(*(composed(access.events) for access in (introducing, training, validating)))
+    return Rehearsed(*(compose_events(access.events) for access in (introducing, training, validating)))
 
 
 def rehearse_question(

@@ -181,7 +181,7 @@ class Outside(nn.Module):
     m, 1 = orthogonal to it. It depends on no other patient's images. Forward: (b, ...) -> (b,) in [0, 1].
 
     The basis is stored in parameters that are never trained: private data access takes no module with buffers, and none
-    without a parameter that could be trained (`privacy.dp.modules.unfit`).
+    without a parameter that could be trained (`privacy.dp.modules.find_unfit_parts`).
     """
 
     def __init__(self, public: Basis) -> None:

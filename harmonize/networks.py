@@ -6,8 +6,8 @@ halved until the shorter side is 4 to 7 pixels (at least three times), so that l
 at the ends.
 
 No network here has buffers. The critic uses patients, and a buffer's memory of them would bypass clipping and noise
-(`privacy.dp.modules.unfit`). The generator uses none, but has group norms as well, so that an image does not depend on
-its batch.
+(`privacy.dp.modules.find_unfit_parts`). The generator uses none, but has group norms as well, so that an image does not
+depend on its batch.
 """
 
 from __future__ import annotations

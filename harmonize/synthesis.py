@@ -22,7 +22,7 @@ from harmonize.networks import CLASSES, Inputs
 from harmonize.scale import Progress, ignore_progress
 from harmonize.wgan import WganGp
 from privacy.dp.access import Access, Sample
-from privacy.dp.accounting import calibrated
+from privacy.dp.accounting import calibrate_noise
 from privacy.dp.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
 from privacy.dp.protection import Protection
 from privacy.message import Params
@@ -70,7 +70,7 @@ def make_protection(settings: AnySynthesis, *, patients: int, cut: str = "") -> 
             q = settings.sampling
             noise = ppwgan.noise_multiplier(q, q * patients, epsilon=epsilon, delta=settings.delta)
         else:
-            noise = calibrated(
+            noise = calibrate_noise(
                 lambda value: wgan.list_events(settings, value, cut=cut), epsilon=epsilon, delta=settings.delta
             )
         sampling = 1.0 if settings.head else settings.sampling

@@ -161,7 +161,7 @@ def moments_of(site: Site, module: nn.Module, radius: float) -> tuple[Params, Te
     deviation = torch.tensor(found.deviation, dtype=torch.float64)
     sent = {"sizes": found.sizes, "sums": found.sums, "gram": found.gram, "variance": deviation**2}
     # Noise can take the centre to where no row is.
-    return sent, found.centre if not found.deviation else released.cut(found.centre[None] / furthest)[0] * furthest
+    return sent, found.centre if not found.deviation else released.cut_rows(found.centre[None] / furthest)[0] * furthest
 
 
 def centred(sent: Params, radius: float) -> Params:

@@ -32,9 +32,9 @@ from pipelines.runs.exits import Exit, as_process, print_error
 from privacy.dp.events import NON_PRIVATE, Event, UnknownEvent, describe
 from privacy.message import Json, as_mapping
 from privacy.release import ledger as ledgers
-from privacy.release.chain import Damaged, torn
-from privacy.release.event_words import in_words
-from privacy.release.meaning import loss
+from privacy.release.chain import Damaged, is_torn
+from privacy.release.event_words import describe_in_words
+from privacy.release.meaning import format_loss
 from privacy.release.witness import RESTORED, book_restored
 
 if TYPE_CHECKING:
@@ -85,9 +85,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
             line.error(f"{ledger} does not exist; give a ledger.jsonl, or the folder of a site, which contains one")
         if options.command == RESTORED:
             book_restored(ledger, options.lost, options.epsilon, now=datetime.now(UTC).isoformat(timespec="seconds"))
-        complaints = ledgers.verify(ledger, None if options.command == RESTORED else options.witness)
-        lines = list(ledgers.lines(ledger))
-        head = None if complaints else ledgers.head(ledger)
+        complaints = ledgers.verify_ledger(ledger, None if options.command == RESTORED else options.witness)
+        lines = list(ledgers.read_lines(ledger))
+        head = None if complaints else ledgers.read_head(ledger)
     except OSError as error:
         console.print(f"{error}; correct it and look again", markup=False, soft_wrap=True)
         return int(Exit.DISK)
@@ -161,7 +161,7 @@ def delta(text: str) -> float:
 
 
 def _summed(lines: Sequence[_Line], at: float, console: Console | None) -> dict[str, Json]:
-    charged = list(ledgers.charged(lines))
+    charged = list(ledgers.charged_lines(lines))
     unread = sum(_unread(line, event) for line, event in charged)
     whole, splits, unpriced = _sum("all", lines, charged, at), {}, 0
     try:
@@ -176,8 +176,10 @@ def _summed(lines: Sequence[_Line], at: float, console: Console | None) -> dict[
         for name, sums in groups.items():
             console.print(_table(f"By {name}", name, [*sums, *([whole] if name == "run" else [])]))
         for (cut, split), cost in splits.items():
-            console.print(f"patients of {split} (division {cut}): ε = {loss(cost.epsilon)}", markup=False)
-        console.print(f"where neighbours differ by replacing one patient: ε = {loss(replaced)} in all", markup=False)
+            console.print(f"patients of {split} (division {cut}): ε = {format_loss(cost.epsilon)}", markup=False)
+        console.print(
+            f"where neighbours differ by replacing one patient: ε = {format_loss(replaced)} in all", markup=False
+        )
         console.print(f"δ = {at:g}; accountant: {whole.cost.accountant}", markup=False, soft_wrap=True)
         if unread or unpriced:
             told = f"{unread} lines hold an event" if unread else "The ledger holds an event"
@@ -192,7 +194,7 @@ def _grouped(name: str, lines: Iterable[_Line], charged: _Charged, at: float) ->
     """A sum for each value of a key, in order of first appearance."""
     groups: dict[str, list[_Line]] = {}
     for line in lines:
-        if not torn(line):
+        if not is_torn(line):
             groups.setdefault(_text(line.get(name)), []).append(line)
     return [
         _sum(value, group, [each for each in charged if _text(each[0].get(name)) == value], at)
@@ -201,7 +203,7 @@ def _grouped(name: str, lines: Iterable[_Line], charged: _Charged, at: float) ->
 
 
 def _sum(name: str, lines: Iterable[_Line], charged: _Charged, at: float) -> Sum:
-    whole = [line for line in lines if not torn(line)]
+    whole = [line for line in lines if not is_torn(line)]
     refused = sum(line.get("refused") is not None for line in whole)
     size = sum(_bytes(line) for line in whole)
     return Sum(name, len(whole) - refused, size, refused, _priced(tuple(event for _, event in charged), at))
@@ -227,7 +229,7 @@ def _replaced(events: Sequence[Event], at: float) -> float:
 def _table(title: str, name: str, sums: Sequence[Sum]) -> Table:
     table = Table(name, "messages", "bytes", "refused", "ε", title=title, title_justify="left")
     for one in sums:
-        numbers = (f"{one.messages:,}", f"{one.bytes:,}", f"{one.refused:,}", loss(one.cost.epsilon))
+        numbers = (f"{one.messages:,}", f"{one.bytes:,}", f"{one.refused:,}", format_loss(one.cost.epsilon))
         table.add_row(Text(one.name), *numbers)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -245,7 +247,7 @@ def _number(epsilon: float) -> Json:
 
 
 def _explained(lines: Sequence[_Line], console: Console | None) -> dict[str, Json]:
-    charged = {id(line): event for line, event in ledgers.charged(lines)}
+    charged = {id(line): event for line, event in ledgers.charged_lines(lines)}
     rows = [_explained_line(number, line, charged.get(id(line))) for number, line in enumerate(lines, start=1)]
     if console is not None:
         table = Table("line", "time", "asked", "to", "bytes", "what was done", title="Ledger", title_justify="left")
@@ -258,18 +260,18 @@ def _explained(lines: Sequence[_Line], console: Console | None) -> dict[str, Jso
 
 def _explained_line(number: int, line: _Line, event: Event | None) -> ExplainedLine:
     """event: the event charged for the line; None if there is none."""
-    if torn(line):
+    if is_torn(line):
         done = "torn: the machine stopped while it wrote this line, before the reply could leave"
         return ExplainedLine(number, "", "", "", 0, done)
     request, refused = _text(line.get("request")), line.get("refused")
     if request == RESTORED and event is not None:
-        said = f"put back from an older copy; what its lost lines cost: {in_words(event)}"
+        said = f"put back from an older copy; what its lost lines cost: {describe_in_words(event)}"
         return ExplainedLine(number, _text(line.get("time")), RESTORED, "", 0, said)
     from pipelines.requests import REQUESTS  # imports torch, which other verbs do without
 
     holds = f": {REQUESTS[request].says}" if request in REQUESTS else ""
     asked = f"{request}{holds} (run {_text(line.get('run'))}, round {_text(line.get('round'))})"
-    done = "the same reply as before, sent again: not charged again" if event is None else in_words(event)
+    done = "the same reply as before, sent again: not charged again" if event is None else describe_in_words(event)
     if event is not None and _unread(line, event):
         done = f"an event that nobody here can read, so it counts as non-private: {_text(line.get('event'))[:80]}"
     if refused is not None:

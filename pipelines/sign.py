@@ -81,7 +81,7 @@ def _sign(options: argparse.Namespace) -> int:
     from pipelines.models.file import parse_ready  # slow to import
     from pipelines.models.signed import settings_of
     from pipelines.runs.store import DiskFolder
-    from privacy.release.signature import ENDING, signed, statement_of
+    from privacy.release.signature import ENDING, sign_statement, statement_of
 
     path = Path(options.model)
     data = path.read_bytes()
@@ -92,7 +92,7 @@ def _sign(options: argparse.Namespace) -> int:
     title = options.title or str(ready.facts.get("label", ""))
     today = datetime.now(UTC).date()
     said = statement_of(data, title=title, settings=settings_of(ready), today=today, days=options.days)
-    made = signed(said, Path(options.key))
+    made = sign_statement(said, Path(options.key))
     name = f"{path.name}{ENDING}"
     DiskFolder(path.parent).write(name, json.dumps(to_plain(made), indent=1).encode())
     facts = {"exit": 0, "signature": str(path.with_name(name)), "sha256": said.sha256, "key": made.key}

@@ -16,14 +16,14 @@ from pydicom.sequence import Sequence
 from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage
 
-from privacy.deidentify.actions import ESSENTIAL, tags
-from privacy.deidentify.dicom_image import blanking
+from privacy.deidentify.actions import ESSENTIAL, parse_tags
+from privacy.deidentify.dicom_image import blank_image
 from privacy.deidentify.layouts import Layout, Rectangle
 from privacy.deidentify.profile import Profile
 
 KEY = bytes(range(32))
 TEXT_VRS = re.split(r"\s", "AE AS CS DA DS DT IS LO LT PN SH ST TM UC UI UR UT UN OB")
-STRUCTURE = tags(
+STRUCTURE = parse_tags(
     "SpecificCharacterSet SOPClassUID SOPInstanceUID PatientID PatientName Rows Columns BitsAllocated "
     "BitsStored HighBit PixelRepresentation SamplesPerPixel PhotometricInterpretation PixelData "
     "NumberOfFrames PixelSpacing ImagePositionPatient ImageOrientationPatient PlanarConfiguration "
@@ -110,7 +110,7 @@ def confirmed(dataset: Dataset, *boxes: tuple[int, int, int, int], **more: objec
     rectangles = tuple(Rectangle(**dict(zip(("top", "left", "bottom", "right"), box, strict=True))) for box in boxes)
     size = {"rows": int(dataset.Rows), "columns": int(dataset.Columns)}
     profile = Profile(blank=(Layout(manufacturer=maker, model=model, **size, rectangles=rectangles),), **more)
-    found = blanking(dataset, KEY, profile)
+    found = blank_image(dataset, KEY, profile)
     return replace(profile, confirmed=frozenset([found.digest] if found else []))
 
 

@@ -345,7 +345,7 @@ def result(case: Case, folder: Path) -> Result:
 
 def epsilon(ledger: Path) -> float:
     """What all splits of a hospital's patients were charged, added up, so that no split hides another."""
-    events = ledgers.spent(ledgers.lines(ledger))
+    events = ledgers.spent_events(ledgers.read_lines(ledger))
     whole = cost(events, 1e-5).epsilon
     return whole if math.isinf(whole) else sum(one.epsilon for one in by_split(events, 1e-5).values())
 

@@ -24,7 +24,7 @@ from pipelines.models.file import parse_ready
 from pipelines.models.signed import settings_of
 from pipelines.models.translator_file import remove_places
 from privacy.message import Message, sealed, to_bytes
-from privacy.release.signature import ENDING, Signature, signed, statement_of
+from privacy.release.signature import ENDING, Signature, sign_statement, statement_of
 
 TODAY = date(2026, 1, 1)
 LONG = 3650
@@ -89,7 +89,7 @@ def sees(weight: float, offset: float = 0.0) -> dict[str, torch.Tensor]:
 
 def signature_of(folder: Path, data: bytes, *, number: int = 1, today: date = TODAY, days: int = LONG) -> Signature:
     said = statement_of(data, title="a test", settings=settings_of(parse_ready(data)), today=today, days=days)
-    return signed(said, key_file(folder, number))
+    return sign_statement(said, key_file(folder, number))
 
 
 def write_signed(path: Path, data: bytes, *, number: int = 1, **when: Any) -> Path:

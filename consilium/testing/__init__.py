@@ -60,25 +60,25 @@ def contract(*algorithms: Algorithm, grounds: Mapping[str, Ground] | None = None
 
     grounds: what to learn, if tables with two classes and masks with three do not suit the method.
     """
-    found = [(one.name, method_laws(one, grounds)) for one in algorithms]
-    return _tests({f"{name}-{law}": check for name, laws in found for law, check in laws.items()})
+    laws = [(algorithm.name, method_laws(algorithm, grounds)) for algorithm in algorithms]
+    return _make_tests({f"{name}-{law}": check for name, laws in laws for law, check in laws.items()})
 
 
 def model_contract(
     model: Model, *, inputs: tuple[int, ...] | None = None, classes: tuple[int, ...] = (2, 5)
 ) -> Callable[..., None]:
     """A test of every law on a network, for pytest. inputs: the shape of an example that suits it; None: try some."""
-    return _tests(model_laws(model, inputs=inputs, classes=classes))
+    return _make_tests(model_laws(model, inputs=inputs, classes=classes))
 
 
 def translator_contract(translator: Translator) -> Callable[..., None]:
     """A test of every law on a translator, for pytest."""
-    return _tests(translator_laws(translator))
+    return _make_tests(translator_laws(translator))
 
 
 def extractor_contract(extractor: Extracting, *, inputs: tuple[int, ...] = extractors.INPUTS) -> Callable[..., None]:
     """A test of every law on an extractor of features, for pytest. inputs: the shape of an image that suits it."""
-    return _tests(extractor_laws(extractor, inputs=inputs))
+    return _make_tests(extractor_laws(extractor, inputs=inputs))
 
 
 def reader_contract(
@@ -87,7 +87,7 @@ def reader_contract(
     """A test of every law on a reader whose files are there, for pytest. images: how a run would read what it writes.
     labels, gland: of a site, where what the reader describes needs them.
     """
-    return _tests(reader_laws(reader, images, labels=labels, gland=gland))
+    return _make_tests(reader_laws(reader, images, labels=labels, gland=gland))
 
 
 def model_laws(
@@ -129,7 +129,7 @@ def method_laws(algorithm: Algorithm, grounds: Mapping[str, Ground] | None = Non
     checks: dict[str, Check] = {STRICT: partial(settings_are_read_strictly_and_written_whole, algorithm, ALGORITHMS)}
     offered = {"tables": TABLES, "masks": MASKS} if grounds is None else dict(grounds)
     works = {name: accepted_work(algorithm, ground.task) for name, ground in offered.items()}
-    checks["it_accepts_some_network"] = partial(_accepts, algorithm, offered, works)
+    checks["it_accepts_some_network"] = partial(_check_accepts, algorithm, offered, works)
     for name, work in works.items():
         if work is not None:
             case = Case(algorithm, work, offered[name])
@@ -152,18 +152,18 @@ def accepted_work(
     return next((work for work in works if not algorithm.complaints(module, work, private)), None)
 
 
-def _accepts(algorithm: Algorithm, grounds: Mapping[str, Ground], works: Mapping[str, Work | None]) -> None:
-    said: list[str] = []
+def _check_accepts(algorithm: Algorithm, grounds: Mapping[str, Ground], works: Mapping[str, Work | None]) -> None:
+    complaints: list[str] = []
     for name, ground in grounds.items():
         if works[name] is None:
             try:
-                said += algorithm.complaints(algorithm.network(ground.task), SGD, False)
+                complaints += algorithm.complaints(algorithm.network(ground.task), SGD, False)
             except ValueError as error:
-                said.append(str(error))
+                complaints.append(str(error))
     hold(
         any(work is not None for work in works.values()),
-        f"{algorithm.name} refuses every network of this contract ({'; '.join(said)}); give it settings for a network "
-        "with one small layer before its head, or grounds of your own",
+        f"{algorithm.name} refuses every network of this contract ({'; '.join(complaints)}); give it settings for a"
+        " network with one small layer before its head, or grounds of your own",
     )
 
 
@@ -172,7 +172,7 @@ def _in_doubles(law: Callable[[Algorithm, Work], None], algorithm: Algorithm, wo
         law(algorithm, work)
 
 
-def _tests(checks: Mapping[str, Check]) -> Callable[..., None]:
+def _make_tests(checks: Mapping[str, Check]) -> Callable[..., None]:
     import pytest  # only where tests run
 
     @pytest.mark.parametrize("law", [pytest.param(check, id=name) for name, check in checks.items()])

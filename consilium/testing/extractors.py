@@ -12,13 +12,16 @@ INPUTS = (1, 32, 32)
 
 def rows_are_finite_and_each_from_its_own_image(settings: Extracting, inputs: tuple[int, ...] = INPUTS) -> None:
     """The same image has the same features whoever comes with it, and however often it is asked."""
-    said = settings.complaints(inputs)
-    hold(said == [], f"it refuses images {inputs}: {'; '.join(said)}")
+    complaints = settings.complaints(inputs)
+    hold(complaints == [], f"it refuses images {inputs}: {'; '.join(complaints)}")
     images = np.random.default_rng(0).random((3, *inputs))
-    found = settings.extract(images)
-    hold(found.ndim == 2 and len(found) == 3 and bool(np.isfinite(found).all()), f"found {found.shape}, or not finite")
-    alone = np.concatenate([settings.extract(one[None]) for one in images])
-    hold(np.array_equal(found, alone), "features of an image depend on the other images")
+    features = settings.extract(images)
+    hold(
+        features.ndim == 2 and len(features) == 3 and bool(np.isfinite(features).all()),
+        f"found {features.shape}, or not finite",
+    )
+    alone = np.concatenate([settings.extract(image[None]) for image in images])
+    hold(np.array_equal(features, alone), "features of an image depend on the other images")
 
 
 LAWS = (rows_are_finite_and_each_from_its_own_image,)

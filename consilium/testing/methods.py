@@ -45,30 +45,36 @@ def neither_the_wire_nor_the_order_of_sites_changes_anything(case: Case) -> None
 
 def a_resumed_run_is_the_uninterrupted_one(case: Case, stop_at: int = 3) -> None:
     """All that a stopped run leaves is on disks: from there it goes on."""
-    whole = undisturbed(case)
-    folder, parts = whole.stopped(min(stop_at, schedule_of(case.algorithm, SCHEDULE).rounds))
-    found = go(case, parts, folder=folder)
-    hold_equal(whole.outcome.state.tensors, found.state.tensors, "the state after a resumed run")
-    hold((whole.outcome.losses, whole.outcome.best) == (found.losses, found.best), "losses of a resumed run differ")
-    hold(whole.outcome.received == found.received, "a resumed run does not remember what was sent")
-    hold_same(models(whole.crew), models(parts), "models after a resumed run")
+    uninterrupted = undisturbed(case)
+    folder, parts = uninterrupted.stopped(min(stop_at, schedule_of(case.algorithm, SCHEDULE).rounds))
+    outcome = go(case, parts, folder=folder)
+    hold_equal(uninterrupted.outcome.state.tensors, outcome.state.tensors, "the state after a resumed run")
+    hold(
+        (uninterrupted.outcome.losses, uninterrupted.outcome.best) == (outcome.losses, outcome.best),
+        "losses of a resumed run differ",
+    )
+    hold(uninterrupted.outcome.received == outcome.received, "a resumed run does not remember what was sent")
+    hold_same(models(uninterrupted.crew), models(parts), "models after a resumed run")
 
 
 def a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(case: Case) -> None:
     """The coordinator dies after the sites committed and before it saved: the sites answer from their disks."""
-    whole = undisturbed(case)
+    uninterrupted = undisturbed(case)
     rounds = schedule_of(case.algorithm, SCHEDULE).rounds
-    folder, crew = whole.stopped(rounds - 1)[0], as_it_is(whole.crew)
-    again = go(case, crew, folder=folder)
-    hold_equal(whole.outcome.state.tensors, again.state.tensors, "the state after a round was asked again")
-    trained = {name: h.trained for name, h in crew.items()}
-    hold(trained == dict.fromkeys(crew, rounds), f"rounds trained are {trained}, and each must train {rounds} times")
-    hold_same(models(crew), models(whole.crew), "models after a round was asked again")
+    folder, hospitals_then = uninterrupted.stopped(rounds - 1)[0], as_it_is(uninterrupted.crew)
+    again = go(case, hospitals_then, folder=folder)
+    hold_equal(uninterrupted.outcome.state.tensors, again.state.tensors, "the state after a round was asked again")
+    trained = {name: h.trained for name, h in hospitals_then.items()}
+    hold(
+        trained == dict.fromkeys(hospitals_then, rounds),
+        f"rounds trained are {trained}, and each must train {rounds} times",
+    )
+    hold_same(models(hospitals_then), models(uninterrupted.crew), "models after a round was asked again")
 
 
 def a_lost_reply_leaves_site_and_coordinator_in_step(case: Case) -> None:
     """A lost reply must equal a site that was not there: its memory goes back with `merged`."""
-    one, absent = lossy(case), hospitals(case)
+    run, absent = lossy(case), hospitals(case)
 
     @dataclass
     class Away:
@@ -81,10 +87,10 @@ def a_lost_reply_leaves_site_and_coordinator_in_step(case: Case) -> None:
 
     away = InProcess({name: Away(h) for name, h in absent.items()})
     two = go(case, absent, engine=away, schedule=PARTLY)
-    hold_equal(one.outcome.state.tensors, two.state.tensors, "the state after lost replies")
-    hold_same(models(one.crew), models(absent), "models after lost replies")
+    hold_equal(run.outcome.state.tensors, two.state.tensors, "the state after lost replies")
+    hold_same(models(run.crew), models(absent), "models after lost replies")
     rounds = schedule_of(case.algorithm, PARTLY).rounds
-    hold([m[:2] for m in one.outcome.missing] == sorted(each for each in LOST if each[0] <= rounds), "losses untold")
+    hold([m[:2] for m in run.outcome.missing] == sorted(each for each in LOST if each[0] <= rounds), "losses untold")
 
 
 def it_goes_on_when_only_some_sites_are_asked(case: Case) -> None:
@@ -92,10 +98,10 @@ def it_goes_on_when_only_some_sites_are_asked(case: Case) -> None:
     run = lossy(case)
     rounds = schedule_of(case.algorithm, PARTLY).rounds
     hold(run.outcome.round == rounds + 1, f"it ended after round {run.outcome.round - 1} of {rounds}")
-    asked = {"a": 2, "b": 5, "c": 5} if rounds == PARTLY.rounds else {"a": 1, "b": 1, "c": 1}
+    expected = {"a": 2, "b": 5, "c": 5} if rounds == PARTLY.rounds else {"a": 1, "b": 1, "c": 1}
     trained = {name: h.trained for name, h in run.crew.items()}
-    hold(trained == asked, f"rounds trained are {trained}, asked were {asked}")
-    wild = {s for s, held in models(run.crew).items() for t in held.values() if not bool(torch.isfinite(t).all())}
+    hold(trained == expected, f"rounds trained are {trained}, asked were {expected}")
+    wild = {s for s, tensors in models(run.crew).items() for t in tensors.values() if not bool(torch.isfinite(t).all())}
     hold(not wild, f"models are not finite at {sorted(wild)}")
 
 
@@ -140,14 +146,18 @@ def kept_as_promised(outcome: Outcome, crew: Mapping[str, testbed.Hospital], rou
     """Hold that every site has the models that its checkpoints name."""
     for name, hospital in crew.items():
         memory = newest(hospital.disk)
-        found = {c: checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in CHECKPOINTS}
-        said = as_mapping(memory.facts["losses"])
-        losses = {int(r): number_of(said, r) for r in said}
-        hold(found["latest"] == rounds, f"site {name} has round {found['latest']} as its latest of {rounds}")
-        hold(found["local"] == min(losses, key=lambda r: (losses[r], r)), f"local of site {name} is not the lowest")
+        rounds_kept = {c: checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in CHECKPOINTS}
+        loss_facts = as_mapping(memory.facts["losses"])
+        losses = {int(r): number_of(loss_facts, r) for r in loss_facts}
+        hold(
+            rounds_kept["latest"] == rounds, f"site {name} has round {rounds_kept['latest']} as its latest of {rounds}"
+        )
+        hold(
+            rounds_kept["local"] == min(losses, key=lambda r: (losses[r], r)), f"local of site {name} is not the lowest"
+        )
         best = outcome.best
-        globally = best is None or found["global"] == max(r for r in losses if r <= best)
-        hold(globally, f"global of site {name} is round {found['global']}, of the run {best}")
+        globally = best is None or rounds_kept["global"] == max(r for r in losses if r <= best)
+        hold(globally, f"global of site {name} is round {rounds_kept['global']}, of the run {best}")
         hold(name in outcome.losses, f"no loss of site {name} is known")
 
 

@@ -43,8 +43,8 @@ def outputs_have_the_promised_shapes(task: Task) -> None:
     x, _ = _pair(task)
     output = network(x)
     hold(isinstance(output, Output), f"a network returns federation.task.Output, found {type(output).__name__}")
-    wanted = (4, task.classes, *task.spatial)
-    hold(tuple(output.logits.shape) == wanted, f"logits must be {wanted}, found {tuple(output.logits.shape)}")
+    expected = (4, task.classes, *task.spatial)
+    hold(tuple(output.logits.shape) == expected, f"logits must be {expected}, found {tuple(output.logits.shape)}")
     shape = tuple(output.features.shape)
     dims = 2 + len(task.spatial)
     hold(shape[0] == 4 and len(shape) == dims, f"features must have 4 rows and {dims} axes, found {shape}")
@@ -62,9 +62,9 @@ def every_parameter_learns_from_losses_of_single_examples(task: Task) -> None:
     losses = task.objective(network, Batch(*_pair(task)))
     hold(tuple(losses.shape) == (4,), f"losses must be one for each of 4 examples, found {tuple(losses.shape)}")
     names = [name for name, parameter in network.named_parameters() if parameter.requires_grad]
-    wanted = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    found = torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
-    odd = [n for n, g in zip(names, found, strict=True) if g is None or not bool(torch.isfinite(g).all())]
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
+    odd = [n for n, g in zip(names, gradients, strict=True) if g is None or not bool(torch.isfinite(g).all())]
     hold(not odd, f"parameters without a finite gradient: {odd[:5]}")
 
 

@@ -20,7 +20,7 @@ from federation.outcome import Outcome
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import Schedule, schedule_of
 from privacy.dp.access import Rows, Split
-from privacy.dp.events import composed
+from privacy.dp.events import compose_events
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message, number_of
 
@@ -63,26 +63,27 @@ def without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_training(
         models = testbed.final(plain[name]), testbed.final(private[name])
         hold(testbed.close(*models, near), f"the model of site {name} is not that of plain training, to {near:g}")
         for round_ in left.losses[name]:
-            found, loss = number_of(right.losses[name], round_), number_of(left.losses[name], round_)
+            private_loss, loss = number_of(right.losses[name], round_), number_of(left.losses[name], round_)
             hold(
-                abs(found - loss) <= near,
-                f"the loss of site {name}, round {round_}, is {found}, without privacy {loss}",
+                abs(private_loss - loss) <= near,
+                f"the loss of site {name}, round {round_}, is {private_loss}, without privacy {loss}",
             )
 
 
 def what_was_done_is_what_was_rehearsed(algorithm: Algorithm, work: Work) -> None:
     """A hospital charges its patients by a rehearsal without patients, so training must touch them as it did."""
     drawn = {"a": testbed.table(1), "b": testbed.table(2)}
-    sites = {name: {s: Rows(r.x.double(), r.y, r.patient) for s, r in one.items()} for name, one in drawn.items()}
+    sites = {name: {s: Rows(r.x.double(), r.y, r.patient) for s, r in splits.items()} for name, splits in drawn.items()}
     hospitals = crew(algorithm, work, sites, NOISED)
     go(algorithm, work, hospitals)
     initial = initial_parameters(algorithm, testbed.task(), seed=0)
     seen = rehearse_events(algorithm, testbed.task(), work, initial, NOISED)
     rounds = schedule_of(algorithm, SCHEDULE).rounds
-    wanted = composed([seen.introduction, *[seen.training] * rounds, *[seen.validation] * rounds])
+    expected = compose_events([seen.introduction, *[seen.training] * rounds, *[seen.validation] * rounds])
     for name, hospital in hospitals.items():
         hold(
-            composed(hospital.events) == wanted, f"site {name} did {composed(hospital.events)}, rehearsed was {wanted}"
+            compose_events(hospital.events) == expected,
+            f"site {name} did {compose_events(hospital.events)}, rehearsed was {expected}",
         )
 
 
@@ -111,7 +112,7 @@ def a_replayed_call_gives_the_same_bytes_and_spends_nothing(algorithm: Algorithm
     engine = Recording(hospitals)
     go(algorithm, work, hospitals, engine=engine)
     before = {name: list(hospital.events) for name, hospital in hospitals.items()}
-    call, messages, answers = next(one for one in reversed(engine.calls) if one[0].request == "train")
+    call, messages, answers = next(entry for entry in reversed(engine.calls) if entry[0].request == "train")
     again = testbed.SerializingEngine(hospitals).ask(call, messages)
     for name, reply in again.replies.items():
         hold_equal(reply.tensors, answers.replies[name].tensors, f"the repeated reply of site {name}")

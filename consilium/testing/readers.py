@@ -33,45 +33,45 @@ class Reading:
 
 def it_describes_one_source_in_the_folder_that_it_is_told(case: Reading) -> None:
     """The same source wherever the folder lies; nothing is read or written for it."""
-    there, elsewhere = (str(to_plain(resolve_source(case.reader, folder))) for folder in (A, B))
-    hold(there.replace(A, B) == elsewhere, f"in {A} it describes {there}, in {B} {elsewhere}")
-    hold(A in there, f"what it describes names nothing in its folder: {there}")
-    with _folder() as folder:
+    in_first, in_second = (str(to_plain(resolve_source(case.reader, folder))) for folder in (A, B))
+    hold(in_first.replace(A, B) == in_second, f"in {A} it describes {in_first}, in {B} {in_second}")
+    hold(A in in_first, f"what it describes names nothing in its folder: {in_first}")
+    with _temporary_folder() as folder:
         resolve_source(case.reader, str(folder / "later"))
         hold(not list(folder.iterdir()), "describing wrote something; only write may")
 
 
 def it_writes_files_in_its_folder_and_nothing_beside(case: Reading) -> None:
     """Regular files, no links: what a link points to could change, or lie outside the hospital's folder."""
-    with _folder() as beside:
-        folder = _written(case, beside / "read")
-        found = list(folder.rglob("*"))
-        hold(any(path.is_file() for path in found), "it wrote no file")
-        odd = [path.name for path in found if path.is_symlink() or not (path.is_file() or path.is_dir())]
+    with _temporary_folder() as parent:
+        folder = _write_source(case, parent / "read")
+        paths = list(folder.rglob("*"))
+        hold(any(path.is_file() for path in paths), "it wrote no file")
+        odd = [path.name for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]
         hold(not odd, f"links, or no files: {odd[:5]}")
-        hold([*beside.iterdir()] == [folder], "it wrote beside the folder that it was given")
+        hold([*parent.iterdir()] == [folder], "it wrote beside the folder that it was given")
 
 
 def it_writes_the_same_wherever_and_in_place_of_what_lies_there(case: Reading) -> None:
     """A hospital that was stopped while it wrote, or whose files changed, has the new ones and nothing else."""
-    with _folder() as beside:
-        whole = _bytes(_written(case, beside / "a"))
-        hold(_bytes(_written(case, beside / "b")) == whole, "another folder gets other bytes")
-        folder = beside / "a"
+    with _temporary_folder() as parent:
+        expected = _read_bytes(_write_source(case, parent / "a"))
+        hold(_read_bytes(_write_source(case, parent / "b")) == expected, "another folder gets other bytes")
+        folder = parent / "a"
         first = sorted(path for path in folder.rglob("*") if path.is_file())[0]
         first.with_name(f"left_over{first.suffix}").write_bytes(first.read_bytes())
         first.write_bytes(b"half")
-        again = _bytes(_written(case, folder))
-        odd = sorted(name for name in whole.keys() | again.keys() if whole.get(name) != again.get(name))
+        again = _read_bytes(_write_source(case, folder))
+        odd = sorted(name for name in expected.keys() | again.keys() if expected.get(name) != again.get(name))
         hold(not odd, f"over what lay there it leaves something else: {odd[:5]}")
 
 
 def all_that_it_writes_is_read(case: Reading) -> None:
     """Every study is accepted, with labels where it tells them, and is the same study when it is written anew."""
-    with _folder() as beside:
-        one, other = (_read(case, _written(case, beside / name)) for name in "ab")
-        hold(len(one) > 0, "nothing that it wrote is an image")
-        hold(one == other, "the same images, written twice, are read as others")
+    with _temporary_folder() as parent:
+        first, second = (_read_studies(case, _write_source(case, parent / name)) for name in "ab")
+        hold(len(first) > 0, "nothing that it wrote is an image")
+        hold(first == second, "the same images, written twice, are read as others")
 
 
 LAWS = (
@@ -84,35 +84,35 @@ LAWS = (
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _temporary_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
 
-def _written(case: Reading, folder: Path) -> Path:
+def _write_source(case: Reading, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     case.reader.write(folder)
     return folder
 
 
-def _bytes(folder: Path) -> dict[str, bytes]:
+def _read_bytes(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def _read(case: Reading, folder: Path) -> Mapping[tuple[str, str], str]:
+def _read_studies(case: Reading, folder: Path) -> Mapping[tuple[str, str], str]:
     """Patient and study -> a digest of its images and labels. Raises: AssertionError: one is rejected."""
     from pipelines.data.examples import open_source  # readers are slow to import
     from pipelines.data.intake import read_study
 
     opened = open_source(resolve_source(case.reader, str(folder)), case.labels, case.images, case.gland)
-    rejected, found = list(opened.rejected), dict[tuple[str, str], str]()
+    rejected, digests = list(opened.rejected), dict[tuple[str, str], str]()
     for waiting in opened.waiting:
         read = read_study(waiting)
         if isinstance(read, Rejected):
             rejected.append(read)
             continue
         data = read.examples.images.tobytes() + str(list(read.labels)).encode()
-        found[waiting.patient, waiting.study] = hashlib.sha256(data).hexdigest()
-    said = "; ".join(f"{one.study}: {one.reason} ({one.detail})" for one in rejected[:5])
-    hold(not rejected, f"{len(rejected)} of what it wrote cannot be used: {said}")
-    return found
+        digests[waiting.patient, waiting.study] = hashlib.sha256(data).hexdigest()
+    refusals = "; ".join(f"{study.study}: {study.reason} ({study.detail})" for study in rejected[:5])
+    hold(not rejected, f"{len(rejected)} of what it wrote cannot be used: {refusals}")
+    return digests

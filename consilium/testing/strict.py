@@ -32,7 +32,7 @@ def unknown_keys_are_refused(kind: type, tag: str, name: str, plain: Mapping[str
     try:
         TypeAdapter(kind).validate_json(json.dumps({tag: name, **(plain or {}), "no_such_key": 1}), strict=True)
     except ValidationError as error:
-        told = any(one["loc"][-1:] == ("no_such_key",) for one in error.errors(include_url=False))
-        hold(told, "an unknown key is not told; it needs __pydantic_config__ with extra forbid")
+        is_named = any(detail["loc"][-1:] == ("no_such_key",) for detail in error.errors(include_url=False))
+        hold(is_named, "an unknown key is not told; it needs __pydantic_config__ with extra forbid")
         return
     hold(False, "an unknown key passes; it needs __pydantic_config__ with extra forbid")

@@ -27,7 +27,7 @@ KINDS: tuple[tuple[Group, Callable[[Any], Mapping[str, Check]]], ...] = (
 )
 
 
-def _laws(group: Group, offer: Offer, laws: Callable[[Any], Mapping[str, Check]]) -> Mapping[str, Check]:
+def _laws_of_offer(group: Group, offer: Offer, laws: Callable[[Any], Mapping[str, Check]]) -> Mapping[str, Check]:
     """The laws on what a package offers; if it cannot be had, one that says why."""
 
     def broken(words: str) -> None:
@@ -45,14 +45,14 @@ def _laws(group: Group, offer: Offer, laws: Callable[[Any], Mapping[str, Check]]
         return {"import": partial(broken, f"{offer.text}: {type(error).__name__}: {error}")}
 
 
-def _cases() -> Iterator[Any]:
+def _list_cases() -> Iterator[Any]:
     for group, laws in KINDS:
         for offer in offers(group.group):
-            for name, check in _laws(group, offer, laws).items():
+            for name, check in _laws_of_offer(group, offer, laws).items():
                 yield pytest.param(check, id=f"{offer.name}-{name}")
 
 
-@pytest.mark.parametrize("law", _cases())
+@pytest.mark.parametrize("law", _list_cases())
 def test_installed(law: Check) -> None:
     """A law, on what a package offers."""
     law()

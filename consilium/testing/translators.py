@@ -24,8 +24,8 @@ def it_keeps_shapes_inputs_and_its_promises_across_the_wire(settings: Translator
     site, shared = own(), own(1).images + 0.5
     before = site.images.clone()
     params = settings.fit(site, shared, seed=3)
-    there = from_bytes(to_bytes(Message(params))).tensors
-    new = settings.translate(there, site.images, site.patient)
+    received = from_bytes(to_bytes(Message(params))).tensors
+    new = settings.translate(received, site.images, site.patient)
     hold(torch.equal(site.images, before), "fit or translate changes its input")
     hold(new.shape == before.shape and new.dtype == torch.float32, f"found {tuple(new.shape)} {new.dtype}")
     hold(bool(new.min() >= -1) and bool(new.max() <= 1), f"translated images reach {new.min()} and {new.max()}")
@@ -38,10 +38,10 @@ def who_else_comes_with_a_patient_makes_no_difference(settings: Translator) -> N
     site = own()
     params = settings.fit(site, own(1).images, seed=3)
     together = settings.translate(params, site.images, site.patient)
-    for one in (3, 5, 7):
-        rows = site.patient == one
+    for patient in (3, 5, 7):
+        rows = site.patient == patient
         alone = settings.translate(params, site.images[rows], site.patient[rows])
-        hold(bool(torch.allclose(alone, together[rows], atol=1e-6)), f"patient {one} is translated otherwise alone")
+        hold(bool(torch.allclose(alone, together[rows], atol=1e-6)), f"patient {patient} is translated otherwise alone")
 
 
 def a_patient_taken_away_changes_others_images_only_where_it_says_that_it_learns(settings: Translator) -> None:

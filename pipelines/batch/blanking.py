@@ -21,9 +21,9 @@ from pipelines.data.dicom.reader import SUFFIXES
 from pipelines.data.folder import explain_failure, read_steadily, stamp_file
 from pipelines.data.study import Item, Unusable
 from privacy.deidentify.burned import Blanked
-from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, blanking, deidentify
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, blank_image, deidentify_image
 from privacy.deidentify.layouts import kind_of
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.quiet import silence_warnings
 from privacy.system_errors import of_machine
 
 PICTURES = 3  # of one view: before, after, stretched
@@ -136,7 +136,7 @@ def read_original(path: Path) -> Dataset | Item:
         NotDeidentifiable: it cannot be read, or it has a DICOM name but is not DICOM.
     """
     try:
-        with quiet():
+        with silence_warnings():
             return read_steadily({path: stamp_file(path)}, lambda: read_dataset(path))
     except InvalidDicomError:
         if content_of(path) == "packed_dicom":
@@ -164,7 +164,7 @@ def _find_unknown_layouts(paths: Sequence[Path], root: Path) -> list[Unknown]:
     for path in paths:
         image = _open_image(path)
         if image is not None and kind_of(image) not in unknown_by_layout:
-            with quiet(), suppress(NotDeidentifiable):
+            with silence_warnings(), suppress(NotDeidentifiable):
                 unknown_by_layout[kind_of(image)] = unknown_layout(_relative_path(root, path), image)
     return list(unknown_by_layout.values())
 
@@ -188,8 +188,8 @@ def _blank_image(path: Path, review: Review) -> tuple[Dataset, Blanked] | None:
     if image is None:
         return None
     try:
-        with quiet():
-            blanked = blanking(image, review.key, review.profile)
+        with silence_warnings():
+            blanked = blank_image(image, review.key, review.profile)
     except NotDeidentifiable:
         return None
     return (image, blanked) if blanked is not None else None
@@ -201,7 +201,7 @@ def _is_waiting(path: Path, review: Review) -> bool:
     if image is None:
         return False
     try:
-        deidentify(image, key=review.key, profile=review.profile)
+        deidentify_image(image, key=review.key, profile=review.profile)
     except NotDeidentifiable as error:
         return error.reason == "unconfirmed"
     return False

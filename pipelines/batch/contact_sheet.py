@@ -18,7 +18,7 @@ from pydicom.pixels import apply_color_lut
 from evaluation.drawing import png_uri
 from evaluation.rendering import render_template
 from pipelines.batch.layouts_file import format_layout_entry
-from privacy.deidentify.burned import Blanked, decoded, shown_as
+from privacy.deidentify.burned import Blanked, decode_pixels, shown_as
 from privacy.deidentify.layouts import Rectangle
 from privacy.durable import write_whole
 
@@ -72,7 +72,7 @@ def unknown_layout(name: str, image: Dataset) -> Unknown:
     Raises:
         NotDeidentifiable: `undecodable`.
     """
-    (picture,) = _grey_or_colour(image, shown_as(image), [decoded(image)[0]])
+    (picture,) = _grey_or_colour(image, shown_as(image), [decode_pixels(image)[0]])
     return Unknown(
         name, layout_in_words(image), int(image.Rows), int(image.Columns), png_uri(picture), format_layout_entry(image)
     )

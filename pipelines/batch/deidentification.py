@@ -22,7 +22,7 @@ from pipelines.data.index import folder_problems
 from pipelines.data.study import Item
 from pipelines.data.writing.dicom_header import checked_bytes, file_name, put_evidence
 from pipelines.runs.exits import Exit
-from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify_image
 from privacy.deidentify.layouts import Layout
 from privacy.durable import flush_folder, write_whole
 
@@ -71,7 +71,7 @@ def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outc
         original = read_original(path)
         if isinstance(original, Item):
             return Outcome(path, "other", item=original)
-        cleaned = deidentify(original, key=key, profile=profile)
+        cleaned = deidentify_image(original, key=key, profile=profile)
         put_evidence(cleaned, original)
         data = checked_bytes(original, cleaned, profile)
     except NotDeidentifiable as error:

@@ -11,7 +11,7 @@ from pipelines.requests.ingest import INGEST, Counted, CountedOnce
 from pipelines.requests.request import Request
 from pipelines.requests.writing import read_reply, to_facts
 from privacy.message import Message
-from privacy.release.form import read
+from privacy.release.form import read_form
 
 T = TypeVar("T")
 Counts: TypeAlias = Counted | CountedOnce
@@ -45,7 +45,7 @@ def read_records(form: type[T], path: Path) -> dict[str, T]:
     Raises:
         ValueError: the file is damaged.
     """
-    return {site: read(form, Message({}, facts)) for site, facts in json.loads(path.read_text()).items()}
+    return {site: read_form(form, Message({}, facts)) for site, facts in json.loads(path.read_text()).items()}
 
 
 def read_replies(request: Request[Any, T], path: Path) -> dict[str, T]:

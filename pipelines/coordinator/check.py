@@ -28,7 +28,7 @@ from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.witness import build_surveys
 from pipelines.coordinator.world import World
 from pipelines.data.archive_sources import DicomNodeSource, DicomWebSource
-from pipelines.data.pseudonym import normalized
+from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.split import SPLITS, division_code
 from pipelines.hospital.files import ARCHIVE_ERRORS, files_of, in_archive, is_unwritten
 from pipelines.hospital.foreseen import READ_WHOLE, Foreseen, foresee_ingest, table_problems
@@ -44,9 +44,9 @@ from pipelines.runs.plan import Stage, plan_steps
 from pipelines.settings.foreign import describe_foreign_failure
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import Elsewhere
-from privacy.dp.events import Event, composed
+from privacy.dp.events import Event, compose_events
 from privacy.message import Json, Message, as_list, as_mapping, number_of, to_bytes
-from privacy.release.form import read
+from privacy.release.form import read_form
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
@@ -189,7 +189,7 @@ def _describe_files(world: World, *, headers: bool) -> dict[str, str]:
         UnusableCohort: ingest would fail, with all that is wrong.
     """
     lines, problems = dict[str, str](), list[str]()
-    question = read(Ingest, Message({}, as_mapping(ingest.settings(world))))
+    question = read_form(Ingest, Message({}, as_mapping(ingest.settings(world))))
     for site, settings in world.config.sites.items():
         if isinstance(settings.source, Elsewhere):
             lines[site] = "its files are at the hospital; python -m pipelines.site SITE.yaml --check shows them there"
@@ -255,7 +255,7 @@ def _compute_costs(world: World) -> dict[str, dict[str, Json]]:
             cut = division_code(
                 {part: getattr(config.split, part) for part in SPLITS},
                 seed=config.seed,
-                test=[*map(normalized, settings.test)],
+                test=[*map(normalize_identifier, settings.test)],
                 independent=True,
                 key=hospital.key(),
                 fold=config.split.place,
@@ -265,7 +265,7 @@ def _compute_costs(world: World) -> dict[str, dict[str, Json]]:
             spent, then = epsilon_after(hospital.ledger, budget.delta, events)
             enough = "within" if then <= budget.epsilon else "MORE than"
             releases: dict[str, list[Event]] = {label: [*plan.releases] for label, plan in plans.items()}
-            releases |= {name: [composed(made)] for name, made in other_events.items()}
+            releases |= {name: [compose_events(made)] for name, made in other_events.items()}
             releases |= {"counts": [*cost_of_counts(hospital)]}
             policy, ledger = settings.policy, hospital.ledger
             warnings += foresee_refusals(policy, ledger, run=config.name, releases=releases, events=events)

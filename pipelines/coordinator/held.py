@@ -19,7 +19,7 @@ from pipelines.requests.holds import Holds
 from pipelines.runs.plan import Stage
 from pipelines.runs.witness import remember_answers
 from privacy.message import Call, Json, Message
-from privacy.release.form import read
+from privacy.release.form import read_form
 
 ANSWERS_FILE = "asked"
 
@@ -77,7 +77,7 @@ def record_answers(stage: Stage[World]) -> Stage[World]:
             return complaint
         answers = json.loads(path.read_text())
         return world.find_complaint(
-            {site: read(Holds, Message({}, {"answers": each})) for site, each in answers.items()}
+            {site: read_form(Holds, Message({}, {"answers": each})) for site, each in answers.items()}
         )
 
     return replace(stage, run=run, intact=intact)

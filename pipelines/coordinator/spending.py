@@ -22,8 +22,8 @@ from personalize import AnyAlgorithm
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Public
 from pipelines.settings.privacy import PatientLevel
-from privacy.dp.accounting import Cost, calibrated, cost, mu_of
-from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, changed
+from privacy.dp.accounting import Cost, calibrate_noise, cost, mu_of
+from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, change_event
 from privacy.dp.protection import Protection
 from privacy.release import ledger as ledgers
 from privacy.release.gate import run_name
@@ -127,7 +127,7 @@ def epsilon_after(
     ledger: Path, delta: float, events: Sequence[Event], *, run: str | None = None
 ) -> tuple[float, float]:
     """Epsilon that a ledger has charged a patient so far, and with these events added. run: by runs of this name."""
-    charged = ledgers.charged(ledgers.lines(ledger))
+    charged = ledgers.charged_lines(ledgers.read_lines(ledger))
     before = [event for line, event in charged if run in (None, run_name(str(line.get("run"))))]
     return cost(before, delta).epsilon, cost([*before, *events], delta).epsilon
 
@@ -200,7 +200,9 @@ def _plan_noise(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: Patien
 
     epsilon = privacy.epsilon or cost(price_events(float(privacy.noise or 0), 1.0), privacy.delta).epsilon
     mu = mu_of(epsilon, privacy.delta)
-    noise = privacy.noise or calibrated(lambda noise: price_events(noise, mu), epsilon=epsilon, delta=privacy.delta)
+    noise = privacy.noise or calibrate_noise(
+        lambda noise: price_events(noise, mu), epsilon=epsilon, delta=privacy.delta
+    )
     validation_noise, evaluation_noise = _sufficient_noise(1.0 / rounds, mu), _sufficient_noise(1.0 / evaluations, mu)
     validation = replace_mechanisms(seen.validation, {VALIDATION: Gaussian(validation_noise)})
     events = (
@@ -226,7 +228,7 @@ def _sufficient_noise(share: float, mu: float) -> float:
 
 def at_cut(event: Event, cut: str) -> Event:
     """The same event on the patients of this division into splits."""
-    return changed(event, lambda one: replace(one, cut=cut) if isinstance(one, Part) else None)
+    return change_event(event, lambda one: replace(one, cut=cut) if isinstance(one, Part) else None)
 
 
 def count_uses(event: Event, mark: Event) -> int:
@@ -242,4 +244,4 @@ def count_uses(event: Event, mark: Event) -> int:
 
 def replace_mechanisms(event: Event, noises: Mapping[Event, Event]) -> Event:
     """The same event with mechanisms in place of placeholders."""
-    return changed(event, noises.get)
+    return change_event(event, noises.get)

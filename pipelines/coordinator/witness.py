@@ -5,10 +5,10 @@ from __future__ import annotations
 from pipelines.coordinator.world import World
 from pipelines.requests.survey import Survey
 from pipelines.runs import witness
-from privacy.release.form import read
+from privacy.release.form import read_form
 
 
 def build_surveys(world: World) -> dict[str, Survey]:
     """The question for every hospital of this world."""
     messages = witness.asked_to_survey(world.root, world.engine.sites)
-    return {site: read(Survey, message) for site, message in messages.items()}
+    return {site: read_form(Survey, message) for site, message in messages.items()}

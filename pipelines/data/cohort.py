@@ -21,7 +21,7 @@ from pipelines.data.images import IMAGES, AnyImages, Features, Target
 from pipelines.data.intake import Intake, WaitingStudy
 from pipelines.data.nifti.bids import ENDINGS, file_stem
 from pipelines.data.partition import Divided, Part, dealing_code, divide_patients, partition_record
-from pipelines.data.pseudonym import normalized, pseudonym
+from pipelines.data.pseudonym import make_pseudonym, normalize_identifier
 from pipelines.data.sources import Files, GlandMask, Labels
 from pipelines.data.split import SPLITS, Fold, division_code
 from pipelines.data.stored import Cohort as Cohort
@@ -92,10 +92,10 @@ def read_cohort(
         ValueError: settings are wrong (a folder is missing, nothing matches, ...); all problems at once.
     """
     opened = open_source(source, labels, images, gland, target, classes)
-    names = {study.patient: pseudonym(key, study.patient) for study in opened.waiting if study.patient}
+    names = {study.patient: make_pseudonym(key, study.patient) for study in opened.waiting if study.patient}
     excluded = _find_named_patients(exclude, patient_names := list_patient_names(opened.waiting, key))
     # Includes names that match no patient here: a missing name must not change the split of the others.
-    test_names = {*map(normalized, test), *_find_named_patients(test, patient_names)}
+    test_names = {*map(normalize_identifier, test), *_find_named_patients(test, patient_names)}
     ordered = sorted(opened.waiting, key=lambda study: (names.get(study.patient, ""), natural_key(study.study)))
     waiting = [study for study in ordered if study.patient not in excluded]
     taken, refused, parts = take_studies(waiting, _example_shape(images), readers, scratch, masks=bool(opened.classes))
@@ -108,7 +108,7 @@ def read_cohort(
     )
     code = division_code(
         fractions,
-        test=[*map(normalized, test)],
+        test=[*map(normalize_identifier, test)],
         part=_part_settings(part),
         **division_settings,
         source_splits=opened.splits,
@@ -237,21 +237,24 @@ def list_patient_names(waiting: Sequence[WaitingStudy], key: bytes) -> dict[str,
     for study in waiting:
         if study.patient:
             file = study.study.rpartition("/")[2]
-            names = {study.patient, *([normalized(file_stem(file))] if file.lower().endswith(ENDINGS) else [])} - {""}
-            patient_names.setdefault(study.patient, set()).update(names, (pseudonym(key, name) for name in names))
+            names = {
+                study.patient,
+                *([normalize_identifier(file_stem(file))] if file.lower().endswith(ENDINGS) else []),
+            } - {""}
+            patient_names.setdefault(study.patient, set()).update(names, (make_pseudonym(key, name) for name in names))
     return patient_names
 
 
 def _find_named_patients(wanted_names: tuple[str, ...], patient_names: Mapping[str, set[str]]) -> frozenset[str]:
     """Identifiers of the patients that have any of these names."""
-    normalized_names = {normalized(name) for name in wanted_names}
+    normalized_names = {normalize_identifier(name) for name in wanted_names}
     return frozenset(patient for patient, names in patient_names.items() if names & normalized_names)
 
 
 def count_matched_names(wanted_names: tuple[str, ...], patient_names: Mapping[str, set[str]]) -> int:
     """The number of these names that are names of patients."""
     known_names = set().union(*patient_names.values())
-    return sum(normalized(name) in known_names for name in wanted_names)
+    return sum(normalize_identifier(name) in known_names for name in wanted_names)
 
 
 def _normalize_features(cohort: Cohort, images: AnyImages, scale: Moments | None) -> Cohort:

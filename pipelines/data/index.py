@@ -18,7 +18,7 @@ from pipelines.data.folder import Stamp, explain_failure
 from pipelines.data.grids.geometry import is_same_grid, spacing_of
 from pipelines.data.headers import Stack
 from pipelines.data.study import Affine, Item, Rejected, Study, Unusable
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.quiet import silence_warnings
 from privacy.system_errors import of_machine
 
 OBLIQUE = np.array([0.4817, 0.6311, 0.6080])  # a unit vector along which few different positions are equally far
@@ -127,7 +127,7 @@ def convert_read_errors(what: str) -> Iterator[None]:
     On damaged files parsers raise exceptions of many types, and their warnings may quote a patient's header.
     """
     try:
-        with quiet():
+        with silence_warnings():
             yield
     except Unusable:
         raise

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pipelines.data.folder import resolve_path
 from pipelines.data.index import folder_problems
 from pipelines.data.label_classes import class_number, shorten_number, value_problems
-from pipelines.data.pseudonym import normalized
+from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import PATIENT, SESSION, GlandMask, MaskLabels, TableLabels
 from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import Line, describe_missing_columns, read_lines
@@ -137,7 +137,9 @@ def open_table(settings: TableLabels, classes: tuple[str, ...] = ()) -> Table:
         if isinstance(line, Unusable):
             continue
         study, number = (line[name] if name else None for name in (settings.study, settings.slice))
-        rows.setdefault(normalized(line[settings.patient]), []).append(Row(line[settings.label], study, number))
+        rows.setdefault(normalize_identifier(line[settings.patient]), []).append(
+            Row(line[settings.label], study, number)
+        )
     patient_rows = {patient: tuple(row_list) for patient, row_list in rows.items()}
     by = settings.study is not None, settings.slice is not None
     return Table(patient_rows, *by, _unreadable_lines(lines), classes, settings.values)
@@ -221,9 +223,9 @@ def _collect_names(pairs: Sequence[object]) -> tuple[dict[str, frozenset[str]], 
     for place, pair in enumerate(pairs, start=1):
         parts = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (None, None)
         key, value = (text.strip() if isinstance(text, str) else None for text in parts)
-        known = names.get(normalized(key), frozenset()) if key is not None else frozenset()
+        known = names.get(normalize_identifier(key), frozenset()) if key is not None else frozenset()
         if key is not None:
-            names[normalized(key)] = known | ({value} if value is not None else set())
+            names[normalize_identifier(key)] = known | ({value} if value is not None else set())
         if key is None or value is None:
             broken.append(place)
         elif known - {value}:

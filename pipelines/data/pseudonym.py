@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from privacy.deidentify.keyed import normalized as normalized
-from privacy.deidentify.keyed import pseudonym as pseudonym
+from privacy.deidentify.keyed import make_pseudonym as make_pseudonym
+from privacy.deidentify.keyed import normalize_identifier as normalize_identifier
 
 LONGEST_TEXT = 64  # as DICOM's LO allows
 

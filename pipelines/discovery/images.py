@@ -18,7 +18,7 @@ from pipelines.data.dicom.series import tiling_of
 from pipelines.data.headers import Frame, text_of
 from pipelines.data.index import convert_read_errors
 from pipelines.data.nifti.bids import ENDINGS, SUBJECT, decide_from_file, file_stem, read_sidecar
-from pipelines.data.pseudonym import allowed_facts, describe_scanner, normalized
+from pipelines.data.pseudonym import allowed_facts, describe_scanner, normalize_identifier
 from pipelines.data.quantity import HEADERS
 from pipelines.data.sources import KIND
 from pipelines.data.study import Unusable
@@ -135,7 +135,7 @@ def _build_series(group: Sequence[Frame], what: What) -> Series:
     uids = Counter((text_of(frame.values.get("SOPInstanceUID")), frame.index) for frame in group)
     turns = {tuple(np.round(_parse_numbers(frame.values.get("ImageOrientationPatient")), 2)) for frame in group}
     return Series(
-        patient=normalized(text["PatientID"]),
+        patient=normalize_identifier(text["PatientID"]),
         names=frozenset({text["PatientID"], text["PatientName"]} - {""}),
         study=text["StudyInstanceUID"],
         what=what,

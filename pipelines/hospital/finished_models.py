@@ -35,7 +35,7 @@ def training_history(hospital: Hospital, run: str, rounds: Json) -> dict[str, Js
     `ended`: `whole`, or with the code with which this hospital left.
     """
     lines = [
-        line for line in ledgers.lines(hospital.ledger) if (line.get("run"), line.get("request")) == (run, "train")
+        line for line in ledgers.read_lines(hospital.ledger) if (line.get("run"), line.get("request")) == (run, "train")
     ]
     trained = {str(line["round"]) for line in lines if line.get("refused") is None}
     spent = any(line.get("refused") == BUDGET for line in lines)

@@ -11,7 +11,7 @@ from pipelines.data.cohort import count_matched_names, list_patient_names
 from pipelines.data.examples import open_source
 from pipelines.data.intake import WaitingStudy, foresee_rejection
 from pipelines.data.labels import open_table
-from pipelines.data.pseudonym import normalized
+from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import PictureSource, TableLabels
 from pipelines.data.study import Rejected
 from pipelines.hospital.files import Files, files_of, settings_of
@@ -84,7 +84,7 @@ def _look_into_files(hospital: Hospital, files: Files, question: Ingest) -> Fore
         files.source, files.labels, question.images, files.gland, value_or_none(question.target), classes
     )
     called = list_patient_names(opened.waiting, hospital.key())
-    out = {*map(normalized, settings.exclude)}
+    out = {*map(normalize_identifier, settings.exclude)}
     asked_for = [study for study in opened.waiting if not out & called.get(study.patient, set())]
     rejected = [*opened.rejected]
     left: list[WaitingStudy] = []

@@ -34,7 +34,7 @@ from pipelines.requests.reading import Reading as Asks
 from pipelines.runs.store import DiskFolder, short_digest
 from privacy.dp.events import NON_PRIVATE, NOTHING, describe
 from privacy.message import Call, Json, Malformed, Message, from_bytes, unsealed, whole_of
-from privacy.release.form import read, value_or_none
+from privacy.release.form import read_form, value_or_none
 from privacy.release.gate import Refused
 
 
@@ -81,13 +81,13 @@ def ingest_cohort(hospital: Hospital, context: Context[Ingest]) -> Done[Counted 
             raise Refused("too_many_rejected") from ValueError(f"why, study by study: {folder.root / REJECTED}")
         counted, event = count_once(hospital, context.call, cohort, dict(message.facts))
         released = Message({}, {**named, **counted.facts(), "min_patients": floor_of(hospital)})
-        return Done(read(CountedOnce, released), describe(event))
+        return Done(read_form(CountedOnce, released), describe(event))
     rejections: dict[str, Json] = {
         "rejected": len(reading.rejected),
         "max_rejected": settings.max_rejected,
         "too_many_rejected": too_many,
     }
-    return Done(read(Counted, Message({}, {**facts, **named, **rejections})), describe(hospital.counts))
+    return Done(read_form(Counted, Message({}, {**facts, **named, **rejections})), describe(hospital.counts))
 
 
 def _describe_unmatched_names(facts: Mapping[str, Json]) -> str:

@@ -33,9 +33,9 @@ from privacy.attacks.inversion import (
     Inversion,
     Likeness,
     Pixels,
+    compute_likeness,
     invert_features,
     invert_gradient,
-    likeness,
     shown_gradient,
 )
 from privacy.dp.access import Rows
@@ -139,7 +139,8 @@ def _reconstruct_images(
             images_by_attack.setdefault(name, []).append(image.detach().cpu())
     truth = rows.x[list(index)].cpu()
     likenesses = {
-        name: [likeness(a, b) for a, b in zip(truth, drawn, strict=True)] for name, drawn in images_by_attack.items()
+        name: [compute_likeness(a, b) for a, b in zip(truth, drawn, strict=True)]
+        for name, drawn in images_by_attack.items()
     }
     return Drawn({name: torch.stack(drawn) for name, drawn in images_by_attack.items()}, likenesses)
 

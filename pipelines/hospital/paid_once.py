@@ -35,8 +35,8 @@ def check_paid_once(hospital: Hospital, call: Call, message: Message) -> None:
     # once, and are repeated.
     if hospital.policy.spend_again or request.rounds or issubclass(request.question, Reading):
         return
-    lines = ledgers.lines(hospital.ledger) if hospital.ledger.exists() else iter(())
-    paid = {str(line.get("run")) for line, _ in ledgers.charged(lines) if _costs_privacy(line.get("event"))}
+    lines = ledgers.read_lines(hospital.ledger) if hospital.ledger.exists() else iter(())
+    paid = {str(line.get("run")) for line, _ in ledgers.charged_lines(lines) if _costs_privacy(line.get("event"))}
     meaning = meaning_of(call, message)
     for path in list_paths(hospital.root, "conversations/*/*/"):
         run = f"{path.parent.name}/{path.name}"

@@ -9,8 +9,8 @@ from pipelines.runs.listing import list_paths
 from privacy.dp.events import Event
 from privacy.message import Call, Message
 from privacy.release import ledger as ledgers
-from privacy.release.gate import Refused, paid, unaffordable
-from privacy.release.refusals import told
+from privacy.release.gate import Refused, find_unaffordable, names_of_paid_replies
+from privacy.release.refusals import count_patient_codes
 
 
 def check_may_answer(hospital: Hospital) -> None:
@@ -28,7 +28,7 @@ def check_may_answer(hospital: Hospital) -> None:
         if list_paths(hospital.root, "conversations/*/*/*"):
             raise Refused("lost_ledger") from FileNotFoundError(f"{hospital.ledger}: restore it from its backup")
         return
-    if told(ledgers.lines(hospital.ledger)) > policy.max_failures:
+    if count_patient_codes(ledgers.read_lines(hospital.ledger)) > policy.max_failures:
         raise Refused("too_many_failures")
 
 
@@ -38,12 +38,12 @@ def check_affordable(hospital: Hospital, events: Sequence[Event], call: Call) ->
     An answer whose files are made again is paid already, and nothing new leaves.
 
     Raises:
-        Refused: the code of `privacy.release.gate.unaffordable`.
+        Refused: the code of `privacy.release.gate.find_unaffordable`.
     """
     if hospital.conversation(call.run).has(f"{call.request}-{call.round}"):
         return
-    lines = ledgers.lines(hospital.ledger)
-    if refusal := unaffordable(hospital.policy, lines, [hospital.counts, *events], call.run):
+    lines = ledgers.read_lines(hospital.ledger)
+    if refusal := find_unaffordable(hospital.policy, lines, [hospital.counts, *events], call.run):
         raise Refused(refusal.code) from ValueError(refusal.why)
 
 
@@ -56,5 +56,5 @@ def check_paid(hospital: Hospital, memory: Message) -> None:
     commit = memory.facts.get("commit")
     if not memory.facts or (commit is None and not hospital.policy.promises):
         return  # no memory; or one of an older version, without commits, at a hospital that promises nothing
-    if commit not in paid(ledgers.lines(hospital.ledger)):
+    if commit not in names_of_paid_replies(ledgers.read_lines(hospital.ledger)):
         raise Refused("unpaid_memory")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pipelines.data.accounts import Account, format_accounts_csv
-from pipelines.data.pseudonym import pseudonym
+from pipelines.data.pseudonym import make_pseudonym
 from pipelines.data.study import Rejected
 from pipelines.hospital.hospital import Hospital
 from pipelines.runs.store import DiskFolder
@@ -108,7 +108,7 @@ def list_quarantine(hospital: Hospital, rejected: Sequence[Rejected]) -> list[Qu
 
 def study_code(key: bytes, study: str) -> str:
     """A stable code for a study, which can be linked to it only with the hospital's key."""
-    return f"study-{pseudonym(key, f'study {study}')[:8]}"
+    return f"study-{make_pseudonym(key, f'study {study}')[:8]}"
 
 
 def add_to_linkage(hospital: Hospital, rejected: Sequence[Rejected], patients: Mapping[str, str]) -> None:

@@ -32,7 +32,7 @@ from privacy.dp.mechanisms import vote_histogram
 from privacy.formats import check_format
 from privacy.message import Call, Json
 from privacy.release import ledger as ledgers
-from privacy.release.gate import Refused, unaffordable
+from privacy.release.gate import Refused, find_unaffordable
 from privacy.release.policy import FLOOR, Budget, largest_delta
 from privacy.settings_error import words_of
 
@@ -195,11 +195,11 @@ def _count_patients(hospital: Hospital, call: Call, cohort: Cohort) -> Counted:
     budget = hospital.policy.budget
     exact = hospital.policy.declares("counts")
     noise = 0.0 if exact or budget is None else noise_of(budget)
-    lines = list(ledgers.lines(hospital.ledger)) if hospital.ledger.exists() else []
+    lines = list(ledgers.read_lines(hospital.ledger)) if hospital.ledger.exists() else []
     if noise:
         if cohort.recipe.get("independent") is not True:
             raise Refused("dependent_patients")
-        if refusal := unaffordable(hospital.policy, lines, [Gaussian(noise)], call.run):
+        if refusal := find_unaffordable(hospital.policy, lines, [Gaussian(noise)], call.run):
             raise Refused(refusal.code) from ValueError(refusal.why)
     noised = vote_histogram(_patient_cells(cohort), noise_multiplier=noise).value.round().clamp(min=0).int().tolist()
     classes = len(label_names(cohort))
@@ -234,7 +234,7 @@ def _release_event(hospital: Hospital, known: Counted) -> Event:
     """The event of releasing them; `NOTHING` if the ledger shows that they left before, since repeating is free."""
     if known.noise == 0:
         return Declared("counts")
-    lines = list(ledgers.lines(hospital.ledger))[known.since :] if hospital.ledger.exists() else []
+    lines = list(ledgers.read_lines(hospital.ledger))[known.since :] if hospital.ledger.exists() else []
     first = {"run": known.run, "round": known.round, "request": "ingest", "refused": None}
     paid = any(all(line.get(key, "") == value for key, value in first.items()) for line in lines)
     return NOTHING if paid else Gaussian(known.noise)

@@ -66,7 +66,8 @@ def route_models(hospital: Hospital, context: Context[Route]) -> Done[LabelScore
 
     Raises:
         Refused: `malformed_route`: models and way do not go together; `policy_inside`: this hospital takes part in the
-            federation; `no_test_patients`; or with the code of `privacy.release.gate.unaffordable`, before any work.
+            federation; `no_test_patients`; or with the code of `privacy.release.gate.find_unaffordable`, before any
+            work.
     """
     call, question, how, copies = context.call, context.question, context.question.how, context.question.copies
     _check_willing(hospital, call)
@@ -107,7 +108,7 @@ def route_models(hospital: Hospital, context: Context[Route]) -> Done[LabelScore
 
 def _check_willing(hospital: Hospital, call: Call) -> None:
     """Raises: Refused: `policy_inside`: the patients whom it would score trained the models; or with the code of
-    `privacy.release.gate.unaffordable`.
+    `privacy.release.gate.find_unaffordable`.
     """
     if list_paths(hospital.root, f"conversations/*/*/{INSIDE}*"):
         raise Refused("policy_inside") from ValueError("this hospital takes part in the federation: it is not outside")

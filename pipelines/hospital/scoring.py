@@ -34,7 +34,7 @@ from pipelines.requests.writing import read_reply
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.variants import Variant
 from privacy.dp.access import Rows, Split
-from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, composed, describe
+from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, compose_events, describe
 from privacy.dp.mechanisms import vote_histogram
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.form import value_or_none
@@ -84,7 +84,7 @@ def evaluate_model(
         else _score_labels(hospital, start, cohort, served, splits, question.copies)
     )
     if not tensors_of_model:
-        event = composed([event, model_release_event(read_opening(hospital, question.train_run))])
+        event = compose_events([event, model_release_event(read_opening(hospital, question.train_run))])
         chosen_by = {} if start.target else validation_scores(start.task, served, splits["validation"])
         DiskFolder(hospital.root / "scores").write(
             scores_name(facts), to_bytes(Message({**patient_scores, **chosen_by}))
@@ -269,9 +269,9 @@ def noise_scores(hospital: Hospital, tested: Rows, noise: float, cut: str | None
         "images": len(y) if known is None else sum(class_patients),
         "class_patients": list(class_patients),
     }
-    event = composed(events)
+    event = compose_events(events)
     return (
         noised_tensors(release),
         facts,
-        composed([hospital.counts, event if cut is None else Part(cut, "test", event)]),
+        compose_events([hospital.counts, event if cut is None else Part(cut, "test", event)]),
     )

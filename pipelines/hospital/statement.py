@@ -22,12 +22,12 @@ from pipelines.requests.sample import SAMPLE
 from pipelines.requests.track import TRACK
 from pipelines.requests.train import INTRODUCE, TRAIN
 from privacy.dp.accounting import cost
-from privacy.dp.events import NON_PRIVATE, Declared, Event, composed, known
+from privacy.dp.events import NON_PRIVATE, Declared, Event, compose_events, parse_or_non_private
 from privacy.message import Json, Malformed, as_list, as_mapping, number_of, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.build_statement import build_statement
 from privacy.release.gate import Refused
-from privacy.release.meaning import UNBOUNDED, loss
+from privacy.release.meaning import UNBOUNDED, format_loss
 from privacy.release.policy import OUTSIDE as BEYOND
 from privacy.release.policy import SITES, TRACKING
 from privacy.release.statement import Details, Statement
@@ -76,7 +76,7 @@ def build_own_statement(hospital: Hospital, lines: Lines) -> Statement:
         details={run: _build_details(hospital, run, memories.get(run, {})) for run in runs},
         contents=describe_contents(hospital, lines, known_of),
         pretraining=describe_beginnings({**memories, **openings}) or "none",
-        beyond=list_uncovered_patients(openings.values()),
+        not_covered=list_uncovered_patients(openings.values()),
         unit=f"simulated {unit}" if nobody else unit,
         packages=_describe_packages(known_of),
     )
@@ -143,7 +143,7 @@ def _describe_tracking(lines: Lines) -> str:
 
 def _describe_shared_images(line: Mapping[str, Json], remembered: Mapping[str, Json]) -> str:
     """What a reply with shared images contained."""
-    if known(line["event"]) != NON_PRIVATE:
+    if parse_or_non_private(line["event"]) != NON_PRIVATE:
         return SAMPLE.says
     how = as_mapping(remembered.get("how")).get("train")
     return FORGOTTEN if how is None else AS_THEY_ARE if how == REAL_SENT else OUTSIDE
@@ -187,7 +187,7 @@ def list_left(hospital: Hospital, lines: Lines, *, delta: float) -> list[Left]:
     """
     about, charged = dict(describe_contents(hospital, lines)), dict[str, list[Event]]()
     about |= {EXPORT.name: EXPORT.says, f"{EXPORT.name}{TO}": TO_OUTSIDE}
-    for line, event in ledgers.charged(lines):
+    for line, event in ledgers.charged_lines(lines):
         charged.setdefault(_request_name(line), []).append(event)
     sums: dict[str, Left] = {}
     for line in lines:
@@ -215,10 +215,10 @@ def _request_name(line: Mapping[str, Json]) -> str:
 
 
 def _epsilon_text(events: Sequence[Event], delta: float) -> str:
-    event = composed(events)
+    event = compose_events(events)
     if event == NON_PRIVATE:
         return UNBOUNDED
     epsilon = cost([event], delta).epsilon
     if epsilon == 0:
         return "declared public" if isinstance(event, Declared) else "0: nothing new of patients"
-    return UNBOUNDED if math.isinf(epsilon) else f"{loss(epsilon)} at δ = {delta:g}"
+    return UNBOUNDED if math.isinf(epsilon) else f"{format_loss(epsilon)} at δ = {delta:g}"

@@ -44,7 +44,7 @@ from pipelines.requests.sample import MOST_SHARED, Sample, Sampled, Shared
 from pipelines.requests.synthesize import Synthesize, Synthesized
 from pipelines.runs.progress import show_progress
 from pipelines.runs.store import DiskFolder
-from privacy.dp.events import NON_PRIVATE, NOTHING, Event, Gaussian, Part, composed, describe
+from privacy.dp.events import NON_PRIVATE, NOTHING, Event, Gaussian, Part, compose_events, describe
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
 from privacy.release.form import value_or_none
@@ -74,7 +74,7 @@ def score_images(hospital: Hospital, context: Context[request.Score]) -> Done[re
         access = access_to(hospital, cohort, rows, protection, batch=1, seed=seed)
         value = access.measure(Outside(public).to(hospital.device), measure_outside, "train")
         noised = request.Scored(score=value, deviation=None, values=[value])
-        return Done(noised, describe(composed(access.events)), memory)
+        return Done(noised, describe(compose_events(access.events)), memory)
     check_affordable(hospital, [NON_PRIVATE], call)
     images = value_or_none(question.images)
     if images is None or not 8 <= images <= 10**5:
@@ -110,7 +110,7 @@ def synthesize_images(hospital: Hospital, context: Context[Synthesize]) -> Done[
     cohort = cohort_in(hospital, question.cohort)
     generator = learn_generator(hospital, cohort, settings, context.call, question, "synthesize")
     memory_facts = {**looked_at(question.cohort, {"train": SYNTHESIZED}), **generator.said}
-    return Done(Synthesized(), describe(composed(generator.events)), Message(generator.params, memory_facts))
+    return Done(Synthesized(), describe(compose_events(generator.events)), Message(generator.params, memory_facts))
 
 
 class LearntGenerator(NamedTuple):

@@ -30,11 +30,11 @@ from pipelines.requests.writing import read_reply
 from pipelines.settings.harmonization import default_scale
 from privacy.dp.access import Access, Split, open_access
 from privacy.dp.capability import questions
-from privacy.dp.events import NON_PRIVATE, NOTHING, Event, composed, describe
+from privacy.dp.events import NON_PRIVATE, NOTHING, Event, compose_events, describe
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
 from privacy.release.form import value_or_none
-from privacy.release.gate import PRIVACY, Refused, lacks_noise, unaffordable
+from privacy.release.gate import PRIVACY, Refused, find_unaffordable, lacks_noise
 from privacy.release.policy import COORDINATOR, OUTSIDE, SITES
 
 R = TypeVar("R")
@@ -50,7 +50,7 @@ def introduce(hospital: Hospital, context: Context[Introduce]) -> Done[Introduce
     site, events = _build_site(hospital, start, call)
     reply, memory = _participate(hospital, start, site, call, message, context.memory)
     said_something = bool(reply.tensors or reply.facts["algorithm"])
-    event = describe(composed(events() or ([NON_PRIVATE] if said_something else [])))
+    event = describe(compose_events(events() or ([NON_PRIVATE] if said_something else [])))
     facts = {**memory.facts, "opening": dict(facts_of_run), RECIPIENT: start.recipient}
     return Done(read_reply(INTRODUCE, reply), event, Message(memory.tensors, facts))
 
@@ -76,7 +76,7 @@ def _take_part(hospital: Hospital, context: Context[Train], request: Request[Tra
     memory = Message(memory.tensors, {**memory.facts, RECIPIENT: recipient})
     # A reply depends on this request's patients and on memory from earlier rounds; in a private run the ledger already
     # charges for those rounds.
-    return Done(read_reply(request, reply), describe(composed([*events(), model_release_event(start)])), memory)
+    return Done(read_reply(request, reply), describe(compose_events([*events(), model_release_event(start)])), memory)
 
 
 def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]:
@@ -120,7 +120,7 @@ def check_affordable_opening(hospital: Hospital, start: Opening, call: Call) -> 
 
     Raises:
         Refused: `policy_recipient`: the reply would go to sites too; `malformed_opening`: the work would take too
-        long; or with the code of `need_counts` or of `privacy.release.gate.unaffordable`.
+        long; or with the code of `need_counts` or of `privacy.release.gate.find_unaffordable`.
     """
     if call.request != "finish" and start.recipient == SITES and SITES not in hospital.policy.recipients:
         raise Refused("policy_recipient") from ValueError(
@@ -142,7 +142,7 @@ def check_affordable_opening(hospital: Hospital, start: Opening, call: Call) -> 
         return start
     need_counts(hospital)
     events = [hospital.counts, *events]  # every sum is divided by the number of patients
-    refusal = unaffordable(hospital.policy, ledgers.lines(hospital.ledger), events, call.run)
+    refusal = find_unaffordable(hospital.policy, ledgers.read_lines(hospital.ledger), events, call.run)
     if refusal is None:
         return start
     if call.request == "finish" and start.protection is not None:

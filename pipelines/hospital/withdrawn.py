@@ -11,7 +11,7 @@ import torch
 
 from evaluation.records import Knew
 from federation.conversation import newest, remembered, stored_reply
-from pipelines.data.pseudonym import normalized, pseudonym
+from pipelines.data.pseudonym import make_pseudonym, normalize_identifier
 from pipelines.hospital.hospital import SPLITS, Hospital, rows_of
 from pipelines.hospital.kept import SPLIT, cohort_of
 from privacy.dp.access import Split
@@ -33,8 +33,8 @@ Shaped: TypeAlias = tuple[str, str, Mapping[str, str]]
 
 def excluded_pseudonyms(hospital: Hospital) -> frozenset[str]:
     """Pseudonyms of the patients that the hospital's settings exclude, by identifier or by pseudonym."""
-    names = [normalized(name) for name in (hospital.settings.exclude if hospital.settings else ())]
-    return frozenset([*names, *(pseudonym(hospital.key(), name) for name in names if name)])
+    names = [normalize_identifier(name) for name in (hospital.settings.exclude if hospital.settings else ())]
+    return frozenset([*names, *(make_pseudonym(hospital.key(), name) for name in names if name)])
 
 
 def looked_at(cohort: str, how: Mapping[Split, str]) -> dict[str, Json]:

@@ -6,7 +6,7 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.runs.witness import begun_anew
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
-from privacy.release.witness import OLDER, has
+from privacy.release.witness import OLDER, has_left
 
 
 def check_witness(hospital: Hospital, seen: str | None) -> None:
@@ -15,7 +15,7 @@ def check_witness(hospital: Hospital, seen: str | None) -> None:
     Raises:
         Refused: `older_ledger`: it was put back from an older copy, or begun anew.
     """
-    if seen is not None and not has(ledgers.lines(hospital.ledger), seen):
+    if seen is not None and not has_left(ledgers.read_lines(hospital.ledger), seen):
         raise Refused(OLDER) from ValueError(
             f"the coordinator holds an answer of ours, sha256 {seen}, and {hospital.ledger} has no line for it: it was "
             f"put back from an older copy, or begun anew. Put the newest copy back. If there is none: "

@@ -43,7 +43,7 @@ from pipelines.runs.stopping import Stopped
 from pipelines.runs.written import note_files
 from privacy.dp.events import NOTHING, Declared, describe
 from privacy.message import Call, Json, Message, to_bytes
-from privacy.release.bounds import check, plain
+from privacy.release.bounds import check_request, remove_controls
 from privacy.release.chain import Damaged
 from privacy.release.gate import Refused, book_refusal, release
 from privacy.release.policy import COORDINATOR
@@ -104,7 +104,7 @@ def make_worker(hospital: Hospital) -> Worker:
         except Refused:
             raise
         except Exception as error:  # a reply without its ledger line must not leave, nor a failure without a line
-            call_text = plain(f"{call.run} round {call.round} {call.request}")[:LONGEST]
+            call_text = remove_controls(f"{call.run} round {call.round} {call.request}")[:LONGEST]
             write_log_line(hospital, f"{call_text}: {trace_of_error(error)}")
             raise Refused(failure(error)) from error
 
@@ -142,10 +142,10 @@ def _parse_request(hospital: Hospital, call: Call, message: Message, place: Plac
     permitted. What the policy forbids is not parsed.
 
     Raises:
-        Refused: see `privacy.release.bounds.check` and `parse_question`.
+        Refused: see `privacy.release.bounds.check_request` and `parse_question`.
     """
     try:
-        check(call, message, ROUNDS)
+        check_request(call, message, ROUNDS)
         return parse_question(call.request, message) if hospital.policy.allows(call.request) else None
     except Refused as refused:
         write_log_line(hospital, f"a question was refused with code {refused.code}: {describe_cause(refused)}")
@@ -216,7 +216,11 @@ def _not_permitted(hospital: Hospital, call: Call, place: Place, error: NotPermi
     """The refusal of a package, booked."""
     refused = Refused("policy_plugin")
     _book_failure(
-        hospital, call, place, refused.code, f"refused with code {refused.code}: {plain(str(error))[:LONGEST]}"
+        hospital,
+        call,
+        place,
+        refused.code,
+        f"refused with code {refused.code}: {remove_controls(str(error))[:LONGEST]}",
     )
     return refused
 
@@ -277,7 +281,7 @@ def _do_work(hospital: Hospital, context: Context[Any], allowed: Permission) -> 
 
 def describe_cause(error: BaseException) -> str:
     """The error's cause on one line of limited length, because it may quote the request."""
-    return plain(str(error.__cause__ or ""))[:LONGEST]
+    return remove_controls(str(error.__cause__ or ""))[:LONGEST]
 
 
 def write_log_line(hospital: Hospital, text: str) -> None:

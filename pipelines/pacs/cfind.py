@@ -21,7 +21,7 @@ from pipelines.pacs.association import Watch, associated
 from pipelines.pacs.inbox import TooMuch
 from pipelines.pacs.patience import Pace, Passing
 from pipelines.pacs.settings import DicomNode
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.quiet import silence_warnings
 from privacy.pickled import pickled
 
 FIND = str(StudyRootQueryRetrieveInformationModelFind)
@@ -139,7 +139,7 @@ def matches(
 
 def identifier(level: str, wanted: Mapping[str, str]) -> Dataset:
     """What is asked for, as DICOM's own protocol says it."""
-    with quiet():
+    with silence_warnings():
         asked = Dataset()
         asked.QueryRetrieveLevel = level
         if not all(text.isascii() for text in wanted.values()):
@@ -172,7 +172,7 @@ def _texts(answer: Dataset | None, wanted: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for keyword in wanted if answer is not None else ():
         try:
-            with quiet():
+            with silence_warnings():
                 value = answer[keyword].value if answer is not None and keyword in answer else None
                 value = value[0] if isinstance(value, Sequence) and not isinstance(value, str) and value else value
                 text = "" if value is None else str(value)

@@ -17,7 +17,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from pipelines.pacs.archive import Entry, Fetched, Odd, is_uid
 from pipelines.pacs.settings import GIB, Limits
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.quiet import silence_warnings
 from privacy.pickled import pickled
 from privacy.system_errors import of_machine
 
@@ -153,7 +153,7 @@ def check_file(path: Path, entry: Entry, named: str) -> str:
         if file.read(132)[128:] != b"DICM":
             raise Unfit("not_dicom", f"{path.stat().st_size} bytes without the mark DICM")
     try:
-        with quiet():
+        with silence_warnings():
             _check_deflated(path)
             dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=HEADERS)
             study, series, instance = (str(dataset.get(keyword, "")) for keyword in HEADERS)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pydicom
 
 from pipelines.pacs.archive import Odd, is_uid
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.quiet import silence_warnings
 from privacy.system_errors import of_machine
 
 
@@ -27,7 +27,7 @@ def read_outgoing(path: Path) -> Outgoing | Odd:
         OSError: the disk.
     """
     try:
-        with quiet():
+        with silence_warnings():
             dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["SOPClassUID", "SOPInstanceUID"])
         syntax = dataset.file_meta.get("TransferSyntaxUID", "")
         uids = Outgoing(*(str(text) for text in (dataset.SOPClassUID, dataset.SOPInstanceUID, syntax)))

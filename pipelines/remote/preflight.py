@@ -196,10 +196,14 @@ def _check_clock(place: Place) -> Iterator[Finding]:
     """Findings on ledger and clock: the clock must not be before the ledger's last line."""
     ledger = hospital_of(place).ledger
     try:
-        if ledger.exists() and (broken := ledgers.verify(ledger)):
+        if ledger.exists() and (broken := ledgers.verify_ledger(ledger)):
             yield Finding("ledger", False, f"{ledger}: {broken[0]}; look at docs/how-to/operations.md")
             return
-        last = max((str(line.get("time", "")) for line in ledgers.lines(ledger)), default="") if ledger.exists() else ""
+        last = (
+            max((str(line.get("time", "")) for line in ledgers.read_lines(ledger)), default="")
+            if ledger.exists()
+            else ""
+        )
     except (OSError, Damaged) as error:
         yield Finding("ledger", False, f"{ledger}: {error}")
         return

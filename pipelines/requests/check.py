@@ -9,7 +9,7 @@ from typing import Any
 from pipelines.requests import REQUESTS
 from pipelines.requests.report import REPORT, OutsideReport
 from privacy.message import Message
-from privacy.release.form import Misformed, read
+from privacy.release.form import Misformed, read_form
 from privacy.release.gate import Refused
 
 MALFORMED = "malformed_request"
@@ -29,7 +29,7 @@ def parse_question(name: str, message: Message) -> Any:
         raise Refused(MALFORMED) from ValueError(text)
     form = OutsideReport if request is REPORT and "lines" in message.facts else request.question
     try:
-        return read(form, message)
+        return read_form(form, message)
     except Misformed as error:
         codes = {flaw.code for flaw in error.flaws}
         raise Refused(codes.pop() if len(codes) == 1 and codes != {""} else MALFORMED) from error

@@ -9,7 +9,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.requests.fields import WITHOUT_NULLS
 from pipelines.requests.request import Request
 from privacy.message import Json, Message, Params
-from privacy.release.form import Absent, fields_of, read_one_of
+from privacy.release.form import Absent, fields_of, read_fitting_form
 
 R = TypeVar("R")
 
@@ -44,4 +44,4 @@ def read_reply(request: Request[Any, R], message: Message) -> R:
     Raises:
         Misformed: the request declares no such reply.
     """
-    return read_one_of(request.replies, message)
+    return read_fitting_form(request.replies, message)

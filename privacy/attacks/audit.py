@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from privacy.dp import moments
 from privacy.dp.access import Batch, Rows
-from privacy.dp.entropy import Source, chosen
+from privacy.dp.entropy import Source, draw_choices
 from privacy.dp.events import Declared
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -76,7 +76,7 @@ def lower_bound(scores: Tensor, included: Tensor, *, delta: float, confidence: f
     sides = [m >> halvings for halvings in range(1, m.bit_length()) if m >> halvings >= FEWEST]
     error = (1 - confidence) / len(sides)
     right = [int(included[order[-k:]].sum() + (~included[order[:k]]).sum()) for k in sides]
-    return max(_refuted(m, 2 * k, v, delta, error) for k, v in zip(sides, right, strict=True))
+    return max(_largest_refuted_epsilon(m, 2 * k, v, delta, error) for k, v in zip(sides, right, strict=True))
 
 
 def p_value(m: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
@@ -126,7 +126,7 @@ def audit_gradients(
         wrong.append(f"steps is {steps}, allowed is 1 or more")
     if wrong:
         raise ValueError("audit_gradients: " + "; ".join(wrong))
-    included = chosen(canaries, 0.5, source)
+    included = draw_choices(canaries, 0.5, source)
     step = make(included)
     scores = torch.zeros(canaries, dtype=torch.float64)
     for _ in range(steps):
@@ -171,9 +171,13 @@ def through_moments(protection: Protection, *, slices: int = 7, source: Source =
         access = open_private({"train": rows}, protection, counts=COUNTS, source=source, sizes={"train": MANY})
 
         def step() -> Tensor:
-            found = access.moments(_as_it_is, 2, width=len(included), radius=RADIUS)
-            apart = found.centre * MANY / RADIUS, found.sums[0] / RADIUS, found.gram.diagonal() / RADIUS**2
-            return moments.CENTRE * apart[0] + moments.SUMS * apart[1] + moments.GRAM * apart[2]
+            noised_moments = access.moments(_as_it_is, 2, width=len(included), radius=RADIUS)
+            parts = (
+                noised_moments.centre * MANY / RADIUS,
+                noised_moments.sums[0] / RADIUS,
+                noised_moments.gram.diagonal() / RADIUS**2,
+            )
+            return moments.CENTRE * parts[0] + moments.SUMS * parts[1] + moments.GRAM * parts[2]
 
         return step
 
@@ -206,7 +210,7 @@ def _inner_product(forward: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     return forward(batch.x)
 
 
-def _refuted(m: int, guesses: int, right: int, delta: float, error: float) -> float:
+def _largest_refuted_epsilon(m: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Largest epsilon at which this many right guesses have a probability below `error`."""
     from scipy import optimize  # slow to import
 

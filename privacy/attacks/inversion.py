@@ -137,7 +137,7 @@ def invert_gradient(
     goals = [target[name] for name in named]
     length = _norm(goals)
 
-    def apart(x: Tensor) -> Tensor:
+    def compute_distance(x: Tensor) -> Tensor:
         loss = objective(module, Batch(x, y[None])).mean()
         parts = torch.autograd.grad(loss, list(named.values()), create_graph=True, allow_unused=True)
         reached = [(part, goal) for part, goal in zip(parts, goals, strict=True) if part is not None]
@@ -145,7 +145,7 @@ def invert_gradient(
         return 1 - along / (_norm([part for part, _ in reached]) * length).clamp(min=TINY)
 
     module.eval()
-    return _optimized(apart, shape, settings, generator, pixels, goals[0])
+    return _optimize_image(compute_distance, shape, settings, generator, pixels, goals[0])
 
 
 def invert_features(
@@ -166,14 +166,14 @@ def invert_features(
     """
     goal = target.detach()
 
-    def apart(x: Tensor) -> Tensor:
+    def compute_distance(x: Tensor) -> Tensor:
         return (features(x) - goal).square().sum() / goal.square().sum().clamp(min=TINY)
 
     module.eval()
-    return _optimized(apart, shape, replace(settings, sign=False), generator, pixels, goal)
+    return _optimize_image(compute_distance, shape, replace(settings, sign=False), generator, pixels, goal)
 
 
-def likeness(original: Tensor, found: Tensor) -> Likeness:
+def compute_likeness(original: Tensor, reconstruction: Tensor) -> Likeness:
     """Similarity of two images (C, *spatial), in the range of the original one.
 
     PSNR and SSIM (Wang et al., Image quality assessment, IEEE TIP 2004) of scikit-image. The window of SSIM is 7 wide,
@@ -181,7 +181,7 @@ def likeness(original: Tensor, found: Tensor) -> Likeness:
     """
     from skimage.metrics import peak_signal_noise_ratio, structural_similarity  # a second that a run without it saves
 
-    truth, guess = (image.detach().cpu().double().numpy() for image in (original, found))
+    truth, guess = (image.detach().cpu().double().numpy() for image in (original, reconstruction))
     span = float(truth.max() - truth.min())
     if not (span > 0 and math.isfinite(span)):
         return Likeness(math.nan, math.nan)
@@ -201,8 +201,8 @@ def total_variation(x: Tensor) -> Tensor:
     return torch.stack([x.diff(dim=axis).abs().mean() for axis in axes if x.shape[axis] > 1] or [x.sum() * 0]).sum()
 
 
-def _optimized(
-    apart: Callable[[Tensor], Tensor],
+def _optimize_image(
+    compute_distance: Callable[[Tensor], Tensor],
     shape: tuple[int, ...],
     settings: Inversion,
     generator: torch.Generator,
@@ -217,7 +217,7 @@ def _optimized(
     fading = torch.optim.lr_scheduler.MultiStepLR(rule, [int(part * settings.steps) for part in FADING], gamma=0.1)
     best, lowest = u.detach().clone(), math.inf
     for _ in range(settings.steps):
-        total = apart(middle + half * u) + settings.tv * total_variation(u)
+        total = compute_distance(middle + half * u) + settings.tv * total_variation(u)
         value = float(total.detach())
         if not math.isfinite(value):
             break  # the network's output is not finite

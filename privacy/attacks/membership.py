@@ -69,14 +69,14 @@ def attack(members: ArrayLike, others: ArrayLike, *, control: tuple[ArrayLike, A
     """
     from sklearn.metrics import roc_auc_score, roc_curve  # slow to import
 
-    inside, outside = _scores(members), _scores(others)
-    copied, fresh = _scores(control[0]), _scores(control[1])
+    inside, outside = _to_scores(members), _to_scores(others)
+    copied, fresh = _to_scores(control[0]), _to_scores(control[1])
     named = {"members": inside, "others": outside, "control[0]": copied, "control[1]": fresh}
-    _refuse("attack", [_flaw(name, values, 1) for name, values in named.items()])
+    _refuse_flaws("attack", [_find_flaw(name, values, 1) for name, values in named.items()])
     if too_few := _too_few(len(inside), len(outside)):
         return too_few
-    is_member, scores = _labelled(inside, outside)
-    low, high = _interval(inside, outside, seed)
+    is_member, scores = _label_scores(inside, outside)
+    low, high = _bootstrap_interval(inside, outside, seed)
     false, true, _ = roc_curve(is_member, scores, drop_intermediate=False)
     return Membership(
         auc=float(roc_auc_score(is_member, scores)),
@@ -84,7 +84,7 @@ def attack(members: ArrayLike, others: ArrayLike, *, control: tuple[ArrayLike, A
         high=high,
         tpr_at_1=float(true[false <= 0.01].max()),
         tpr_at_10=float(true[false <= 0.10].max()),
-        control_auc=float(roc_auc_score(*_labelled(copied, fresh))) if len(copied) and len(fresh) else math.nan,
+        control_auc=float(roc_auc_score(*_label_scores(copied, fresh))) if len(copied) and len(fresh) else math.nan,
         members=len(inside),
         others=len(outside),
     )
@@ -115,22 +115,28 @@ def model_membership(
     Raises:
         ValueError: naming every argument that is not allowed.
     """
-    losses = {"member_losses": _scores(member_losses), "other_losses": _scores(other_losses)}
-    inside, outside = _rows(member_images, member_patients), _rows(other_images, other_patients)
-    wrong = [_flaw(name, values, 1) for name, values in losses.items()]
-    wrong += [*_flaws("member", *inside), *_flaws("other", *outside), _overlap(inside[1], outside[1])]
-    wrong += [_noise_flaw(control_noise), _unlike(members=inside[0], others=outside[0])]
+    losses = {"member_losses": _to_scores(member_losses), "other_losses": _to_scores(other_losses)}
+    inside, outside = _to_patient_rows(member_images, member_patients), _to_patient_rows(other_images, other_patients)
+    wrong = [_find_flaw(name, values, 1) for name, values in losses.items()]
+    wrong += [
+        *_list_flaws("member", *inside),
+        *_list_flaws("other", *outside),
+        _describe_overlap(inside[1], outside[1]),
+    ]
+    wrong += [_noise_flaw(control_noise), _describe_shape_difference(members=inside[0], others=outside[0])]
     for (name, values), (_, patients) in zip(losses.items(), (inside, outside), strict=True):
         if values.shape != patients.shape:
             wrong.append(f"{name} have shape {values.shape}, needed is one for each of {len(patients)} images")
-    _refuse("model_membership", wrong)
+    _refuse_flaws("model_membership", wrong)
     if too_few := _too_few(len(np.unique(inside[1])), len(np.unique(outside[1]))):
         return too_few
-    members, others = _distinct(*inside), _distinct(*outside)
+    members, non_members = _drop_repeated(*inside), _drop_repeated(*outside)
     return attack(
         -_mean_by_patient(losses["member_losses"], inside[1]),
         -_mean_by_patient(losses["other_losses"], outside[1]),
-        control=_nearness(_copies(members[0], len(members[0]), control_noise, seed), members, others),
+        control=_compute_nearness(
+            _make_noisy_copies(members[0], len(members[0]), control_noise, seed), members, non_members
+        ),
         seed=seed,
     )
 
@@ -162,40 +168,46 @@ def pool_membership(
     Raises:
         ValueError: naming every argument that is not allowed.
     """
-    made, inside, outside = _flat(pool), _rows(members, member_patients), _rows(others, other_patients)
-    wrong = [_flaw("pool", made, 2), *_flaws("member", *inside), *_flaws("other", *outside)]
-    wrong += [_overlap(inside[1], outside[1]), _noise_flaw(control_noise)]
-    wrong.append(_unlike(pool=made, members=inside[0], others=outside[0]))
+    made, inside, outside = (
+        _to_rows(pool),
+        _to_patient_rows(members, member_patients),
+        _to_patient_rows(others, other_patients),
+    )
+    wrong = [_find_flaw("pool", made, 2), *_list_flaws("member", *inside), *_list_flaws("other", *outside)]
+    wrong += [_describe_overlap(inside[1], outside[1]), _noise_flaw(control_noise)]
+    wrong.append(_describe_shape_difference(pool=made, members=inside[0], others=outside[0]))
     if len(made) == 0:
         wrong.append("pool is empty")
     if components is not None and components < 1:
         wrong.append(f"components is {components}, allowed is 1 or more, or None")
-    _refuse("pool_membership", wrong)
+    _refuse_flaws("pool_membership", wrong)
     if too_few := _too_few(len(np.unique(inside[1])), len(np.unique(outside[1]))):
         return too_few
-    known, held_out = _distinct(*inside), _distinct(*outside)
-    copies = _copies(known[0], len(made), control_noise, seed)
+    known, held_out = _drop_repeated(*inside), _drop_repeated(*outside)
+    copies = _make_noisy_copies(known[0], len(made), control_noise, seed)
     if components is not None:
         everything = np.concatenate([known[0], held_out[0]])
         space = fit_components(everything, min(components, *everything.shape), seed=seed)
         made, copies = space.transform(made), space.transform(copies)
         known, held_out = ((space.transform(images), patients) for images, patients in (known, held_out))
-    scores = _nearness(made, known, held_out)
-    return attack(*scores, control=_nearness(copies, known, held_out), seed=seed)
+    scores = _compute_nearness(made, known, held_out)
+    return attack(*scores, control=_compute_nearness(copies, known, held_out), seed=seed)
 
 
-def _nearness(kept: Floats, members: tuple[Floats, Ints], others: tuple[Floats, Ints]) -> tuple[Floats, Floats]:
+def _compute_nearness(
+    references: Floats, members: tuple[Floats, Ints], non_members: tuple[Floats, Ints]
+) -> tuple[Floats, Floats]:
     """Minus each patient's mean distance to the nearest of `kept`, of members and of others."""
     from sklearn.neighbors import NearestNeighbors  # slow to import
 
-    index = NearestNeighbors(n_neighbors=1).fit(kept)
+    index = NearestNeighbors(n_neighbors=1).fit(references)
     inside, outside = (
-        -_mean_by_patient(index.kneighbors(images)[0][:, 0], patients) for images, patients in (members, others)
+        -_mean_by_patient(index.kneighbors(images)[0][:, 0], patients) for images, patients in (members, non_members)
     )
     return inside, outside
 
 
-def _copies(images: Floats, count: int, noise: float, seed: int) -> Floats:
+def _make_noisy_copies(images: Floats, count: int, noise: float, seed: int) -> Floats:
     """(count, d): images with noise, each used again only after all were used."""
     generator = np.random.default_rng(seed)
     rounds = [generator.permutation(len(images)) for _ in range(-(-count // len(images)))]
@@ -203,7 +215,7 @@ def _copies(images: Floats, count: int, noise: float, seed: int) -> Floats:
     return np.asarray(chosen + generator.normal(0.0, noise * float(images.std()), chosen.shape))
 
 
-def _distinct(images: Floats, patients: Ints) -> tuple[Floats, Ints]:
+def _drop_repeated(images: Floats, patients: Ints) -> tuple[Floats, Ints]:
     """Without a patient's repeated images, in a canonical order: neither repetition nor order changes a figure."""
     keys = [(int(whose), image.tobytes()) for whose, image in zip(patients, images, strict=True)]
     first = {key: place for place, key in enumerate(keys)}
@@ -217,7 +229,7 @@ def _mean_by_patient(values: Floats, patients: Ints) -> Floats:
     return np.asarray(np.bincount(place, weights=values) / count)
 
 
-def _interval(inside: Floats, outside: Floats, seed: int) -> tuple[float, float]:
+def _bootstrap_interval(inside: Floats, outside: Floats, seed: int) -> tuple[float, float]:
     from scipy import stats  # slow to import
 
     def auc(a: Floats, b: Floats, axis: int = -1) -> Floats:
@@ -225,13 +237,13 @@ def _interval(inside: Floats, outside: Floats, seed: int) -> tuple[float, float]
         return np.asarray(above / (a.shape[axis] * b.shape[axis]))
 
     generator = np.random.default_rng(seed)
-    found = stats.bootstrap(
+    result = stats.bootstrap(
         (inside, outside), auc, n_resamples=COPIES, confidence_level=LEVEL, method="percentile", rng=generator
     )
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
-def _labelled(inside: Floats, outside: Floats) -> tuple[Ints, Floats]:
+def _label_scores(inside: Floats, outside: Floats) -> tuple[Ints, Floats]:
     return np.repeat([1, 0], [len(inside), len(outside)]), np.concatenate([inside, outside])
 
 
@@ -243,28 +255,28 @@ def _too_few(members: int, others: int) -> Membership | None:
     return Membership(nan, nan, nan, nan, nan, nan, members, others, reason)
 
 
-def _scores(values: ArrayLike) -> Floats:
+def _to_scores(values: ArrayLike) -> Floats:
     return np.asarray(values, dtype=np.float64)
 
 
-def _flat(images: ArrayLike) -> Floats:
-    found = _scores(images)
-    return found.reshape(len(found), math.prod(found.shape[1:])) if found.ndim > 1 else found
+def _to_rows(images: ArrayLike) -> Floats:
+    values = _to_scores(images)
+    return values.reshape(len(values), math.prod(values.shape[1:])) if values.ndim > 1 else values
 
 
-def _rows(images: ArrayLike, patients: ArrayLike) -> tuple[Floats, Ints]:
-    return _flat(images), np.asarray(patients)
+def _to_patient_rows(images: ArrayLike, patients: ArrayLike) -> tuple[Floats, Ints]:
+    return _to_rows(images), np.asarray(patients)
 
 
-def _flaw(name: str, values: Floats, dims: int) -> str:
+def _find_flaw(name: str, values: Floats, dims: int) -> str:
     if values.ndim != dims:
         return f"{name} has {values.ndim} dimensions once images are flat, needed is {dims}"
     missing = int((~np.isfinite(values)).sum())
     return f"{name} holds {missing} values that are not finite" if missing else ""
 
 
-def _flaws(side: str, images: Floats, patients: Ints) -> list[str]:
-    wrong = [_flaw(f"{side} images", images, 2)]
+def _list_flaws(side: str, images: Floats, patients: Ints) -> list[str]:
+    wrong = [_find_flaw(f"{side} images", images, 2)]
     if patients.shape != images.shape[:1] or not np.issubdtype(patients.dtype, np.integer):
         wrong.append(
             f"{side}_patients have shape {patients.shape} and type {patients.dtype}, "
@@ -273,12 +285,12 @@ def _flaws(side: str, images: Floats, patients: Ints) -> list[str]:
     return wrong
 
 
-def _overlap(members: Ints, others: Ints) -> str:
-    both = len(np.intersect1d(members, others))
+def _describe_overlap(members: Ints, non_members: Ints) -> str:
+    both = len(np.intersect1d(members, non_members))
     return f"{both} patients are on both sides; a patient is a member or is not" if both else ""
 
 
-def _unlike(**images: Floats) -> str:
+def _describe_shape_difference(**images: Floats) -> str:
     widths = {name: rows.shape[1:] for name, rows in images.items()}
     if len(set(widths.values())) == 1:
         return ""
@@ -290,6 +302,6 @@ def _noise_flaw(noise: float) -> str:
     return "" if fine else f"control_noise is {noise}, allowed is a finite number >= 0"
 
 
-def _refuse(attack_on: str, wrong: list[str]) -> None:
-    if found := [flaw for flaw in wrong if flaw]:
-        raise ValueError(f"{attack_on}: " + "; ".join(found))
+def _refuse_flaws(attack_on: str, wrong: list[str]) -> None:
+    if flaws := [flaw for flaw in wrong if flaw]:
+        raise ValueError(f"{attack_on}: " + "; ".join(flaws))

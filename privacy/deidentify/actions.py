@@ -31,26 +31,26 @@ TABLE: Mapping[int, str] = {
 }
 
 
-def words(text: str) -> frozenset[str]:
+def split_words(text: str) -> frozenset[str]:
     """The words of a text."""
     return frozenset(text.split())
 
 
-def tags(keywords: str) -> frozenset[int]:
+def parse_tags(keywords: str) -> frozenset[int]:
     """The tags of DICOM keywords that are written one after another.
 
     Raises:
         ValueError: one of them is no keyword of PS3.6.
     """
-    found = {keyword: tag_for_keyword(keyword) for keyword in keywords.split()}
-    wrong = sorted(keyword for keyword, tag in found.items() if tag is None)
+    tag_of_keyword = {keyword: tag_for_keyword(keyword) for keyword in keywords.split()}
+    wrong = sorted(keyword for keyword, tag in tag_of_keyword.items() if tag is None)
     if wrong:
         raise ValueError(f"{', '.join(wrong)}: not keywords of PS3.6; correct them, or install a newer pydicom")
-    return frozenset(tag for tag in found.values() if tag is not None)
+    return frozenset(tag for tag in tag_of_keyword.values() if tag is not None)
 
 
 # Dates of a scanner or a standard, the same for all patients: shifted, they would reveal the shift.
-NOBODYS_TIMES = tags(
+NOBODYS_TIMES = parse_tags(
     "ContextGroupVersion ContextGroupLocalVersion TemplateVersion TemplateLocalVersion DateOfLastCalibration "
     "TimeOfLastCalibration DateTimeOfLastCalibration CalibrationDateTime CalibrationDate CalibrationTime "
     "DateOfManufacture DateOfInstallation DateOfLastDetectorCalibration TimeOfLastDetectorCalibration "
@@ -60,11 +60,11 @@ NOBODYS_TIMES = tags(
     "SOPAuthorizationDateTime"
 )
 
-PIXELS = tags("PixelData FloatPixelData DoubleFloatPixelData")
-BIRTH = tags("PatientBirthDate")
+PIXELS = parse_tags("PixelData FloatPixelData DoubleFloatPixelData")
+BIRTH = parse_tags("PatientBirthDate")
 
 # Free text that the table does not remove and an image needs; it is still searched for identifiers.
-KEPT_TEXT = tags(
+KEPT_TEXT = parse_tags(
     "Manufacturer ManufacturerModelName SoftwareVersions CodeValue LongCodeValue CodingSchemeDesignator "
     "CodingSchemeVersion CodeMeaning SequenceName PulseSequenceName ImagedNucleus FilterType ConvolutionKernel "
     "ReceiveCoilName TransmitCoilName ReceiveCoilManufacturerName TransmitCoilManufacturerName "
@@ -78,39 +78,39 @@ KEPT_TEXT = tags(
     "SecondaryCaptureDeviceManufacturer SecondaryCaptureDeviceManufacturerModelName"
 )
 # Technical text that cannot stay is replaced, not removed: some images are invalid without it. Codes go as a whole.
-REPLACED_TEXT = (KEPT_TEXT | tags("ContentDescription MetaboliteMapDescription")) - tags(
+REPLACED_TEXT = (KEPT_TEXT | parse_tags("ContentDescription MetaboliteMapDescription")) - parse_tags(
     "CodeValue LongCodeValue CodingSchemeDesignator CodingSchemeVersion CodeMeaning"
 )
-KEPT_BINARY = tags(
+KEPT_BINARY = parse_tags(
     "RedPaletteColorLookupTableData GreenPaletteColorLookupTableData BluePaletteColorLookupTableData "
     "AlphaPaletteColorLookupTableData SegmentedRedPaletteColorLookupTableData "
     "SegmentedGreenPaletteColorLookupTableData SegmentedBluePaletteColorLookupTableData LUTData ICCProfile "
     "ExtendedOffsetTable ExtendedOffsetTableLengths"
 )
 # The options of PS3.15 E.3.5 and E.3.4, as far as images carry them.
-DEVICE = tags(
+DEVICE = parse_tags(
     "DeviceSerialNumber StationName GantryID DetectorID PlateID CassetteID GeneratorID DeviceDescription "
     "XRayDetectorID XRaySourceID"
 )
-CHARACTERISTICS = tags("PatientSex PatientAge PatientSize PatientWeight PregnancyStatus SmokingStatus")
+CHARACTERISTICS = parse_tags("PatientSex PatientAge PatientSize PatientWeight PregnancyStatus SmokingStatus")
 
 # Numbers that define the image: they are never altered. A file where one is an identifier is refused.
-ESSENTIAL = tags(
+ESSENTIAL = parse_tags(
     "Rows Columns NumberOfFrames BitsAllocated BitsStored HighBit PixelRepresentation SamplesPerPixel "
     "PlanarConfiguration ImagePositionPatient ImageOrientationPatient PixelSpacing ImagerPixelSpacing "
     "NominalScannedPixelSpacing PixelAspectRatio SliceThickness SpacingBetweenSlices SliceLocation "
     "GridFrameOffsetVector DiffusionBValue DiffusionGradientOrientation DiffusionBValueXX DiffusionBValueXY "
     "DiffusionBValueXZ DiffusionBValueYY DiffusionBValueYZ DiffusionBValueZZ InStackPositionNumber "
     "DimensionIndexValues"
-) | tags(" ".join(NUMBERS))
+) | parse_tags(" ".join(NUMBERS))
 
 # Coded words of closed lists: they stay even if a patient is called Se, like the code of a spin echo.
-CLOSED = tags(
+CLOSED = parse_tags(
     "Modality PhotometricInterpretation PatientPosition BurnedInAnnotation RecognizableVisualFeatures "
     "LossyImageCompression ScanningSequence SequenceVariant ScanOptions MRAcquisitionType VolumetricProperties "
     "PixelPresentation DiffusionDirectionality SegmentationType PresentationLUTShape ContentQualification"
 )
-TERMS = words(
+TERMS = split_words(
     "CR CT DX ES GM IO IVUS MG MR NM OP OPT OT PT PX RF RG SC SEG SM SR US XA XC MONOCHROME1 MONOCHROME2 RGB YBR_FULL "
     "YBR_FULL_422 YBR_ICT YBR_RCT YBR_PARTIAL_420 HFS HFP HFDR HFDL FFS FFP FFDR FFDL YES NO 00 01 SE IR GR EP RM SK "
     "MTC SS TRSS SP MP OSP NONE PER CG PPG FC PFF PFP FS 2D 3D VOLUME SAMPLED DISTORTED MIXED MONOCHROME COLOR "
@@ -119,7 +119,7 @@ TERMS = words(
 ) | {"PALETTE COLOR"}
 
 # Usual words of an image's type; they stay unless they are a name as a whole.
-IMAGE_TYPES = words(
+IMAGE_TYPES = split_words(
     "ORIGINAL DERIVED PRIMARY SECONDARY OTHER MIXED NONE AXIAL LOCALIZER VOLUME PROJECTION IMAGE REFORMATTED RESAMPLED "
     "M P R I ND NORM DIS2D DIS3D MOSAIC FM ADC EADC FA TRACEW TRACE DIFFUSION CALC_BVALUE PERFUSION TENSOR MAGNITUDE "
     "PHASE REAL IMAGINARY M_SE M_FFE M_IR P_SE R_SE FFE SE T1 T2 PD MIP MINIP MPR MEAN SUB SUBTRACTION ADDITION DIXON "
@@ -127,19 +127,19 @@ IMAGE_TYPES = words(
 )
 
 # Without these the pixels cannot be read: a file that would lose one is refused.
-NEEDED = tags(
+NEEDED = parse_tags(
     "SOPClassUID SOPInstanceUID StudyInstanceUID SeriesInstanceUID Rows Columns BitsAllocated SamplesPerPixel "
     "PhotometricInterpretation"
 )
 
 # Sequences that may be emptied: PS3.3 C.7.6.14 requires the attribute and allows no item in it.
-MAY_BE_EMPTY = tags("AcquisitionContextSequence")
+MAY_BE_EMPTY = parse_tags("AcquisitionContextSequence")
 
 # Sequences whose items are distinguished only by their number.
-PER_FRAME = tags("PerFrameFunctionalGroupsSequence SharedFunctionalGroupsSequence")
+PER_FRAME = parse_tags("PerFrameFunctionalGroupsSequence SharedFunctionalGroupsSequence")
 
 # Codes of other schemes are a hospital's own and may contain any text.
-PUBLIC_SCHEMES = words(
+PUBLIC_SCHEMES = split_words(
     "ACR ASTM-sigpurpose C4 CD10 CPT4 CVX DC DCM DOI FDATRIAL FMA HPC I10 I10P I11 I9 I9C IBSI ICDO3 IMAGENCI "
     "ISO3166_1 ISO639_1 ITIS_TSN LN MA MDNS MGI MDC MSH NCIt NDC NEU NICIP NYUMCCG POS RADELEMENT RADLEX RFC3066 "
     "RXNORM SCT SNM3 SRT UBERON UCUM UMLS UNS UPC X12DE"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.pixels import pack_bits, pixel_array
 
-from privacy.deidentify.identifiers import present
+from privacy.deidentify.identifiers import list_tags
 from privacy.deidentify.keyed import keyed_digest
 from privacy.deidentify.layouts import Layout, Rectangle, kind_of, rectangles_of
 from privacy.deidentify.profile import NotDeidentifiable
@@ -41,15 +41,15 @@ RISKY_TYPES = ("SCREEN", "REPORT", "DOSE", "SUMMARY", "CAPTURE")
 
 def may_show_text(dataset: Dataset) -> bool:
     """Whether the pixels may contain text: flagged, or of a risky type and not flagged NO."""
-    flag = _words(dataset, "BurnedInAnnotation")
+    flag = _list_words(dataset, "BurnedInAnnotation")
     if flag:
         return flag != ["NO"]
     kind = str(dataset.get("SOPClassUID", ""))
     return (
         any(kind == risky or kind.startswith(risky + ".") for risky in RISKY_CLASSES)
-        or bool(RISKY_MODALITIES & set(_words(dataset, "Modality")))
-        or bool(RISKY_CONVERSIONS & set(_words(dataset, "ConversionType")))
-        or any(term in word for word in _words(dataset, "ImageType") for term in RISKY_TYPES)
+        or bool(RISKY_MODALITIES & set(_list_words(dataset, "Modality")))
+        or bool(RISKY_CONVERSIONS & set(_list_words(dataset, "ConversionType")))
+        or any(term in word for word in _list_words(dataset, "ImageType") for term in RISKY_TYPES)
     )
 
 
@@ -75,37 +75,42 @@ def to_blank(dataset: Dataset, layouts: Sequence[Layout]) -> tuple[Rectangle, ..
         NotDeidentifiable: `burned_in` (may show text, and no layout gives rectangles), `recognizable` (a face), or
             `overlay_in_pixels`.
     """
-    if "YES" in _words(dataset, "RecognizableVisualFeatures"):
+    if "YES" in _list_words(dataset, "RecognizableVisualFeatures"):
         raise NotDeidentifiable("recognizable", "RecognizableVisualFeatures is YES. Deface it, and set the flag to NO.")
-    if any(tag >> 16 & 0xFF00 == 0x6000 and tag & 0xFFFF == 0x0102 and _set(dataset, tag) for tag in present(dataset)):
+    if any(
+        tag >> 16 & 0xFF00 == 0x6000 and tag & 0xFFFF == 0x0102 and _has_value(dataset, tag)
+        for tag in list_tags(dataset)
+    ):
         raise NotDeidentifiable("overlay_in_pixels", "An overlay lies in the pixels' unused bits. Export it without.")
-    found = rectangles_of(layouts, kind_of(dataset)) if may_show_text(dataset) else ()
-    if may_show_text(dataset) and not found:
+    rectangles = rectangles_of(layouts, kind_of(dataset)) if may_show_text(dataset) else ()
+    if may_show_text(dataset) and not rectangles:
         raise NotDeidentifiable(
             "burned_in",
             "BurnedInAnnotation is not NO, and the image is flagged or of a kind that usually shows text. Give "
             "rectangles for its layout: --blank FILE.",
         )
-    return found
+    return rectangles
 
 
-def blanked(dataset: Dataset, rectangles: tuple[Rectangle, ...], key: bytes) -> Blanked:
+def blank_pixels(dataset: Dataset, rectangles: tuple[Rectangle, ...], key: bytes) -> Blanked:
     """The decoded pixels before and after, with the rectangles 0 in every frame and sample.
 
     Raises:
         NotDeidentifiable: `undecodable`.
     """
-    before = decoded(dataset)
+    before = decode_pixels(dataset)
     after = before.copy()
     for box in rectangles:
         after[:, box.top : box.bottom, box.left : box.right] = 0
     shown = shown_as(dataset)
-    told = [f"{part.dtype.str} {part.shape} {hashlib.sha256(part.tobytes()).hexdigest()}" for part in (before, after)]
-    whole = json.dumps([str(dataset.SOPInstanceUID), shown, *told, *map(str, rectangles)])
-    return Blanked(before, after, rectangles, shown, keyed_digest(key, "blanked image", whole))
+    descriptions = [
+        f"{part.dtype.str} {part.shape} {hashlib.sha256(part.tobytes()).hexdigest()}" for part in (before, after)
+    ]
+    identity = json.dumps([str(dataset.SOPInstanceUID), shown, *descriptions, *map(str, rectangles)])
+    return Blanked(before, after, rectangles, shown, keyed_digest(key, "blanked image", identity))
 
 
-def decoded(dataset: Dataset) -> NDArray[np.generic]:
+def decode_pixels(dataset: Dataset) -> NDArray[np.generic]:
     """All frames: (frames, rows, columns, samples), YBR as RGB.
 
     Raises:
@@ -134,24 +139,24 @@ def shown_as(dataset: Dataset) -> str:
     return "RGB" if photometric.startswith("YBR") else photometric
 
 
-def stored(dataset: Dataset, values: NDArray[np.generic]) -> Dataset:
+def build_stored(dataset: Dataset, values: NDArray[np.generic]) -> Dataset:
     """Decoded frames as elements of Explicit VR Little Endian."""
-    found = Dataset()
+    elements = Dataset()
     bits = int(dataset.BitsAllocated)
     if bits == 1:
-        found.add_new("PixelData", "OB", pack_bits(values.ravel().astype(np.uint8), pad=True))
+        elements.add_new("PixelData", "OB", pack_bits(values.ravel().astype(np.uint8), pad=True))
     elif values.dtype.kind == "f":
         double = values.dtype.itemsize == 8
-        found.add_new(
+        elements.add_new(
             "DoubleFloatPixelData" if double else "FloatPixelData", "OD" if double else "OF", values.tobytes()
         )
     else:
         data = values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
-        found.add_new("PixelData", "OB" if bits <= 8 else "OW", data + b"\0" * (len(data) % 2))
+        elements.add_new("PixelData", "OB" if bits <= 8 else "OW", data + b"\0" * (len(data) % 2))
     if values.shape[3] > 1:
-        found.PlanarConfiguration = 0
-        found.PhotometricInterpretation = shown_as(dataset)
-    return found
+        elements.PlanarConfiguration = 0
+        elements.PhotometricInterpretation = shown_as(dataset)
+    return elements
 
 
 def only_pixels(dataset: Dataset, tag: int, data: bytes, order: str) -> bytes:
@@ -172,8 +177,10 @@ def only_pixels(dataset: Dataset, tag: int, data: bytes, order: str) -> bytes:
         raise NotDeidentifiable(
             "undecodable", "There are fewer pixels than rows, columns and frames say. Export the image again."
         )
-    kept = data[:length] if tag in FLOATS or bits not in (8, 16, 32) else _stored_bits(dataset, data[:length], order)
-    return kept + b"\0" * (length % 2)
+    pixel_bytes = (
+        data[:length] if tag in FLOATS or bits not in (8, 16, 32) else _stored_bits(dataset, data[:length], order)
+    )
+    return pixel_bytes + b"\0" * (length % 2)
 
 
 def _stored_bits(dataset: Dataset, data: bytes, order: str) -> bytes:
@@ -182,22 +189,24 @@ def _stored_bits(dataset: Dataset, data: bytes, order: str) -> bytes:
     If HighBit leaves out bits below, readers disagree about the value: such bits must be clear.
     """
     allocated = int(dataset.BitsAllocated)
-    held = int(dataset.get("BitsStored") or allocated)
-    low = int(dataset.get("HighBit", held - 1)) - held + 1
-    if low < 0 or held < 1 or low + held > allocated:
+    bits_stored = int(dataset.get("BitsStored") or allocated)
+    low = int(dataset.get("HighBit", bits_stored - 1)) - bits_stored + 1
+    if low < 0 or bits_stored < 1 or low + bits_stored > allocated:
         raise NotDeidentifiable("undecodable", "BitsStored and HighBit do not fit BitsAllocated. Correct them.")
-    if held == allocated:
+    if bits_stored == allocated:
         return data
     signed = bool(dataset.get("PixelRepresentation"))
     values = np.frombuffer(data, f"{order}{'i' if signed else 'u'}{allocated // 8}")
-    above = allocated - low - held
-    kept = ((values << above) >> (above + low) << low).astype(values.dtype)  # signed: the sign moves in from above
-    if low and (kept != values).any():
+    above = allocated - low - bits_stored
+    masked_values = ((values << above) >> (above + low) << low).astype(
+        values.dtype
+    )  # signed: the sign moves in from above
+    if low and (masked_values != values).any():
         raise NotDeidentifiable("undecodable", "Bits are set that HighBit leaves out. Correct it, or clear them.")
-    return kept.tobytes()
+    return masked_values.tobytes()
 
 
-def _words(dataset: Dataset, keyword: str) -> list[str]:
+def _list_words(dataset: Dataset, keyword: str) -> list[str]:
     try:
         value = dataset.get(keyword) or ""
     except Exception:  # an unreadable flag is not NO
@@ -206,7 +215,7 @@ def _words(dataset: Dataset, keyword: str) -> list[str]:
     return [str(part).strip().upper() for part in parts if str(part).strip()]
 
 
-def _set(dataset: Dataset, tag: int) -> bool:
+def _has_value(dataset: Dataset, tag: int) -> bool:
     try:
         return bool(dataset[tag].value)
     except Exception:  # an overlay that cannot be read may be anywhere

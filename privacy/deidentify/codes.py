@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pydicom.dataset import Dataset
 
-from privacy.deidentify.actions import PUBLIC_SCHEMES, tags
+from privacy.deidentify.actions import PUBLIC_SCHEMES, parse_tags
 
 UNKNOWN = "261665006"  # of SNOMED CT, as PS3.16 uses it
-CODE = tags("CodeValue LongCodeValue URNCodeValue CodeMeaning")
-SCHEME = tags("CodingSchemeDesignator CodingSchemeVersion")
-CONTEXT = tags(
+CODE = parse_tags("CodeValue LongCodeValue URNCodeValue CodeMeaning")
+SCHEME = parse_tags("CodingSchemeDesignator CodingSchemeVersion")
+CONTEXT = parse_tags(
     "ContextIdentifier ContextUID MappingResource MappingResourceUID MappingResourceName ContextGroupVersion "
     "ContextGroupExtensionFlag ContextGroupLocalVersion ContextGroupExtensionCreatorUID EquivalentCodeSequence"
 )

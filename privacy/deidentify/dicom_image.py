@@ -39,16 +39,16 @@ from pydicom.uid import (
 from privacy.deidentify import burned, element
 from privacy.deidentify.actions import CHARACTERISTICS, DEVICE, MAY_BE_EMPTY, NEEDED, PER_FRAME, PIXELS, TABLE
 from privacy.deidentify.codes import make_public, unknown_code
-from privacy.deidentify.identifiers import DEEPEST, Identifiers, identifiers, present, texts
-from privacy.deidentify.keyed import checked_key, days, new_uid, normalized, pseudonym
+from privacy.deidentify.identifiers import DEEPEST, Identifiers, find_identifiers, list_tags, list_texts
+from privacy.deidentify.keyed import checked_key, days_of_shift, make_pseudonym, new_uid, normalize_identifier
 from privacy.deidentify.profile import NotDeidentifiable, Profile
-from privacy.deidentify.quiet import quiet
-from privacy.deidentify.shift import middle
+from privacy.deidentify.quiet import silence_warnings
+from privacy.deidentify.shift import central_day
 from privacy.deidentify.spelling import days_of
-from privacy.deidentify.stored_values import listed
+from privacy.deidentify.stored_values import find_listed_creator
 from privacy.deidentify.streams import cleaned_streams
 
-__all__ = ["NotDeidentifiable", "Profile", "as_bytes", "blanking", "deidentify"]
+__all__ = ["NotDeidentifiable", "Profile", "as_bytes", "blank_image", "deidentify_image"]
 
 METHOD = "PS3.15 2026c Basic Profile; Consilium"
 GREY = ("MONOCHROME1", "MONOCHROME2")
@@ -63,7 +63,7 @@ CODES = {
 }
 
 
-def deidentify(dataset: Dataset, *, key: bytes, profile: Profile | None = None) -> Dataset:
+def deidentify_image(dataset: Dataset, *, key: bytes, profile: Profile | None = None) -> Dataset:
     """A new dataset with file meta information and without identifiers; `dataset` is not changed.
 
     key: the hospital's secret, at least 16 bytes; the same key gives the same pseudonyms, UIDs and shifts.
@@ -75,8 +75,8 @@ def deidentify(dataset: Dataset, *, key: bytes, profile: Profile | None = None) 
     """
     checked_key(key)
     try:
-        with quiet():
-            return _deidentified(dataset, key, profile or Profile())
+        with silence_warnings():
+            return _deidentify_dataset(dataset, key, profile or Profile())
     except (NotDeidentifiable, MemoryError):
         raise
     except RecursionError:
@@ -95,7 +95,7 @@ def as_bytes(cleaned: Dataset) -> bytes:
     """
     stream = io.BytesIO()
     try:
-        with quiet():
+        with silence_warnings():
             cleaned.save_as(stream, enforce_file_format=True)
     except MemoryError:
         raise
@@ -104,27 +104,29 @@ def as_bytes(cleaned: Dataset) -> bytes:
     return stream.getvalue()
 
 
-def _deidentified(dataset: Dataset, key: bytes, profile: Profile) -> Dataset:
-    patient = _patient(dataset)
-    blank = blanking(dataset, key, profile)
+def _deidentify_dataset(dataset: Dataset, key: bytes, profile: Profile) -> Dataset:
+    patient = _patient_identifier(dataset)
+    blank = blank_image(dataset, key, profile)
     if blank is not None and blank.digest not in profile.confirmed:
         raise NotDeidentifiable(
             "unconfirmed",
             "Nobody has confirmed that no text is left when the rectangles are blanked. Look at the sheet, confirm it.",
         )
-    rules = _rules(dataset, key, patient, profile)
-    cleaned = _cleaned(dataset, rules, 0)
-    syntax = _pixels(dataset, cleaned, blank)
+    rules = _build_context(dataset, key, patient, profile)
+    cleaned = _clean_dataset(dataset, rules, 0)
+    syntax = _copy_pixels(dataset, cleaned, blank)
     missing = sorted(tag for tag in NEEDED if not _has_value(cleaned, tag))
     if missing:
-        told = ", ".join(f"({tag >> 16:04X},{tag & 0xFFFF:04X})" for tag in missing)
-        raise NotDeidentifiable("unparsable", f"{told} missing or not readable. Export the image again.")
-    cleaned.PatientID = cleaned.PatientName = pseudonym(key, patient)
+        tags_text = ", ".join(f"({tag >> 16:04X},{tag & 0xFFFF:04X})" for tag in missing)
+        raise NotDeidentifiable("unparsable", f"{tags_text} missing or not readable. Export the image again.")
+    cleaned.PatientID = cleaned.PatientName = make_pseudonym(key, patient)
     if "BodyPartExamined" in dataset and "BodyPartExamined" not in cleaned and "Laterality" not in cleaned:
         cleaned.Laterality = (
             None  # type 2C: required, possibly empty, unless the image is known to show no paired body part
         )
-    _declare(cleaned, profile, blank is not None, kept_private=any(tag.is_private for tag in present(cleaned)))
+    _declare_deidentification(
+        cleaned, profile, blank is not None, kept_private=any(tag.is_private for tag in list_tags(cleaned))
+    )
     _add_meta(cleaned, syntax)
     return cleaned
 
@@ -136,21 +138,21 @@ class _Context:
     keep: frozenset[tuple[str, int, int]]
 
 
-def _text(dataset: Dataset, keyword: str) -> str:
+def _text_of(dataset: Dataset, keyword: str) -> str:
     try:
         return str(dataset.get(keyword) or "")
     except Exception:  # an unreadable value counts as empty
         return ""
 
 
-def _patient(dataset: Dataset) -> str:
-    patient = normalized(_text(dataset, "PatientID"))
+def _patient_identifier(dataset: Dataset) -> str:
+    patient = normalize_identifier(_text_of(dataset, "PatientID"))
     if not patient:
         raise NotDeidentifiable("no_patient", "PatientID is missing or empty: dates and names need one. Fill it in.")
     return patient
 
 
-def blanking(dataset: Dataset, key: bytes, profile: Profile) -> burned.Blanked | None:
+def blank_image(dataset: Dataset, key: bytes, profile: Profile) -> burned.Blanked | None:
     """The pixels before and after blanking; None if they may leave as they are.
 
     Raises:
@@ -161,95 +163,101 @@ def blanking(dataset: Dataset, key: bytes, profile: Profile) -> burned.Blanked |
     if str(dataset.get("SOPClassUID", "")) not in UID_dictionary:
         raise NotDeidentifiable("not_image", "The SOP class is missing or private: nobody can say what it holds.")
     rectangles = burned.to_blank(dataset, profile.blank)
-    return burned.blanked(dataset, rectangles, key) if rectangles else None
+    return burned.blank_pixels(dataset, rectangles, key) if rectangles else None
 
 
-def _rules(dataset: Dataset, key: bytes, patient: str, profile: Profile) -> _Context:
-    kept = (DEVICE if profile.keep_device else frozenset()) | (
+def _build_context(dataset: Dataset, key: bytes, patient: str, profile: Profile) -> _Context:
+    kept_tags = (DEVICE if profile.keep_device else frozenset()) | (
         CHARACTERISTICS if profile.keep_characteristics else frozenset()
     )
-    known = identifiers(dataset, but=kept)
+    known = find_identifiers(dataset, but=kept_tags)
     rules = element.Rules(
         known=known,
         uid=partial(new_uid, key),
-        days=days(key, patient, *profile.shift_days),
+        days=days_of_shift(key, patient, *profile.shift_days),
         times=profile.keep_times,
-        kept=kept,
-        around=middle(days_of(_text(dataset, "StudyDate")), known.days - days_of(_text(dataset, "PatientBirthDate"))),
-        colour=_text(dataset, "PhotometricInterpretation") not in GREY,
+        kept=kept_tags,
+        around=central_day(
+            days_of(_text_of(dataset, "StudyDate")), known.days - days_of(_text_of(dataset, "PatientBirthDate"))
+        ),
+        colour=_text_of(dataset, "PhotometricInterpretation") not in GREY,
     )
     return _Context(rules, known, profile.keep_private)
 
 
-def _cleaned(dataset: Dataset, context: _Context, depth: int) -> Dataset:
+def _clean_dataset(dataset: Dataset, context: _Context, depth: int) -> Dataset:
     if depth > DEEPEST:
         raise RecursionError
     made = Dataset()
-    for tag in present(dataset):
+    for tag in list_tags(dataset):
         if tag in PIXELS or tag.group < 8 or tag.is_private:
             continue
         try:
-            found = dataset[tag]
-            kept = _sequence(found, context, depth) if found.VR == "SQ" else element.cleaned(found, context.rules)
+            original = dataset[tag]
+            replacement = (
+                _clean_sequence(original, context, depth)
+                if original.VR == "SQ"
+                else element.clean_element(original, context.rules)
+            )
         except (RecursionError, NotDeidentifiable, MemoryError):
             raise
         except Exception:  # a value that cannot be parsed may be any text
-            kept = element.replacement_of_unparsable(tag)
-        if kept is not None:
-            made.add(kept)
-    _private(dataset, made, context)
+            replacement = element.replacement_of_unparsable(tag)
+        if replacement is not None:
+            made.add(replacement)
+    _copy_private(dataset, made, context)
     if depth:
         make_public(dataset, made)
         made.pop("SpecificCharacterSet", None)
     return made
 
 
-def _sequence(found: DataElement, context: _Context, depth: int) -> DataElement | None:
+def _clean_sequence(sequence: DataElement, context: _Context, depth: int) -> DataElement | None:
     """A sequence as it may leave; no item and no sequence becomes empty that was not, unless PS3.3 allows it."""
-    action = TABLE.get(int(found.tag), "")
-    if not dictionary_has_tag(found.tag):
+    action = TABLE.get(int(sequence.tag), "")
+    if not dictionary_has_tag(sequence.tag):
         return None
     if action == "D":
-        return DataElement(found.tag, "SQ", Sequence([unknown_code()]))
-    if "Z" in action and "U" not in action and (action == "Z" or int(found.tag) in MAY_BE_EMPTY):
-        return DataElement(found.tag, "SQ", Sequence([]))
+        return DataElement(sequence.tag, "SQ", Sequence([unknown_code()]))
+    if "Z" in action and "U" not in action and (action == "Z" or int(sequence.tag) in MAY_BE_EMPTY):
+        return DataElement(sequence.tag, "SQ", Sequence([]))
     if action and "U" not in action:
         return None
-    items = list(found.value or ())
-    made = [_cleaned(item, context, depth + 1) for item in items]
-    if int(found.tag) not in PER_FRAME:  # one item per frame, even if it is empty
+    items = list(sequence.value or ())
+    made = [_clean_dataset(item, context, depth + 1) for item in items]
+    if int(sequence.tag) not in PER_FRAME:  # one item per frame, even if it is empty
         made = [new for old, new in zip(items, made, strict=True) if new or not old]
-    return DataElement(found.tag, "SQ", Sequence(made)) if made or not items else None
+    return DataElement(sequence.tag, "SQ", Sequence(made)) if made or not items else None
 
 
-def _private(dataset: Dataset, made: Dataset, context: _Context) -> None:
+def _copy_private(dataset: Dataset, made: Dataset, context: _Context) -> None:
     """Copy the allowed private elements, each with its creator, into the block where they were."""
-    for tag in [tag for tag in present(dataset) if tag.is_private and tag.element >= 0x1000]:
+    for tag in [tag for tag in list_tags(dataset) if tag.is_private and tag.element >= 0x1000]:
         try:
-            creator = listed(dataset[tag.group, tag.element >> 8].value, int(tag), context.keep)
+            creator = find_listed_creator(dataset[tag.group, tag.element >> 8].value, int(tag), context.keep)
             if creator is None or context.known.within(creator):
                 continue
-            found = dataset[tag]
-            if (value := _private_value(found, context)) is not None:
+            original = dataset[tag]
+            if (value := _private_value(original, context)) is not None:
                 made.add_new((tag.group, tag.element >> 8), "LO", creator)
-                made.add_new(tag, found.VR, value)
+                made.add_new(tag, original.VR, value)
         except (NotDeidentifiable, MemoryError):
             raise
         except Exception:  # noqa: S112 - without a creator, or damaged: not kept
             continue
 
 
-def _private_value(found: DataElement, context: _Context) -> object:
+def _private_value(original: DataElement, context: _Context) -> object:
     """The value of an allowed private element as it may leave: of a sequence, the allowed ones of its items."""
-    if found.VR != "SQ":
-        return found.value if element.plain(found, context.known) else None
-    items = [Dataset() for _ in found.value or ()]
-    for item, new in zip(found.value or (), items, strict=True):
-        _private(item, new, context)
+    if original.VR != "SQ":
+        return original.value if element.is_plain(original, context.known) else None
+    items = [Dataset() for _ in original.value or ()]
+    for item, new in zip(original.value or (), items, strict=True):
+        _copy_private(item, new, context)
     return Sequence(items) if any(items) else None
 
 
-def _pixels(dataset: Dataset, cleaned: Dataset, blank: burned.Blanked | None) -> UID:
+def _copy_pixels(dataset: Dataset, cleaned: Dataset, blank: burned.Blanked | None) -> UID:
     """Put the pixels into `cleaned`, and return the transfer syntax that fits them."""
     syntax = UID(getattr(dataset, "file_meta", Dataset()).get("TransferSyntaxUID") or ExplicitVRLittleEndian)
     if syntax.is_private or syntax not in UID_dictionary:
@@ -261,13 +269,13 @@ def _pixels(dataset: Dataset, cleaned: Dataset, blank: burned.Blanked | None) ->
         cleaned.add(streams)
         return syntax
     if blank is None and not syntax.is_encapsulated:
-        for tag in sorted(PIXELS & set(map(int, present(dataset)))):
-            found = dataset[tag]
-            data = burned.only_pixels(dataset, tag, found.value, "<" if syntax.is_little_endian else ">")
-            cleaned.add(DataElement(found.tag, found.VR, data))
+        for tag in sorted(PIXELS & set(map(int, list_tags(dataset)))):
+            original = dataset[tag]
+            data = burned.only_pixels(dataset, tag, original.value, "<" if syntax.is_little_endian else ">")
+            cleaned.add(DataElement(original.tag, original.VR, data))
         return ExplicitVRLittleEndian if syntax in REWRITTEN else syntax
-    values = burned.decoded(dataset) if blank is None else blank.after
-    cleaned.update(dict(burned.stored(dataset, values).items()))
+    values = burned.decode_pixels(dataset) if blank is None else blank.after
+    cleaned.update(dict(burned.build_stored(dataset, values).items()))
     return ExplicitVRLittleEndian
 
 
@@ -275,7 +283,7 @@ def _has_value(dataset: Dataset, tag: int) -> bool:
     return tag in dataset and dataset[tag].value not in (None, "", [])
 
 
-def _declare(cleaned: Dataset, profile: Profile, blank: bool, *, kept_private: bool) -> None:
+def _declare_deidentification(cleaned: Dataset, profile: Profile, blank: bool, *, kept_private: bool) -> None:
     """Record in the file what was done (PS3.15 E.1.1)."""
     moved = any(map(_is_day, cleaned.iterall()))
     chosen = {
@@ -300,9 +308,9 @@ def _declare(cleaned: Dataset, profile: Profile, blank: bool, *, kept_private: b
         cleaned.BurnedInAnnotation = "NO"
 
 
-def _is_day(found: DataElement) -> bool:
+def _is_day(text: DataElement) -> bool:
     """Whether it is a shifted date; the table's dummy value is none."""
-    return found.VR in {"DA", "DT"} and any(text[:8] != element.DUMMIES["DA"] for text in texts(found.value) if text)
+    return text.VR in {"DA", "DT"} and any(text[:8] != element.DUMMIES["DA"] for text in list_texts(text.value) if text)
 
 
 def _add_meta(cleaned: Dataset, syntax: UID) -> None:

@@ -26,7 +26,7 @@ from privacy.deidentify.actions import (
     TABLE,
     TERMS,
 )
-from privacy.deidentify.identifiers import SIGNIFICANT, Identifiers, texts
+from privacy.deidentify.identifiers import SIGNIFICANT, Identifiers, list_texts
 from privacy.deidentify.profile import NotDeidentifiable
 from privacy.deidentify.shift import capped_age, shifted_date, shifted_datetime, time_of_day
 
@@ -68,31 +68,33 @@ class Rules:
     colour: bool
 
 
-def cleaned(found: DataElement, rules: Rules) -> DataElement | None:
+def clean_element(original: DataElement, rules: Rules) -> DataElement | None:
     """The element as it may leave, or None."""
-    tag, group = int(found.tag), found.tag.group
-    if group % 2 or 0x5000 <= group <= 0x60FF or found.tag.element == 0 or not dictionary_has_tag(tag):
+    tag, group = int(original.tag), original.tag.group
+    if group % 2 or 0x5000 <= group <= 0x60FF or original.tag.element == 0 or not dictionary_has_tag(tag):
         return None
-    if found.VR == "UI":
-        return _with_values(found, [rules.uid(text) for text in texts(found.value)])
-    kept = _kept_time(found, rules) if found.VR in {"DA", "DT", "TM"} else None
-    if kept is not None:
-        return kept
+    if original.VR == "UI":
+        return _with_values(original, [rules.uid(text) for text in list_texts(original.value)])
+    kept_time = _kept_time(original, rules) if original.VR in {"DA", "DT", "TM"} else None
+    if kept_time is not None:
+        return kept_time
     if tag in TABLE and tag not in rules.kept:
-        return apply_action(found, TABLE[tag])
-    if found.VR == "AS":
+        return apply_action(original, TABLE[tag])
+    if original.VR == "AS":
         return (
-            _with_values(found, [capped_age(text) or "" for text in texts(found.value)]) if tag in rules.kept else None
+            _with_values(original, [capped_age(text) or "" for text in list_texts(original.value)])
+            if tag in rules.kept
+            else None
         )
-    if tag == IMAGE_TYPE and found.VR == "CS":
-        return _clean_image_type(found, rules.known)
-    if (tag != ICC or rules.colour) and may_stay_unlisted(found, rules.known, free=tag in rules.kept):
-        return DataElement(found.tag, found.VR, found.value)
-    if tag in ESSENTIAL and found.VR in NUMERIC | {"DS", "IS"}:
-        refuse_numbers(found, rules.known)
-    if tag in REPLACED_TEXT and found.VR in FREE:
-        return apply_action(found, "D")
-    return apply_action(found, TABLE[tag]) if tag in TABLE else None
+    if tag == IMAGE_TYPE and original.VR == "CS":
+        return _clean_image_type(original, rules.known)
+    if (tag != ICC or rules.colour) and may_stay_unlisted(original, rules.known, free=tag in rules.kept):
+        return DataElement(original.tag, original.VR, original.value)
+    if tag in ESSENTIAL and original.VR in NUMERIC | {"DS", "IS"}:
+        refuse_numbers(original, rules.known)
+    if tag in REPLACED_TEXT and original.VR in FREE:
+        return apply_action(original, "D")
+    return apply_action(original, TABLE[tag]) if tag in TABLE else None
 
 
 def replacement_of_unparsable(tag: BaseTag) -> DataElement | None:
@@ -103,138 +105,145 @@ def replacement_of_unparsable(tag: BaseTag) -> DataElement | None:
     return None if vr in {"SQ", "UI"} else apply_action(DataElement(tag, vr, None), TABLE[int(tag)])
 
 
-def apply_action(found: DataElement, action: str) -> DataElement | None:
+def apply_action(original: DataElement, action: str) -> DataElement | None:
     """The element after an action of the table: of two, the one that fits every IOD."""
     if "D" in action:
-        return DataElement(found.tag, found.VR, _dummy(found.VR))
-    return DataElement(found.tag, found.VR, None) if "Z" in action else None
+        return DataElement(original.tag, original.VR, _dummy_value(original.VR))
+    return DataElement(original.tag, original.VR, None) if "Z" in action else None
 
 
-def may_stay_unlisted(found: DataElement, known: Identifiers, *, free: bool = False) -> bool:
+def may_stay_unlisted(original: DataElement, known: Identifiers, *, free: bool = False) -> bool:
     """Whether an element that the table does not list may stay. free: free text may, if it contains no identifier."""
-    tag, vr = int(found.tag), str(found.VR)
+    tag, vr = int(original.tag), str(original.VR)
     if vr in FREE:
         return (free or tag in KEPT_TEXT) and all(
             len(text) <= LONGEST and not known.within(text)
-            for text in [*texts(found.value), "\\".join(texts(found.value))]
+            for text in [*list_texts(original.value), "\\".join(list_texts(original.value))]
         )
     if vr == "CS":
-        return all(_coded(text, known) for text in texts(found.value)) or (
-            tag in CLOSED and set(texts(found.value)) <= TERMS
+        return all(_is_coded_word(text, known) for text in list_texts(original.value)) or (
+            tag in CLOSED and set(list_texts(original.value)) <= TERMS
         )
     if vr in {"DS", "IS"} or vr in NUMERIC:
-        return numbers(found, known)
+        return is_made_of_numbers(original, known)
     if vr in BINARY and tag in KEPT_BINARY:
-        return not isinstance(found.value, bytes) or not known.in_bytes(found.value, shortest=5)
-    return vr == "AT" and free_of_identifiers(found, known)
+        return not isinstance(original.value, bytes) or not known.in_bytes(original.value, shortest=5)
+    return vr == "AT" and free_of_identifiers(original, known)
 
 
-def refuse_numbers(found: DataElement, known: Identifiers) -> None:
+def refuse_numbers(original: DataElement, known: Identifiers) -> None:
     """Refuse the file if an essential number is an identifier; a damaged number is none.
 
     Raises:
         NotDeidentifiable: `identifier`.
     """
-    if isinstance(found.value, bytes) or any(_float(text) is None for text in texts(found.value) if text):
+    if isinstance(original.value, bytes) or any(
+        _parse_float(text) is None for text in list_texts(original.value) if text
+    ):
         return
-    if not numbers(found, known):
+    if not is_made_of_numbers(original, known):
         raise NotDeidentifiable(
             "identifier",
-            f"({found.tag.group:04X},{found.tag.element:04X}), which the image needs, has the value of an identifier "
-            "of the same file. Look which of the two is wrong.",
+            f"({original.tag.group:04X},{original.tag.element:04X}), which the image needs, has the value of an"
+            " identifier of the same file. Look which of the two is wrong.",
         )
 
 
-def numbers(found: DataElement, known: Identifiers) -> bool:
+def is_made_of_numbers(original: DataElement, known: Identifiers) -> bool:
     """Whether a value is made of numbers, none of which is an identifier, and neither are all digits together."""
-    if isinstance(found.value, bytes):
-        short = len(found.value) <= 8  # "US or SS", not yet decided
-        return short and not known.in_bytes(found.value, shortest=4)
-    parts = [text for text in texts(found.value) if text]
+    if isinstance(original.value, bytes):
+        short = len(original.value) <= 8  # "US or SS", not yet decided
+        return short and not known.in_bytes(original.value, shortest=4)
+    parts = [text for text in list_texts(original.value) if text]
     digits = re.sub(r"\D", "", "".join(parts)).lstrip("0")[:LONGEST]
-    telling = LONG_NUMBER if int(found.tag) in ESSENTIAL else SIGNIFICANT
-    if found.VR in {"DS", "IS"} and len(digits) >= telling and known.among(int(digits)):
+    telling = LONG_NUMBER if int(original.tag) in ESSENTIAL else SIGNIFICANT
+    if original.VR in {"DS", "IS"} and len(digits) >= telling and known.among(int(digits)):
         return False
-    return all(_number(text, known) for text in parts) and free_of_identifiers(found, known)
+    return all(_is_number(text, known) for text in parts) and free_of_identifiers(original, known)
 
 
-def free_of_identifiers(found: DataElement, known: Identifiers) -> bool:
+def free_of_identifiers(original: DataElement, known: Identifiers) -> bool:
     """Whether the bytes of binary numbers contain no identifier as text."""
-    code = CODES.get(found.VR)
-    if code is None or found.value is None:
+    code = CODES.get(original.VR)
+    if code is None or original.value is None:
         return True
-    values = [found.value] if not isinstance(found.value, MultiValue | list) else list(found.value)
-    if found.VR == "AT":
+    values = [original.value] if not isinstance(original.value, MultiValue | list) else list(original.value)
+    if original.VR == "AT":
         values = [int(value) >> 16 | (int(value) & 0xFFFF) << 16 for value in values]  # group first, each its own bytes
     packed = (struct.pack(f"{order}{len(values)}{code}", *values) for order in "<>")
     return not any(known.in_bytes(data, shortest=4) for data in packed)
 
 
-def plain(found: DataElement, known: Identifiers) -> bool:
+def is_plain(original: DataElement, known: Identifiers) -> bool:
     """Whether a private element contains nothing but plausible numbers, or a coded word.
 
     Raises:
         NotDeidentifiable: `identifier`, if one of the plausible numbers is an identifier.
     """
-    if found.VR == "CS":
-        return may_stay_unlisted(found, known)
-    if found.VR not in NUMERIC | {"DS", "IS"} or isinstance(found.value, bytes):
+    if original.VR == "CS":
+        return may_stay_unlisted(original, known)
+    if original.VR not in NUMERIC | {"DS", "IS"} or isinstance(original.value, bytes):
         return False
-    values = [_float(text) for text in texts(found.value)]
+    values = [_parse_float(text) for text in list_texts(original.value)]
     if not all(value is not None and (value == 0 or 1 / REASONABLE < abs(value) < REASONABLE) for value in values):
         return False
-    if not free_of_identifiers(found, known):  # text in place of numbers
+    if not free_of_identifiers(original, known):  # text in place of numbers
         return False
-    refuse_numbers(found, known)
+    refuse_numbers(original, known)
     return True
 
 
-def _coded(text: str, known: Identifiers) -> bool:
+def _is_coded_word(text: str, known: Identifiers) -> bool:
     return CODED.fullmatch(text) is not None and not known.within(text)
 
 
-def _clean_image_type(found: DataElement, known: Identifiers) -> DataElement | None:
+def _clean_image_type(original: DataElement, known: Identifiers) -> DataElement | None:
     """An image's type, without words that are identifiers."""
-    values = [text if _usual(text, known) or _coded(text, known) else "REMOVED" for text in texts(found.value)]
-    others = [text for text in values if not _usual(text, known)]
-    return _with_values(found, values) if values and not known.within("_".join(others)) else None
+    values = [
+        text if _is_usual(text, known) or _is_coded_word(text, known) else "REMOVED"
+        for text in list_texts(original.value)
+    ]
+    unusual = [text for text in values if not _is_usual(text, known)]
+    return _with_values(original, values) if values and not known.within("_".join(unusual)) else None
 
 
-def _usual(text: str, known: Identifiers) -> bool:
+def _is_usual(text: str, known: Identifiers) -> bool:
     return text in IMAGE_TYPES and text.lower() not in known.words
 
 
-def _number(text: str, known: Identifiers) -> bool:
-    value = _float(text)
+def _is_number(text: str, known: Identifiers) -> bool:
+    value = _parse_float(text)
     return value is not None and (math.isinf(value) or math.isnan(value) or not known.among(value))
 
 
-def _float(text: str) -> float | None:
+def _parse_float(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
         return None
 
 
-def _dummy(vr: str) -> object:
+def _dummy_value(vr: str) -> object:
     if vr in NUMERIC:
         return 0
     return DUMMIES.get(vr, "REMOVED" if vr in FREE | {"CS"} else None)
 
 
-def _kept_time(found: DataElement, rules: Rules) -> DataElement | None:
+def _kept_time(original: DataElement, rules: Rules) -> DataElement | None:
     """A shifted date, or a time that may stay; None leaves it to the table."""
-    if int(found.tag) in BIRTH | NOBODYS_TIMES or (found.VR == "TM" and not rules.times):
+    if int(original.tag) in BIRTH | NOBODYS_TIMES or (original.VR == "TM" and not rules.times):
         return None
     moved = {
         "DA": lambda text: shifted_date(text, rules.days, rules.around),
         "DT": lambda text: shifted_datetime(text, rules.days, rules.around, times=rules.times),
         "TM": time_of_day,
-    }[found.VR]
-    values = [moved(text) if text else "" for text in texts(found.value)]
-    whole = [value for value in values if value is not None]
-    return _with_values(found, whole) if len(whole) == len(values) else None
+    }[original.VR]
+    values = [moved(text) if text else "" for text in list_texts(original.value)]
+    complete = [value for value in values if value is not None]
+    return _with_values(original, complete) if len(complete) == len(values) else None
 
 
-def _with_values(found: DataElement, values: list[str]) -> DataElement:
-    return DataElement(found.tag, found.VR, MultiValue(str, values) if len(values) > 1 else "".join(values) or None)
+def _with_values(original: DataElement, values: list[str]) -> DataElement:
+    return DataElement(
+        original.tag, original.VR, MultiValue(str, values) if len(values) > 1 else "".join(values) or None
+    )

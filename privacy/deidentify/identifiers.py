@@ -17,8 +17,8 @@ from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag
 from pydicom.uid import UID_dictionary
 
-from privacy.deidentify.actions import tags, words
-from privacy.deidentify.shift import sound
+from privacy.deidentify.actions import parse_tags, split_words
+from privacy.deidentify.shift import is_plausible
 from privacy.deidentify.spelling import (
     compact,
     day_digits,
@@ -36,13 +36,13 @@ SHORT = 5  # shorter words must stand alone to be found
 SIGNIFICANT = 6  # least digits of a number that counts as an identifier; shorter ones are everywhere in an image
 LONG_UID = 12  # characters; a shorter one must stand alone, because a version number looks the same
 
-PATIENT_NAMES = tags("PatientName OtherPatientNames PatientBirthName PatientMotherBirthName")
-PLACES = tags(
+PATIENT_NAMES = parse_tags("PatientName OtherPatientNames PatientBirthName PatientMotherBirthName")
+PLACES = parse_tags(
     "InstitutionName InstitutionAddress InstitutionalDepartmentName PatientAddress CountryOfResidence "
     "RegionOfResidence PatientInstitutionResidence CurrentPatientLocation ReferringPhysicianAddress "
     "StationName ResponsibleOrganization PersonAddress CustodialOrganizationSequence VerifyingOrganization"
 )
-NUMBERS = tags(
+NUMBERS = parse_tags(
     "PatientID OtherPatientIDs AccessionNumber StudyID IssuerOfPatientID MedicalRecordLocator AdmissionID "
     "PatientTelephoneNumbers ReferringPhysicianTelephoneNumbers PersonTelephoneNumbers "
     "DeviceSerialNumber MilitaryRank InsurancePlanIdentification RequestedProcedureID ScheduledProcedureStepID "
@@ -51,7 +51,7 @@ NUMBERS = tags(
     "GantryID ClinicalTrialSubjectID ClinicalTrialSiteName PatientBirthName SpecimenIdentifier ContainerIdentifier "
     "BarcodeValue UniqueDeviceIdentifier PatientTelecomInformation PersonTelecomInformation"
 )
-COMMON = words(
+COMMON = split_words(
     "the and for von van der den del des dos los las mac mrs miss prof doctor doc test patient patients new unknown "
     "none null anonymous anonymized removed original derived primary secondary axial coronal sagittal oblique other "
     "hospital hospitals clinic clinical clinique klinik klinikum university universitat center centre central medical "
@@ -62,7 +62,7 @@ COMMON = words(
 )
 
 
-def walk(dataset: Dataset, depth: int = 0) -> Iterator[tuple[int, str, list[str]]]:
+def walk_dataset(dataset: Dataset, depth: int = 0) -> Iterator[tuple[int, str, list[str]]]:
     """Yield (tag, VR, texts) of every element at any depth; bytes are decoded as text as far as possible.
 
     Raises:
@@ -70,7 +70,7 @@ def walk(dataset: Dataset, depth: int = 0) -> Iterator[tuple[int, str, list[str]
     """
     if depth > DEEPEST:
         raise RecursionError(f"sequences lie deeper than {DEEPEST} levels")
-    for tag in present(dataset):
+    for tag in list_tags(dataset):
         try:
             element = dataset[tag]
         except Exception:  # an unparsable value is still read as text
@@ -80,17 +80,17 @@ def walk(dataset: Dataset, depth: int = 0) -> Iterator[tuple[int, str, list[str]
             continue
         if element.VR == "SQ":
             for item in element.value or ():
-                yield from walk(item, depth + 1)
+                yield from walk_dataset(item, depth + 1)
         elif element.VR not in {"OB", "OW", "OB or OW", "OF", "OD", "OL", "OV"}:
-            yield int(tag), str(element.VR), texts(element.value)
+            yield int(tag), str(element.VR), list_texts(element.value)
 
 
-def present(dataset: Dataset) -> list[BaseTag]:
+def list_tags(dataset: Dataset) -> list[BaseTag]:
     """The tags of a dataset in their order; iterating over the dataset itself would parse every value."""
     return sorted(dataset.keys())
 
 
-def texts(value: object) -> list[str]:
+def list_texts(value: object) -> list[str]:
     """A value's parts as text."""
     if value is None:
         return []
@@ -117,15 +117,15 @@ class Identifiers:
 
     @cached_property
     def _alone(self) -> re.Pattern[str]:
-        return _any(word for word in self.words if len(word) < SHORT and word.isascii())
+        return _match_any(word for word in self.words if len(word) < SHORT and word.isascii())
 
     @cached_property
     def _anywhere(self) -> re.Pattern[str]:
-        return _any(word for word in self.words if len(word) >= SHORT or not word.isascii())
+        return _match_any(word for word in self.words if len(word) >= SHORT or not word.isascii())
 
     @cached_property
     def _joined(self) -> re.Pattern[str]:
-        return _any(self.joined)
+        return _match_any(self.joined)
 
     @cached_property
     def _days(self) -> re.Pattern[str]:
@@ -133,9 +133,9 @@ class Identifiers:
 
     @cached_property
     def _uids(self) -> re.Pattern[str]:
-        whole = (rf"(?<![\d.]){re.escape(uid)}(?![\d.])" for uid in sorted(self.uids) if len(uid) <= LONG_UID)
+        patterns = (rf"(?<![\d.]){re.escape(uid)}(?![\d.])" for uid in sorted(self.uids) if len(uid) <= LONG_UID)
         long = (re.escape(uid) for uid in sorted(self.uids) if len(uid) > LONG_UID)
-        return re.compile("|".join([*long, *whole]) or r"(?!)")
+        return re.compile("|".join([*long, *patterns]) or r"(?!)")
 
     def within(self, text: str, *, shortest: int = 2) -> bool:
         """Whether the text contains an identifier of at least `shortest` characters."""
@@ -160,13 +160,13 @@ class Identifiers:
         return int(abs(number)) in self.numbers
 
 
-def identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> Identifiers:
+def find_identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> Identifiers:
     """All identifiers in a dataset, at any depth, except in the attributes `but`, which are meant to stay."""
     names: set[str] = set()
     joined: set[str] = set()
     uids: set[str] = set()
     days: set[date] = set()
-    for tag, vr, values in walk(dataset):
+    for tag, vr, values in walk_dataset(dataset):
         for value in values if tag not in but else ():
             if vr == "PN" or tag in PATIENT_NAMES:
                 names |= name_words(value, 2)
@@ -180,7 +180,7 @@ def identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> Ident
                 joined |= number_forms(value)
                 names |= {fold(value).strip()} if len(value.strip()) >= 3 else set()
             elif vr in {"DA", "DT"}:
-                days |= set(filter(sound, days_of(value)))
+                days |= set(filter(is_plausible, days_of(value)))
             elif vr == "UI" and len(value) >= 6 and value.count(".") >= 3 and value not in UID_dictionary:
                 uids.add(value)
     joined |= {form for day in days for form in day_digits(day)}
@@ -192,8 +192,8 @@ def identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> Ident
     )
 
 
-def _any(found: Iterator[str] | frozenset[str]) -> re.Pattern[str]:
-    ordered = sorted((word for word in found if word), key=lambda word: (-len(word), word))
+def _match_any(parts: Iterator[str] | frozenset[str]) -> re.Pattern[str]:
+    ordered = sorted((word for word in parts if word), key=lambda word: (-len(word), word))
     return re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
 
 

@@ -30,12 +30,12 @@ def checked_key(key: bytes) -> bytes:
     return key
 
 
-def normalized(patient: str) -> str:
+def normalize_identifier(patient: str) -> str:
     """An identifier without surrounding blanks, in Unicode's composed form (NFC): two spellings are one patient."""
     return unicodedata.normalize("NFC", patient).strip()
 
 
-def pseudonym(key: bytes, patient: str) -> str:
+def make_pseudonym(key: bytes, patient: str) -> str:
     """A stable name for a patient: 16 characters of base32 in lower case, the first 80 bits of HMAC-SHA256.
 
     key: the hospital's secret. patient: the identifier in the files; surrounding blanks do not matter. Cohorts and
@@ -44,7 +44,7 @@ def pseudonym(key: bytes, patient: str) -> str:
     Raises:
         ValueError: the key is shorter than 16 bytes, or the identifier is empty.
     """
-    name = normalized(patient)
+    name = normalize_identifier(patient)
     if not name:
         raise ValueError("a pseudonym needs an identifier that is not empty; reject what has none")
     digest = hmac.new(checked_key(key), name.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
@@ -61,22 +61,22 @@ def new_uid(key: bytes, uid: str) -> str:
     plain = uid.strip().rstrip("\0").strip()
     if not plain or plain in UID_dictionary:
         return plain
-    digest = hmac.new(_derived(key, b"uids"), plain.encode(), hashlib.sha256).digest()
+    digest = hmac.new(_derive_key(key, b"uids"), plain.encode(), hashlib.sha256).digest()
     return f"2.25.{uuid.UUID(bytes=digest[:16], version=4).int}"
 
 
-def days(key: bytes, patient: str, least: int, most: int) -> int:
+def days_of_shift(key: bytes, patient: str, least: int, most: int) -> int:
     """Number of days by which all dates of a patient are shifted: from `least` to `most`, both included."""
-    digest = hmac.new(_derived(key, b"dates"), normalized(patient).encode(), hashlib.sha256).digest()
+    digest = hmac.new(_derive_key(key, b"dates"), normalize_identifier(patient).encode(), hashlib.sha256).digest()
     return least + int.from_bytes(digest[:8], "big") % (most - least + 1)
 
 
 def keyed_digest(key: bytes, purpose: str, text: str) -> str:
     """64 hexadecimal digits that cannot be computed, or tested against a guess, without the key."""
     return hmac.new(
-        _derived(key, purpose.encode()), text.encode("utf-8", "surrogateescape"), hashlib.sha256
+        _derive_key(key, purpose.encode()), text.encode("utf-8", "surrogateescape"), hashlib.sha256
     ).hexdigest()
 
 
-def _derived(key: bytes, purpose: bytes) -> bytes:
+def _derive_key(key: bytes, purpose: bytes) -> bytes:
     return hmac.new(key, purpose, hashlib.sha256).digest()

@@ -82,12 +82,14 @@ class Layout:
 def kind(manufacturer: object, model: object, rows: object, columns: object) -> tuple[str, str, int, int]:
     """The same key for all images of one layout."""
     size = [int(str(side)) if str(side or "").isdecimal() else 0 for side in (rows, columns)]
-    return _folded(manufacturer), _folded(model), size[0], size[1]
+    return _fold_text(manufacturer), _fold_text(model), size[0], size[1]
 
 
 def kind_of(dataset: Dataset) -> tuple[str, str, int, int]:
     """The key of an image; an unreadable attribute counts as absent."""
-    return kind(*(_read(dataset, keyword) for keyword in ("Manufacturer", "ManufacturerModelName", "Rows", "Columns")))
+    return kind(
+        *(_read_value(dataset, keyword) for keyword in ("Manufacturer", "ManufacturerModelName", "Rows", "Columns"))
+    )
 
 
 def layout_problems(layouts: Sequence[Layout], name: str) -> list[Problem]:
@@ -100,16 +102,16 @@ def layout_problems(layouts: Sequence[Layout], name: str) -> list[Problem]:
     ]
 
 
-def rectangles_of(layouts: Sequence[Layout], wanted: tuple[str, str, int, int]) -> tuple[Rectangle, ...]:
+def rectangles_of(layouts: Sequence[Layout], kind: tuple[str, str, int, int]) -> tuple[Rectangle, ...]:
     """The rectangles for images of a kind; empty if none are given."""
-    return next((layout.rectangles for layout in layouts if layout.kind == wanted), ())
+    return next((layout.rectangles for layout in layouts if layout.kind == kind), ())
 
 
-def _folded(text: object) -> str:
+def _fold_text(text: object) -> str:
     return " ".join(str(text or "").casefold().split())
 
 
-def _read(dataset: Dataset, keyword: str) -> object:
+def _read_value(dataset: Dataset, keyword: str) -> object:
     try:
         return dataset.get(keyword)
     except Exception:  # damaged files raise all kinds of exceptions

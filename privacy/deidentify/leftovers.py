@@ -20,7 +20,7 @@ from pydicom.uid import UID_dictionary
 
 from privacy.deidentify.actions import SAFE_PRIVATE, TABLE
 from privacy.deidentify.identifiers import COMMON
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.quiet import silence_warnings
 
 SMALL = 10000  # a smaller patient number may also be a b-value
 LONG = 6  # characters; shorter secrets are searched as words of text, not in the bytes
@@ -38,7 +38,7 @@ class Leaf(NamedTuple):
     text: str
 
 
-def leftovers(
+def find_leftovers(
     original: Dataset, written: bytes, *, private: frozenset[tuple[str, int, int]] = SAFE_PRIVATE, kept: bool = False
 ) -> list[str]:
     """Sentences about what is left of `original` in the file `written`; empty = nothing was found.
@@ -46,19 +46,19 @@ def leftovers(
     private: private attributes that are allowed. kept: options retain devices or characteristics, so the table's
     attributes are not compared one by one.
     """
-    with quiet():
-        secrets = dict(_secrets(original))
+    with silence_warnings():
+        secrets = dict(_list_secrets(original))
         cleaned = pydicom.dcmread(io.BytesIO(written), force=True)
-        found = [*_in_text(secrets, cleaned), *_private(cleaned, private), *_dates(original, cleaned)]
+        places = [*_in_text(secrets, cleaned), *_find_private(cleaned, private), *_find_dates(original, cleaned)]
         if not kept:
-            found += _same(original, cleaned)
-        found += _in_bytes(secrets, written)
+            places += _find_unchanged(original, cleaned)
+        places += _in_bytes(secrets, written)
         if any(written[:128]):
-            found.append("the preamble is not empty")
-    return list(dict.fromkeys(found))
+            places.append("the preamble is not empty")
+    return list(dict.fromkeys(places))
 
 
-def leaves(dataset: Dataset, path: tuple[int, ...] = ()) -> Iterator[Leaf]:
+def list_leaves(dataset: Dataset, path: tuple[int, ...] = ()) -> Iterator[Leaf]:
     """Every element at any depth, also unparsable ones; pixels are left out."""
     for tag in list(dataset.keys()):
         if tag == 0x7FE00010:
@@ -67,15 +67,15 @@ def leaves(dataset: Dataset, path: tuple[int, ...] = ()) -> Iterator[Leaf]:
             element: DataElement | RawDataElement = dataset[tag]
         except Exception:
             element = dataset.get_item(tag)
-        here = (*path, int(tag))
+        place = (*path, int(tag))
         if element.VR == "SQ" and not isinstance(element.value, bytes):
             for item in element.value or ():
-                yield from leaves(item, here)
+                yield from list_leaves(item, place)
         else:
-            yield Leaf(here, str(element.VR), _text(element.value))
+            yield Leaf(place, str(element.VR), _to_text(element.value))
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bytes):
@@ -85,50 +85,50 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _bare(text: str) -> str:
+def _bare_text(text: str) -> str:
     marks = unicodedata.normalize("NFKD", text.lower().translate(SINGLE))
     return unicodedata.normalize("NFC", "".join(mark for mark in marks if not unicodedata.combining(mark)))
 
 
-def _secrets(original: Dataset) -> Iterator[tuple[str, str]]:
+def _list_secrets(original: Dataset) -> Iterator[tuple[str, str]]:
     """(secret in lower case, its place): words of names, numbers, places; UIDs."""
-    for leaf in leaves(original):
+    for leaf in list_leaves(original):
         tag = leaf.path[-1]
-        place, keyword = _place(leaf.path), keyword_for_tag(tag)
+        place, keyword = _format_place(leaf.path), keyword_for_tag(tag)
         if leaf.vr == "UI":
             yield from ((uid, place) for uid in leaf.text.split("\\") if len(uid) > 12 and uid not in UID_dictionary)
         elif leaf.vr == "PN":
-            yield from ((word, place) for word in _names(leaf.text))
+            yield from ((word, place) for word in _list_name_words(leaf.text))
         elif tag in TABLE and TELLING.search(keyword) and leaf.vr in TEXT and keyword not in HARMLESS:
-            whole = _bare(leaf.text).strip()
-            if len(whole) >= 4 and whole not in COMMON:
-                yield whole, place
+            text = _bare_text(leaf.text).strip()
+            if len(text) >= 4 and text not in COMMON:
+                yield text, place
 
 
-def _names(value: str) -> Iterator[str]:
+def _list_name_words(value: str) -> Iterator[str]:
     """The words of a name of three letters, of two in another script, and those of one script joined."""
     for group in re.split(r"[=\\]", value):
-        words = [word for word in re.split(r"[^\w]+|_", _bare(group)) if word]
+        words = [word for word in re.split(r"[^\w]+|_", _bare_text(group)) if word]
         yield from (word for word in words if len(word) >= (3 if word.isascii() else 2) and word not in COMMON)
         if len(words) > 1 and any(word not in COMMON for word in words):
-            whole = ["".join(words), "".join(reversed(words))]
-            yield from (word for word in whole if len(word) >= (LONG if word.isascii() else 2))
+            joined = ["".join(words), "".join(reversed(words))]
+            yield from (word for word in joined if len(word) >= (LONG if word.isascii() else 2))
 
 
 def _in_text(secrets: Mapping[str, str], cleaned: Dataset) -> Iterator[str]:
-    for leaf in leaves(cleaned):
-        text = _bare(leaf.text)
+    for leaf in list_leaves(cleaned):
+        text = _bare_text(leaf.text)
         if leaf.vr in {"DS", "IS"} or leaf.vr not in TEXT | {"UI", "LO"}:
             for secret in secrets:
                 if text.strip() == secret and not (secret.isdecimal() and int(secret) < SMALL):
-                    yield f"{_place(leaf.path)} is the value of {secrets[secret]}"
+                    yield f"{_format_place(leaf.path)} is the value of {secrets[secret]}"
             continue
         compact = re.sub(r"[\W_]+", "", text)
         for secret, place in secrets.items():
             if re.search(rf"(?<![a-z0-9]){re.escape(secret)}(?![a-z0-9])", text) or (
                 (len(secret) >= LONG or not secret.isascii()) and (secret in text or secret in compact)
             ):
-                yield f"{_place(leaf.path)} holds a part of {place}"
+                yield f"{_format_place(leaf.path)} holds a part of {place}"
 
 
 def _in_bytes(secrets: Mapping[str, str], written: bytes) -> Iterator[str]:
@@ -136,57 +136,57 @@ def _in_bytes(secrets: Mapping[str, str], written: bytes) -> Iterator[str]:
     for secret, place in secrets.items():
         for encoding in ("utf-8", "latin-1", "utf-16-le", "utf-16-be"):
             try:
-                wanted = secret.encode(encoding)
+                encoded = secret.encode(encoding)
             except UnicodeEncodeError:
                 continue
-            enough = len(secret) >= LONG or (encoding == "utf-8" and not secret.isascii() and len(wanted) >= LONG)
-            if enough and secret.isprintable() and wanted in low:
+            enough = len(secret) >= LONG or (encoding == "utf-8" and not secret.isascii() and len(encoded) >= LONG)
+            if enough and secret.isprintable() and encoded in low:
                 yield f"the bytes of the file hold a part of {place} in {encoding}"
 
 
-def _private(cleaned: Dataset, allowed: frozenset[tuple[str, int, int]], depth: int = 0) -> Iterator[str]:
+def _find_private(cleaned: Dataset, allowed: frozenset[tuple[str, int, int]], depth: int = 0) -> Iterator[str]:
     for tag in list(cleaned.keys()):
         element = cleaned[tag]
         if tag.is_private and tag.element > 0xFF:
             creator = str(cleaned.get((tag.group, tag.element >> 8), DataElement(tag, "LO", "")).value)
             if (creator, tag.group, tag.element & 0xFF) not in allowed:
-                yield f"{_place((int(tag),))} is private and not allowed"
+                yield f"{_format_place((int(tag),))} is private and not allowed"
             elif element.VR in {"OB", "UN", "LT", "ST", "UT", "LO", "SH", "PN", "SQ"}:
-                yield f"{_place((int(tag),))} is private and no number"
+                yield f"{_format_place((int(tag),))} is private and no number"
         elif tag.is_private and str(element.value) not in {creator for creator, _, _ in allowed}:
-            yield f"{_place((int(tag),))} is an unknown private creator"
+            yield f"{_format_place((int(tag),))} is an unknown private creator"
         if element.VR == "SQ":
             for item in element.value or ():
-                yield from _private(item, allowed, depth + 1)
+                yield from _find_private(item, allowed, depth + 1)
 
 
-def _dates(original: Dataset, cleaned: Dataset) -> Iterator[str]:
+def _find_dates(original: Dataset, cleaned: Dataset) -> Iterator[str]:
     """Dates in text that is no date; a shifted date may equal another one."""
     days = {
         day
-        for leaf in leaves(original)
+        for leaf in list_leaves(original)
         if leaf.vr in {"DA", "DT"}
         for day in re.findall(r"(?:^|\\)(\d{8})", leaf.text)
         if day > "1000"
     }
-    for leaf in leaves(cleaned):
+    for leaf in list_leaves(cleaned):
         if leaf.vr in TEXT and leaf.vr != "TM":
             digits = re.sub(r"[-./ ]", "", leaf.text)
             if any(day in digits for day in days):
-                yield f"{_place(leaf.path)} holds a date of the original"
+                yield f"{_format_place(leaf.path)} holds a date of the original"
 
 
-def _same(original: Dataset, cleaned: Dataset) -> Iterator[str]:
+def _find_unchanged(original: Dataset, cleaned: Dataset) -> Iterator[str]:
     """Attributes of the table that kept their original value."""
     before: dict[int, set[str]] = {}
-    for leaf in leaves(original):
+    for leaf in list_leaves(original):
         before.setdefault(leaf.path[-1], set()).add(leaf.text.strip())
-    for leaf in leaves(cleaned):
+    for leaf in list_leaves(cleaned):
         tag, text = leaf.path[-1], leaf.text.strip()
         known = leaf.vr == "UI" and text in UID_dictionary
         dummy = text in {"", "REMOVED", "000000", "0", "0.0", "000Y", "19000101", "http://removed.invalid", "\0\0"}
         if tag in TABLE and leaf.vr not in {"DA", "DT"} and not known and not dummy and text in before.get(tag, ()):
-            yield f"{_place(leaf.path)} is as it was"
+            yield f"{_format_place(leaf.path)} is as it was"
         if tag == 0x00100030 and text:
             yield "the birth date is there"
     first, last = (data.get("StudyDate") for data in (original, cleaned))
@@ -194,5 +194,5 @@ def _same(original: Dataset, cleaned: Dataset) -> Iterator[str]:
         yield "the study date is as it was"
 
 
-def _place(path: tuple[int, ...]) -> str:
+def _format_place(path: tuple[int, ...]) -> str:
     return " > ".join(f"({tag >> 16:04X},{tag & 0xFFFF:04X})" for tag in path)

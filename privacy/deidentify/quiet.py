@@ -12,7 +12,7 @@ _SILENT: ContextVar[bool] = ContextVar("silent", default=False)  # per thread, b
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence_warnings() -> Iterator[None]:
     """Inside, Python's warnings and pydicom's log are silent."""
     before = _SILENT.set(True)
     try:

@@ -21,14 +21,14 @@ RESETS = {(1970, 1, 1), (1980, 1, 1), (2000, 1, 1)}  # of clocks
 OLDEST = 90  # years; ages above 89 identify a person (45 CFR 164.514 (b)(2)(i)(C))
 
 
-def sound(day: date) -> bool:
+def is_plausible(day: date) -> bool:
     """Whether a day may be a patient's date and not a placeholder."""
     return FIRST <= day <= LAST and (day.year, day.month, day.day) != (1970, 1, 1)
 
 
-def middle(study: Collection[date], others: Collection[date]) -> date | None:
+def central_day(study: Collection[date], others: Collection[date]) -> date | None:
     """The central day of a file's dates: that of the study, else the median of all; None if there is none."""
-    days = sorted(filter(sound, study)) or sorted(filter(sound, others))
+    days = sorted(filter(is_plausible, study)) or sorted(filter(is_plausible, others))
     return days[(len(days) - 1) // 2] if days else None
 
 
@@ -71,7 +71,7 @@ def _shift(year: str, month: str, day: str, days: int, around: date | None) -> s
         moved = found + timedelta(days=days)
     except (ValueError, OverflowError):
         return None
-    if around is None or not sound(found) or abs((found - around).days) > FAR:
+    if around is None or not is_plausible(found) or abs((found - around).days) > FAR:
         return None
     if found != around and (found.year, found.month, found.day) in RESETS:
         return None

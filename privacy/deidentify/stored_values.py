@@ -114,21 +114,21 @@ def rescale_of(header: Mapping[str, Any] | Dataset) -> tuple[float, float] | Non
     Raises:
         ValueError: one is empty, no finite number, or a slope of 0; a sentence without its end says which.
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for keyword in RESCALE:
         if keyword not in header:
             continue
         value = header.get(keyword)
-        number = _finite(value)
+        number = _to_finite(value)
         if number is None or (number == 0 and keyword == "RescaleSlope"):
             needed = "a number other than 0" if keyword == "RescaleSlope" else "a number"
             raise ValueError(f"{keyword} is {'empty' if value in (None, '') else str(value)[:40]}; {needed} is needed")
-        found[keyword] = number
-    slope, intercept = (found.get(keyword, default) for keyword, default in RESCALE.items())
-    return (slope, intercept) if found else None
+        numbers[keyword] = number
+    slope, intercept = (numbers.get(keyword, default) for keyword, default in RESCALE.items())
+    return (slope, intercept) if numbers else None
 
 
-def _finite(value: Any) -> float | None:
+def _to_finite(value: Any) -> float | None:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -138,20 +138,20 @@ def _finite(value: Any) -> float | None:
 
 def private_element(dataset: Dataset, place: Private) -> DataElement | None:
     """A vendor's element, in whichever block its creator reserved, however that is spelt; None if it is missing."""
-    tags, wanted = map(int, dataset.keys()), place.group << 16 | place.element
-    for tag in sorted(tag for tag in tags if tag & 0xFFFF00FF == wanted and (tag & 0xFFFF) >> 8 in BLOCKS):
+    tags, base_tag = map(int, dataset.keys()), place.group << 16 | place.element
+    for tag in sorted(tag for tag in tags if tag & 0xFFFF00FF == base_tag and (tag & 0xFFFF) >> 8 in BLOCKS):
         creator = dataset.get((place.group, (tag & 0xFFFF) >> 8))
-        if creator is not None and _spelt(creator.value) == _spelt(place.creator):
+        if creator is not None and _fold_creator(creator.value) == _fold_creator(place.creator):
             return dataset[tag]
     return None
 
 
-def listed(creator: object, tag: int, allowed: frozenset[tuple[str, int, int]]) -> str | None:
+def find_listed_creator(creator: object, tag: int, allowed: frozenset[tuple[str, int, int]]) -> str | None:
     """The creator of a private element as the list of allowed ones spells it; None if the element is not on it."""
-    found = (name for name, group, low in allowed if (group << 16 | low) == (tag & 0xFFFF00FF))
-    return next((name for name in found if _spelt(name) == _spelt(creator)), None)
+    names = (name for name, group, low in allowed if (group << 16 | low) == (tag & 0xFFFF00FF))
+    return next((name for name in names if _fold_creator(name) == _fold_creator(creator)), None)
 
 
-def _spelt(creator: object) -> str:
+def _fold_creator(creator: object) -> str:
     """A creator as it is compared: exports change its case, and pad it."""
     return str(creator).strip(" \0").casefold()

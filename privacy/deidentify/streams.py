@@ -36,48 +36,48 @@ def cleaned_streams(dataset: Dataset, syntax: UID) -> DataElement | None:
         frames = list(generate_frames(dataset.PixelData, number_of_frames=count))
         if len(frames) != count:
             return None
-        made = DataElement(Tag(0x7FE00010), "OB", encapsulate([stripped(frame, syntax) for frame in frames]))
+        made = DataElement(Tag(0x7FE00010), "OB", encapsulate([strip_stream(frame, syntax) for frame in frames]))
     except Exception:  # damaged streams raise all kinds of exceptions; decoding will report them
         return None
     made.is_undefined_length = True
     return made
 
 
-def stripped(stream: bytes, syntax: UID) -> bytes:
+def strip_stream(stream: bytes, syntax: UID) -> bytes:
     """One frame's stream without what is no image.
 
     Raises:
         Unknown: it cannot be parsed.
     """
     if stream[:2] == b"\xff\x4f":
-        return _jpeg2000(stream)
+        return _strip_jpeg2000(stream)
     if stream[:2] == b"\xff\xd8" and "JPEG" in syntax.name:
-        return _jpeg(stream)
+        return _strip_jpeg(stream)
     raise Unknown
 
 
-def _jpeg(stream: bytes) -> bytes:
-    kept, at = [stream[:2]], 2
+def _strip_jpeg(stream: bytes) -> bytes:
+    segments, at = [stream[:2]], 2
     while True:
-        marker, at = _marker(stream, at)
+        marker, at = _read_marker(stream, at)
         if marker == END:
-            return b"".join([*kept, b"\xff\xd9"])
-        end = at + _length(stream, at)
+            return b"".join([*segments, b"\xff\xd9"])
+        end = at + _read_length(stream, at)
         segment = stream[at:end]
-        if marker in JPEG or marker in JPEG_TABLES or marker == SCAN or _needed(marker, segment):
-            kept.append(bytes((0xFF, marker)) + segment)
+        if marker in JPEG or marker in JPEG_TABLES or marker == SCAN or _is_needed(marker, segment):
+            segments.append(bytes((0xFF, marker)) + segment)
         elif marker != COMMENT and not 0xE0 <= marker <= 0xEF:
             raise Unknown
         at = end
         if marker == SCAN:
-            found = NEXT.search(stream, at)
-            if found is None:
+            match = NEXT.search(stream, at)
+            if match is None:
                 raise Unknown
-            kept.append(stream[at : found.start()])
-            at = found.start()
+            segments.append(stream[at : match.start()])
+            at = match.start()
 
 
-def _needed(marker: int, segment: bytes) -> bool:
+def _is_needed(marker: int, segment: bytes) -> bool:
     """Whether an application segment says how colours are to be read, and nothing else."""
     if marker == 0xE8 and segment[2:6] == b"mrfx":
         raise Unknown
@@ -86,23 +86,23 @@ def _needed(marker: int, segment: bytes) -> bool:
     )
 
 
-def _jpeg2000(stream: bytes) -> bytes:
-    kept, at = [stream[:2]], 2
+def _strip_jpeg2000(stream: bytes) -> bytes:
+    segments, at = [stream[:2]], 2
     while True:
         start = at
-        marker, at = _marker(stream, at)
+        marker, at = _read_marker(stream, at)
         if marker == END:
-            return b"".join([*kept, b"\xff\xd9"])
+            return b"".join([*segments, b"\xff\xd9"])
         if marker == PART:
             end = start + int.from_bytes(stream[at + 4 : at + 8], "big")
             if end <= start or end > len(stream):
                 raise Unknown  # "to the end", which is not known here
-            _check_tile_header(stream, at + _length(stream, at), end)
-            kept.append(stream[start:end])
+            _check_tile_header(stream, at + _read_length(stream, at), end)
+            segments.append(stream[start:end])
         else:
-            end = at + _length(stream, at)
+            end = at + _read_length(stream, at)
             if marker in JPEG2000_MAIN:
-                kept.append(stream[start:end])
+                segments.append(stream[start:end])
             elif marker not in COMMENTS:
                 raise Unknown
         at = end
@@ -111,16 +111,16 @@ def _jpeg2000(stream: bytes) -> bytes:
 def _check_tile_header(stream: bytes, at: int, end: int) -> None:
     """Raise Unknown if the header of a tile-part contains anything but coding parameters."""
     while at < end:
-        marker, at = _marker(stream, at)
+        marker, at = _read_marker(stream, at)
         if marker == DATA:
             return
         if marker not in JPEG2000_TILE:
             raise Unknown
-        at += _length(stream, at)
+        at += _read_length(stream, at)
     raise Unknown
 
 
-def _marker(stream: bytes, at: int) -> tuple[int, int]:
+def _read_marker(stream: bytes, at: int) -> tuple[int, int]:
     while stream[at : at + 2] == b"\xff\xff":
         at += 1
     if at + 2 > len(stream) or stream[at] != 0xFF:
@@ -128,7 +128,7 @@ def _marker(stream: bytes, at: int) -> tuple[int, int]:
     return stream[at + 1], at + 2
 
 
-def _length(stream: bytes, at: int) -> int:
+def _read_length(stream: bytes, at: int) -> int:
     length = int.from_bytes(stream[at : at + 2], "big")
     if length < 2 or at + length > len(stream):
         raise Unknown

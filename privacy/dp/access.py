@@ -209,22 +209,22 @@ class PlainAccess:
         self.events.append(NON_PRIVATE)
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         size = len(draw.y) if module.training else min(CHUNK, at_once(draw.x, dense=draw.y.dim() > 1))
-        beside = [None] * -(-len(draw.y) // size) if extra is None else torch.split(extra, size)
+        extra_parts = [None] * -(-len(draw.y) // size) if extra is None else torch.split(extra, size)
         gradient, total = dict[str, Tensor](), 0.0
         forward = self.passes.forward(module, draw.x.device)
-        for x, y, other in zip(torch.split(draw.x, size), torch.split(draw.y, size), beside, strict=True):
+        for x, y, other in zip(torch.split(draw.x, size), torch.split(draw.y, size), extra_parts, strict=True):
             loss = objective(forward, Batch(x, y, other)).mean() * (len(y) / len(draw.y))
             total += float(loss.detach())
             grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             for (name, p), g in zip(named.items(), grads, strict=True):
-                found = torch.zeros_like(p) if g is None else g.contiguous()
-                gradient[name] = gradient[name] + found if name in gradient else found
+                dense_gradient = torch.zeros_like(p) if g is None else g.contiguous()
+                gradient[name] = gradient[name] + dense_gradient if name in gradient else dense_gradient
         return Gradient(gradient, total)
 
     def votes(self, assign: Assign, bins: int) -> Tensor:
         """The sum of all training patients' vote shares: (bins,) float64. See `ballots`."""
         self.events.append(NON_PRIVATE)
-        cast = ballots(self.splits["train"], assign, bins)
+        cast = count_ballots(self.splits["train"], assign, bins)
         total = cast.sum(dim=1, keepdim=True)
         return (cast / total.clamp(min=1.0)).sum(dim=0)
 
@@ -266,19 +266,19 @@ def open_access(
     Raises:
         ValueError: the batch size is not positive, or `balance` is given and the labels are masks.
     """
-    found = [] if batch >= 1 else [f"batch must be at least 1, found {batch}"]
+    problems = [] if batch >= 1 else [f"batch must be at least 1, found {batch}"]
     if balance and splits["train"].y.dim() > 1:
-        found.append(
+        problems.append(
             f"balance needs a label an example, found masks of {list(splits['train'].y.shape[1:])}: say balance: false"
         )
-    if found:
-        raise ValueError("; ".join(found))
+    if problems:
+        raise ValueError("; ".join(problems))
     generator = torch.Generator().manual_seed(seed)
     stream = minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator)
     return PlainAccess(splits, batch, stream, generator, augment, passes=passes)
 
 
-def ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:
+def count_ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:
     """How many of each patient's rows vote for each bin: (N patients, bins) float64.
 
     `assign` is called for one patient at a time, so that no vote depends on other patients: matrix products round
@@ -293,9 +293,9 @@ def ballots(rows: Rows, assign: Assign, bins: int) -> Tensor:
     patients, whose = torch.unique(rows.patient.cpu(), return_inverse=True)
     cast = torch.zeros(len(patients), bins, dtype=torch.float64)
     for patient in range(len(patients)):
-        own = (whose == patient).nonzero()[:, 0]
-        choice = assign(rows.x[own], rows.y[own]).cpu()
-        if choice.shape != (len(own),) or choice.dtype != torch.int64:
+        patient_rows = (whose == patient).nonzero()[:, 0]
+        choice = assign(rows.x[patient_rows], rows.y[patient_rows]).cpu()
+        if choice.shape != (len(patient_rows),) or choice.dtype != torch.int64:
             raise ValueError(
                 f"assign must give one int64 a row, (m,), found {choice.dtype} with {choice.dim()} axes: give the "
                 f"index of a bin for each row"

@@ -31,7 +31,7 @@ from privacy.dp.events import (
     SelfComposed,
     UnknownEvent,
 )
-from privacy.dp.losses import ENDLESS, LIBRARY, UNIT, Curve, Spend, Step, by_curve, curve, priced
+from privacy.dp.losses import ENDLESS, LIBRARY, UNIT, Curve, Spend, Step, by_curve, curve, price_spend
 
 NO_GUARANTEE, NOTHING_SPENT = "none: no formal guarantee", "none: nothing was spent"
 OVER_SPLITS = f"RDP, {LIBRARY} (too many combinations of splits for PLD)"
@@ -61,7 +61,7 @@ def cost(events: Sequence[Event], delta: float) -> Cost:
         UnknownEvent: an event is of a kind, or in a place, that no accountant here can read.
         ValueError: delta is not between 0 and 1.
     """
-    return _highest_cost(tallied(events), checked(delta))
+    return _highest_cost(tally_events(events), check_delta(delta))
 
 
 def by_split(events: Sequence[Event], delta: float) -> dict[tuple[str, str], Cost]:
@@ -70,8 +70,8 @@ def by_split(events: Sequence[Event], delta: float) -> dict[tuple[str, str], Cos
     Raises:
         UnknownEvent, ValueError: as `cost`.
     """
-    checked(delta)
-    tally = tallied(events)
+    check_delta(delta)
+    tally = tally_events(events)
     return {
         mine: _highest_cost(
             {s: spend for s, spend in tally.items() if s is None or s[0] != mine[0] or s == mine}, delta
@@ -101,7 +101,7 @@ def group_cost(q: float, noise: float, steps: int, members: int, delta: float) -
         raise ValueError(f"must be whole numbers >= 0: {', '.join(wrong)}")
     at_once = SelfComposed(PoissonSampled(q, Gaussian(noise / max(members, 1))), steps)
     if members > 1 and 0 < q < 1 and noise > 0 and steps:
-        return price({Step("gaussian", noise, q, members): steps}, checked(delta))
+        return price({Step("gaussian", noise, q, members): steps}, check_delta(delta))
     return cost([at_once] if members else [], delta)
 
 
@@ -118,10 +118,10 @@ def mu_of(epsilon: float, delta: float) -> float:
 
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ValueError(f"epsilon must be finite and >= 0, found {epsilon}")
-    return 1 / float(get_sigma_gaussian(epsilon, checked(delta)))
+    return 1 / float(get_sigma_gaussian(epsilon, check_delta(delta)))
 
 
-def calibrated(planned: Callable[[float], Sequence[Event]], *, epsilon: float, delta: float) -> float:
+def calibrate_noise(planned: Callable[[float], Sequence[Event]], *, epsilon: float, delta: float) -> float:
     """The least noise multiplier, to 1 in 1000, for which planned(noise) costs at most (epsilon, delta).
 
     More noise must never cost more. The result is at least 2^-10, even if less would be enough.
@@ -136,58 +136,58 @@ def calibrated(planned: Callable[[float], Sequence[Event]], *, epsilon: float, d
         raise ValueError(f"epsilon must be finite and > 0, found {epsilon}")
 
     @cache
-    def spent(noise: float) -> float:
+    def compute_epsilon(noise: float) -> float:
         return cost(planned(noise), delta).epsilon
 
-    if spent(MOST_NOISE) > epsilon:
+    if compute_epsilon(MOST_NOISE) > epsilon:
         raise ValueError(
             f"no noise brings this plan down to epsilon {epsilon:g} at delta {delta:g}: even with a multiplier of "
-            f"{MOST_NOISE:g} it costs {spent(MOST_NOISE):.4g}; allow more, or plan less beside it"
+            f"{MOST_NOISE:g} it costs {compute_epsilon(MOST_NOISE):.4g}; allow more, or plan less beside it"
         )
     low = high = 1.0
-    while spent(high) > epsilon:
+    while compute_epsilon(high) > epsilon:
         low, high = high, high * GROWTH
-    while spent(low) <= epsilon:
+    while compute_epsilon(low) <= epsilon:
         low, high = low / GROWTH, low
         if low < LEAST_NOISE:
             return high
 
     def excess(log_noise: float) -> float:
-        return math.log(min(max(spent(math.exp(log_noise)) / epsilon, 1e-9), 1e9))
+        return math.log(min(max(compute_epsilon(math.exp(log_noise)) / epsilon, 1e-9), 1e9))
 
     noise = math.exp(float(brentq(excess, math.log(low), math.log(high), xtol=TOLERANCE)))
-    while spent(noise) > epsilon:
+    while compute_epsilon(noise) > epsilon:
         noise *= 1 + TOLERANCE
     return noise
 
 
-def checked(delta: float) -> float:
+def check_delta(delta: float) -> float:
     """The delta. Raises: ValueError: it is not between 0 and 1."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be between 0 and 1, found {delta}")
     return delta
 
 
-def tallied(events: Iterable[Event]) -> dict[_Share, dict[Step, float]]:
+def tally_events(events: Iterable[Event]) -> dict[_Share, dict[Step, float]]:
     """Events of the patients of each split, and under None those of all patients. Raises: UnknownEvent."""
     tally: dict[_Share, dict[Step, float]] = defaultdict(lambda: defaultdict(float))
     for event in events:
-        _tally(event, 1, None, tally)
+        _add_to_tally(event, 1, None, tally)
     return tally
 
 
-def _tally(event: Event, times: float, share: _Share, tally: dict[_Share, dict[Step, float]]) -> None:
+def _add_to_tally(event: Event, times: float, share: _Share, tally: dict[_Share, dict[Step, float]]) -> None:
     """Add `times` events to those of a share. A part within a part counts for all patients of the outer one."""
     if isinstance(event, Composed):
-        for one in event.events:
-            _tally(one, times, share, tally)
+        for part in event.events:
+            _add_to_tally(part, times, share, tally)
     elif isinstance(event, SelfComposed):
         many = times * event.count if event.count else 0
-        _tally(event.event, many if many < MOST_TIMES else math.inf, share, tally)
+        _add_to_tally(event.event, many if many < MOST_TIMES else math.inf, share, tally)
     elif isinstance(event, Part):
-        _tally(event.event, times, share or (event.cut, event.split), tally)
+        _add_to_tally(event.event, times, share or (event.cut, event.split), tally)
     elif isinstance(event, PoissonSampled):
-        for step, count in _sampled(event).items():
+        for step, count in _sample_cost(event).items():
             tally[share][step] += count * times if times or step == ENDLESS else 0
     elif isinstance(event, NonPrivate) or (isinstance(event, Gaussian | Laplace) and event.noise_multiplier == 0):
         tally[share][ENDLESS] = math.inf
@@ -201,13 +201,13 @@ def _tally(event: Event, times: float, share: _Share, tally: dict[_Share, dict[S
         raise UnknownEvent(f"unknown events are refused, and no accountant here knows {event!r}")
 
 
-def _sampled(event: PoissonSampled) -> Spend:
+def _sample_cost(event: PoissonSampled) -> Spend:
     """The cost of one Poisson sample with all its mechanisms.
 
     Raises:
         UnknownEvent: they were neither Gaussian noise only, nor Laplace noise once.
     """
-    q, inner = event.probability, tallied([event.event])
+    q, inner = event.probability, tally_events([event.event])
     spend = {step: count for step, count in inner.pop(None, {}).items() if count}
     if not inner and (not spend or q in (0, 1) or ENDLESS in spend):
         return {step: count for step, count in spend.items() if q or step == ENDLESS}
@@ -229,7 +229,7 @@ def _highest_cost(tally: Tally, delta: float) -> Cost:
     if math.prod(map(len, choices)) > COMBINATIONS:
         return Cost(by_curve(lambda: _worst_curve(outside, choices), delta), delta, OVER_SPLITS)
     combinations = itertools.product(*choices)
-    return max((price(summed(outside, *chosen), delta) for chosen in combinations), key=lambda c: c.epsilon)
+    return max((price(sum_spends(outside, *chosen), delta) for chosen in combinations), key=lambda c: c.epsilon)
 
 
 def split_choices(tally: Tally) -> tuple[Spend, list[list[Spend]]]:
@@ -238,7 +238,7 @@ def split_choices(tally: Tally) -> tuple[Spend, list[list[Spend]]]:
     for share, spend in tally.items():
         if share is not None:
             cuts[share[0]].append(spend)
-    return tally.get(None, {}), [_undominated(spends) for spends in cuts.values()]
+    return tally.get(None, {}), [_drop_dominated(spends) for spends in cuts.values()]
 
 
 def _worst_curve(outside: Spend, choices: Sequence[Sequence[Spend]]) -> Curve:
@@ -247,26 +247,26 @@ def _worst_curve(outside: Spend, choices: Sequence[Sequence[Spend]]) -> Curve:
     return sum(worst, curve(outside))
 
 
-def _undominated(spends: Sequence[Spend]) -> list[Spend]:
+def _drop_dominated(spends: Sequence[Spend]) -> list[Spend]:
     """Without splits that another split exceeds or equals in every mechanism."""
-    kept: list[Spend] = []
+    undominated: list[Spend] = []
     for spend in sorted(spends, key=lambda s: sum(s.values()), reverse=True):
-        if not any(all(other.get(step, 0) >= count for step, count in spend.items()) for other in kept):
-            kept.append(spend)
-    return kept
+        if not any(all(other.get(step, 0) >= count for step, count in spend.items()) for other in undominated):
+            undominated.append(spend)
+    return undominated
 
 
-def summed(*spends: Spend) -> Spend:
+def sum_spends(*spends: Spend) -> Spend:
     """The sum of several spends."""
-    whole: dict[Step, float] = defaultdict(float)
+    total: dict[Step, float] = defaultdict(float)
     for spend in spends:
         for step, count in spend.items():
-            whole[step] += count
-    return whole
+            total[step] += count
+    return total
 
 
 def price(spend: Spend, delta: float) -> Cost:
     """Their cost, and the accountant."""
     done = {step: count for step, count in spend.items() if count}
-    epsilon, accountant = priced(done, delta) if done else (0.0, NOTHING_SPENT)
+    epsilon, accountant = price_spend(done, delta) if done else (0.0, NOTHING_SPENT)
     return Cost(epsilon, delta, accountant)

@@ -33,5 +33,5 @@ def minibatches(y: Tensor, *, batch: int, balance: bool, generator: torch.Genera
 
 def batches_per_epoch(n: int, batch: int) -> int:
     """How many mini-batches `minibatches` makes of n rows."""
-    whole, rest = divmod(n, batch)
-    return whole + int(rest > 1 or n == 1 < batch)
+    full_batches, rest = divmod(n, batch)
+    return full_batches + int(rest > 1 or n == 1 < batch)

@@ -58,13 +58,13 @@ def gaussians(sizes: Sequence[int], std: float, source: Source = os.urandom) -> 
     if not (std >= 0 and math.isfinite(std)):
         raise ValueError(f"std must be finite and >= 0, found {std}")
     drawn = uniform((PARTS * sum(sizes),), source)
-    each = [own.view(PARTS, -1) for own in torch.split(drawn, [PARTS * size for size in sizes]) if len(own)]
+    each = [part.view(PARTS, -1) for part in torch.split(drawn, [PARTS * size for size in sizes]) if len(part)]
     u = (torch.cat(each, dim=1) if each else drawn).view(2, PARTS // 2, -1)
     radius, angle = u[0].log().mul_(-2.0).sqrt_(), u[1] * (2.0 * math.pi)
     return (radius * angle.cos()).add_(radius.mul_(angle.sin_())).sum(dim=0).mul_(std / math.sqrt(PARTS))
 
 
-def chosen(count: int, probability: float, source: Source = os.urandom) -> Tensor:
+def draw_choices(count: int, probability: float, source: Source = os.urandom) -> Tensor:
     """(count,) bool: each one chosen with the same probability, independently (Poisson sampling).
 
     Raises:
@@ -75,7 +75,7 @@ def chosen(count: int, probability: float, source: Source = os.urandom) -> Tenso
     return uniform((count,), source) < probability
 
 
-def choices(shape: tuple[int, ...], below: Tensor, source: Source = os.urandom) -> Tensor:
+def draw_integers(shape: tuple[int, ...], below: Tensor, source: Source = os.urandom) -> Tensor:
     """Int64 of a shape, each equally likely in 0 .. below - 1, where `below` can be broadcast to the shape."""
     return (uniform(shape, source) * below).long().clamp(max=below.expand(shape) - 1)
 

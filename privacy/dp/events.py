@@ -146,7 +146,7 @@ class UnknownEvent(ValueError):
     """An event in a ledger that this code does not know: it must be counted as non-private, or refused."""
 
 
-def composed(events: Sequence[Event]) -> Event:
+def compose_events(events: Sequence[Event]) -> Event:
     """All events as one, in the shortest form with the same cost: equal events are counted, not repeated.
 
     One non-private part makes the whole non-private; no event at all, or nothing but NOTHING, is NOTHING.
@@ -154,48 +154,48 @@ def composed(events: Sequence[Event]) -> Event:
     if any(_non_private(event) for event in events):
         return NON_PRIVATE
     counted: dict[Event, int] = {}
-    for one, times in _flat(events, 1):
-        if not isinstance(one, Nothing) and times:
-            counted[one] = 1 if isinstance(one, Declared) else counted.get(one, 0) + times
-    parts = tuple(one if times == 1 else SelfComposed(one, times) for one, times in counted.items())
+    for event, times in _flatten_events(events, 1):
+        if not isinstance(event, Nothing) and times:
+            counted[event] = 1 if isinstance(event, Declared) else counted.get(event, 0) + times
+    parts = tuple(event if times == 1 else SelfComposed(event, times) for event, times in counted.items())
     return NOTHING if not parts else parts[0] if len(parts) == 1 else Composed(parts)
 
 
-def _flat(events: Sequence[Event], times: int) -> Iterator[tuple[Event, int]]:
+def _flatten_events(events: Sequence[Event], times: int) -> Iterator[tuple[Event, int]]:
     """Every event that is not a composition, with its count."""
     for event in events:
         if isinstance(event, Composed):
-            yield from _flat(event.events, times)
+            yield from _flatten_events(event.events, times)
         elif isinstance(event, SelfComposed):
-            yield from _flat([event.event], times * event.count)
+            yield from _flatten_events([event.event], times * event.count)
         else:
             yield event, times
 
 
 def _non_private(event: Event) -> bool:
-    return any(isinstance(one, NonPrivate) for one in leaves(event))
+    return any(isinstance(part, NonPrivate) for part in list_leaves(event))
 
 
-def leaves(event: Event) -> Iterator[Event]:
+def list_leaves(event: Event) -> Iterator[Event]:
     """The mechanisms and declarations that an event consists of, without counts and samples."""
     if isinstance(event, Composed):
-        for one in event.events:
-            yield from leaves(one)
+        for part in event.events:
+            yield from list_leaves(part)
     elif isinstance(event, PoissonSampled | SelfComposed | Part):
-        yield from leaves(event.event)
+        yield from list_leaves(event.event)
     else:
         yield event
 
 
-def changed(event: Event, change: Callable[[Event], Event | None]) -> Event:
+def change_event(event: Event, change: Callable[[Event], Event | None]) -> Event:
     """The event with its parts replaced by what `change` returns; None: the part stays, and its own parts are tried."""
     replacement = change(event)
     if replacement is not None:
         return replacement
     if isinstance(event, Composed):
-        return Composed(tuple(changed(one, change) for one in event.events))
+        return Composed(tuple(change_event(part, change) for part in event.events))
     if isinstance(event, PoissonSampled | SelfComposed | Part):
-        return replace(event, event=changed(event.event, change))
+        return replace(event, event=change_event(event.event, change))
     return event
 
 
@@ -208,33 +208,33 @@ def describe(event: Event) -> Json:
     if type(event) not in KINDS.values():
         raise UnknownEvent(f"the event {event!r} is of a kind that the ledger does not know")
     if isinstance(event, Composed):
-        return {"kind": event.kind, "events": [describe(one) for one in event.events]}
+        return {"kind": event.kind, "events": [describe(part) for part in event.events]}
     inner = {"event": describe(event.event)} if isinstance(event, PoissonSampled | SelfComposed | Part) else {}
-    own = {name: value for name, value in vars(event).items() if name != "event"}
-    return {"kind": event.kind, **own, **inner}
+    facts = {name: value for name, value in vars(event).items() if name != "event"}
+    return {"kind": event.kind, **facts, **inner}
 
 
-def read(said: Json) -> Event:
+def parse_event(facts: Json) -> Event:
     """The event from what `describe` wrote.
 
     Raises:
         UnknownEvent: naming what is not known: a kind, a field, or a value out of range.
     """
-    if not isinstance(said, dict) or not isinstance(said.get("kind"), str) or said["kind"] not in KINDS:
-        raise UnknownEvent(f"no event: {str(said)[:120]!r}; known kinds are {', '.join(KINDS)}")
-    fields = {name: value for name, value in said.items() if name != "kind"}
-    kind = KINDS[str(said["kind"])]
+    if not isinstance(facts, dict) or not isinstance(facts.get("kind"), str) or facts["kind"] not in KINDS:
+        raise UnknownEvent(f"no event: {str(facts)[:120]!r}; known kinds are {', '.join(KINDS)}")
+    fields = {name: value for name, value in facts.items() if name != "kind"}
+    kind = KINDS[str(facts["kind"])]
     try:
         if "event" in fields:
-            fields["event"] = read(fields["event"])  # type: ignore[assignment]
+            fields["event"] = parse_event(fields["event"])  # type: ignore[assignment]
         if kind is Composed:
             events = fields.pop("events")
             if not isinstance(events, list) or fields:
                 raise TypeError("events must be a list, and nothing else is known")
-            return Composed(tuple(read(one) for one in events))
+            return Composed(tuple(parse_event(part) for part in events))
         event = kind(**fields)  # type: ignore[arg-type]
     except (TypeError, KeyError, OverflowError) as error:
-        raise UnknownEvent(f"the event {str(said)[:120]!r} is not as it should be: {error}") from error
+        raise UnknownEvent(f"the event {str(facts)[:120]!r} is not as it should be: {error}") from error
     except ValueError as error:
         raise UnknownEvent(str(error)) from error
     if isinstance(event, Declared) and event.what not in DECLARATIONS:
@@ -242,10 +242,10 @@ def read(said: Json) -> Event:
     return event
 
 
-def known(said: Json) -> Event:
+def parse_or_non_private(facts: Json) -> Event:
     """As `read`; an event that cannot be read counts as non-private, because it happened."""
     try:
-        return read(said)
+        return parse_event(facts)
     except UnknownEvent:
         return NON_PRIVATE
 

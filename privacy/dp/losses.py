@@ -51,7 +51,7 @@ Curve: TypeAlias = NDArray[np.float64]
 ENDLESS, UNIT = Step("endless"), Step("gaussian", 1.0)
 
 
-def priced(spend: Spend, delta: float) -> tuple[float, str]:
+def price_spend(spend: Spend, delta: float) -> tuple[float, str]:
     """(epsilon, accountant): the best upper bound that one of the accountants finds; infinite if none does."""
     from dp_accounting import get_epsilon_gaussian  # slow to import
 
@@ -70,12 +70,12 @@ def by_pld(spend: Spend, delta: float) -> float:
     if not all(n * FIRST**2 <= POINTS**2 for step, n in spend.items() if step != UNIT):
         return math.inf
     parts = [(Step("gaussian", n**-0.5), 1) if step == UNIT else (step, int(n)) for step, n in sorted(spend.items())]
-    width = _attempt(lambda: max(_width(step) for step, _ in parts))
+    width = _attempt(lambda: max(_loss_width(step) for step, _ in parts))
     if not 0 < width < math.inf:
         return math.inf
     grid, best = 2.0 ** math.ceil(math.log2(width / FIRST)), math.inf
     while True:
-        epsilon, points = _at(parts, grid, delta - ROUNDING)
+        epsilon, points = _epsilon_at(parts, grid, delta - ROUNDING)
         if not epsilon < best * (1 - SETTLED) or points * FINER > POINTS:
             return min(best, epsilon)
         grid, best = grid / FINER, epsilon
@@ -91,8 +91,8 @@ def by_curve(divergences: Callable[[], Curve], delta: float) -> float:
     from dp_accounting.rdp import rdp_privacy_accountant as rdp  # slow to import
 
     def compute() -> float:
-        found = divergences()  # dp-accounting treats negative values and NaN as no loss
-        return float(rdp.compute_epsilon(ORDERS, np.where(found >= 0, found, math.inf), delta)[0])
+        divergence = divergences()  # dp-accounting treats negative values and NaN as no loss
+        return float(rdp.compute_epsilon(ORDERS, np.where(divergence >= 0, divergence, math.inf), delta)[0])
 
     return _attempt(compute)
 
@@ -107,24 +107,24 @@ def _attempt(compute: Callable[[], float]) -> float:
     return epsilon if epsilon >= 0 else math.inf
 
 
-def _at(parts: Sequence[tuple[Step, int]], grid: float, delta: float) -> tuple[float, int]:
+def _epsilon_at(parts: Sequence[tuple[Step, int]], grid: float, delta: float) -> tuple[float, int]:
     """Epsilon at one resolution, and how many points the composed distribution has (inf, 0 on failure)."""
     points = 0
 
     def compute() -> float:
         nonlocal points
-        every = (_repeated(step, count, grid) for step, count in parts)
-        whole = reduce(lambda one, other: one.compose(other), every)
-        points = whole._pmf_remove.size  # dp-accounting has no public field for it
-        return float(whole.get_epsilon_for_delta(delta))
+        every = (_repeat_step(step, count, grid) for step, count in parts)
+        distribution = reduce(lambda one, other: one.compose(other), every)
+        points = distribution._pmf_remove.size  # dp-accounting has no public field for it
+        return float(distribution.get_epsilon_for_delta(delta))
 
     return _attempt(compute), points
 
 
 @lru_cache(maxsize=64)
-def _repeated(step: Step, count: int, grid: float) -> Any:
-    one = _distribution(step, grid)
-    return one if count == 1 else one.self_compose(count)
+def _repeat_step(step: Step, count: int, grid: float) -> Any:
+    distribution = _distribution(step, grid)
+    return distribution if count == 1 else distribution.self_compose(count)
 
 
 @lru_cache(maxsize=64)
@@ -154,15 +154,15 @@ def _distribution(step: Step, grid: float) -> Any:
     return make(step.size, value_discretization_interval=grid, sampling_prob=step.q)
 
 
-def _width(step: Step) -> float:
+def _loss_width(step: Step) -> float:
     """Approximate distance of the smallest and the largest privacy loss of one mechanism, without tails of 1e-22."""
     if step.kind == "pure":
         return 2 * step.size
     if step.kind == "replaced":
-        return 2 * _width(step._replace(kind="gaussian"))
+        return 2 * _loss_width(step._replace(kind="gaussian"))
     shift = step.members / step.size
     largest = shift * shift / 2 + 10 * shift if step.kind == "gaussian" else shift
-    return 2 * largest if step.q == 1 else amplified(step, largest) - _log_missed(step)
+    return 2 * largest if step.q == 1 else amplify_epsilon(step, largest) - _log_missed(step)
 
 
 def _log_missed(step: Step) -> float:
@@ -170,7 +170,7 @@ def _log_missed(step: Step) -> float:
     return step.members * math.log1p(-step.q)
 
 
-def amplified(step: Step, epsilon: float) -> float:
+def amplify_epsilon(step: Step, epsilon: float) -> float:
     """log(1 + q (exp(epsilon) - 1)): a pure epsilon after sampling (Li et al. 2012, theorem 1)."""
     missed = _log_missed(step)
     return float(np.logaddexp(missed, math.log(-math.expm1(missed)) + epsilon))
@@ -193,12 +193,12 @@ def _divergences(step: Step) -> Curve:
     if step.kind == "replaced":  # dp-accounting has none for a sample
         return np.full(len(orders), math.inf)
     if step.kind == "pure" or (step.kind == "laplace" and step.q < 1):
-        epsilon = step.size if step.kind == "pure" else amplified(step, 1 / step.size)
+        epsilon = step.size if step.kind == "pure" else amplify_epsilon(step, 1 / step.size)
         return np.minimum(epsilon, orders * epsilon**2 / 2)
     noise = (dp_event.GaussianDpEvent if step.kind == "gaussian" else dp_event.LaplaceDpEvent)(step.size / step.members)
-    found = rdp.RdpAccountant(ORDERS).compose(noise).rdp
+    divergence = rdp.RdpAccountant(ORDERS).compose(noise).rdp
     if step.q < 1:
         sampled = dp_event.PoissonSampledDpEvent(-math.expm1(_log_missed(step)), noise)
         scaled = (WHOLE - 1) * rdp.RdpAccountant(WHOLE).compose(sampled).rdp
-        found = np.minimum(found, np.interp(orders, [1, *WHOLE], [0, *scaled]) / (orders - 1))
-    return np.where(np.isfinite(found) & (found > 0), found + ROUNDING, math.inf)
+        divergence = np.minimum(divergence, np.interp(orders, [1, *WHOLE], [0, *scaled]) / (orders - 1))
+    return np.where(np.isfinite(divergence) & (divergence > 0), divergence + ROUNDING, math.inf)

@@ -67,7 +67,7 @@ def analytic_gaussian(
         wrong.append(f"value is {value.dtype}, needed is a floating point type: give value.double()")
     elif not bool(value.isfinite().all()):
         wrong.append("value is not finite somewhere, so no sensitivity holds: bound each patient's part before the sum")
-    _refuse("analytic_gaussian", wrong)
+    _refuse_problems("analytic_gaussian", wrong)
     sigma = float(get_sigma_gaussian(epsilon, delta)) * (1 + SLACK)
     noise = entropy.gaussian(tuple(value.shape), sensitivity * sigma, source)
     return Noised((value.double() + noise).to(value.dtype), Gaussian(sigma))
@@ -101,7 +101,7 @@ def bounded_mean(
         wrong.append(f"count is {count!r}, needed is a whole number >= 1 that was declared public")
     if values.ndim != 1:
         wrong.append(f"values have shape {tuple(values.shape)}, needed is (n,), one value a patient")
-    _refuse("bounded_mean", wrong)
+    _refuse_problems("bounded_mean", wrong)
     half = (high - low) / 2
     middle = low + half
     exact = values.double()
@@ -131,7 +131,7 @@ def vote_histogram(votes: Tensor, *, noise_multiplier: float, source: Source = o
     wrong = _wrong_noise(noise_multiplier)
     if votes.ndim != 2 or votes.shape[1] == 0:
         wrong.append(f"votes have shape {tuple(votes.shape)}, needed is (n, bins) with bins >= 1")
-    _refuse("vote_histogram", wrong)
+    _refuse_problems("vote_histogram", wrong)
     exact = votes.double()
     usable = (exact.isfinite() & (exact >= 0)).all(dim=1, keepdim=True) & (exact > 0).any(dim=1, keepdim=True)
     exact = torch.where(usable, exact, 0.0)
@@ -173,7 +173,7 @@ def noisy_max(
         wrong.append(f"scores have shape {tuple(scores.shape)}, needed is (k,) with k >= 1")
     elif not bool(scores.isfinite().all()):
         wrong.append("scores are not finite somewhere, so no sensitivity holds")
-    _refuse("noisy_max", wrong)
+    _refuse_problems("noisy_max", wrong)
     exact = scores.double()
     taken = flip_probabilities(exact, sensitivity=sensitivity, epsilon=epsilon, monotone=monotone)
     heads = entropy.uniform(tuple(exact.shape), source) < taken
@@ -204,6 +204,6 @@ def _wrong_positive(**numbers: float) -> list[str]:
     ]
 
 
-def _refuse(mechanism: str, wrong: list[str]) -> None:
+def _refuse_problems(mechanism: str, wrong: list[str]) -> None:
     if wrong:
         raise ValueError(f"{mechanism}: " + "; ".join(wrong))

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 REMEDY = "use group norm (norm: group)"
 
 
-def unfit(module: nn.Module) -> list[str]:
+def find_unfit_parts(module: nn.Module) -> list[str]:
     """Why per-patient gradients would not protect patients with this network; empty = fine.
 
     A buffer that training changes (running statistics of a norm, vectors of spectral norm) carries patients' data past
@@ -20,20 +20,20 @@ def unfit(module: nn.Module) -> list[str]:
     patient's own images only, but a model must not need several of them. Everything else is fit, recurrent layers and
     attention too: patients pass alone, by torch's own gradient, and no layer is taught to give one for each example.
     """
-    found: dict[str, list[str]] = {}
+    parts_by_reason: dict[str, list[str]] = {}
     module.train()
     for name, part in module.named_modules():
-        buffers = [own for own, _ in part.named_buffers(recurse=False)]
+        buffers = [buffer for buffer, _ in part.named_buffers(recurse=False)]
         kind = type(part).__name__
         if buffers:
             what = f"{kind} keeps {', '.join(buffers)}, which training writes past clipping and noise; {REMEDY}"
-            found.setdefault(what, []).append(name)
+            parts_by_reason.setdefault(what, []).append(name)
         elif isinstance(part, _NormBase) and part.training and not _of_one_example(part):
-            found.setdefault(f"{kind} mixes the examples of a batch; {REMEDY}", []).append(name)
+            parts_by_reason.setdefault(f"{kind} mixes the examples of a batch; {REMEDY}", []).append(name)
         elif isinstance(part, _BatchNorm) and not part.training and any(p.requires_grad for p in part.parameters()):
             what = f"{kind} trains scale and shift beside fixed statistics; fix these too (requires_grad_(False))"
-            found.setdefault(what, []).append(name)
-    complaints = [f"{what} (at {_listed(names)})" for what, names in found.items()]
+            parts_by_reason.setdefault(what, []).append(name)
+    complaints = [f"{what} (at {_join_names(names)})" for what, names in parts_by_reason.items()]
     if complaints:
         return complaints
     if not any(p.requires_grad for p in module.parameters()):
@@ -42,7 +42,7 @@ def unfit(module: nn.Module) -> list[str]:
 
 
 @contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
+def keep_unchanged(module: nn.Module) -> Iterator[None]:
     """Passes of patients within must leave every parameter as it is: what `forward` writes is not clipped and has no
     noise, and the next patient would meet it.
 
@@ -54,15 +54,15 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     now = dict(module.named_parameters())
     if moved := [name for name, value in before.items() if name not in now or not _same_bits(value, now[name])]:
         raise ValueError(
-            f"this network cannot be trained privately: its forward writes {_listed(moved)} itself, past clipping and "
-            "noise; take a layer that leaves its weights alone (no max_norm, no first batch that sets them)"
+            f"this network cannot be trained privately: its forward writes {_join_names(moved)} itself, past clipping"
+            " and noise; take a layer that leaves its weights alone (no max_norm, no first batch that sets them)"
         )
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
+def _same_bits(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors hold the same bits; numbers that are none count, too."""
-    bits = [value.detach().contiguous().flatten().view(torch.uint8) for value in (one, other)]
-    return one.shape == other.shape and torch.equal(*bits)
+    bits = [value.detach().contiguous().flatten().view(torch.uint8) for value in (first, second)]
+    return first.shape == second.shape and torch.equal(*bits)
 
 
 def _of_one_example(part: _NormBase) -> bool:
@@ -70,6 +70,6 @@ def _of_one_example(part: _NormBase) -> bool:
     return not part.track_running_stats and isinstance(part, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     shown = ", ".join(name or "the top" for name in names[:3])
     return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")

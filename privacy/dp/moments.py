@@ -59,12 +59,12 @@ class Moments(NamedTuple):
 
 def exact_moments(patients: Patients, embed: Embed, classes: int) -> Moments:
     """Without noise, and without a bound on rows. Patients weigh the same."""
-    means = [z.mean(dim=0) for z, _ in _embedded(patients, embed, classes)]
+    means = [z.mean(dim=0) for z, _ in _embed_patients(patients, embed, classes)]
     centre = torch.stack(means).mean(dim=0)
-    sizes, sums, gram = _parts(torch.zeros(0, len(centre)).double(), torch.zeros(0, classes).double())
-    for z, y in _embedded(patients, embed, classes):
-        own = _parts(z - centre, y)
-        sizes, sums, gram = sizes + own[0], sums + own[1], gram + own[2]
+    sizes, sums, gram = _patient_parts(torch.zeros(0, len(centre)).double(), torch.zeros(0, classes).double())
+    for z, y in _embed_patients(patients, embed, classes):
+        patient_parts = _patient_parts(z - centre, y)
+        sizes, sums, gram = sizes + patient_parts[0], sums + patient_parts[1], gram + patient_parts[2]
     return Moments(centre, sizes, sums, gram)
 
 
@@ -91,14 +91,14 @@ def noised_moments(
     if not (radius > 0 and math.isfinite(radius)):
         raise ValueError(f"radius must be a positive number, found {radius}")
     total = centre_sum(patients, embed, classes, width=width, radius=radius).double() / UNIT
-    centre = (total + _noise((width,), noise, CENTRE, source)) / max(1, count)
+    centre = (total + _draw_noise((width,), noise, CENTRE, source)) / max(1, count)
     sizes, sums, gram = sums_about(centre, patients, embed, classes, radius=radius)
-    around = _noise((width, width), noise, GRAM, source).triu()
+    around = _draw_noise((width, width), noise, GRAM, source).triu()
     symmetric = around.triu(1) / math.sqrt(2)
     return Moments(
         centre * radius,
-        sizes.double() / UNIT + _noise((classes,), noise, SIZES, source),
-        (sums.double() / UNIT + _noise((classes, width), noise, SUMS, source)) * radius,
+        sizes.double() / UNIT + _draw_noise((classes,), noise, SIZES, source),
+        (sums.double() / UNIT + _draw_noise((classes, width), noise, SUMS, source)) * radius,
         (gram.double() / UNIT + around.diag().diag() + symmetric + symmetric.T) * radius**2,
         SLACK * noise / math.sqrt(GRAM) * radius**2,
     )
@@ -106,7 +106,7 @@ def noised_moments(
 
 def centre_sum(patients: Patients, embed: Embed, classes: int, *, width: int, radius: float) -> Tensor:
     """The sum of the patients' mean rows, each row cut to the radius and divided by it: (width,) int64 of 1 / UNIT."""
-    means = (_whole(cut(z / radius).mean(dim=0)) for z, _ in _embedded(patients, embed, classes))
+    means = (_to_whole_numbers(cut_rows(z / radius).mean(dim=0)) for z, _ in _embed_patients(patients, embed, classes))
     return sum(means, torch.zeros(width, dtype=torch.int64))
 
 
@@ -117,13 +117,15 @@ def sums_about(
     width = len(centre)
     sizes = torch.zeros(classes, dtype=torch.int64)
     sums, gram = torch.zeros(classes, width, dtype=torch.int64), torch.zeros(width, width, dtype=torch.int64)
-    for z, y in _embedded(patients, embed, classes):
-        for part, own in zip((sizes, sums, gram), _parts(cut(z / radius - centre), y), strict=True):
-            part += _whole(own)
+    for z, y in _embed_patients(patients, embed, classes):
+        for part, patient_part in zip(
+            (sizes, sums, gram), _patient_parts(cut_rows(z / radius - centre), y), strict=True
+        ):
+            part += _to_whole_numbers(patient_part)
     return sizes, sums, gram
 
 
-def cut(z: Tensor) -> Tensor:
+def cut_rows(z: Tensor) -> Tensor:
     """Rows (m, d) cut to norm 1; one that is not finite is 0."""
     z = torch.where(z.isfinite().all(dim=1, keepdim=True), z, 0.0)
     z = z / z.abs().amax(dim=1, keepdim=True).clamp(min=1.0)  # of huge numbers the squares would not be finite
@@ -131,22 +133,22 @@ def cut(z: Tensor) -> Tensor:
     return short
 
 
-def _parts(u: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _patient_parts(u: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of one patient with rows u (m, d) and labels y (m, classes): means of y, y u' and u u'."""
     rows = max(1, len(u))
     return y.sum(dim=0) / rows, y.T @ u / rows, u.T @ u / rows
 
 
-def _embedded(patients: Patients, embed: Embed, classes: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _embed_patients(patients: Patients, embed: Embed, classes: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Each patient's embedded rows and one-hot labels, float64 on the CPU. A label outside the classes is no class."""
-    for own in patients.whose:
-        y = patients.y[own].cpu()
-        yield embed(patients.x[own]).detach().double().cpu(), (y[:, None] == torch.arange(classes)).double()
+    for patient_rows in patients.whose:
+        y = patients.y[patient_rows].cpu()
+        yield embed(patients.x[patient_rows]).detach().double().cpu(), (y[:, None] == torch.arange(classes)).double()
 
 
-def _whole(part: Tensor) -> Tensor:
+def _to_whole_numbers(part: Tensor) -> Tensor:
     return (part * UNIT).round().to(torch.int64)
 
 
-def _noise(shape: tuple[int, ...], noise: float, share: float, source: Source) -> Tensor:
+def _draw_noise(shape: tuple[int, ...], noise: float, share: float, source: Source) -> Tensor:
     return entropy.gaussian(shape, SLACK * noise / math.sqrt(share), source)

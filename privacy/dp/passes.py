@@ -36,11 +36,11 @@ class Passes:
         def passed(*inputs: object) -> object:
             with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                 if not self.channels_last:
-                    return floats(module(*inputs))
+                    return to_float32(module(*inputs))
                 # Weights too: with one channel, how images lie tells torch nothing.
-                weights = {name: laid(p) for name, p in module.named_parameters()}
-                given = tuple(laid(one) if isinstance(one, Tensor) else one for one in inputs)
-                return floats(functional_call(module, weights, given))
+                weights = {name: lay_channels_last(p) for name, p in module.named_parameters()}
+                given = tuple(lay_channels_last(one) if isinstance(one, Tensor) else one for one in inputs)
+                return to_float32(functional_call(module, weights, given))
 
         return passed
 
@@ -48,17 +48,17 @@ class Passes:
 PLAIN = Passes()
 
 
-def laid(x: Tensor) -> Tensor:
+def lay_channels_last(x: Tensor) -> Tensor:
     """A tensor of four axes with its second one innermost in memory; any other as it is."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
-def floats(found: object) -> object:
+def to_float32(output: object) -> object:
     """The same tensor, or the same tuple of tensors, with float32 in place of bfloat16; anything else as it is."""
-    if isinstance(found, Tensor):
-        return found.float() if found.dtype == torch.bfloat16 else found
-    if isinstance(found, tuple):
-        parts = [floats(part) for part in found]
-        named: Callable[..., object] | None = getattr(type(found), "_make", None)
+    if isinstance(output, Tensor):
+        return output.float() if output.dtype == torch.bfloat16 else output
+    if isinstance(output, tuple):
+        parts = [to_float32(part) for part in output]
+        named: Callable[..., object] | None = getattr(type(output), "_make", None)
         return tuple(parts) if named is None else named(parts)
-    return found
+    return output

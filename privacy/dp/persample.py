@@ -25,7 +25,7 @@ def patient_gradients(module: nn.Module, objective: Objective, patients: Iterabl
     """Yield the gradient of one patient's mean loss after another's, by name of each parameter that requires one.
 
     Args:
-        module: without buffers (`privacy.dp.modules.unfit`). objective: (forward, batch) -> losses (K,).
+        module: without buffers (`privacy.dp.modules.find_unfit_parts`). objective: (forward, batch) -> losses (K,).
         patients: the views of each patient: x (K, ...), y (K,) or (K, *spatial), aux (K, ...) or None. K may differ.
 
     Returns:

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from privacy.dp.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, ballots
+from privacy.dp.access import Assign, Augment, Batch, Draw, Gradient, Objective, Rows, Sample, Split, count_ballots
 from privacy.dp.access_limit import AccessLimit
 from privacy.dp.chunks import compute_repeatably, copy_rows
 from privacy.dp.dpsgd import private_gradient
-from privacy.dp.entropy import Source, choices, chosen, state, unrepeatable
-from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, composed
+from privacy.dp.entropy import Source, draw_choices, draw_integers, state, unrepeatable
+from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, compose_events
 from privacy.dp.mechanisms import bounded_mean, vote_histogram
-from privacy.dp.modules import unchanged, unfit
+from privacy.dp.modules import find_unfit_parts, keep_unchanged
 from privacy.dp.moments import Embed, Moments, Patients, noised_moments
 from privacy.dp.persample import patient_gradients
 from privacy.dp.protection import Protection
@@ -75,11 +75,13 @@ class PrivateAccess:
         p = self.protection
         gaussian = Gaussian(p.noise)
         drawn = [
-            Part(p.cut, "train", PoissonSampled(1.0 if use.full else p.sampling, composed([gaussian] * use.times)))
+            Part(
+                p.cut, "train", PoissonSampled(1.0 if use.full else p.sampling, compose_events([gaussian] * use.times))
+            )
             for use in self.uses
             if use.times
         ]
-        together = composed([*self.booked, *drawn])
+        together = compose_events([*self.booked, *drawn])
         return [together] if self.booked or drawn else []
 
     @property
@@ -121,7 +123,7 @@ class PrivateAccess:
         self._count("draw")
         units, p = self.units["train"], self.protection
         who = torch.arange(0 if self.dry else len(units.sizes))
-        who = who if full else who[chosen(len(who), p.sampling, self.source)]
+        who = who if full else who[draw_choices(len(who), p.sampling, self.source)]
         views = all_views(units, who) if full else some_views(units, who, p.views, self.source)
         self.uses.append(_Use(views, full, torch.zeros(0) if self.dry else state(self.source)))
         return Sample(len(self.uses) - 1)
@@ -149,7 +151,7 @@ class PrivateAccess:
             return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, math.nan)
         expected = (1.0 if use.full else p.sampling) * max(1, self.sizes.get("train", 0))
         patients = patient_gradients(module, objective, self._iterate_views(use, aux))
-        with unrepeatable(self.source), compute_repeatably(), unchanged(module):
+        with unrepeatable(self.source), compute_repeatably(), keep_unchanged(module):
             gradient = private_gradient(
                 named,
                 patients,
@@ -212,14 +214,14 @@ class PrivateAccess:
         data via foundation model APIs 1, ICLR 2024, with the patient as the unit).
 
         Raises:
-            ValueError: `votes_noise` is not set, or as `privacy.dp.access.ballots`.
+            ValueError: `votes_noise` is not set, or as `privacy.dp.access.count_ballots`.
         """
         self._count("vote")
         noise = self.protection.votes_noise
         if noise is None:
             raise ValueError("votes were not paid for: votes_noise is null; give the noise multiplier that was planned")
         with compute_repeatably():
-            cast = torch.zeros(0, bins) if self.dry else ballots(self.splits["train"], assign, bins)
+            cast = torch.zeros(0, bins) if self.dry else count_ballots(self.splits["train"], assign, bins)
         noised = vote_histogram(cast, noise_multiplier=noise, source=self.source)
         self.booked.append(Part(self.protection.cut, "train", noised.event))
         return noised.value
@@ -246,7 +248,7 @@ class PrivateAccess:
         and change many gradients, where the guarantee bounds the change of one.
         """
         shape = (patients, 1)
-        return choices(shape, torch.full(shape, sets), self.source)[:, 0]
+        return draw_integers(shape, torch.full(shape, sets), self.source)[:, 0]
 
     def _count(self, what: str, numbers: int = 0) -> None:
         """In a dry run, count a request. Raises: TooLong: there were too many."""
@@ -255,7 +257,7 @@ class PrivateAccess:
 
     def _check(self, module: nn.Module) -> None:
         """Check the module, once; and on every call, that it has no buffers."""
-        if all(known is not module for known in self.fit) and (complaints := unfit(module)):
+        if all(known is not module for known in self.fit) and (complaints := find_unfit_parts(module)):
             raise ValueError("this network cannot be trained privately: " + "; ".join(complaints))
         if any(True for _ in module.buffers()):
             raise ValueError("this network got buffers while it was trained: they pass by clipping and noise")
@@ -285,15 +287,15 @@ def open_private(
     if len(splits["train"].y) == 0:
         raise ValueError("the training split has no rows: check the split fractions and the number of patients")
     units = {split: units_of(rows) for split, rows in splits.items()}
-    told = {split: len(unit.sizes) for split, unit in units.items()} if sizes is None else sizes
-    return PrivateAccess(splits, protection, units, counts, augment, source, told, dry)
+    patient_counts = {split: len(unit.sizes) for split, unit in units.items()} if sizes is None else sizes
+    return PrivateAccess(splits, protection, units, counts, augment, source, patient_counts, dry)
 
 
 def _per_patient(module: nn.Module, statistic: Objective, rows: Rows, units: Units) -> Tensor:
     """Each patient's mean of a statistic over their rows, in evaluation mode: (N,)."""
     training = module.training
     module.eval()
-    with torch.no_grad(), compute_repeatably(), unchanged(module):
+    with torch.no_grad(), compute_repeatably(), keep_unchanged(module):
         means = [
             float(statistic(module, Batch(copy_rows(rows.x, index), copy_rows(rows.y, index))).double().mean())
             for index in all_views(units, torch.arange(len(units.sizes)))

@@ -19,9 +19,19 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from privacy.dp.accounting import COMBINATIONS, Cost, Tally, checked, cost, price, split_choices, summed, tallied
+from privacy.dp.accounting import (
+    COMBINATIONS,
+    Cost,
+    Tally,
+    check_delta,
+    cost,
+    price,
+    split_choices,
+    sum_spends,
+    tally_events,
+)
 from privacy.dp.events import Event
-from privacy.dp.losses import ENDLESS, UNIT, Spend, Step, amplified
+from privacy.dp.losses import ENDLESS, UNIT, Spend, Step, amplify_epsilon
 
 BY_GROUP = "group privacy: twice what one patient added or taken away costs"
 MOST_EPSILON = 300.0
@@ -35,11 +45,11 @@ def replaced_cost(events: Sequence[Event], delta: float) -> Cost:
     Raises:
         UnknownEvent, ValueError: as `privacy.dp.accounting.cost`.
     """
-    tally = tallied(events)
+    tally = tally_events(events)
     if any(spend.get(ENDLESS) for spend in tally.values()) or not any(map(any_of, tally.values())):
         return cost(events, delta)  # no guarantee, or nothing spent: the same for all neighbours
-    found = _composed(tally, checked(delta))
-    return found if found is not None and found.epsilon < math.inf else _by_group(events, delta)
+    total_cost = _compose_cost(tally, check_delta(delta))
+    return total_cost if total_cost is not None and total_cost.epsilon < math.inf else _by_group(events, delta)
 
 
 def any_of(spend: Spend) -> bool:
@@ -47,16 +57,16 @@ def any_of(spend: Spend) -> bool:
     return any(spend.values())
 
 
-def replaced(spend: Spend) -> Spend | None:
+def replace_spend(spend: Spend) -> Spend | None:
     """The same mechanisms for a replaced patient; None if one of them has no such form."""
-    found: dict[Step, float] = {}
+    steps: dict[Step, float] = {}
     for step, count in spend.items():
         twin = _replaced_step(step)
         if twin is None:
             return None
         # Unsampled Gaussian noise counts 1 / noise^2: half the multiplier counts four times.
-        found[twin] = found.get(twin, 0) + (4 * count if step == UNIT else count)
-    return found
+        steps[twin] = steps.get(twin, 0) + (4 * count if step == UNIT else count)
+    return steps
 
 
 def _replaced_step(step: Step) -> Step | None:
@@ -68,34 +78,34 @@ def _replaced_step(step: Step) -> Step | None:
         return step._replace(kind="replaced")  # a sample: all unsampled noise is in UNIT
     if step.kind == "laplace" and step.q == 1:
         return step._replace(size=step.size / 2)
-    return Step("pure", 2 * (amplified(step, 1 / step.size) if step.kind == "laplace" else step.size))
+    return Step("pure", 2 * (amplify_epsilon(step, 1 / step.size) if step.kind == "laplace" else step.size))
 
 
-def _composed(tally: Tally, delta: float) -> Cost | None:
+def _compose_cost(tally: Tally, delta: float) -> Cost | None:
     """The highest cost over all splits of the two patients; None if there are too many, or a mechanism has no form."""
     outside, choices = split_choices(tally)
-    common, pairs = replaced(outside), [list(_pairs(spends)) for spends in choices]
-    if common is None or any(one is None for spends in pairs for one in spends):
+    common, pairs = replace_spend(outside), [list(_pair_spends(spends)) for spends in choices]
+    if common is None or any(spend is None for spends in pairs for spend in spends):
         return None
     if math.prod(map(len, pairs)) > COMBINATIONS:
         return None
-    known = [[one for one in spends if one is not None] for spends in pairs]
-    priced = (price(summed(common, *chosen), delta) for chosen in itertools.product(*known))
+    known = [[spend for spend in spends if spend is not None] for spends in pairs]
+    priced = (price(sum_spends(common, *chosen), delta) for chosen in itertools.product(*known))
     return max(priced, key=lambda one: one.epsilon)
 
 
-def _pairs(spends: Sequence[Spend]) -> Iterator[Spend | None]:
+def _pair_spends(spends: Sequence[Spend]) -> Iterator[Spend | None]:
     """The events if both are in one split, and if they are in two."""
-    yield from map(replaced, spends)
-    yield from (summed(one, other) for one, other in itertools.combinations(spends, 2))
+    yield from map(replace_spend, spends)
+    yield from (sum_spends(first, second) for first, second in itertools.combinations(spends, 2))
 
 
 def _by_group(events: Sequence[Event], delta: float) -> Cost:
     """The least epsilon, up to 1 %, whose own delta is small enough for both steps."""
     guess = cost(events, delta).epsilon
     while guess <= MOST_EPSILON:
-        found = cost(events, delta / (1 + math.exp(guess))).epsilon
-        if found <= guess:
-            return Cost(2 * found, delta, BY_GROUP)
-        guess = max(found, guess * STEP_UP)
+        epsilon = cost(events, delta / (1 + math.exp(guess))).epsilon
+        if epsilon <= guess:
+            return Cost(2 * epsilon, delta, BY_GROUP)
+        guess = max(epsilon, guess * STEP_UP)
     return Cost(math.inf, delta, BY_GROUP)

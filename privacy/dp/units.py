@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from privacy.dp.access import Rows
-from privacy.dp.entropy import Source, choices
+from privacy.dp.entropy import Source, draw_integers
 
 
 class Units(NamedTuple):
@@ -36,7 +36,7 @@ def units_of(rows: Rows) -> Units:
 def some_views(units: Units, patients: Tensor, views: int, source: Source = os.urandom) -> Views:
     """K rows of each patient (indices (U,)), drawn with replacement and independently of all other patients."""
     start, size = units.start[patients].unsqueeze(1), units.sizes[patients].unsqueeze(1)
-    return list(units.order[start + choices((len(patients), views), size, source)])
+    return list(units.order[start + draw_integers((len(patients), views), size, source)])
 
 
 def all_views(units: Units, patients: Tensor) -> Views:

@@ -37,7 +37,7 @@ CONTROL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 are unassigned surrogates."""
 
 
-def check(call: Call, message: Message, rounds: Mapping[str, bool]) -> None:
+def check_request(call: Call, message: Message, rounds: Mapping[str, bool]) -> None:
     """Check that a request is within bounds. rounds: request -> whether it belongs to the rounds of a training.
 
     Raises:
@@ -48,12 +48,14 @@ def check(call: Call, message: Message, rounds: Mapping[str, bool]) -> None:
         ("malformed_run", _run(call.run)),
         (
             "unknown_request",
-            None
-            if isinstance(call.request, str) and call.request in rounds
-            else f"no such request: {shown(call.request)}",
+            (
+                None
+                if isinstance(call.request, str) and call.request in rounds
+                else f"no such request: {show_value(call.request)}"
+            ),
         ),
         ("malformed_round", _round_of(call, rounds)),
-        ("malformed_merged", _merged(call.merged)),
+        ("malformed_merged", _find_merged_problem(call.merged)),
         ("malformed_message", facts_beyond(message.facts)),
         ("malformed_message", tensors_beyond(message.tensors)),
     ):
@@ -61,7 +63,7 @@ def check(call: Call, message: Message, rounds: Mapping[str, bool]) -> None:
             raise Refused(code) from ValueError(complaint)
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """An untrusted value in one short line of printable ASCII; of a large value only its type."""
     if isinstance(value, str):
         cut = "" if len(value) <= SHOWN else f"... ({len(value)} characters)"
@@ -71,48 +73,51 @@ def shown(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def plain(text: str) -> str:
+def remove_controls(text: str) -> str:
     """A text without the characters of `CONTROL`: each becomes a space."""
     return "".join(" " if unicodedata.category(c) in CONTROL else c for c in text)
 
 
-def inert(text: str) -> str:
+def escape_text(text: str) -> str:
     """An untrusted text on one line, with Markdown and HTML escaped."""
-    words = escape(" ".join(plain(text).split()), quote=False)
+    words = escape(" ".join(remove_controls(text).split()), quote=False)
     return ACTIVE.sub(r"\\\g<0>", words).replace("://", "&#58;//")
 
 
 def _run(run: object) -> str | None:
     if isinstance(run, str) and len(run) <= 161 and RUN.fullmatch(run):
         return None
-    return f"a run is named RUN/CONVERSATION, each of a-z 0-9 _ - (1 to 80), found {shown(run)}"
+    return f"a run is named RUN/CONVERSATION, each of a-z 0-9 _ - (1 to 80), found {show_value(run)}"
 
 
 def _round_of(call: Call, rounds: Mapping[str, bool]) -> str | None:
     """Training has rounds from 1; all other requests have round 0."""
     low, high = (1, ROUNDS) if rounds.get(call.request) else (0, 0)
-    if _round(call.round) and low <= call.round <= high:
+    if _is_round(call.round) and low <= call.round <= high:
         return None
-    return f"the round of {call.request} must be in [{low}, {high}], found {shown(call.round)}"
+    return f"the round of {call.request} must be in [{low}, {high}], found {show_value(call.round)}"
 
 
-def _round(value: object) -> bool:
+def _is_round(value: object) -> bool:
     return type(value) is int and 0 <= value <= ROUNDS
 
 
-def _merged(merged: object) -> str | None:
+def _find_merged_problem(merged: object) -> str | None:
     if not isinstance(merged, Mapping) or len(merged) > SITES:
-        return f"merged must be a mapping of at most {SITES} sites, found {shown(merged)}"
+        return f"merged must be a mapping of at most {SITES} sites, found {show_value(merged)}"
     for site, value in merged.items():
-        if not (isinstance(site, str) and len(site) <= 80 and _round(value)):
-            return f"merged must map names of sites to rounds in [0, {ROUNDS}], found {shown(site)}: {shown(value)}"
+        if not (isinstance(site, str) and len(site) <= 80 and _is_round(value)):
+            return (
+                f"merged must map names of sites to rounds in [0, {ROUNDS}], found {show_value(site)}:"
+                f" {show_value(value)}"
+            )
     return None
 
 
 def facts_beyond(facts: object) -> str | None:
     """Why facts are out of bounds, or None. Reading stops at the first bound that is exceeded."""
     if not isinstance(facts, Mapping):
-        return f"facts must be a mapping, found {shown(facts)}"
+        return f"facts must be a mapping, found {show_value(facts)}"
     waiting: list[tuple[object, int]] = [(facts, 1)]
     values = text = 0
     while waiting:
@@ -120,16 +125,19 @@ def facts_beyond(facts: object) -> str | None:
         parts: list[object] = []
         if isinstance(value, str):
             text += len(value)
-            if text > TEXT or _unprintable(value):
-                return f"facts hold more than {TEXT} characters, or one that cannot be printed: {shown(value)}"
+            if text > TEXT or _is_unprintable(value):
+                return f"facts hold more than {TEXT} characters, or one that cannot be printed: {show_value(value)}"
         elif isinstance(value, Mapping):
             parts = [*islice(value.keys(), FACTS), *islice(value.values(), FACTS)]
             if any(not isinstance(key, str) for key in islice(value, FACTS)):
                 return "keys of facts must be text"
         elif isinstance(value, list | tuple):
             parts = list(islice(value, FACTS))
-        elif not (value is None or isinstance(value, bool) or _number(value)):
-            return f"facts must be text, finite numbers (integers below 2^64), lists and mappings, found {shown(value)}"
+        elif not (value is None or isinstance(value, bool) or _is_number(value)):
+            return (
+                "facts must be text, finite numbers (integers below 2^64), lists and mappings, found"
+                f" {show_value(value)}"
+            )
         values += 1
         waiting += [(part, depth + 1) for part in parts]
         if values + len(waiting) > FACTS or depth > DEPTH:
@@ -137,24 +145,24 @@ def facts_beyond(facts: object) -> str | None:
     return None
 
 
-def _unprintable(text: str) -> bool:
+def _is_unprintable(text: str) -> bool:
     return not text.isprintable() and any(unicodedata.category(c) in CONTROL for c in text)
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return abs(value) < NUMBER if isinstance(value, int) else isinstance(value, float) and math.isfinite(value)
 
 
 def tensors_beyond(tensors: object) -> str | None:
     """Why tensors are out of bounds, or None."""
     if not isinstance(tensors, Mapping) or len(tensors) > TENSORS:
-        return f"tensors must be a mapping of at most {TENSORS}, found {shown(tensors)}"
+        return f"tensors must be a mapping of at most {TENSORS}, found {show_value(tensors)}"
     size = 0
     for name, tensor in tensors.items():
         if not (isinstance(name, str) and TENSOR.fullmatch(name)):
-            return f"a tensor is named by 1 to 300 letters, digits and signs of ASCII, found {shown(name)}"
+            return f"a tensor is named by 1 to 300 letters, digits and signs of ASCII, found {show_value(name)}"
         if not isinstance(tensor, Tensor) or tensor.is_sparse or tensor.is_complex() or tensor.dim() > AXES:
-            return f"{shown(name)} must be a dense, real tensor of at most {AXES} axes"
+            return f"{show_value(name)} must be a dense, real tensor of at most {AXES} axes"
         size += tensor.numel() * tensor.element_size()
         if size > BYTES:
             return f"tensors hold more than {BYTES} bytes"

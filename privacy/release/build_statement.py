@@ -28,8 +28,8 @@ from privacy.dp.events import (
 from privacy.message import Json, whole_of
 from privacy.release import meaning as words
 from privacy.release.gate import lacks_noise
-from privacy.release.ledger import charged
-from privacy.release.meaning import downwards, upwards
+from privacy.release.ledger import charged_lines
+from privacy.release.meaning import round_down, round_up
 from privacy.release.statement import (
     Audit,
     Budget,
@@ -77,7 +77,7 @@ def build_statement(
     pretraining: str = "none",
     unit: str = "patient",
     packages: str = "",
-    beyond: Iterable[str] = (),
+    not_covered: Iterable[str] = (),
 ) -> Statement:
     """The privacy statement of a hospital's ledger.
 
@@ -92,13 +92,13 @@ def build_statement(
     Raises:
         ValueError: a δ is not between 0 and 1, or the budget's ε is negative.
     """
-    _check(delta, budget)
+    _check_arguments(delta, budget)
     everything = list(lines)
-    kept = list(_lines(everything))
-    price, total, about = _pricer(delta), _tally(kept), contents or {}
-    (epsilon, accountant), (noised, by) = price(total), price(_noised(total))
-    replaced, _ = _pricer(delta, replaced=True)(_noised(total))
-    dates = [str(line.said.get("time", "")) for line in kept] or [""]
+    ledger_lines = list(_list_lines(everything))
+    price, total, about = _make_pricer(delta), _tally_lines(ledger_lines), contents or {}
+    (epsilon, accountant), (noised, by) = price(total), price(_select_noised(total))
+    replaced, _ = _make_pricer(delta, replaced=True)(_select_noised(total))
+    dates = [str(line.said.get("time", "")) for line in ledger_lines] or [""]
     return Statement(
         site=site,
         unit=unit,
@@ -108,23 +108,25 @@ def build_statement(
         replaced=replaced,
         delta=delta,
         accountant=by if math.isinf(epsilon) and noised > 0 else accountant,
-        meaning=words.meaning(epsilon, delta, unit),
+        meaning=words.describe_meaning(epsilon, delta, unit),
         legend=words.LEGEND.format(unit=unit),
         lines=len(everything),
-        torn=len(everything) - len(kept),
-        refused=sum(line.refused for line in kept),
+        torn=len(everything) - len(ledger_lines),
+        refused=sum(line.refused for line in ledger_lines),
         first=dates[0],
         last=dates[-1],
-        budget=_budget(total, budget, caps or (None, None)),
+        budget=_build_budget(total, budget, caps or (None, None)),
         runs=tuple(
-            _run(run, [line for line in kept if line.run == run], price, (details or {}).get(run, Details()))
-            for run in dict.fromkeys(line.run for line in kept)
+            _build_run(
+                run, [line for line in ledger_lines if line.run == run], price, (details or {}).get(run, Details())
+            )
+            for run in dict.fromkeys(line.run for line in ledger_lines)
         ),
-        splits=_splits(_noised(total), delta),
-        released=tuple(_released(kept, about)),
-        unprotected=tuple(_unprotected(kept, about)),
-        stated=tuple(_declarations(kept)),
-        outside=(*(text.format(unit=unit) for text in words.OUTSIDE), *beyond),
+        splits=_split_losses(_select_noised(total), delta),
+        released=tuple(_list_released(ledger_lines, about)),
+        unprotected=tuple(_list_unprotected(ledger_lines, about)),
+        stated=tuple(_list_declarations(ledger_lines)),
+        outside=(*(text.format(unit=unit) for text in words.OUTSIDE), *not_covered),
         paragraphs=(
             Paragraph("Composition", words.COMPOSITION.format(unit=unit)),
             Paragraph("Randomness", words.RANDOMNESS),
@@ -136,7 +138,7 @@ def build_statement(
     )
 
 
-def _check(delta: float, budget: tuple[float, float] | None) -> None:
+def _check_arguments(delta: float, budget: tuple[float, float] | None) -> None:
     deltas = {"delta": delta, **({} if budget is None else {"the budget's delta": budget[1]})}
     wrong = [f"{name} must lie between 0 and 1, found {value}" for name, value in deltas.items() if not 0 < value < 1]
     if budget is not None and not budget[0] >= 0:
@@ -145,33 +147,33 @@ def _check(delta: float, budget: tuple[float, float] | None) -> None:
         raise ValueError("; ".join(wrong))
 
 
-def _lines(everything: Sequence[Mapping[str, Json]]) -> Iterator[_Line]:
+def _list_lines(everything: Sequence[Mapping[str, Json]]) -> Iterator[_Line]:
     """All lines except torn ones. A line that the ledger does not charge for is a repeated reply."""
-    events = {id(said): event for said, event in charged(everything)}
-    for said in everything:
-        if not said.get("torn"):
-            event = events.get(id(said))
-            atoms = () if event is None else tuple(_atoms(event))
-            refused = said.get("refused") is not None
-            yield _Line(said, str(said.get("run", "")), str(said.get("request", "")), atoms, refused, event is None)
+    events = {id(facts): event for facts, event in charged_lines(everything)}
+    for facts in everything:
+        if not facts.get("torn"):
+            event = events.get(id(facts))
+            atoms = () if event is None else tuple(_list_atoms(event))
+            refused = facts.get("refused") is not None
+            yield _Line(facts, str(facts.get("run", "")), str(facts.get("request", "")), atoms, refused, event is None)
 
 
-def _atoms(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
+def _list_atoms(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
     """The mechanisms of an event with their counts, each inside the `Part` (split) that it was applied to."""
     if isinstance(event, Composed):
-        for one in event.events:
-            yield from _atoms(one, times)
+        for part in event.events:
+            yield from _list_atoms(part, times)
     elif isinstance(event, SelfComposed):
-        yield from _atoms(event.event, times * event.count) if event.count else ()
+        yield from _list_atoms(event.event, times * event.count) if event.count else ()
     elif isinstance(event, Part):
-        for atom, count in _atoms(event.event, times):
+        for atom, count in _list_atoms(event.event, times):
             inner = atom.event if isinstance(atom, Part) else atom  # of nested parts the outer one is charged
             yield inner if isinstance(inner, NonPrivate | Declared) else Part(event.cut, event.split, inner), count
     elif not isinstance(event, Nothing):
         yield NON_PRIVATE if lacks_noise(event) else event, times
 
 
-def _tally(lines: Iterable[_Line]) -> _Tally:
+def _tally_lines(lines: Iterable[_Line]) -> _Tally:
     tally: Counter[Event] = Counter()
     for line in lines:
         for atom, times in line.atoms:
@@ -179,11 +181,11 @@ def _tally(lines: Iterable[_Line]) -> _Tally:
     return tuple(tally.items())
 
 
-def _noised(tally: _Tally) -> _Tally:
+def _select_noised(tally: _Tally) -> _Tally:
     return tuple((atom, times) for atom, times in tally if not isinstance(atom, NonPrivate))
 
 
-def _pricer(delta: float, *, replaced: bool = False) -> _Pricer:
+def _make_pricer(delta: float, *, replaced: bool = False) -> _Pricer:
     """A cached function price(tally) -> (ε rounded up, the accountant's name)."""
     from privacy.dp import (
         accounting,  # imported here because their libraries take seconds to import
@@ -195,26 +197,26 @@ def _pricer(delta: float, *, replaced: bool = False) -> _Pricer:
     @functools.cache
     def price(tally: _Tally) -> tuple[float, str]:
         try:
-            found = cost([SelfComposed(atom, times) for atom, times in tally], delta)
+            loss_found = cost([SelfComposed(atom, times) for atom, times in tally], delta)
         except UnknownEvent:  # it is in the ledger, so it happened: an unknown cost counts as infinite
             return math.inf, UNKNOWN
-        return upwards(found.epsilon), found.accountant
+        return round_up(loss_found.epsilon), loss_found.accountant
 
     return price
 
 
-def _run(run: str, lines: Sequence[_Line], price: _Pricer, details: Details) -> Run:
-    total = _tally(lines)
+def _build_run(run: str, lines: Sequence[_Line], price: _Pricer, details: Details) -> Run:
+    total = _tally_lines(lines)
     rows = [
-        _row(request, atom, times, price)
+        _build_row(request, atom, times, price)
         for request in dict.fromkeys(line.request for line in lines)
-        for atom, times in _tally(line for line in lines if line.request == request)
+        for atom, times in _tally_lines(line for line in lines if line.request == request)
         if not isinstance(atom, NonPrivate | Declared)
     ]
-    return Run(run, price(total)[0], price(_noised(total))[0], tuple(rows), details)
+    return Run(run, price(total)[0], price(_select_noised(total))[0], tuple(rows), details)
 
 
-def _row(request: str, atom: Event, times: int, price: _Pricer) -> Row:
+def _build_row(request: str, atom: Event, times: int, price: _Pricer) -> Row:
     split, event = (atom.split, atom.event) if isinstance(atom, Part) else ("", atom)
     mechanism, probability, noise = mechanism_of(event)
     return Row(request, split, mechanism, probability, noise, times, price(((atom, times),))[0])
@@ -229,7 +231,7 @@ def mechanism_of(event: Event) -> tuple[str, float, float | None]:
         mechanism, probability, noise = mechanism_of(event.event)
         return f"{mechanism}, {event.count} times on one sample", probability, noise
     if isinstance(event, Composed):
-        parts = [mechanism_of(one) for one in event.events]
+        parts = [mechanism_of(part) for part in event.events]
         return ", then ".join(f"{text} (σ = {noise:g})" if noise else text for text, _, noise in parts), 1.0, None
     if isinstance(event, Pure):
         return f"pure, ε = {event.epsilon:g} each", 1.0, None
@@ -238,54 +240,59 @@ def mechanism_of(event: Event) -> tuple[str, float, float | None]:
     raise UnknownEvent(f"no mechanism: {event!r}")
 
 
-def _splits(total: _Tally, delta: float) -> tuple[SplitLoss, ...]:
+def _split_losses(total: _Tally, delta: float) -> tuple[SplitLoss, ...]:
     from privacy.dp.accounting import by_split
 
     try:
         costs = by_split([SelfComposed(atom, times) for atom, times in total], delta)
     except UnknownEvent:
         return ()
-    return tuple(SplitLoss(cut, split, upwards(found.epsilon)) for (cut, split), found in costs.items())
+    return tuple(SplitLoss(cut, split, round_up(split_cost.epsilon)) for (cut, split), split_cost in costs.items())
 
 
-def _budget(
+def _build_budget(
     total: _Tally, budget: tuple[float, float] | None, caps: tuple[float | None, float | None]
 ) -> Budget | None:
     if budget is None:
         return None
     epsilon, delta = budget
-    spent, _ = _pricer(delta)(total)
-    return Budget(epsilon, delta, spent, downwards(max(0.0, epsilon - spent)), *caps)
+    spent, _ = _make_pricer(delta)(total)
+    return Budget(epsilon, delta, spent, round_down(max(0.0, epsilon - spent)), *caps)
 
 
-def _unprotected(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterator[Unprotected]:
+def _list_unprotected(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterator[Unprotected]:
     unnoised = [line for line in lines if any(isinstance(atom, NonPrivate) for atom, _ in line.atoms)]
     for request, refused in dict.fromkeys((line.request, line.refused) for line in unnoised):
-        own = [line for line in unnoised if (line.request, line.refused) == (request, refused)]
+        request_lines = [line for line in unnoised if (line.request, line.refused) == (request, refused)]
         content = CODE if refused else contents.get(request, "")
-        yield Unprotected(request, content, sum(not line.again for line in own), _bytes(own))
+        yield Unprotected(request, content, sum(not line.again for line in request_lines), _sum_bytes(request_lines))
 
 
-def _released(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterator[Released]:
+def _list_released(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterator[Released]:
     """Replies whose parts all have a guarantee; replies that hold only declared facts are left out."""
-    bounded = [line for line in lines if not line.refused and _bounded(line)]
+    bounded = [line for line in lines if not line.refused and _is_bounded(line)]
     for request in dict.fromkeys(line.request for line in bounded):
-        own = [line for line in bounded if line.request == request]
-        again = sum(line.again for line in own)
-        yield Released(request, contents.get(request, ""), len(own) - again, again, _bytes(own))
+        request_lines = [line for line in bounded if line.request == request]
+        again = sum(line.again for line in request_lines)
+        yield Released(request, contents.get(request, ""), len(request_lines) - again, again, _sum_bytes(request_lines))
 
 
-def _bounded(line: _Line) -> bool:
+def _is_bounded(line: _Line) -> bool:
     kinds = [type(atom) for atom, _ in line.atoms]
     return NonPrivate not in kinds and (not kinds or any(kind is not Declared for kind in kinds))
 
 
-def _declarations(lines: Sequence[_Line]) -> Iterator[Declaration]:
+def _list_declarations(lines: Sequence[_Line]) -> Iterator[Declaration]:
     for what in DECLARATIONS:
-        own = [line for line in lines if not line.again and Declared(what) in dict(line.atoms)]
-        if own:
-            yield Declaration(what, words.DECLARED[what], len(own), tuple(dict.fromkeys(line.request for line in own)))
+        declaring_lines = [line for line in lines if not line.again and Declared(what) in dict(line.atoms)]
+        if declaring_lines:
+            yield Declaration(
+                what,
+                words.DECLARED[what],
+                len(declaring_lines),
+                tuple(dict.fromkeys(line.request for line in declaring_lines)),
+            )
 
 
-def _bytes(lines: Sequence[_Line]) -> int:
+def _sum_bytes(lines: Sequence[_Line]) -> int:
     return sum(whole_of(line.said, "bytes", 0) for line in lines)

@@ -60,27 +60,27 @@ class Chain:
         return self.links[lines - 1] if lines else ZEROS
 
 
-def split(data: bytes) -> list[bytes]:
+def split_lines(data: bytes) -> list[bytes]:
     """Lines without their newlines. The last one may have none."""
     raws = data.split(b"\n")
     return raws[:-1] if raws[-1] == b"" else raws
 
 
-def parsed(raw: bytes, number: int) -> dict[str, Json]:
+def parse_line(raw: bytes, number: int) -> dict[str, Json]:
     """The line's object, or {"torn": True, "line": number}: the beginning of an object is never an object."""
     try:
-        said = json.loads(raw.decode())
+        content = json.loads(raw.decode())
     except (ValueError, RecursionError):
-        said = None
-    return said if isinstance(said, dict) else {"torn": True, "line": number}
+        content = None
+    return content if isinstance(content, dict) else {"torn": True, "line": number}
 
 
-def torn(line: Mapping[str, Json]) -> bool:
+def is_torn(line: Mapping[str, Json]) -> bool:
     """Whether `parsed` found no object."""
     return line.get("torn") is True
 
 
-def written(line: Mapping[str, Json], previous: str) -> bytes:
+def format_line(line: Mapping[str, Json], previous: str) -> bytes:
     """The line as stored in the file, newline included.
 
     Raises:
@@ -92,67 +92,69 @@ def written(line: Mapping[str, Json], previous: str) -> bytes:
         raise ValueError(f"a line of the ledger must be JSON: {error}") from error
 
 
-def follow(chain: Chain, data: bytes) -> list[str]:
+def follow_chain(chain: Chain, data: bytes) -> list[str]:
     """Read on from the end of the chain; return what does not fit."""
     complaints = []
-    for raw in split(data):
+    for raw in split_lines(data):
         number, before = len(chain.links) + 1, chain.end.sha256
-        said = parsed(raw, number)
-        if type(form := said.get("format")) is int and form > FORMAT:
+        content = parse_line(raw, number)
+        if type(form := content.get("format")) is int and form > FORMAT:
             complaints.append(f"line {number}: made by {later(form, FORMAT)}")
-        if "previous" in said:
+        if "previous" in content:
             chain.since, chain.first = hashlib.sha256(raw), chain.first or number
-            if said["previous"] != before:
+            if content["previous"] != before:
                 complaints.append(
-                    f"line {number}: says that what stands before it has sha256 {str(said['previous'])[:12]}…, found "
-                    f"{before[:12]}…: something was changed, taken out or put in here or before it"
+                    f"line {number}: says that what stands before it has sha256 {str(content['previous'])[:12]}…, found"
+                    f" {before[:12]}…: something was changed, taken out or put in here or before it"
                 )
         else:
             chain.since.update(b"\n" + raw if chain.links else raw)
-            if chain.first and not torn(said):
+            if chain.first and not is_torn(content):
                 complaints.append(
                     f"line {number}: has no `previous`, which every line has from line {chain.first} on: it was "
-                    f"changed or put in"
+                    "changed or put in"
                 )
         chain.links.append(chain.since.hexdigest())
-        chain.said.append(said)
+        chain.said.append(content)
     chain.size += len(data)
     chain.whole.update(data)
     return complaints
 
 
-def against_heads(chain: Chain, before: Head | None, after: Head | None) -> list[str]:
+def compare_with_heads(chain: Chain, before: Head | None, after: Head | None) -> list[str]:
     """What does not fit the head, as it was before the lines were read and after: another process may write
     meanwhile.
     """
-    found = len(chain.links)
+    line_count = len(chain.links)
     if after is None:
         return [f"the head is missing, though line {chain.first} was written with one"] if chain.first else []
     complaints = []
-    if before is not None and before.lines > found:
+    if before is not None and before.lines > line_count:
         complaints.append(
-            f"the head counts {before.lines} lines, found {found}: the end was cut off, or all was deleted"
+            f"the head counts {before.lines} lines, found {line_count}: the end was cut off, or all was deleted"
         )
-    for one in dict.fromkeys((before, after)):
-        if one is not None and one.lines <= found and one.sha256 != chain.link(one.lines):
+    for head in dict.fromkeys((before, after)):
+        if head is not None and head.lines <= line_count and head.sha256 != chain.link(head.lines):
             complaints.append(
-                f"line {one.lines}: the head knows sha256 {one.sha256[:12]}…, found {chain.link(one.lines)[:12]}…: "
-                f"something was changed here or before it"
+                f"line {head.lines}: the head knows sha256 {head.sha256[:12]}…, found {chain.link(head.lines)[:12]}…: "
+                "something was changed here or before it"
             )
-    if found > after.lines + 1:
+    if line_count > after.lines + 1:
         complaints.append(
-            f"the head counts {after.lines} lines, found {found}, and a crash leaves one too many at most: lines were "
-            f"put in, or an older head was put back"
+            f"the head counts {after.lines} lines, found {line_count}, and a crash leaves one too many at most: lines"
+            " were put in, or an older head was put back"
         )
     return complaints
 
 
-def against_witness(chain: Chain, witness: tuple[int, str]) -> list[str]:
+def compare_with_witness(chain: Chain, witness: tuple[int, str]) -> list[str]:
     """What does not fit a head that a witness kept."""
     lines, sha256 = witness
     if lines > len(chain.links):
         return [f"a witness saw {lines} lines, found {len(chain.links)}: the end was cut off"]
     if chain.link(lines) != sha256:
-        seen, found = sha256[:12], chain.link(lines)[:12]
-        return [f"line {lines}: a witness saw sha256 {seen}…, found {found}…: history was rewritten here or before it"]
+        seen, own_link = sha256[:12], chain.link(lines)[:12]
+        return [
+            f"line {lines}: a witness saw sha256 {seen}…, found {own_link}…: history was rewritten here or before it"
+        ]
     return []

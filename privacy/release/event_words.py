@@ -18,7 +18,7 @@ from privacy.dp.events import (
 from privacy.release.meaning import DECLARED
 
 
-def in_words(event: Event) -> str:
+def describe_in_words(event: Event) -> str:
     """The privacy mechanism of an event in words, for readers without knowledge of privacy accounting."""
     match event:
         case NonPrivate():
@@ -35,14 +35,14 @@ def in_words(event: Event) -> str:
             return f"Laplace noise {event.noise_multiplier:g} times what one patient can change"
         case Pure():
             return f"a choice at random that is ({event.epsilon:g}, 0)-private"
-        case SelfComposed(event=PoissonSampled() as one):
-            inner = f"each patient in one with probability {one.probability:g}, {in_words(one.event)}"
+        case SelfComposed(event=PoissonSampled() as part):
+            inner = f"each patient in one with probability {part.probability:g}, {describe_in_words(part.event)}"
             return f"{event.count:,} {'step' if event.count == 1 else 'steps'}, {inner}"
         case SelfComposed():
-            return f"{event.count:,} times {in_words(event.event)}"
+            return f"{event.count:,} times {describe_in_words(event.event)}"
         case PoissonSampled():
-            return f"each patient in it with probability {event.probability:g}, {in_words(event.event)}"
+            return f"each patient in it with probability {event.probability:g}, {describe_in_words(event.event)}"
         case Composed():
-            return "; and ".join(in_words(one) for one in event.events) or "nothing"
+            return "; and ".join(describe_in_words(part) for part in event.events) or "nothing"
         case Part():
-            return f"of the {event.split} patients only: {in_words(event.event)}"
+            return f"of the {event.split} patients only: {describe_in_words(event.event)}"

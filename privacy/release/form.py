@@ -132,10 +132,12 @@ def fields_of(form: type) -> tuple[FieldForm, ...]:
         TypeError: it says of tensors no `Shape`, or of a fact or a tensor two things.
     """
     hints = get_type_hints(form, include_extras=True)
-    return tuple(_field(form, one.name, hints[one.name], one.default is not MISSING) for one in fields(form))
+    return tuple(
+        _build_field(form, field.name, hints[field.name], field.default is not MISSING) for field in fields(form)
+    )
 
 
-def _field(form: type, name: str, hint: Any, has_default: bool) -> FieldForm:
+def _build_field(form: type, name: str, hint: Any, has_default: bool) -> FieldForm:
     kind = _without_absent(hint)
     notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
     whats = [note for note in notes if isinstance(note, Of)]
@@ -155,43 +157,43 @@ def _without_absent(hint: Any) -> Any:
     """The type without `Absent`; the same object if that was no part of it."""
     if get_origin(hint) not in (Union, UnionType) or Absent not in get_args(hint):
         return hint
-    left = [one for one in get_args(hint) if one is not Absent]
+    left = [kind for kind in get_args(hint) if kind is not Absent]
     return left[0] if len(left) == 1 else Union[tuple(left)]  # noqa: UP007
 
 
 def kinds_of(form: type) -> frozenset[Of]:
     """What a reply of this form is of patients."""
-    return frozenset(one.of for one in fields_of(form) if one.of is not None)
+    return frozenset(field.of for field in fields_of(form) if field.of is not None)
 
 
 def takes_tensors(form: type) -> bool:
     """Whether a message of this form may hold tensors."""
-    return any(one.shape is not None for one in fields_of(form))
+    return any(field.shape is not None for field in fields_of(form))
 
 
-def flaws(form: type, message: Message, *, closed: bool) -> list[Flaw]:
+def find_flaws(form: type, message: Message, *, closed: bool) -> list[Flaw]:
     """Why a message is not of this form. closed: whether facts beside the form are a flaw, as they are of replies; a
     question of a later version may hold more. Tensors beside the form always are.
     """
-    return _parse(form, message, closed=closed)[0]
+    return _parse_message(form, message, closed=closed)[0]
 
 
-def read(form: type[T], message: Message) -> T:
+def read_form(form: type[T], message: Message) -> T:
     """The message as its form. Facts beside it are left out.
 
     Raises:
         Misformed: it is not of this form.
     """
-    found, facts = _parse(form, message, closed=False)
-    if found:
-        raise Misformed(found)
+    found_flaws, facts = _parse_message(form, message, closed=False)
+    if found_flaws:
+        raise Misformed(found_flaws)
     declared = fields_of(cast("type", form))
     tensors = {
-        one.name: message.tensors[one.name]
-        if not one.shape.names
-        else {name: tensor for name, tensor in message.tensors.items() if _tensor_field(declared, name) is one}
-        for one in declared
-        if one.shape is not None and (one.shape.names or one.name in message.tensors)
+        field.name: message.tensors[field.name]
+        if not field.shape.names
+        else {name: tensor for name, tensor in message.tensors.items() if _tensor_field(declared, name) is field}
+        for field in declared
+        if field.shape is not None and (field.shape.names or field.name in message.tensors)
     }
     return form(**facts, **tensors)
 
@@ -199,43 +201,51 @@ def read(form: type[T], message: Message) -> T:
 class Misformed(ValueError):
     """A message is not of the form that is asked for."""
 
-    def __init__(self, found: Sequence[Flaw]) -> None:
-        super().__init__("; ".join(map(str, found[:5])))
-        self.flaws = tuple(found)
+    def __init__(self, flaws: Sequence[Flaw]) -> None:
+        super().__init__("; ".join(map(str, flaws[:5])))
+        self.flaws = tuple(flaws)
 
     __reduce__ = pickled
 
 
-def _parse(form: type, message: Message, *, closed: bool) -> tuple[list[Flaw], dict[str, Any]]:
+def _parse_message(form: type, message: Message, *, closed: bool) -> tuple[list[Flaw], dict[str, Any]]:
     """The flaws, and if there are none the facts by field."""
     declared = fields_of(form)
-    found = [Flaw(_place([name]), "not declared") for name in message.tensors if _tensor_field(declared, name) is None]
-    for one in declared:
-        if one.shape is not None:
-            own = {name: t for name, t in message.tensors.items() if _tensor_field(declared, name) is one}
-            found += [
-                Flaw(_place([name]), text, one.code) for name, t in own.items() for text in _misshapen(one.shape, t)
+    found_flaws = [
+        Flaw(_format_place([name]), "not declared") for name in message.tensors if _tensor_field(declared, name) is None
+    ]
+    for field in declared:
+        if field.shape is not None:
+            field_tensors = {name: t for name, t in message.tensors.items() if _tensor_field(declared, name) is field}
+            found_flaws += [
+                Flaw(_format_place([name]), text, field.code)
+                for name, t in field_tensors.items()
+                for text in _find_shape_problems(field.shape, t)
             ]
-            if not (own or one.optional or one.shape.names):
-                found.append(Flaw(_place([one.name]), "missing", one.code))
-        elif one.name in message.facts and len(text := json.dumps(message.facts[one.name])) > one.most:
-            found.append(Flaw(_place([one.name]), f"{len(text)} characters, and at most {one.most} are allowed"))
-    codes = {one.name: one.code for one in declared}
+            if not (field_tensors or field.optional or field.shape.names):
+                found_flaws.append(Flaw(_format_place([field.name]), "missing", field.code))
+        elif field.name in message.facts and len(text := json.dumps(message.facts[field.name])) > field.most:
+            found_flaws.append(
+                Flaw(_format_place([field.name]), f"{len(text)} characters, and at most {field.most} are allowed")
+            )
+    codes = {declared_field.name: declared_field.code for declared_field in declared}
     try:
-        facts = _facts_of(form, closed).validate_json(json.dumps(dict(message.facts)), strict=True)
+        facts = _facts_parser(form, closed).validate_json(json.dumps(dict(message.facts)), strict=True)
     except ValidationError as error:
         each = error.errors(include_url=False)
-        return found + [Flaw(_place(e["loc"]), _words(e, closed), codes.get(str(e["loc"][0]), "")) for e in each], {}
-    return found, facts
+        return found_flaws + [
+            Flaw(_format_place(e["loc"]), _describe_error(e, closed), codes.get(str(e["loc"][0]), "")) for e in each
+        ], {}
+    return found_flaws, facts
 
 
-def _words(error: Mapping[str, Any], closed: bool) -> str:
+def _describe_error(error: Mapping[str, Any], closed: bool) -> str:
     """What is wrong; of a question with the words of our own checks, which quote what was asked."""
     words = "" if closed or error["type"] != "value_error" else f" ({error['msg'][:300]!a})"
     return f"{error['type']}{words}"
 
 
-def _place(path: Sequence[str | int]) -> str:
+def _format_place(path: Sequence[str | int]) -> str:
     """The place of a fact; keys come from outside, so they are cut short and in printable ASCII."""
     return ".".join(f"{part[:60]!a}" if isinstance(part, str) else str(part) for part in path)
 
@@ -249,15 +259,15 @@ class Fit(NamedTuple):
     kinds: frozenset[Of]
 
 
-def fit(forms: Sequence[type], reply: Message) -> Fit:
+def compare_with_forms(forms: Sequence[type], reply: Message) -> Fit:
     """Compare a reply with the forms of its request."""
-    flaws_by_form = {form: flaws(form, reply, closed=True) for form in forms}
+    flaws_by_form = {form: find_flaws(form, reply, closed=True) for form in forms}
     fitting = [form for form, form_flaws in flaws_by_form.items() if not form_flaws]
     nearest = min(flaws_by_form.values(), key=len, default=[Flaw("reply", "its request declares none")])
     return Fit(tuple(nearest), frozenset().union(*map(kinds_of, fitting or forms)))
 
 
-def read_one_of(forms: Sequence[type[T]], message: Message) -> T:
+def read_fitting_form(forms: Sequence[type[T]], message: Message) -> T:
     """The message as the first of these forms that it has. If it has none, as the first to which it only adds facts: a
     hospital with a later version may say more.
 
@@ -265,37 +275,39 @@ def read_one_of(forms: Sequence[type[T]], message: Message) -> T:
         Misformed: it is of none of these forms.
     """
     each = [*forms]
-    closed = next((form for form in each if not flaws(form, message, closed=True)), None)
-    fitting = closed or next((form for form in each if not flaws(form, message, closed=False)), None)
+    closed = next((form for form in each if not find_flaws(form, message, closed=True)), None)
+    fitting = closed or next((form for form in each if not find_flaws(form, message, closed=False)), None)
     if fitting is None:
-        raise Misformed(fit(each, message).flaws)
-    return read(fitting, message)
+        raise Misformed(compare_with_forms(each, message).flaws)
+    return read_form(fitting, message)
 
 
 def _tensor_field(declared: Sequence[FieldForm], name: str) -> FieldForm | None:
     """The field of a tensor: that of its name, else the first whose pattern its name has."""
-    shaped = [one for one in declared if one.shape is not None]
-    exact = [one for one in shaped if one.name == name and not one.shape.names]  # type: ignore[union-attr]
-    return next((one for one in [*exact, *shaped] if _is_named(one, name)), None)
+    shaped = [field for field in declared if field.shape is not None]
+    exact = [field for field in shaped if field.name == name and not field.shape.names]  # type: ignore[union-attr]
+    return next((field for field in [*exact, *shaped] if _is_named(field, name)), None)
 
 
-def _is_named(one: FieldForm, name: str) -> bool:
-    pattern = "" if one.shape is None else one.shape.names
-    return re.fullmatch(pattern, name) is not None if pattern else one.name == name
+def _is_named(field: FieldForm, name: str) -> bool:
+    pattern = "" if field.shape is None else field.shape.names
+    return re.fullmatch(pattern, name) is not None if pattern else field.name == name
 
 
-def _misshapen(shape: Shape, tensor: Tensor) -> list[str]:
-    whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+def _find_shape_problems(shape: Shape, tensor: Tensor) -> list[str]:
+    is_whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
     wrong = [f"{tensor.dim()} axes, and at most {shape.axes} are allowed"] * (tensor.dim() > shape.axes)
     wrong += [f"{tensor.numel()} numbers, and at most {shape.numbers} are allowed"] * (tensor.numel() > shape.numbers)
-    return wrong + [f"{tensor.dtype} is not allowed"] * (shape.whole not in (None, whole))
+    return wrong + [f"{tensor.dtype} is not allowed"] * (shape.whole not in (None, is_whole))
 
 
 @cache
-def _facts_of(form: type, closed: bool) -> TypeAdapter[Any]:
+def _facts_parser(form: type, closed: bool) -> TypeAdapter[Any]:
     """A parser of the facts of a form."""
     facts = {
-        one.name: NotRequired[one.kind] if one.optional else one.kind for one in fields_of(form) if one.shape is None
+        field.name: NotRequired[field.kind] if field.optional else field.kind
+        for field in fields_of(form)
+        if field.shape is None
     }
     typed = TypedDict("Facts", facts)  # type: ignore[misc]
     typed.__pydantic_config__ = ConfigDict(extra="forbid" if closed else "ignore")  # type: ignore[attr-defined]

@@ -16,15 +16,15 @@ from privacy.dp.events import (
     Gaussian,
     Laplace,
     NonPrivate,
-    composed,
+    compose_events,
     describe,
-    known,
-    leaves,
+    list_leaves,
+    parse_or_non_private,
 )
 from privacy.message import Call, Json, Message, from_bytes
 from privacy.release import ledger as ledgers
-from privacy.release.form import RECORDS, fit
-from privacy.release.policy import Policy, declarations
+from privacy.release.form import RECORDS, compare_with_forms
+from privacy.release.policy import Policy, list_declarations
 
 BUDGET = "budget"
 """The refusal code if the policy's privacy budget does not allow the reply."""
@@ -75,18 +75,18 @@ def release(
         OSError: writing failed.
     """
     digest = hashlib.sha256(reply).hexdigest()
-    message, code, why = Message(), _verdict(policy, call, len(reply), recipient), ""
+    message, code, why = Message(), _refuse_by_policy(policy, call, len(reply), recipient), ""
     if code is None and forms is not None:
         message = from_bytes(reply)
-        code, why = _undeclared(policy, forms, message) or (None, "")
-    with ledgers.transaction(ledger) as opened:
+        code, why = _refuse_undeclared(policy, forms, message) or (None, "")
+    with ledgers.open_transaction(ledger) as opened:
         before = tuple(opened.lines())
-        again = replay and (commit in paid(before) if commit else _left_before(before, call, digest))
+        again = replay and (commit in names_of_paid_replies(before) if commit else _left_before(before, call, digest))
         if code is None and not again:
-            code, why = unaffordable(policy, before, [known(event)], call.run) or (None, "")
+            code, why = find_unaffordable(policy, before, [parse_or_non_private(event)], call.run) or (None, "")
         opened.append(
             {
-                **_of(call, recipient, now),
+                **_call_facts(call, recipient, now),
                 "event": event if code is None else describe(NOTHING),
                 "sha256": digest,
                 "bytes": 0 if code else len(reply),
@@ -101,9 +101,9 @@ def release(
     return message
 
 
-def _undeclared(policy: Policy, forms: Sequence[type], reply: Message) -> Refusal | None:
+def _refuse_undeclared(policy: Policy, forms: Sequence[type], reply: Message) -> Refusal | None:
     """Why a reply may not leave as what it is; None: its request declares it, and the policy lets such things leave."""
-    fitted = fit(forms, reply)
+    fitted = compare_with_forms(forms, reply)
     if fitted.flaws:
         problems = "; ".join(map(str, fitted.flaws[:10]))
         return Refusal(UNDECLARED, f"the reply is not what its request declares: {problems}")
@@ -114,7 +114,7 @@ def _undeclared(policy: Policy, forms: Sequence[type], reply: Message) -> Refusa
     return None
 
 
-def _verdict(policy: Policy, call: Call, size: int, recipient: str) -> str | None:
+def _refuse_by_policy(policy: Policy, call: Call, size: int, recipient: str) -> str | None:
     if not policy.allows(call.request):
         return "policy_request"
     if recipient not in policy.recipients:
@@ -122,7 +122,7 @@ def _verdict(policy: Policy, call: Call, size: int, recipient: str) -> str | Non
     return "policy_bytes" if size > policy.max_bytes else None
 
 
-def paid(before: Iterable[Mapping[str, Json]]) -> frozenset[str]:
+def names_of_paid_replies(before: Iterable[Mapping[str, Json]]) -> frozenset[str]:
     """Names of the stored replies that left, and so were charged."""
     left = (line for line in before if line.get("refused") is None)
     return frozenset(str(line["commit"]) for line in left if line.get("commit"))
@@ -135,7 +135,7 @@ class Refusal(NamedTuple):
     why: str
 
 
-def unaffordable(
+def find_unaffordable(
     policy: Policy, before: Iterable[Mapping[str, Json]], events: Sequence[Event], run: str
 ) -> Refusal | None:
     """Why a hospital refuses further events beside those in its ledger, or None if it allows them.
@@ -147,18 +147,18 @@ def unaffordable(
     Args:
         events: all of one reply. run: the run that asks, as in a `Call`.
     """
-    told = set().union(*(declarations(event) for event in events))
-    if secret := [what for what in told if not policy.declares(what)]:
+    declared = set().union(*(list_declarations(event) for event in events))
+    if secret := [what for what in declared if not policy.declares(what)]:
         return Refusal("policy_public", f"{', '.join(sorted(secret))} would leave without noise, and are not public")
     if policy.require is not None and any(lacks_noise(event) for event in events):
         return Refusal(PRIVACY, "it would leave without noise, and the policy requires privacy")
-    if policy.budget is None or not _costs(events):
+    if policy.budget is None or not _costs_privacy(events):
         return None
-    if any(composed([event]) == NON_PRIVATE for event in events):
+    if any(compose_events([event]) == NON_PRIVATE for event in events):
         return Refusal(BUDGET, "it would leave without noise, and the policy has a budget")
     from privacy.dp.accounting import cost  # seconds that a hospital without a budget saves
 
-    charged, name = list(ledgers.charged(before)), run_name(run)
+    charged, name = list(ledgers.charged_lines(before)), run_name(run)
     past = {"release": (), "run": (e for line, e in charged if run_name(str(line.get("run"))) == name)}
     past["total"] = (event for _, event in charged)
     for what, cap in policy.caps.items():
@@ -177,29 +177,29 @@ def run_name(run: str) -> str:
 def lacks_noise(event: Event) -> bool:
     """Whether the event, or one of its parts, has no noise."""
     return any(
-        isinstance(one, NonPrivate) or (isinstance(one, Gaussian | Laplace) and one.noise_multiplier == 0)
-        for one in leaves(event)
+        isinstance(part, NonPrivate) or (isinstance(part, Gaussian | Laplace) and part.noise_multiplier == 0)
+        for part in list_leaves(event)
     )
 
 
-def _costs(events: Sequence[Event]) -> bool:
+def _costs_privacy(events: Sequence[Event]) -> bool:
     free = (NOTHING, *(Declared(what) for what in DECLARATIONS))
-    return composed(events) not in free
+    return compose_events(events) not in free
 
 
 def book_refusal(code: str, event: Json, *, call: Call, ledger: Path, recipient: str, now: str) -> None:
     """Record in the ledger a code that leaves instead of a reply: whether a request fails can depend on patients."""
     line: dict[str, Json] = {"event": event, "sha256": None, "bytes": 0, "again": False, "refused": code}
-    with ledgers.transaction(ledger) as opened:
-        opened.append({**_of(call, recipient, now), **line})
+    with ledgers.open_transaction(ledger) as opened:
+        opened.append({**_call_facts(call, recipient, now), **line})
 
 
-def _of(call: Call, recipient: str, now: str) -> dict[str, Json]:
+def _call_facts(call: Call, recipient: str, now: str) -> dict[str, Json]:
     return {"time": now, "run": call.run, "round": call.round, "request": call.request, "recipient": recipient}
 
 
 def _left_before(before: Iterable[Mapping[str, Json]], call: Call, digest: str) -> bool:
     """Whether these bytes left in answer to this call already, by the ledger."""
-    asked = (call.run, call.round, call.request, digest, None)
+    sought = (call.run, call.round, call.request, digest, None)
     keys = ("run", "round", "request", "sha256", "refused")
-    return any(tuple(line.get(key) for key in keys) == asked for line in before)
+    return any(tuple(line.get(key) for key in keys) == sought for line in before)

@@ -23,15 +23,23 @@ NO_GUARANTEE = "no formal guarantee"
 UNBOUNDED = f"∞: {NO_GUARANTEE}"
 
 OUTSIDE = (
-    "The same {unit} at another hospital: each hospital accounts for its own records only. If several hospitals have "
-    "data of one person, their ε add up.",
-    "Decisions while reading files that involve several {unit}s: an image or a series that belongs to two of them is "
-    "used for neither, and one additional {unit} can exceed a limit, which stops the hospital (list in "
-    "docs/explanation/privacy.md).",
-    "A person with several identifiers counts as several {unit}s: with k identifiers ε is k times as large, and δ "
-    "grows by a larger factor.",
-    "How the {unit}s were divided into training, validation and test, and how the settings were chosen (method, "
-    "learning rate, clip, noise, number of steps), if somebody looked at {unit}s, or at earlier results, to do so.",
+    (
+        "The same {unit} at another hospital: each hospital accounts for its own records only. If several hospitals"
+        " have data of one person, their ε add up."
+    ),
+    (
+        "Decisions while reading files that involve several {unit}s: an image or a series that belongs to two of them"
+        " is used for neither, and one additional {unit} can exceed a limit, which stops the hospital (list in"
+        " docs/explanation/privacy.md)."
+    ),
+    (
+        "A person with several identifiers counts as several {unit}s: with k identifiers ε is k times as large, and δ "
+        "grows by a larger factor."
+    ),
+    (
+        "How the {unit}s were divided into training, validation and test, and how the settings were chosen (method, "
+        "learning rate, clip, noise, number of steps), if somebody looked at {unit}s, or at earlier results, to do so."
+    ),
     "When a reply arrives, how long the computation took and how large the reply is.",
     "The pages, logs and files that this hospital keeps for itself.",
     "A model that this hospital trains without noise for its own use: no ε covers it, and it must not be passed on.",
@@ -71,13 +79,15 @@ LEGEND = (
     "change that one {unit} can cause). T: number of times. ε alone: as if nothing else had left."
 )
 DECLARED: Mapping[str, str] = {
-    "counts": "counts of files and bytes, studies, patients and examples, by split, label, reason of rejection and "
-    "scanner, and what follows from them (who takes part, which earlier runs an excluded patient had a part in)",
+    "counts": (
+        "counts of files and bytes, studies, patients and examples, by split, label, reason of rejection and "
+        "scanner, and what follows from them (who takes part, which earlier runs an excluded patient had a part in)"
+    ),
     "failure": "that a request failed",
 }
 
 
-def success(epsilon: float, delta: float) -> float:
+def attack_success(epsilon: float, delta: float) -> float:
     """The highest accuracy of an attacker who guesses whether one patient took part, if both were equally likely.
 
     (1 - f + t) / 2 is largest where both bounds are reached: (e^ε + δ) / (1 + e^ε).
@@ -85,67 +95,68 @@ def success(epsilon: float, delta: float) -> float:
     Raises:
         ValueError: ε is negative or NaN, or δ is not in [0, 1].
     """
-    _check(epsilon, delta)
+    _check_loss(epsilon, delta)
     small = math.exp(-epsilon)  # e^ε itself may overflow
     return (1 + delta * small) / (1 + small)
 
 
-def found(epsilon: float, delta: float, false_alarms: float) -> float:
+def true_positive_rate(epsilon: float, delta: float, false_alarms: float) -> float:
     """The largest true positive rate of an attack on participation whose false positive rate is `false_alarms`.
 
     Raises:
         ValueError: as `success`, or false_alarms is not in [0, 1].
     """
-    _check(epsilon, delta)
+    _check_loss(epsilon, delta)
     if not 0 <= false_alarms <= 1:
         raise ValueError(f"false_alarms must be a share in [0, 1], found {false_alarms}")
     near = math.exp(min(epsilon, 700.0)) * false_alarms + delta
     return max(0.0, min(1.0, near, 1 - math.exp(-epsilon) * (1 - delta - false_alarms)))
 
 
-def strength(epsilon: float) -> str:
+def describe_strength(epsilon: float) -> str:
     """A word for ε at patient level, to be shown only with the numbers of `meaning`."""
     return "strong" if epsilon <= STRONG else "moderate" if epsilon <= MODERATE else "formal but weak"
 
 
-def meaning(epsilon: float, delta: float, unit: str = "patient") -> str:
+def describe_meaning(epsilon: float, delta: float, unit: str = "patient") -> str:
     """What ε and δ guarantee to one person, in a few sentences.
 
     Raises:
         ValueError: as `success`.
     """
-    _check(epsilon, delta)
+    _check_loss(epsilon, delta)
     if math.isinf(epsilon):
         return f"ε = {UNBOUNDED}. Nothing is proved about what the released data reveal about one {unit}."
     if epsilon == 0:
         return f"ε = 0. Nothing that left depends on a single {unit}, except what is declared outside the guarantee."
     return (
-        f"ε = {epsilon:g} at δ = {delta:g}: {strength(epsilon)}. An attacker who knows everything else, and wants to "
-        f"know whether a given {unit} took part, is right at most {percent(success(epsilon, delta))} of the time if "
-        f"both were equally likely before (chance: 50 %). With a false positive rate of 1 %, an attacker finds at most "
-        f"{percent(found(epsilon, delta, 0.01))} of those who took part. These bounds hold for every attack; known "
-        f"attacks may do worse. A guarantee is called strong up to ε = {STRONG:g} "
-        f"({percent(success(STRONG, delta))}), moderate up to {MODERATE:g} ({percent(success(MODERATE, delta))}), "
-        f"formal but weak above."
+        f"ε = {epsilon:g} at δ = {delta:g}: {describe_strength(epsilon)}. An attacker who knows everything else, and"
+        f" wants to know whether a given {unit} took part, is right at most"
+        f" {format_percent(attack_success(epsilon, delta))} of the time if both were equally likely before (chance: 50"
+        " %). With a false positive rate of 1 %, an attacker finds at most"
+        f" {format_percent(true_positive_rate(epsilon, delta, 0.01))} of those who took part. These bounds hold for"
+        f" every attack; known attacks may do worse. A guarantee is called strong up to ε = {STRONG:g}"
+        f" ({format_percent(attack_success(STRONG, delta))}), moderate up to {MODERATE:g}"
+        f" ({format_percent(attack_success(MODERATE, delta))}), formal but weak above."
     )
 
 
-def loss(epsilon: float) -> str:
+def format_loss(epsilon: float) -> str:
     """An ε as text; an infinite one is called "no formal guarantee"."""
-    return UNBOUNDED if math.isinf(epsilon) else f"{upwards(epsilon):g}"
+    return UNBOUNDED if math.isinf(epsilon) else f"{round_up(epsilon):g}"
 
 
-def upwards(value: float, figures: int = 3) -> float:
+def round_up(value: float, figures: int = 3) -> float:
     """The value rounded up to `figures` significant figures; infinity stays."""
-    return _rounded(value, figures, ROUND_CEILING)
+    return _round_to(value, figures, ROUND_CEILING)
 
 
-def downwards(value: float, figures: int = 3) -> float:
+def round_down(value: float, figures: int = 3) -> float:
     """The value rounded down to `figures` significant figures; infinity stays."""
-    return _rounded(value, figures, ROUND_FLOOR)
+    return _round_to(value, figures, ROUND_FLOOR)
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share as per cent, rounded up, with enough decimals that a share below 1 is not shown as 100 %."""
     exact = 100 * Decimal(repr(share))
     for decimals in range(1, 13):
@@ -155,11 +166,11 @@ def percent(share: float) -> str:
     return "100 %"
 
 
-def _rounded(value: float, figures: int, rounding: str) -> float:
+def _round_to(value: float, figures: int, rounding: str) -> float:
     return float(Context(prec=figures, rounding=rounding).plus(Decimal(repr(value)))) if math.isfinite(value) else value
 
 
-def _check(epsilon: float, delta: float) -> None:
+def _check_loss(epsilon: float, delta: float) -> None:
     if not epsilon >= 0:
         raise ValueError(f"ε must be >= 0, found {epsilon}")
     if not 0 <= delta <= 1:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
-from privacy.dp.events import Declaration, Declared, Event, leaves
+from privacy.dp.events import Declaration, Declared, Event, list_leaves
 from privacy.settings_error import Problem, refuse, unmet
 
 REQUESTS = (
@@ -261,6 +261,6 @@ class Policy:
         return not self.promises if self.public is None else what in self.public
 
 
-def declarations(event: Event) -> set[Declaration]:
+def list_declarations(event: Event) -> set[Declaration]:
     """The facts that an event releases without noise."""
-    return {one.what for one in leaves(event) if isinstance(one, Declared)}
+    return {part.what for part in list_leaves(event) if isinstance(part, Declared)}

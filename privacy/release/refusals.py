@@ -108,6 +108,6 @@ def may_tell(code: Json) -> bool:
     return code is not None and code not in UNDECIDED
 
 
-def told(lines: Iterable[Mapping[str, Json]]) -> int:
+def count_patient_codes(lines: Iterable[Mapping[str, Json]]) -> int:
     """How many codes in a ledger could depend on a patient."""
     return sum(may_tell(line.get("refused")) for line in lines)

@@ -86,7 +86,7 @@ def statement_of(data: bytes, *, title: str, settings: Mapping[str, Json], today
     )
 
 
-def signed(statement: Statement, key: Path) -> Signature:
+def sign_statement(statement: Statement, key: Path) -> Signature:
     """Sign a statement.
 
     Raises:
@@ -94,10 +94,10 @@ def signed(statement: Statement, key: Path) -> Signature:
         OSError: it cannot be read.
     """
     private = _read_key(key)
-    return Signature(statement=statement, key=_public(private), signature=private.sign(statement.text()).hex())
+    return Signature(statement=statement, key=_public_key(private), signature=private.sign(statement.text()).hex())
 
 
-def check_signature(data: bytes, said: Signature, trusted: Mapping[str, str], *, today: date) -> str:
+def check_signature(data: bytes, signature: Signature, trusted: Mapping[str, str], *, today: date) -> str:
     """The name under which the signer is trusted.
 
     Args:
@@ -109,14 +109,16 @@ def check_signature(data: bytes, said: Signature, trusted: Mapping[str, str], *,
         Unsigned: `policy_model`: no trusted key signed it; `tampered_model`: the signature is not of this statement,
             or the statement not of this file; `expired_model`: it holds no more, or not yet.
     """
-    signer = next((name for name, key in trusted.items() if key.lower() == said.key), None)
+    signer = next((name for name, key in trusted.items() if key.lower() == signature.key), None)
     if signer is None:
         keys = f"{len(trusted)} keys" if trusted else "no key"
-        raise Unsigned("policy_model", f"signed by {said.key}, and trusted_models of the policy names {keys}, not it")
-    _verify(said)
-    statement, found = said.statement, hashlib.sha256(data).hexdigest()
-    if (found, len(data)) != (statement.sha256, statement.size):
-        text = f"the file has {len(data)} bytes and digest {found}; {signer} signed {statement.size} of "
+        raise Unsigned(
+            "policy_model", f"signed by {signature.key}, and trusted_models of the policy names {keys}, not it"
+        )
+    _verify_signature(signature)
+    statement, digest = signature.statement, hashlib.sha256(data).hexdigest()
+    if (digest, len(data)) != (statement.sha256, statement.size):
+        text = f"the file has {len(data)} bytes and digest {digest}; {signer} signed {statement.size} of "
         raise Unsigned("tampered_model", f"{text}{statement.sha256}")
     try:
         begins, ends = date.fromisoformat(statement.signed), date.fromisoformat(statement.expires)
@@ -142,7 +144,7 @@ def make_key(path: Path) -> str:
     private = Ed25519PrivateKey.generate()
     text = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     write_once(path, text)
-    return _public(private)
+    return _public_key(private)
 
 
 def _read_key(path: Path) -> Ed25519PrivateKey:
@@ -157,19 +159,19 @@ def _read_key(path: Path) -> Ed25519PrivateKey:
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"it has {path.stat().st_size} bytes")
-        found = load_pem_private_key(path.read_bytes(), password=None)
-        if not isinstance(found, Ed25519PrivateKey):
+        key = load_pem_private_key(path.read_bytes(), password=None)
+        if not isinstance(key, Ed25519PrivateKey):
             raise ValueError("it is of another kind")
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{path} is no private key of Ed25519 ({error}); --new KEY makes one") from error
-    return found
+    return key
 
 
-def _public(private: Ed25519PrivateKey) -> str:
+def _public_key(private: Ed25519PrivateKey) -> str:
     return private.public_key().public_bytes_raw().hex()
 
 
-def _verify(said: Signature) -> None:
+def _verify_signature(signature: Signature) -> None:
     """Raises: Unsigned: `tampered_model`; or `policy_model`, where nothing can be verified here."""
     try:
         from cryptography.exceptions import InvalidSignature
@@ -177,8 +179,8 @@ def _verify(said: Signature) -> None:
     except ModuleNotFoundError as error:
         raise Unsigned("policy_model", MISSING) from error
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(said.key)).verify(
-            bytes.fromhex(said.signature), said.statement.text()
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature.key)).verify(
+            bytes.fromhex(signature.signature), signature.statement.text()
         )
     except (InvalidSignature, ValueError) as error:
         raise Unsigned("tampered_model", "the signature is not that of this statement by this key") from error

@@ -180,10 +180,10 @@ def to_json(statement: Statement) -> Json:
     return plain
 
 
-def from_json(said: object) -> Statement:
+def from_json(content: object) -> Statement:
     """The statement from what `to_json` wrote.
 
     Raises:
         pydantic.ValidationError: naming every field that is missing, unknown or of another type.
     """
-    return TypeAdapter(Statement).validate_python(said)
+    return TypeAdapter(Statement).validate_python(content)

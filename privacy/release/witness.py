@@ -23,7 +23,7 @@ RESTORED = "restored"
 """In the place of a request: a person put the ledger back from an older copy."""
 
 
-def has(lines: Iterable[Mapping[str, Json]], sha256: str) -> bool:
+def has_left(lines: Iterable[Mapping[str, Json]], sha256: str) -> bool:
     """Whether an answer left by these lines, or a person said that its line was lost. sha256: of the answer's bytes."""
     return any(line.get("sha256") == sha256 for line in lines)
 
@@ -42,9 +42,9 @@ def book_restored(ledger: Path, sha256: str, epsilon: float | None, *, now: str)
     if not re.fullmatch("[0-9a-f]{64}", sha256):
         raise ValueError(f"the sha256 of an answer has 64 hex digits, found {sha256[:80]!r}; the hospital's log has it")
     event = NON_PRIVATE if epsilon is None else Pure(epsilon)
-    with ledgers.transaction(ledger) as opened:
-        if has(opened.lines(), sha256):
+    with ledgers.open_transaction(ledger) as opened:
+        if has_left(opened.lines(), sha256):
             raise ValueError(f"the answer {sha256[:12]}… is in the ledger: it lacks nothing that this witness knows")
         line: dict[str, Json] = {"run": "", "round": 0, "request": RESTORED, "recipient": "", "bytes": 0}
-        told: dict[str, Json] = {"sha256": sha256, "event": describe(event), "again": False, "refused": None}
-        opened.append({"time": now, **line, **told})
+        facts: dict[str, Json] = {"sha256": sha256, "event": describe(event), "again": False, "refused": None}
+        opened.append({"time": now, **line, **facts})

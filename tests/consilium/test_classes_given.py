@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from consilium import ConfigError, Examples
-from consilium.settings import given, task_of
+from consilium.settings import parse_hospitals, task_of
 
 
 @pytest.mark.parametrize("labels", [(1, 2), (0, 2), (1, 1), (3, 5, 9)])
@@ -60,7 +60,7 @@ def test_a_hospital_of_one_patient_is_refused_before_the_run_begins() -> None:
     x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
     two = Examples(x, y, ["p", "p", "q", "q"])
     with pytest.raises(ConfigError, match=r"hospitals\.b\.patient: 1 patient; a hospital needs"):
-        given({"a": two, "b": Examples(x + 9, y, ["r"] * 4)})
+        parse_hospitals({"a": two, "b": Examples(x + 9, y, ["r"] * 4)})
     untested = Examples(x + 9, y, ["r", "r", "s", "s"], split=["train", "train", "validation", "validation"])
     with pytest.raises(ConfigError, match=r"hospitals\.b\.split: nobody is in test"):
-        given({"a": two, "b": untested})
+        parse_hospitals({"a": two, "b": untested})

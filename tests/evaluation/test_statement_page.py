@@ -14,7 +14,16 @@ from evaluation.attacks import MembershipRow
 from evaluation.histograms import count_scores
 from evaluation.leaving import Left
 from evaluation.scoring import score_rows
-from privacy.dp.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed, describe
+from privacy.dp.events import (
+    NON_PRIVATE,
+    Declared,
+    Gaussian,
+    Part,
+    PoissonSampled,
+    SelfComposed,
+    compose_events,
+    describe,
+)
 from privacy.release import meaning
 from privacy.release.build_statement import build_statement
 from privacy.release.statement import Audit, Details, from_json, to_json
@@ -59,7 +68,7 @@ def ledger(bare=False):
         more = {"sha256": f"{request}{number}", "bytes": size, "again": False, "refused": None}
         return {**said, "recipient": "coordinator", "event": describe(event), **more}
 
-    private = composed([SelfComposed(STEP, 10), Declared("counts")])
+    private = compose_events([SelfComposed(STEP, 10), Declared("counts")])
     return [line("train", private, n) for n in (1, 2, 3)] + ([line("export", NON_PRIVATE, size=5000)] if bare else [])
 
 
@@ -221,5 +230,5 @@ def test_names_from_a_ledger_are_escaped():
 
 
 def test_a_loss_is_printed_as_it_was_rounded():
-    assert meaning.loss(1.84) == "1.84" and meaning.loss(57400) == "57400"
-    assert meaning.loss(math.inf) == meaning.UNBOUNDED
+    assert meaning.format_loss(1.84) == "1.84" and meaning.format_loss(57400) == "57400"
+    assert meaning.format_loss(math.inf) == meaning.UNBOUNDED

@@ -29,8 +29,8 @@ from personalize.cusfl import CusFL
 from personalize.fedrod import FedRod
 from personalize.fenda import Fenda
 from privacy.dp.access import Batch, Rows, open_access
-from privacy.dp.events import composed
-from privacy.dp.modules import unfit
+from privacy.dp.events import compose_events
+from privacy.dp.modules import find_unfit_parts
 from privacy.dp.persample import patient_gradients
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -61,7 +61,7 @@ def test_a_u_net_gives_a_class_to_every_pixel_or_voxel(inputs, levels, norm):
     names = [name for name, _ in network.named_children()]
     assert names == ["stem", "blocks", "head"] and len(network.blocks) == 2 * levels
     assert all(p.grad is not None for p in _after_one_step(task, network))
-    assert bool(unfit(network)) == (norm == "batch")
+    assert bool(find_unfit_parts(network)) == (norm == "batch")
     for n in (0, 2):
         sure = task.probabilities(network, torch.rand(n, *inputs))
         assert sure.shape == (n, 5, *inputs[1:])
@@ -255,7 +255,7 @@ def test_private_training_on_masks_without_noise_is_plain_training(algorithm, do
         assert testbed.close(testbed.final(plain[name]), testbed.final(private[name]), 1e-8)
         assert right.losses[name]["2"] == pytest.approx(left.losses[name]["2"], abs=1e-8)
         wanted = [planned.introduction, *[planned.training] * 2, *[planned.validation] * 2]
-        assert composed(private[name].events) == composed(wanted)
+        assert compose_events(private[name].events) == compose_events(wanted)
 
 
 def test_heads_of_methods_are_1x1_convolutions_and_a_projector_sees_pooled_features():

@@ -30,7 +30,7 @@ from federation.weights import fitting
 from personalize.adaptation_norms import AtTest, by_test_statistics
 from personalize.cusfl import CusFL, freeze_statistics
 from personalize.partial import Partial
-from privacy.dp.modules import unfit
+from privacy.dp.modules import find_unfit_parts
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 
@@ -137,9 +137,9 @@ def test_scales_beside_fixed_statistics_are_refused_privately_in_our_words() -> 
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.part(x))
 
-    (said,) = unfit(built(Kept))
+    (said,) = find_unfit_parts(built(Kept))
     assert said.startswith("BatchNorm1d trains scale and shift beside fixed statistics; fix these too")
-    assert unfit(built(KINDS["batch norm"])) == []
+    assert find_unfit_parts(built(KINDS["batch norm"])) == []
 
 
 def test_a_part_that_a_method_adds_changes_its_mode_too() -> None:

@@ -27,7 +27,7 @@ from federation.rounds import Schedule
 from federation.sizes import size_of
 from federation.task import Task
 from pipelines.models.size_limits import find_size_problems
-from privacy.dp.modules import unfit
+from privacy.dp.modules import find_unfit_parts
 from privacy.dp.protection import Protection
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -121,11 +121,11 @@ def test_it_keeps_the_laws_of_networks(law: Any, network: str) -> None:
 
 @pytest.mark.parametrize("network", ["DenseNet121", "BasicUNet", "SegResNet", "DynUNet", "EfficientNetBN"])
 def test_with_group_norm_it_may_be_trained_privately(network: str) -> None:
-    assert unfit(task(network, norm="group").network()) == []
+    assert find_unfit_parts(task(network, norm="group").network()) == []
 
 
 def test_what_has_batch_norm_is_refused_privately_with_the_remedy() -> None:
-    assert "use group norm (norm: group)" in unfit(task("DenseNet").network())[0]
+    assert "use group norm (norm: group)" in find_unfit_parts(task("DenseNet").network())[0]
     with pytest.raises(ValueError, match=r"norm: resnet18 of MONAI has batch norm .*found group; remove it, or take"):
         Monai(network="resnet18", norm="group")
 

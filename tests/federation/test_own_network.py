@@ -24,7 +24,7 @@ from federation.rounds import Schedule
 from federation.sizes import size_of
 from federation.task import Output, Task
 from pipelines.models.size_limits import find_size_problems
-from privacy.dp.modules import unfit
+from privacy.dp.modules import find_unfit_parts
 from privacy.dp.protection import Protection
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=24, epochs=1)
@@ -89,7 +89,7 @@ def test_a_wrapped_network_is_the_network(inputs: tuple[int, ...]) -> None:
     with torch.no_grad():
         own.get_parameter("stem.0.conv.weight").zero_()
     assert torch.equal(again(x).logits, two.logits) and not torch.equal(own(x).logits, two.logits)
-    assert unfit(again) == []
+    assert find_unfit_parts(again) == []
 
 
 def test_gradients_of_each_example_are_those_of_the_network_alone() -> None:

@@ -32,7 +32,7 @@ from harmonize.embedding import compute_basis, project_images
 from privacy.dp.access import Rows, open_access
 from privacy.dp.accounting import cost
 from privacy.dp.events import Declared, Gaussian, Part
-from privacy.dp.modules import unfit
+from privacy.dp.modules import find_unfit_parts
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 
@@ -143,7 +143,7 @@ def rows(patients: int = 9) -> Rows:
 
 def test_private_access_measures_the_mean_over_patients_of_their_mean_shares() -> None:
     module, own = Outside(PUBLIC), rows()
-    assert unfit(module) == []
+    assert find_unfit_parts(module) == []
     private = open_private({"train": own}, Protection(validation_noise=0.0, loss_bound=BOUND))
     shares = module(own.x).detach()
     expected = np.mean([float(shares[own.patient == k].double().mean()) for k in range(9)])

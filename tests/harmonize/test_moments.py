@@ -20,7 +20,7 @@ from harmonize.prior import PRIORS, draw_pictures
 from harmonize.synthesis import make_protection
 from harmonize.wgan import WganGp, draw_images, pretrain_networks, train
 from privacy.dp.access import Rows, open_access
-from privacy.dp.modules import unfit
+from privacy.dp.modules import find_unfit_parts
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 
@@ -72,7 +72,9 @@ def test_its_score_is_the_formula_and_the_median_public_image_has_norm_1(public)
         torch.nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(3))
     y = torch.arange(6) % 2
     assert torch.allclose(critic(public[:6], y), by_hand(critic, public[:6], y), atol=1e-5)
-    assert unfit(critic) == [] and sum(p.numel() for p in critic.parameters() if p.requires_grad) == 4 * 5 + 1
+    assert (
+        find_unfit_parts(critic) == [] and sum(p.numel() for p in critic.parameters() if p.requires_grad) == 4 * 5 + 1
+    )
 
 
 def test_fewer_public_images_than_components_leave_the_others_blind(public):

@@ -15,7 +15,7 @@ from harmonize.synthesis import AnySynthesis, Real, draw_candidates, draw_size, 
 from harmonize.wgan import WganGp
 from privacy.dp.access import Rows, open_access
 from privacy.dp.accounting import cost
-from privacy.dp.events import NON_PRIVATE, Declared, composed
+from privacy.dp.events import NON_PRIVATE, Declared, compose_events
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 
@@ -41,7 +41,7 @@ def test_what_is_booked_was_planned_and_costs_what_was_asked_for(way, dry):
     access = open_private({"train": rows()}, noised, counts=Declared("counts"), dry=dry)
     synthesize(settings, access, INPUTS, seed=0)
     planned = list_events(settings, noised)
-    assert {*_parts(composed(access.events))} - {Declared("counts")} == {*_parts(composed(planned))}
+    assert {*_parts(compose_events(access.events))} - {Declared("counts")} == {*_parts(compose_events(planned))}
     spent = cost(access.events, settings.delta).epsilon
     assert 0.998 * settings.epsilon <= spent <= settings.epsilon
     assert spent == cost(planned, settings.delta).epsilon
@@ -86,7 +86,7 @@ def test_candidates_have_the_asked_classes_and_follow_from_their_arguments(way):
     learnt = settings if way == "real" else replace(settings, epsilon=None, **changed)
     access = open_access({"train": rows()}, batch=draw_size(learnt), seed=0)
     params = synthesize(learnt, access, INPUTS, seed=1)
-    assert composed(access.events) == NON_PRIVATE
+    assert compose_events(access.events) == NON_PRIVATE
     y = torch.tensor([1, 0, 0, 1, 1, 0, 1])
     one, same, other = (draw_candidates(learnt, INPUTS, params, y, seed=seed) for seed in (3, 3, 4))
     assert one.shape == (7, *INPUTS) and float(one.abs().max()) <= 1

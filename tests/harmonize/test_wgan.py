@@ -18,7 +18,7 @@ from harmonize.prior import PRIORS
 from harmonize.wgan import WganGp, compute_true_cost, draw_images, list_events, pretrain_networks, train
 from privacy.dp.access import Batch, Rows, open_access
 from privacy.dp.accounting import cost
-from privacy.dp.events import NON_PRIVATE, Declared, composed
+from privacy.dp.events import NON_PRIVATE, Declared, compose_events
 from privacy.dp.persample import patient_gradients
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -231,7 +231,9 @@ def test_what_private_access_books_is_what_was_planned_whatever_it_computes():
     for dry in (False, True):
         access = open_private(table(), protection, counts=Declared("counts"), dry=dry)
         params = train(settings, access, INPUTS, seed=0)
-        assert composed(access.events) == composed([Declared("counts"), *list_events(settings, noise, cut="c")])
+        assert compose_events(access.events) == compose_events(
+            [Declared("counts"), *list_events(settings, noise, cut="c")]
+        )
         assert cost(access.events, 1e-5).epsilon == pytest.approx(compute_true_cost(settings, noise).epsilon)
         assert all(bool(value.isfinite().all()) for value in params.values())
 
@@ -317,7 +319,7 @@ def test_noise_as_printed_is_added_to_every_coordinate_of_the_mean_gradient_and_
     zero = {"a": torch.zeros(20000), "b": torch.zeros(3, 5)}
     made = add_noise(zero, 0.5, torch.Generator().manual_seed(0))
     assert made["b"].shape == (3, 5) and float(made["a"].std()) == pytest.approx(0.5, rel=0.02)
-    assert not settings.private and composed(access.events) == NON_PRIVATE
+    assert not settings.private and compose_events(access.events) == NON_PRIVATE
     plain, loud = (
         train(replace(one, steps=5), open_access(table(), batch=24, seed=0), INPUTS, seed=3)
         for one in (PAPER, settings)

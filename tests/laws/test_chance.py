@@ -67,10 +67,10 @@ def test_global_generators_begin_each_test_alike() -> None:
 
 
 DRAWS = """
-from privacy.dp.entropy import chosen, gaussians, uniform
+from privacy.dp.entropy import draw_choices, gaussians, uniform
 import os
 import random
-print(gaussians([2, 3], 1.0).tolist(), chosen(400, 0.1).double().mean().item(), len(set(os.urandom(64))) > 8)
+print(gaussians([2, 3], 1.0).tolist(), draw_choices(400, 0.1).double().mean().item(), len(set(os.urandom(64))) > 8)
 """
 
 

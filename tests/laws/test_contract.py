@@ -119,9 +119,9 @@ def test_a_readers_faults_are_told_by_the_law_that_they_break(example: None, tmp
 
 def test_an_installed_package_is_tested_without_a_line(example: None) -> None:
     sys.modules.pop("consilium.testing.test_installed", None)
-    from consilium.testing.test_installed import _cases
+    from consilium.testing.test_installed import _list_cases
 
-    names = [case.id for case in _cases()]
+    names = [case.id for case in _list_cases()]
     assert {name.partition("-")[0] for name in names} == {"trimmed_mean", "plain_cnn", "middle", "bundle"}
     assert len(names) > 25 and "bundle-unknown_keys_are_refused" in names
 

@@ -20,7 +20,7 @@ from federation.models.own import Own, register_network
 from federation.parameters import read
 from federation.rounds import Schedule
 from privacy.dp import private_access
-from privacy.dp.modules import unfit
+from privacy.dp.modules import find_unfit_parts
 from privacy.dp.protection import Protection
 
 ADAM, SGD = Work(lr=1e-2, batch=8, epochs=2), Work(optimizer="sgd", lr=1e-2, batch=8, epochs=2)
@@ -75,7 +75,7 @@ def test_what_is_fixed_is_no_parameter_and_is_the_same_at_every_hospital():
     assert set(first.read_fixed()) == FIXED and set(read(first)) == LEARNT
     assert all(torch.equal(value, second.read_fixed()[name]) for name, value in first.read_fixed().items())
     assert not torch.equal(first.head.weight, second.head.weight), "what is learnt is drawn anew"
-    assert unfit(first) == [], "it can be trained privately"
+    assert find_unfit_parts(first) == [], "it can be trained privately"
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -200,4 +200,4 @@ def test_of_an_adapter_only_the_small_matrices_are_learnt():
     assert set(read(module)) == {"stem.a.weight", "stem.b.weight", "blocks.0.a.weight", "blocks.0.b.weight",
                                  "head.weight", "head.bias"}  # fmt: skip
     assert sum(value.numel() for value in read(module).values()) == 2 * (4 + 32) + 2 * (32 + 32) + 66
-    assert unfit(module) == []
+    assert find_unfit_parts(module) == []

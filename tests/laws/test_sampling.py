@@ -20,7 +20,7 @@ from torch import nn
 from consilium.testing import testbed
 from federation.descent import Site, Work
 from privacy.dp.access import Rows
-from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, SelfComposed, composed
+from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, SelfComposed, compose_events
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from recorded_noise import ALARM, RecordingAccess, Tape, booked, complaints
@@ -111,6 +111,6 @@ def test_draws_of_nobody_are_steps_with_noise_that_are_booked():
     assert site.descend(task.network(), task.objective).steps == 60
     empty = sum(not len(use.views) for use in access.uses)
     assert 30 < empty < 60
-    assert composed(access.events) == SelfComposed(Part("", "train", PoissonSampled(0.02, Gaussian(50.0))), 60)
+    assert compose_events(access.events) == SelfComposed(Part("", "train", PoissonSampled(0.02, Gaussian(50.0))), 60)
     assert Counter(booked(access.events)) == {("train", 0.02, 50.0): 60}
     assert complaints(heard.pieces, access.events) == []

@@ -26,7 +26,7 @@ from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Task
 from personalize.cusfl import COLLAPSED, CusFL, Guided, between, parts_of, projected
 from privacy.dp.access import Batch, Rows
-from privacy.dp.events import composed
+from privacy.dp.events import compose_events
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 
@@ -454,7 +454,7 @@ def test_what_privacy_costs_is_the_same_every_round(options):
         algorithm, testbed.task(), work, initial_parameters(algorithm, testbed.task(), seed=0), noised
     )
     wanted = [seen.introduction, *[seen.training] * ROUNDS, *[seen.validation] * ROUNDS]
-    assert all(composed(hospital.events) == composed(wanted) for hospital in crew.values())
+    assert all(compose_events(hospital.events) == compose_events(wanted) for hospital in crew.values())
     assert all(bool(t.isfinite().all()) for hospital in crew.values() for t in testbed.final(hospital).values())
 
 

@@ -19,7 +19,7 @@ from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Task
 from personalize.fenda import Fenda
 from personalize.perfcl import PerFCL
-from privacy.dp.events import composed
+from privacy.dp.events import compose_events
 from privacy.dp.protection import Protection
 
 ADAM = Work(optimizer="adam", lr=0.02, batch=5)
@@ -157,7 +157,7 @@ def test_what_privacy_costs_is_the_same_every_round():
     initial = initial_parameters(PerFCL(), testbed.task(), seed=0)
     seen = rehearse_events(PerFCL(), testbed.task(), work, initial, noised)
     wanted = [seen.introduction, *[seen.training] * ROUNDS, *[seen.validation] * ROUNDS]
-    assert all(composed(hospital.events) == composed(wanted) for hospital in crew.values())
+    assert all(compose_events(hospital.events) == compose_events(wanted) for hospital in crew.values())
 
 
 def test_wrong_settings_are_refused_all_at_once():

@@ -17,7 +17,7 @@ from federation.rehearsal import initial_parameters, rehearse_events
 from federation.task import Task
 from personalize.pgfed import PGFed
 from privacy.dp.access import Batch, Rows
-from privacy.dp.events import Gaussian, Part, PoissonSampled, SelfComposed, composed
+from privacy.dp.events import Gaussian, Part, PoissonSampled, SelfComposed, compose_events
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 
@@ -197,7 +197,7 @@ def test_private_training_needs_a_fixed_alpha_and_pays_for_the_full_gradient():
     how = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, validation_noise=3.0, cut="c")
     seen = rehearse_events(fixed, testbed.task(), work, initial_parameters(fixed, testbed.task(), seed=0), how)
     steps = SelfComposed(Part("c", "train", PoissonSampled(0.4, Gaussian(1.1))), 4)
-    assert seen.training == composed([steps, Part("c", "train", PoissonSampled(1.0, Gaussian(1.1)))])
+    assert seen.training == compose_events([steps, Part("c", "train", PoissonSampled(1.0, Gaussian(1.1)))])
 
 
 def test_a_site_remembers_its_momentum_and_notes_its_alpha():

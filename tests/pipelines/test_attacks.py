@@ -84,7 +84,7 @@ class Site:
 
     @property
     def spent(self) -> float:
-        return cost(ledgers.spent(ledgers.lines(self.hospital.ledger)), 1e-5).epsilon
+        return cost(ledgers.spent_events(ledgers.read_lines(self.hospital.ledger)), 1e-5).epsilon
 
 
 @pytest.fixture
@@ -287,5 +287,5 @@ def test_a_private_opening_does_not_make_a_plain_model_free(tmp_path):
         "opening": opening,
     }
     site.ask("evaluate", "r/score", message=Message({}, facts))
-    *_, line = ledgers.lines(site.hospital.ledger)
+    *_, line = ledgers.read_lines(site.hospital.ledger)
     assert line["event"] == {"kind": "non_private"}

@@ -110,7 +110,7 @@ class Place:
 
     @property
     def events(self) -> list:
-        return list(ledgers.spent(ledgers.lines(self.hospital.ledger)))
+        return list(ledgers.spent_events(ledgers.read_lines(self.hospital.ledger)))
 
 
 def same(one: Cohort, other: Cohort) -> bool:
@@ -332,7 +332,7 @@ def test_a_private_run_pays_what_was_planned_for_synthesis_and_training(finished
     root, made = finished_run(settings(**changes)) / "runs" / "tiny", config(**changes)
     plain = config(privacy=private, augment={"synthesis": {"name": "public"}})
     for site in ("a", "b"):
-        events = ledgers.spent(ledgers.lines(root / "sites" / site / "ledger.jsonl"))
+        events = ledgers.spent_events(ledgers.read_lines(root / "sites" / site / "ledger.jsonl"))
         assert NON_PRIVATE not in events
         spent, plan = cost(events, 1e-5).epsilon, total_cost(made, site).epsilon
         assert total_cost(plain, site).epsilon < spent <= plan * 1.001

@@ -48,7 +48,7 @@ from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from privacy.release.policy import Policy
 from privacy.release.refusals import may_tell
-from privacy.release.signature import Signature, signed, statement_of
+from privacy.release.signature import Signature, sign_statement, statement_of
 from signed_models import TODAY, finished, key_file, public_key, sees, signature_of, table, write_signed
 
 GOOD = sees(2.0)
@@ -87,7 +87,7 @@ def replies(folder: Path) -> dict[str, bytes]:
 
 
 def lines(folder: Path, name: str) -> list[Mapping[str, Any]]:
-    return list(ledgers.lines(folder / "runs" / "bench" / "sites" / name / "ledger.jsonl"))
+    return list(ledgers.read_lines(folder / "runs" / "bench" / "sites" / name / "ledger.jsonl"))
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ class Home:
 
     @property
     def ledger(self) -> list[Mapping[str, Any]]:
-        return list(ledgers.lines(self.hospital.ledger))
+        return list(ledgers.read_lines(self.hospital.ledger))
 
 
 def other_statement(said: Signature, **changes: Any) -> Signature:
@@ -316,7 +316,7 @@ def forbidden(data: bytes) -> None:
 
 def signed_anyhow(folder: Path, data: bytes, settings: Mapping[str, Any]) -> Signature:
     said = statement_of(data, title="odd", settings=settings, today=TODAY, days=30)
-    return signed(said, key_file(folder))
+    return sign_statement(said, key_file(folder))
 
 
 def test_what_a_trusted_key_signed_must_be_a_finished_model_with_the_signed_settings(tmp_path, monkeypatch) -> None:
@@ -378,10 +378,10 @@ def test_a_hospital_with_a_budget_tells_noised_counts_once_and_pays_what_was_sai
     assert home.code(data, said, epsilon=None, conversation=f"r/{said.statement.sha256}-y") == "policy_privacy"
     reply = home.evaluate(data, said)
     assert "noised" in reply.tensors and "scores" not in reply.tensors
-    spent = cost(ledgers.spent(home.ledger), 1e-5).epsilon
+    spent = cost(ledgers.spent_events(home.ledger), 1e-5).epsilon
     assert spent == pytest.approx(1.0, rel=0.02)
     assert to_bytes(home.evaluate(data, said)) == to_bytes(reply) and home.ledger[-1]["again"] is True
-    assert cost(ledgers.spent(home.ledger), 1e-5).epsilon == spent
+    assert cost(ledgers.spent_events(home.ledger), 1e-5).epsilon == spent
     other = finished("other", params=sees(1.0))
     assert home.code(other, signature_of(tmp_path, other)) == "budget"
 
@@ -401,7 +401,7 @@ def test_a_newer_program_is_told_the_same_and_nobody_pays_twice_unasked(place, m
 
     def paid() -> list[str]:
         (path,) = place.rglob("ledger.jsonl")
-        lines = (line for line, _ in ledgers.charged(ledgers.lines(path)))
+        lines = (line for line, _ in ledgers.charged_lines(ledgers.read_lines(path)))
         return [str(line["commit"]) for line in lines if line["event"]["kind"] not in ("nothing", "declared")]
 
     assert run([config]) == Exit.OK

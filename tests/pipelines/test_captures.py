@@ -27,7 +27,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
 from pipelines.runs.exits import Exit
 from privacy.deidentify.dicom_image import Profile
-from privacy.deidentify.leftovers import leftovers
+from privacy.deidentify.leftovers import find_leftovers
 from translating import SELECT, errors, phantom
 from untaught import DICOM, SEGMENTER, SLICES, lines, model
 
@@ -80,7 +80,7 @@ def test_the_same_input_gives_the_same_bytes_and_anything_else_another_uid(serie
 def test_without_identity_nothing_of_the_patient_is_left(series):
     original = pydicom.dcmread(series.stack.volumes[0][1].path)
     data = captured(series, pseudonymous=HIDDEN)
-    assert leftovers(original, data) == [] and read(data).PatientIdentityRemoved == "YES"
+    assert find_leftovers(original, data) == [] and read(data).PatientIdentityRemoved == "YES"
 
 
 def test_other_arrays_are_no_pictures(series):

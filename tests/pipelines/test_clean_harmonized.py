@@ -81,7 +81,7 @@ def scores(run: Path) -> list[dict]:
 
 def worked(run: Path, site: str, request: str) -> int:
     """How often this was done, and not only told again."""
-    lines = ledgers.lines(run / "sites" / site / "ledger.jsonl")
+    lines = ledgers.read_lines(run / "sites" / site / "ledger.jsonl")
     return len({line["commit"] for line in lines if line["request"] == request})
 
 

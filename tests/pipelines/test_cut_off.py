@@ -44,7 +44,7 @@ def written(folder: Path, epsilon: float) -> None:
 
 
 def spent(root: Path = Path("runs/tiny")) -> float:
-    return cost(ledgers.spent(ledgers.lines(root / "sites" / "a" / "ledger.jsonl")), 1e-5).epsilon
+    return cost(ledgers.spent_events(ledgers.read_lines(root / "sites" / "a" / "ledger.jsonl")), 1e-5).epsilon
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_paid_model_stays_where_a_second_training_is_cut_off_and_is_kept_where
     shutil.copytree(whole, whole.with_name("enough"))
     written(whole, 1.15 * first)
     assert main(["tiny.yaml", "--spend"]) == Exit.OK
-    lines = ledgers.lines(Path("runs/tiny/sites/a/ledger.jsonl"))
+    lines = ledgers.read_lines(Path("runs/tiny/sites/a/ledger.jsonl"))
     assert any(line["request"] == "train" and line["refused"] == "budget" for line in lines), "it was not cut off"
     assert READY.read_bytes() == before, "the model that was paid for is the one in use"
     assert "not ranked" in Path("runs/tiny/sites/a/report.html").read_text()
@@ -87,7 +87,7 @@ def test_a_model_says_how_many_rounds_it_was_trained_and_predict_says_that_it_wa
     assert main(["tiny.yaml"]) in (Exit.OK, Exit.SITE)
     capsys.readouterr()
     facts = read_ready(READY).facts if READY.exists() else {}
-    rounds = [line for line in ledgers.lines(Path("runs/tiny/sites/a/ledger.jsonl")) if line["request"] == "train"]
+    rounds = [line for line in ledgers.read_lines(Path("runs/tiny/sites/a/ledger.jsonl")) if line["request"] == "train"]
     assert rounds[-1]["refused"] == "budget"
     if not facts:
         pytest.skip("no budget was left for an evaluation")
@@ -112,7 +112,7 @@ def test_rounds_that_were_refused_or_are_of_other_requests_do_not_count_as_train
     told = [("r/x", "introduce", 0, None), *[("r/x", "train", 1, None)] * 2, ("r/x", "train", 2, None)]
     told += [("r/x", "train", 3, "disk"), ("r/y", "train", 4, None), ("r/x", "evaluate", 5, None)]
     for lines, reason in ((told, "whole"), ([("r/x", "train", 3, "budget")], "budget")):
-        with ledgers.transaction(ledger) as opened:
+        with ledgers.open_transaction(ledger) as opened:
             for run, request, round_, code in lines:
                 opened.append({"run": run, "request": request, "round": round_, "refused": code})
         facts = training_history(SimpleNamespace(ledger=ledger), "r/x", 3)

@@ -23,13 +23,13 @@ from pipelines.batch.contact_sheet import shown_image
 from pipelines.batch.key import read_key
 from pipelines.batch.tables import keep_refusals
 from pipelines.data.dicom.reader import index_dicom, read_dicom
-from pipelines.data.pseudonym import pseudonym
+from pipelines.data.pseudonym import make_pseudonym
 from pipelines.data.sources import DicomSource
 from pipelines.deidentify import main
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.exits import Exit
-from privacy.deidentify.dicom_image import blanking
+from privacy.deidentify.dicom_image import blank_image
 
 SECRETS = (*HOMER.secrets, "Homers_folder", "Aloysius.dcm", "broken-Zwetsch")
 
@@ -62,7 +62,7 @@ def test_images_are_written_and_what_may_not_leave_is_in_a_table_beside_the_key(
     files = written(hospital)
     assert len(files) == 2 and all(name.count("/") == 3 and name.endswith(".dcm") for name in files)
     key = (hospital / "site.key").read_bytes()
-    assert {name.split("/")[0] for name in files} == {pseudonym(key, HOMER.number)}
+    assert {name.split("/")[0] for name in files} == {make_pseudonym(key, HOMER.number)}
     rows = list(csv.reader((hospital / "site.key.quarantine.csv").open()))
     assert [(row[0].split("/")[1], row[1]) for row in rows[1:]] == [
         ("3-Aloysius.dcm", "burned_in"),
@@ -233,7 +233,7 @@ def test_a_name_in_any_frame_is_seen_on_the_sheet(kind, frames):
     values[:, 0, 0], values[-1, 4, 2:6] = 200, 101
     made.PixelData = values.tobytes() + b"\0" * (values.size % 2)
     profile = confirmed(made, (0, 0, 1, 9))
-    found = shown_image("x", made, blanking(made, KEY, profile))
+    found = shown_image("x", made, blank_image(made, KEY, profile))
     assert len(found.views) == (1 if frames == 1 else 3)
     seen = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(view.stretched.partition(",")[2])))) for view in found.views
@@ -345,9 +345,9 @@ def test_a_phantom_hospital_reads_the_same_after_de_identification(tmp_path):
         {study.patient: study for study in read_dicom(DicomSource(kind="dicom", folder=str(folder)))[0]}
         for folder in (tmp_path / "in" / "images", tmp_path / "out")
     )
-    assert len(before) == 2 and {pseudonym(key, name) for name in before} == set(after)
+    assert len(before) == 2 and {make_pseudonym(key, name) for name in before} == set(after)
     for name, study in before.items():
-        found = after[pseudonym(key, name)]
+        found = after[make_pseudonym(key, name)]
         assert (found.image.values == study.image.values).all() and (found.image.affine == study.image.affine).all()
 
 
@@ -359,7 +359,8 @@ def test_a_link_and_a_folder_that_cannot_be_read_are_no_traceback(hospital, capf
 
 def test_what_the_second_opinion_finds_is_not_written(hospital, monkeypatch):
     monkeypatch.setattr(
-        "pipelines.data.writing.dicom_header.leftovers", lambda *_, **__: ["(0008,0070) holds a part of (0010,0010)"]
+        "pipelines.data.writing.dicom_header.find_leftovers",
+        lambda *_, **__: ["(0008,0070) holds a part of (0010,0010)"],
     )
     assert run(hospital) == Exit.DATA
     assert written(hospital) == {}

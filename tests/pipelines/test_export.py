@@ -149,7 +149,7 @@ def home(folder: Path, **policy) -> Path:
 
 def test_what_leaves_needs_the_policy_and_is_in_the_ledger_before_it_is_written(copied, capsys):
     place = Path("runs/tiny/sites/a")
-    before = len([*ledgers.lines(place / "ledger.jsonl")])
+    before = len([*ledgers.read_lines(place / "ledger.jsonl")])
     asked = [str(FEDPER), "--out", "out", "--bundle", "--card", "--release", str(place)]
     assert export(asked) == Exit.CONFIG
     assert "policy.yaml is not there" in " ".join(capsys.readouterr().err.split())
@@ -163,7 +163,7 @@ def test_what_leaves_needs_the_policy_and_is_in_the_ledger_before_it_is_written(
     assert not Path("out").exists(), "nothing is written that was not booked"
     home(place, recipients=["coordinator", "outside"])
     assert export(asked) == Exit.OK
-    lines = [*ledgers.lines(place / "ledger.jsonl")][before:]
+    lines = [*ledgers.read_lines(place / "ledger.jsonl")][before:]
     refused, left = [line for line in lines if line["refused"]], [line for line in lines if not line["refused"]]
     assert [line["refused"] for line in refused] == ["budget"]
     files = [path for path in Path("out").rglob("*") if path.is_file()]

@@ -53,7 +53,9 @@ def finished(tmp_path_factory) -> Path:
 def test_features_are_computed_once_for_all_methods_and_no_image_leaves(finished):
     for site in ("a", "b"):
         lines = [
-            line for line in ledger.lines(finished / "sites" / site / "ledger.jsonl") if line["request"] == "extract"
+            line
+            for line in ledger.read_lines(finished / "sites" / site / "ledger.jsonl")
+            if line["request"] == "extract"
         ]
         assert len(lines) == 1
         assert lines[0]["bytes"] < 2000
@@ -264,5 +266,5 @@ def test_a_private_run_costs_the_epsilon_that_was_asked_for_and_no_more(methods,
     from privacy.dp.accounting import cost
 
     for site in sites:
-        lines = ledger.lines(tmp_path / "runs" / "private" / "sites" / site / "ledger.jsonl")
-        assert least < cost(ledger.spent(lines), 1e-3).epsilon < most  # of all methods together
+        lines = ledger.read_lines(tmp_path / "runs" / "private" / "sites" / site / "ledger.jsonl")
+        assert least < cost(ledger.spent_events(lines), 1e-3).epsilon < most  # of all methods together

@@ -117,8 +117,10 @@ def test_fifty_rounds_in_which_hospitals_fail(tmp_path: Path) -> None:
     merged = as_mapping(state["merged"])  # type: ignore[arg-type]
     for site in SITES:
         ledger = far.home(site) / "ledger.jsonl"
-        assert not ledgers.verify(ledger)
-        left = [line for line in ledgers.lines(ledger) if line.get("refused") is None and line["request"] == "train"]
+        assert not ledgers.verify_ledger(ledger)
+        left = [
+            line for line in ledgers.read_lines(ledger) if line.get("refused") is None and line["request"] == "train"
+        ]
         fresh = Counter(int(str(line["round"])) for line in left if not line.get("again"))
         assert set(fresh.values()) == {1}, "each round is trained and booked once"
         answered = {number for number in range(1, ROUNDS + 1) if (number, site) not in missing}

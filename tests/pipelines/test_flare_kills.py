@@ -105,7 +105,7 @@ def test_a_power_cut_changes_nothing(
     assert outcome(tmp_path / "coordinator" / "runs" / "far") == undisturbed
     for site in SITES:
         ledger = far.home(site) / "ledger.jsonl"
-        assert not ledgers.verify(ledger)
-        left = [line for line in ledgers.lines(ledger) if line.get("refused") is None and not line.get("again")]
+        assert not ledgers.verify_ledger(ledger)
+        left = [line for line in ledgers.read_lines(ledger) if line.get("refused") is None and not line.get("again")]
         times = Counter((line["run"], line["round"], line["request"]) for line in left if line["request"] == "train")
         assert len(times) == 4 and set(times.values()) == {1}, "each round leaves once: none twice, none uncounted"

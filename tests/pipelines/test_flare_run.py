@@ -72,8 +72,8 @@ def test_a_run_over_flare_is_the_run_in_one_process(tmp_path: Path, monkeypatch:
     assert not (runs / "sites").exists(), "patients' folders lie at the hospitals"
     for site in sites:
         assert (far.home(site) / "report.html").exists()
-        assert not ledgers.verify(far.home(site) / "ledger.jsonl")
-        assert len(list(ledgers.lines(far.home(site) / "ledger.jsonl"))) > 10
+        assert not ledgers.verify_ledger(far.home(site) / "ledger.jsonl")
+        assert len(list(ledgers.read_lines(far.home(site) / "ledger.jsonl"))) > 10
 
 
 @pytest.mark.slow

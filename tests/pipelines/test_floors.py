@@ -119,7 +119,7 @@ def test_in_a_private_run_the_hospital_recommends_at_home_against_floors_without
         measured = json.loads((home / "recommended.json").read_text())["decision"]["recommendation"] or {}
         # Not by words of the page: noise decides whether a recommendation is withdrawn there.
         assert "ridge_at_home" in text and bool(measured.get("own")) == (site == "a")
-        assert not [line for line in ledger.lines(home / "ledger.jsonl") if line["request"] == "compare"]
+        assert not [line for line in ledger.read_lines(home / "ledger.jsonl") if line["request"] == "compare"]
 
 
 def test_a_floor_of_a_private_run_predicts_at_home(private, tmp_path):

@@ -40,7 +40,7 @@ from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows
 from privacy.dp.accounting import cost
-from privacy.dp.events import read
+from privacy.dp.events import parse_event
 from privacy.dp.private_access import PrivateAccess, open_private
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, number_of, to_bytes
@@ -102,11 +102,11 @@ class Site:
 
     @property
     def spent(self) -> float:
-        return cost(ledgers.spent(ledgers.lines(self.hospital.ledger)), 1e-5).epsilon
+        return cost(ledgers.spent_events(ledgers.read_lines(self.hospital.ledger)), 1e-5).epsilon
 
     @property
     def last(self) -> Mapping[str, Json]:
-        *_, line = ledgers.lines(self.hospital.ledger)
+        *_, line = ledgers.read_lines(self.hospital.ledger)
         return line
 
 
@@ -234,7 +234,7 @@ def test_the_statement_does_not_call_patients_images_made_up(tmp_path):
     sent = site.ask("sample", site.facts(synthesis_run="r/real", sampling=SURROGATE, shared=1)).tensors["images"]
     own = Scale(low=0.0, high=3.5).into(cohort_of(site.hospital, site.cohort).images)
     assert (own - sent[0]).abs().flatten(1).mean(dim=1).min() < 0.06  # a patient's own
-    assert "synthetic" not in describe_contents(site.hospital, list(ledgers.lines(site.hospital.ledger)))["sample"]
+    assert "synthetic" not in describe_contents(site.hospital, list(ledgers.read_lines(site.hospital.ledger)))["sample"]
 
 
 def _statement_lines(site: Site, *, forget: str = "") -> tuple[str, str]:
@@ -242,7 +242,7 @@ def _statement_lines(site: Site, *, forget: str = "") -> tuple[str, str]:
     if forget:
         for name in (folder := site.hospital.conversation(forget)).names():
             folder.remove(name)
-    lines = list(ledgers.lines(site.hospital.ledger))
+    lines = list(ledgers.read_lines(site.hospital.ledger))
     (listed,) = [entry.content for entry in list_left(site.hospital, lines, delta=1e-5) if entry.request == "sample"]
     return describe_contents(site.hospital, lines)["sample"], listed
 
@@ -286,7 +286,7 @@ def test_a_statement_reads_what_each_conversation_remembers_once(tmp_path, monke
     site.ask("translate", site.translation(), shared())
     newest = stated.newest
     monkeypatch.setattr(stated, "newest", lambda folder: read.append(folder.root) or newest(folder))
-    build_own_statement(site.hospital, list(ledgers.lines(site.hospital.ledger)))
+    build_own_statement(site.hospital, list(ledgers.read_lines(site.hospital.ledger)))
     assert len(read) == len(set(read)) == 4  # the intake too: packages may have a part in any run
 
 
@@ -477,12 +477,12 @@ def test_a_noised_score_and_a_synthesis_cost_what_was_planned(site):
 
     site.ask("score", site.facts(score={"release": "dp", "components": 5, "epsilon": 0.5}, prior="prostate_adc"))
     planned = cost([Part("", "train", Gaussian(noise_of(Score(release="dp", epsilon=0.5))))], 1e-5).epsilon
-    assert cost([read(site.last["event"])], 1e-5).epsilon == pytest.approx(planned)
+    assert cost([parse_event(site.last["event"])], 1e-5).epsilon == pytest.approx(planned)
     wgan = WganGp(steps=2, prior=None, width=4, epsilon=1.0, views=2, batch=4)
     for settings in (wgan, PrivateEvolution(**{k: v for k, v in EVOLUTION.items() if k != "name"})):
         site.ask("synthesize", site.facts(synthesis=to_plain(settings)))
         events = synthesis.list_events(settings, synthesis.make_protection(settings, patients=1))
-        booked = cost([read(site.last["event"])], 1e-5).epsilon
+        booked = cost([parse_event(site.last["event"])], 1e-5).epsilon
         assert booked == pytest.approx(cost(events, 1e-5).epsilon) and booked <= 1.0
 
 
@@ -531,7 +531,9 @@ def test_the_papers_two_kinds_of_noise_are_booked_as_what_they_are(tmp_path):
     cohort = cohort_of(site.hospital, site.cohort)
     patients = len(cohort.patient[cohort.split == SPLITS.index("train")].unique())
     noise = synthesis.make_protection(said, patients=patients).noise
-    assert cost([read(clipped)], 1e-5).epsilon == pytest.approx(compute_true_cost(said.at(patients), noise).epsilon)
+    assert cost([parse_event(clipped)], 1e-5).epsilon == pytest.approx(
+        compute_true_cost(said.at(patients), noise).epsilon
+    )
 
 
 def test_the_papers_score_is_told_through_the_hospital(tmp_path):

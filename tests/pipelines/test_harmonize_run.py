@@ -70,7 +70,7 @@ def test_the_site_with_the_lowest_score_is_the_target(done):
 def test_only_the_target_synthesizes_and_shares_and_pays_what_was_asked(done):
     target = json.loads((artifact(done, "score") / "scores.json").read_text())["target"]
     for site in ("a", "b"):
-        lines = list(ledgers.lines(done / "sites" / site / "ledger.jsonl"))
+        lines = list(ledgers.read_lines(done / "sites" / site / "ledger.jsonl"))
         asked = {line["request"] for line in lines}
         assert ({"synthesize", "sample"} <= asked) == (site == target)
         assert {"score", "translate"} <= asked
@@ -79,9 +79,9 @@ def test_only_the_target_synthesizes_and_shares_and_pays_what_was_asked(done):
         if site == target:
             (paid,) = [line["event"] for line in lines if line["request"] == "synthesize"]
             from privacy.dp.accounting import cost
-            from privacy.dp.events import read
+            from privacy.dp.events import parse_event
 
-            assert 9.9 < cost([read(paid)], 1e-5).epsilon <= 10.0
+            assert 9.9 < cost([parse_event(paid)], 1e-5).epsilon <= 10.0
             assert by["sample"] == "nothing"
 
 
@@ -279,7 +279,9 @@ def test_an_interrupted_translation_goes_on_where_it_was(tmp_path, monkeypatch):
     assert list((root / "sites" / "a" / "fitting").rglob("*"))
     monkeypatch.setattr(handler, "make_progress", telling)
     assert main([path, "--until", "translate"]) == 0
-    lines = [line for line in ledgers.lines(root / "sites" / "a" / "ledger.jsonl") if line["request"] == "translate"]
+    lines = [
+        line for line in ledgers.read_lines(root / "sites" / "a" / "ledger.jsonl") if line["request"] == "translate"
+    ]
     assert [line["refused"] for line in lines].count(None) == 1
 
 
@@ -303,7 +305,9 @@ def test_a_damaged_synthesis_is_learnt_again_under_another_name_and_fresh_learns
         shutil.rmtree(folder)
     assert main([path, "--until", "sample"]) == 0
     assert name() == first  # the one that is intact; nothing was paid again
-    lines = [line for line in ledgers.lines(root / "sites" / "b" / "ledger.jsonl") if line["request"] == "synthesize"]
+    lines = [
+        line for line in ledgers.read_lines(root / "sites" / "b" / "ledger.jsonl") if line["request"] == "synthesize"
+    ]
     assert [line["again"] for line in lines] == [False, False, True]
 
 
@@ -404,7 +408,7 @@ def joined(tmp_path, monkeypatch):
         assert main([write(tmp_path, said)]) == 0
         root = tmp_path / "runs" / "tiny"
         target = str(json.loads((artifact(root, "score") / "scores.json").read_text())["target"])
-        told = {site: len(list(ledgers.lines(root / "sites" / site / "ledger.jsonl"))) for site in "ab"}
+        told = {site: len(list(ledgers.read_lines(root / "sites" / site / "ledger.jsonl"))) for site in "ab"}
         said["sites"]["c"] = copy.deepcopy(said["sites"]["b"])
         said["sites"]["c"]["source"]["seed"] = 77
         said["harmonize"]["score"] |= {"current": target, **score}
@@ -412,7 +416,7 @@ def joined(tmp_path, monkeypatch):
         asked = {
             site: [
                 line["request"]
-                for line in list(ledgers.lines(root / "sites" / site / "ledger.jsonl"))[told.get(site, 0) :]
+                for line in list(ledgers.read_lines(root / "sites" / site / "ledger.jsonl"))[told.get(site, 0) :]
                 if not line["again"] and line["request"] in ("score", "synthesize", "sample", "translate", "train")
             ]
             for site in "abc"

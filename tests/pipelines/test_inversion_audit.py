@@ -23,7 +23,7 @@ from pipelines.run import main
 from pipelines.settings.config import Config
 from pipelines.settings.load import load_config
 from pipelines_settings import BASE
-from privacy.attacks.inversion import Inversion, likeness
+from privacy.attacks.inversion import Inversion, compute_likeness
 from privacy.dp.access import Rows
 from privacy.message import Call, Message, from_bytes
 from privacy.release import ledger as ledgers
@@ -82,7 +82,7 @@ def sheet(run: Path, site: str = "a") -> str:
 
 
 def lines(run: Path) -> list[dict]:
-    return [line for line in ledgers.lines(run / "sites" / "a" / "ledger.jsonl") if line["request"] == "audit"]
+    return [line for line in ledgers.read_lines(run / "sites" / "a" / "ledger.jsonl") if line["request"] == "audit"]
 
 
 def asking(run: Path) -> tuple[Hospital, dict]:
@@ -109,8 +109,8 @@ def test_means_leave_where_the_models_have_no_guarantee(plain):
         assert one["found"]["attacks"].keys() == {MEAN, PLAIN, FEATURES}
         _, home = kept(plain, one["site"])
         for name, means in one["found"]["attacks"].items():
-            alike = [likeness(a, b) for a, b in zip(home.tensors["image"], home.tensors[name], strict=True)]
-            floor = [likeness(a, b) for a, b in zip(home.tensors["image"], home.tensors[MEAN], strict=True)]
+            alike = [compute_likeness(a, b) for a, b in zip(home.tensors["image"], home.tensors[name], strict=True)]
+            floor = [compute_likeness(a, b) for a, b in zip(home.tensors["image"], home.tensors[MEAN], strict=True)]
             assert means["psnr"] == pytest.approx(sum(each.psnr for each in alike) / 2)
             assert means["ssim"] == pytest.approx(sum(each.ssim for each in alike) / 2)
             assert means["better"] == sum(a.above(b) for a, b in zip(alike, floor, strict=True))

@@ -60,7 +60,7 @@ def kept(request, tmp_path, monkeypatch) -> Path:
 
 def epsilons(folder: Path) -> dict[str, float]:
     paths = sorted(folder.glob("homes/*/ledger.jsonl"))
-    return {path.parent.name: cost(ledgers.spent(ledgers.lines(path)), 1e-5).epsilon for path in paths}
+    return {path.parent.name: cost(ledgers.spent_events(ledgers.read_lines(path)), 1e-5).epsilon for path in paths}
 
 
 def test_a_kept_folder_is_opened_and_its_run_costs_nothing(kept, capsys):
@@ -74,7 +74,7 @@ def test_a_kept_folder_is_opened_and_its_run_costs_nothing(kept, capsys):
         ready = read_ready(path)
         assert ready.probabilities(torch.zeros(2, *ready.task.inputs)).shape == (2, 2)
     for home in kept.glob("homes/*"):
-        assert ledgers.verify(home / "ledger.jsonl") == []
+        assert ledgers.verify_ledger(home / "ledger.jsonl") == []
         assert ledger_command(["sum", str(home)]) == Exit.OK
     open_worklist(kept / "nights" / "worklist.db").close()
     assert main(["kept.yaml", "--explain"]) == Exit.OK
@@ -154,8 +154,8 @@ NEWER = {
         of_json,
         opens(lambda path: read_recommended(path.parent), "runs/kept/sites/a/recommended.json"),
     ),
-    "ledger": Newer(LEDGER, of_lines, opens(lambda path: ledgers.append(path, {}), LEDGER)),
-    "head": Newer("homes/a/ledger.head", of_head, opens(ledgers.head, LEDGER)),
+    "ledger": Newer(LEDGER, of_lines, opens(lambda path: ledgers.append_line(path, {}), LEDGER)),
+    "head": Newer("homes/a/ledger.head", of_head, opens(ledgers.read_head, LEDGER)),
     "worklist": Newer("nights/worklist.db", of_database, opens(open_worklist, "nights/worklist.db")),
 }
 

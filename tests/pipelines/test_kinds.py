@@ -120,7 +120,7 @@ def test_pooled_normalization_is_one_scale_for_all_and_stands_in_the_ledger(here
         homes = [here / "runs" / how / "sites" / site for site in LIST]
         cohorts = [read_cohort_file(next(home.glob(f"cohorts/*/{COHORT}"))) for home in homes]
         spread[how] = [float(c.images[c.split == 0][:, 0].std()) for c in cohorts]
-        asked = {line["request"] for home in homes for line in ledgers.lines(home / "ledger.jsonl")}
+        asked = {line["request"] for home in homes for line in ledgers.read_lines(home / "ledger.jsonl")}
         assert ("moments" in asked) == (how == "pooled")
         if how == "pooled":
             together = torch.cat([c.images[c.split == 0] for c in cohorts])

@@ -34,7 +34,7 @@ def asked(folder: Path, names: str, *options: str, privacy="none") -> None:
 
 
 def requests(folder: Path, name: str) -> list[str]:
-    lines = ledger.lines(folder / "runs" / BASE["name"] / "sites" / name / "ledger.jsonl")
+    lines = ledger.read_lines(folder / "runs" / BASE["name"] / "sites" / name / "ledger.jsonl")
     return [line["request"] for line in lines if line["request"] in ("introduce", "train", "finish")]
 
 
@@ -76,10 +76,10 @@ def test_who_leaves_is_in_no_model_and_who_joins_is_asked_alone(whole):
 def test_in_a_private_run_others_pay_no_epsilon_for_it(tmp_path):
     asked(tmp_path, "abc", privacy=PRIVATE)
     home = tmp_path / "runs" / BASE["name"] / "sites" / "a" / "ledger.jsonl"
-    before = ledger.spent(ledger.lines(home))
+    before = ledger.spent_events(ledger.read_lines(home))
     asked(tmp_path, "ab", privacy=PRIVATE)
     from privacy.dp.accounting import cost
 
-    now = ledger.spent(ledger.lines(home))
+    now = ledger.spent_events(ledger.read_lines(home))
     assert requests(tmp_path, "a") == ["introduce", "train", "finish", "finish"]
     assert cost(now, 1e-3).epsilon == cost(before, 1e-3).epsilon

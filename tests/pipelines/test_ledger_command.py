@@ -52,7 +52,7 @@ def line(number: int, event: Event, **more: object) -> dict:
 
 def written(folder: Path, *lines: dict) -> Path:
     for one in lines:
-        ledgers.append(folder / "ledger.jsonl", one)
+        ledgers.append_line(folder / "ledger.jsonl", one)
     return folder / "ledger.jsonl"
 
 
@@ -82,7 +82,7 @@ def answered(capsys, *words: object) -> dict:
 @pytest.mark.parametrize("given_as", ["file", "folder"])
 def test_an_intact_ledger_is_said_to_be_so_with_a_head_for_a_witness(ledger, capsys, given_as):
     code, text = shown(capsys, "verify", ledger if given_as == "file" else ledger.parent)
-    lines, sha = ledgers.head(ledger)
+    lines, sha = ledgers.read_head(ledger)
     assert code == Exit.OK and "intact: 5 lines" in text and f"{lines}:{sha}" in text
 
 
@@ -104,7 +104,7 @@ def test_a_deleted_ledger_is_damage_and_none_at_all_is_a_wrong_command_line(ledg
 
 
 def test_a_witness_is_asked(ledger, capsys):
-    lines, sha = ledgers.head(ledger)
+    lines, sha = ledgers.read_head(ledger)
     assert shown(capsys, "verify", ledger, "--witness", f"{lines}:{sha}")[0] == Exit.OK
     code, text = shown(capsys, "verify", ledger, "--witness", f"2:{sha}")
     assert code == Exit.DATA and "line 2: a witness saw" in text
@@ -239,7 +239,7 @@ EVENTS = st.recursive(
 
 @given(EVENTS)
 def test_every_event_has_words_and_no_words_promise_what_is_not_there(event):
-    words = command.in_words(event)
+    words = command.describe_in_words(event)
     assert words and words.isprintable()
     flat = json.dumps(describe(event))
     if '"non_private"' in flat or '"noise_multiplier": 0}' in flat:

@@ -88,7 +88,7 @@ def lose(site: Path, request: str, *, reply: bool) -> int:
     """Delete the files that answers to a request wrote, or their replies too; how many files there were."""
     answers = as_mapping(json.loads((site / "promises.json").read_text())["answers"])
     gone = 0
-    for run, number, name in {(x["run"], x["round"], x["request"]) for x in ledgers.lines(site / "ledger.jsonl")}:
+    for run, number, name in {(x["run"], x["round"], x["request"]) for x in ledgers.read_lines(site / "ledger.jsonl")}:
         if name != request:
             continue
         files = [site / file for file in as_mapping(answers.get(f"{run} {number} {name}", {})) if "/" in file]
@@ -106,7 +106,7 @@ def again(site: Path, capsys: pytest.CaptureFixture[str], *options: str) -> floa
     added = epsilon(lines) - before
     capsys.readouterr()
     assert main(["tiny.yaml"]) == Exit.OK and " done  " not in capsys.readouterr().err, "it is whole again"
-    assert epsilon(lines) - before == added and ledgers.verify(lines) == []
+    assert epsilon(lines) - before == added and ledgers.verify_ledger(lines) == []
     return added
 
 
@@ -115,12 +115,12 @@ def again(site: Path, capsys: pytest.CaptureFixture[str], *options: str) -> floa
 @pytest.mark.parametrize("asked", ["ingest", "translate", "extract"])
 def test_reading_translating_and_extracting_again_cost_nothing(here: Here, capsys, asked: str, reply: bool) -> None:
     site = here(spaces())
-    first = [line["event"]["kind"] for line in ledgers.lines(site / "ledger.jsonl") if line["request"] == asked]
+    first = [line["event"]["kind"] for line in ledgers.read_lines(site / "ledger.jsonl") if line["request"] == asked]
     assert first[0] == ("gaussian" if asked == "ingest" else "nothing"), "counts have noise, and were paid for once"
     counts = (site / COUNTED_FILE).read_bytes()
     assert lose(site, asked, reply=reply) >= 2
     assert again(site, capsys) == 0.0
-    events = [line["event"]["kind"] for line in ledgers.lines(site / "ledger.jsonl") if line["request"] == asked]
+    events = [line["event"]["kind"] for line in ledgers.read_lines(site / "ledger.jsonl") if line["request"] == asked]
     assert len(events) > len(first) and set(events[len(first) :]) == {"nothing"}, "it was asked again, and is free"
     assert (site / COUNTED_FILE).read_bytes() == counts
 
@@ -164,7 +164,7 @@ def test_noised_counts_that_are_gone_are_drawn_and_charged_again(here: Here, cap
 @pytest.mark.parametrize("reply", [False, True], ids=["files", "files and replies"])
 def test_an_augmented_cohort_that_is_gone_is_learnt_and_charged_again(here: Here, capsys, reply: bool) -> None:
     site = here(augmented()).parent / "b"  # a's classes are balanced
-    lines = [line for line in ledgers.lines(site / "ledger.jsonl") if line["request"] == "augment"]
+    lines = [line for line in ledgers.read_lines(site / "ledger.jsonl") if line["request"] == "augment"]
     assert [line["event"]["kind"] for line in lines] != ["nothing"], "else nothing was synthesized"
     assert lose(site, "augment", reply=reply)
     assert again(site, capsys) > 0.5

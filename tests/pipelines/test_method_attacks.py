@@ -91,7 +91,7 @@ class Site:
 
     @property
     def lines(self) -> list[dict[str, Json]]:
-        return [dict(line) for line in ledgers.lines(self.hospital.ledger)]
+        return [dict(line) for line in ledgers.read_lines(self.hospital.ledger)]
 
     @property
     def log(self) -> str:
@@ -129,7 +129,7 @@ def test_a_private_round_that_hardly_ends_is_refused_before_a_patient_is_looked_
     assert site.code(**change) == "malformed_opening"
     (line,) = site.lines[before:]
     assert line["refused"] == "malformed_opening" and line["bytes"] == 0
-    assert cost(ledgers.spent([line]), 1e-5).epsilon == 0
+    assert cost(ledgers.spent_events([line]), 1e-5).epsilon == 0
     assert "100 times" in site.log.splitlines()[-1]
 
 

@@ -121,7 +121,7 @@ def test_what_a_run_asks_is_what_it_was_said_to_need(finished_run) -> None:
     needed = {one for need in list_needs(config) for one in need.requests}
     optional = {one for need in list_needs(config) if need.optional for one in need.requests}
     for site in config.sites:
-        lines = ledgers.lines(finished_run(said) / "runs" / "tiny" / "sites" / site / "ledger.jsonl")
+        lines = ledgers.read_lines(finished_run(said) / "runs" / "tiny" / "sites" / site / "ledger.jsonl")
         asked = {str(line["request"]) for line in lines}
         assert asked <= needed and needed - asked <= optional | {"holds"}
 

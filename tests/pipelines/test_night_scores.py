@@ -19,7 +19,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.phantom.scanner import SCANNERS
 from pipelines.predict import main as predict
 from pipelines.runs.exits import Exit
-from privacy.deidentify.dicom_image import as_bytes, deidentify
+from privacy.deidentify.dicom_image import as_bytes, deidentify_image
 
 KEY = bytes(range(32))
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,7 +69,7 @@ def check(model: Path, folder: Path, here: Path, count: int) -> None:
     safe = here / "safe"
     safe.mkdir()
     for number, path in enumerate(sorted(path for path in folder.rglob("*.dcm") if path.is_file())):
-        (safe / f"{number}.dcm").write_bytes(as_bytes(deidentify(pydicom.dcmread(path), key=KEY)))
+        (safe / f"{number}.dcm").write_bytes(as_bytes(deidentify_image(pydicom.dcmread(path), key=KEY)))
     assert predicted(model, safe, here / "safely") == whole
 
 

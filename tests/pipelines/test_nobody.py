@@ -55,7 +55,7 @@ def done(finished_run) -> Path:
 def test_nobody_is_asked_for_images_and_the_prior_is_shared(done):
     root = done / "runs" / "tiny"
     for site in ("a", "b"):
-        requests = {str(line["request"]) for line in ledgers.lines(root / "sites" / site / "ledger.jsonl")}
+        requests = {str(line["request"]) for line in ledgers.read_lines(root / "sites" / site / "ledger.jsonl")}
         assert "translate" in requests and not requests & {"score", "synthesize", "sample"}
     (shared,) = root.glob("sample/*/shared.safetensors")
     y = torch.arange(2).repeat_interleave(12)

@@ -31,7 +31,7 @@ from pipelines.data.dicom.segmentation import read_segmentation
 from pipelines.data.images import Features, Pictures, Slices
 from pipelines.data.nifti.reader import read_volume
 from pipelines.data.pictures.reader import read_picture
-from pipelines.data.pseudonym import pseudonym
+from pipelines.data.pseudonym import make_pseudonym
 from pipelines.external.adapted import build_networks
 from pipelines.external.models_file import Models, ModelsDescription, Part, image_problems, models_bytes, read_models
 from pipelines.external.offer import list_offers, problems, write_offers
@@ -102,7 +102,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     key = hashlib.sha256(b"phantom west").digest()
     (folder / "images").mkdir()
     for path in files.iterdir():
-        name = pseudonym(key, path.name.removesuffix(".nii.gz"))
+        name = make_pseudonym(key, path.name.removesuffix(".nii.gz"))
         shutil.copy(path, folder / "images" / f"{name}.nii.gz")
     return folder
 
@@ -208,7 +208,7 @@ def test_the_file_of_models_holds_what_was_handed_out_and_names_no_folder_and_no
     manifest = json.loads((path.parent / "manifest.json").read_text())
     assert manifest["summary"]["models"] == {"models.safetensors": "", "models.fedavg+local.safetensors": ""}
     for site in ("north", "south"):
-        exports = [line for line in ledgers.lines(sites / site / "ledger.jsonl") if line["request"] == "export"]
+        exports = [line for line in ledgers.read_lines(sites / site / "ledger.jsonl") if line["request"] == "export"]
         assert len(exports) == 3 and {line["recipient"] for line in exports} == {"outside"}
 
 

@@ -50,11 +50,11 @@ def spent(root: Path) -> dict[str, float]:
 def of_a_patient(root: Path) -> dict[str, float]:
     """In the split that was charged most."""
     books = {site: root / "sites" / site / "ledger.jsonl" for site in "ab"}
-    return {site: cost(ledgers.spent(ledgers.lines(book)), 1e-5).epsilon for site, book in books.items()}
+    return {site: cost(ledgers.spent_events(ledgers.read_lines(book)), 1e-5).epsilon for site, book in books.items()}
 
 
 def trained(root: Path) -> int:
-    lines = [line for site in "ab" for line in ledgers.lines(root / "sites" / site / "ledger.jsonl")]
+    lines = [line for site in "ab" for line in ledgers.read_lines(root / "sites" / site / "ledger.jsonl")]
     return sum(line["request"] == "train" for line in lines)
 
 

@@ -380,7 +380,7 @@ def test_a_bug_that_quotes_a_patient_is_not_quoted(ran, tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two", "planted.yaml"):
         (tmp_path / name).symlink_to(ran.folder / name)
-    monkeypatch.setattr("pipelines.data.cohort.pseudonym", bug)
+    monkeypatch.setattr("pipelines.data.cohort.make_pseudonym", bug)
     assert main(["planted.yaml"]) == Exit.SITE
     assert (tmp_path / "runs" / "planted" / "sites" / "a" / "log.txt").read_text()
     assert leaks(tmp_path / "runs") == {}

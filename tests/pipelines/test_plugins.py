@@ -156,7 +156,7 @@ def test_a_hospital_runs_nothing_of_a_package_that_its_policy_does_not_permit(
     with pytest.raises(Refused) as refused:
         small_site.ask(own, request_, tensors=tensors, cohort=cohort, **facts)
     assert refused.value.code == "policy_plugin" and not imported()
-    (line,) = ledgers.lines(own.ledger)
+    (line,) = ledgers.read_lines(own.ledger)
     assert line["refused"] == "policy_plugin"
     assert f"plugins: {{{NAME}: {offer.digest}}} permits it" in (own.root / "log.txt").read_text()
     trusting, cohort = small_site.hospital(tmp_path / "b", Policy(public=("counts",), **permitted(offer)))
@@ -209,10 +209,10 @@ def test_a_hospitals_survey_says_what_it_permits(offer: Offer, tmp_path: Path) -
     from pipelines.coordinator.permissions import find_refused_requests, permissions_from
     from pipelines.requests.survey import Surveyed
     from pipelines.settings.load import load_config
-    from privacy.release.form import read
+    from privacy.release.form import read_form
 
     own, _ = small_site.hospital(tmp_path / "a", Policy(**permitted(offer)))
-    said = permissions_from(read(Surveyed, small_site.ask(own, "survey")))
+    said = permissions_from(read_form(Surveyed, small_site.ask(own, "survey")))
     config = load_config(written(permitted(offer)))
     assert find_refused_requests(config, {"a": said}) == []
     (told,) = find_refused_requests(config, {"a": said._replace(plugins={})})

@@ -34,7 +34,7 @@ from pipelines.settings.config import Config
 from pipelines.settings.load import load_config
 from pipelines_settings import BASE
 from privacy.dp.accounting import by_split, cost
-from privacy.dp.events import NON_PRIVATE, Declared, Part, read
+from privacy.dp.events import NON_PRIVATE, Declared, Part, parse_event
 from privacy.message import Call, Message
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
@@ -81,7 +81,7 @@ def run(finished_run) -> Path:
 def test_every_method_runs_private_with_only_privacy_changed_and_pays_what_was_planned(run):
     made = config()
     for site in ("a", "b"):
-        events = ledgers.spent(ledgers.lines(run / "sites" / site / "ledger.jsonl"))
+        events = ledgers.spent_events(ledgers.read_lines(run / "sites" / site / "ledger.jsonl"))
         assert NON_PRIVATE not in events
         spent, plan = cost(events, 1e-5), total_cost(made, site)
         assert 0 < spent.epsilon <= plan.epsilon * 1.001
@@ -95,7 +95,7 @@ def test_the_statement_says_what_the_ledger_sums_up_to(run):
     said = json.loads((run / "statement.json").read_text())
     text = (run / "statement.md").read_text()
     for site in ("a", "b"):
-        spent = cost(ledgers.spent(ledgers.lines(run / "sites" / site / "ledger.jsonl")), 1e-5)
+        spent = cost(ledgers.spent_events(ledgers.read_lines(run / "sites" / site / "ledger.jsonl")), 1e-5)
         assert spent.epsilon <= said[site]["epsilon"] <= 1.01 * spent.epsilon, "rounded, and never downwards"
         own = (run / "sites" / site / "statement.md").read_text()
         assert f"# Privacy statement: {site}" in own and f"# Privacy statement: {site}" in text
@@ -125,7 +125,7 @@ def test_attacks_on_private_models_stay_at_the_hospital(run):
     assert {entry["found"] for entry in audits["membership"]} == {None}
     assert audits["mechanism"]["canaries"] == 100
     assert list((run / "sites" / "a" / "scores").glob("*.membership.json"))
-    lines = [line for line in ledgers.lines(run / "sites" / "a" / "ledger.jsonl") if line["request"] == "audit"]
+    lines = [line for line in ledgers.read_lines(run / "sites" / "a" / "ledger.jsonl") if line["request"] == "audit"]
     assert {line["event"]["kind"] for line in lines} == {"nothing"}
 
 
@@ -133,9 +133,9 @@ def test_a_second_run_spends_nothing(run, tmp_path, monkeypatch):
     shutil.copytree(run.parents[1], tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     ledger = tmp_path / "runs" / "tiny" / "sites" / "a" / "ledger.jsonl"
-    before = cost(ledgers.spent(ledgers.lines(ledger)), 1e-5).epsilon
+    before = cost(ledgers.spent_events(ledgers.read_lines(ledger)), 1e-5).epsilon
     assert main(["tiny.yaml"]) == Exit.OK
-    assert cost(ledgers.spent(ledgers.lines(ledger)), 1e-5).epsilon == before
+    assert cost(ledgers.spent_events(ledgers.read_lines(ledger)), 1e-5).epsilon == before
 
 
 def test_check_says_noise_steps_and_cost_before_anything_runs(tmp_path, monkeypatch, capsys):
@@ -150,7 +150,7 @@ def test_check_says_noise_steps_and_cost_before_anything_runs(tmp_path, monkeypa
     assert said["a"]["epsilon"] == pytest.approx(total_cost(config(), "a").epsilon)
     assert said["a"]["epsilon"] < said["a"]["replaced"] < 3 * said["a"]["epsilon"]
     assert said["a"]["spent"] == 0 and said["a"]["after"] > 0.5 and "MORE than" in said["a"]["words"]
-    lines = list(ledgers.lines(tmp_path / "runs/tiny/sites/a/ledger.jsonl"))
+    lines = list(ledgers.read_lines(tmp_path / "runs/tiny/sites/a/ledger.jsonl"))
     assert {line["request"] for line in lines} == {"survey"}
 
 
@@ -223,7 +223,7 @@ def test_a_site_whose_budget_runs_out_stops_and_the_federation_goes_on(tmp_path,
     (result,) = root.glob("train/*/fedavg.json")
     missing = json.loads(result.read_text())["missing"]
     assert [(site, code) for _, site, code in missing] == [("a", "budget")] and missing[0][0] > 1
-    spent = cost(ledgers.spent(ledgers.lines(root / "sites/a/ledger.jsonl")), 1e-5)
+    spent = cost(ledgers.spent_events(ledgers.read_lines(root / "sites/a/ledger.jsonl")), 1e-5)
     assert 0 < spent.epsilon <= 0.75 * plan.cost.epsilon
     page = (root / "report.html").read_text()
     assert "budget" in page
@@ -293,10 +293,10 @@ def test_a_budget_outlives_runs_where_the_hospital_has_a_home(tmp_path, monkeypa
         made["evaluate"]["reference"] = None
         made["sites"]["a"]["home"] = str(home)
         assert main([write(tmp_path, made), "--until", "train"]) == Exit.OK
-        spent.append(cost(ledgers.spent(ledgers.lines(home / "ledger.jsonl")), 1e-5).epsilon)
+        spent.append(cost(ledgers.spent_events(ledgers.read_lines(home / "ledger.jsonl")), 1e-5).epsilon)
         assert not (tmp_path / "runs" / name / "sites" / "a" / "ledger.jsonl").exists()
     assert spent[1] > spent[0] > 0
-    assert ledgers.verify(home / "ledger.jsonl") == []
+    assert ledgers.verify_ledger(home / "ledger.jsonl") == []
 
 
 def test_the_hospitals_own_policy_outranks_the_yaml(tmp_path, monkeypatch, capsys):
@@ -362,9 +362,9 @@ def test_a_coordinator_that_asks_for_more_than_the_policy_allows_is_refused(tmp_
 
     with pytest.raises(Refused, match=code):
         insist()
-    lines = list(ledgers.lines(tmp_path / "a" / "ledger.jsonl"))
+    lines = list(ledgers.read_lines(tmp_path / "a" / "ledger.jsonl"))
     assert lines[-1]["refused"] == code and lines[-1]["bytes"] == 0
-    assert NON_PRIVATE not in ledgers.spent(lines)
+    assert NON_PRIVATE not in ledgers.spent_events(lines)
 
 
 def network():
@@ -376,7 +376,7 @@ def test_a_budget_without_a_declaration_lets_no_count_leave_with_the_survey(tmp_
     own = hospital(tmp_path, Policy(budget=Budget(epsilon=3.0)))
     said = make_worker(own)(Call("tiny/survey", 0, "survey", {}), Message()).facts
     assert not [name for name, value in said.items() if type(value) in (int, float)]
-    assert [line["event"] for line in ledgers.lines(own.ledger)] == [{"kind": "nothing"}]
+    assert [line["event"] for line in ledgers.read_lines(own.ledger)] == [{"kind": "nothing"}]
 
 
 def test_a_cohort_that_looked_across_patients_is_not_trained_on_privately(tmp_path):
@@ -392,8 +392,8 @@ def test_that_something_failed_is_told_and_is_no_secret_cost(tmp_path):
     own = hospital(tmp_path, Policy(budget=Budget(epsilon=3.0), public=PUBLIC))
     with pytest.raises(Refused, match="not_introduced"):
         make_worker(own)(Call("tiny/z", 1, "train", {}), Message())
-    (line,) = ledgers.lines(own.ledger)
-    assert read(line["event"]) == Declared("failure") and line["refused"] == "not_introduced"
+    (line,) = ledgers.read_lines(own.ledger)
+    assert parse_event(line["event"]) == Declared("failure") and line["refused"] == "not_introduced"
 
 
 def test_a_damaged_ledger_lets_nothing_leave(tmp_path):
@@ -430,8 +430,8 @@ def test_kill_9_in_a_private_run_charges_every_round_once_and_loses_none(run, tm
             start_new_session=True,
             env=environment,
         )
-        before, deadline = len(list(ledgers.lines(ledger))), time.monotonic() + 120
-        while not last and process.poll() is None and len(list(ledgers.lines(ledger))) < before + 6:
+        before, deadline = len(list(ledgers.read_lines(ledger))), time.monotonic() + 120
+        while not last and process.poll() is None and len(list(ledgers.read_lines(ledger))) < before + 6:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         time.sleep(0 if last else chance.uniform(0, 1.5))
@@ -444,14 +444,14 @@ def test_kill_9_in_a_private_run_charges_every_round_once_and_loses_none(run, tm
     assert killed
     for site in ("a", "b"):
         ours, theirs = (root / "sites" / site / "ledger.jsonl" for root in (tmp_path / "runs/tiny", run))
-        assert ledgers.verify(ours) == []
+        assert ledgers.verify_ledger(ours) == []
         found, wanted = (Counter(describe_all(path)) for path in (ours, theirs))
         assert found == wanted, "an event more or less than in a run that nobody disturbed"
 
 
 def describe_all(ledger: Path) -> list[str]:
     """Every event that cost something."""
-    return [repr(event) for event in ledgers.spent(ledgers.lines(ledger)) if cost([event], 1e-5).epsilon]
+    return [repr(event) for event in ledgers.spent_events(ledgers.read_lines(ledger)) if cost([event], 1e-5).epsilon]
 
 
 def test_a_run_with_budgets_can_be_checked_though_no_files_are_counted_for_others(tmp_path, monkeypatch, capsys):

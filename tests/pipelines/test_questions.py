@@ -32,7 +32,7 @@ from pipelines.settings.sites import SiteSettings
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message
 from privacy.release import bounds
-from privacy.release.bounds import FACTS, TEXT, check, plain, shown
+from privacy.release.bounds import FACTS, TEXT, check_request, remove_controls, show_value
 from privacy.release.form import fields_of
 from privacy.release.gate import Refused
 from privacy.release.policy import REQUESTS, Budget, Policy
@@ -199,7 +199,7 @@ def test_bounds_hold_whatever_is_said(run, round_, request_, merged, facts, tens
 
 def refusal(call: Call, message: Message) -> Refused | None:
     try:
-        check(call, message, OF_ROUNDS)
+        check_request(call, message, OF_ROUNDS)
     except Refused as refused:
         return refused
     return None
@@ -382,9 +382,9 @@ def test_every_code_is_either_a_patients_or_not_and_an_unknown_one_counts():
 
 
 def test_what_others_wrote_is_shown_in_one_short_line():
-    assert shown("a\nb\x1b[2J\u202e") == r"'a\nb\x1b[2J\u202e'"
-    assert len(shown("x" * 10**6)) < 120 and shown({"a": 1}) == "a value of type dict"
-    assert plain("a\nb\x1b[2J\u202ec") == "a b [2J c"
+    assert show_value("a\nb\x1b[2J\u202e") == r"'a\nb\x1b[2J\u202e'"
+    assert len(show_value("x" * 10**6)) < 120 and show_value({"a": 1}) == "a value of type dict"
+    assert remove_controls("a\nb\x1b[2J\u202ec") == "a b [2J c"
 
 
 def test_a_reason_in_the_log_is_one_line_whoever_is_quoted_in_it(tmp_path):

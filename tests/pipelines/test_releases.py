@@ -38,7 +38,7 @@ from pipelines.hospital.worker import ROUNDS
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import open_access
-from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, describe, read
+from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, describe, parse_event
 from privacy.dp.protection import Protection
 from privacy.message import Message, from_bytes
 from privacy.release import ledger as ledgers
@@ -95,7 +95,7 @@ def replies(places) -> dict[tuple[str, str], dict[str, Message]]:
 
 
 def spent(own: Hospital, request: str) -> list:
-    return [read(line["event"]) for line in ledgers.lines(own.ledger) if line["request"] == request]
+    return [parse_event(line["event"]) for line in ledgers.read_lines(own.ledger) if line["request"] == request]
 
 
 @pytest.mark.chance(4e-7, "four groups of exact tests of noise, each at 1e-7")
@@ -328,11 +328,11 @@ def test_a_request_that_the_policy_leaves_out_is_refused_with_nothing_done(tmp_p
             ask(own, request_, round_of(request_), MODEL, run="r/asked", **facts)
         assert caught.value.code == "policy_request"
     assert called == [] and files_in(own) == before
-    lines = list(ledgers.lines(own.ledger))
+    lines = list(ledgers.read_lines(own.ledger))
     assert len(lines) == 2
     for line in lines:
         assert (line["request"], line["refused"], line["bytes"]) == (request_, "policy_request", 0)
-        assert read(line["event"]) == NOTHING and line["again"] is False and "commit" not in line
+        assert parse_event(line["event"]) == NOTHING and line["again"] is False and "commit" not in line
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
@@ -347,7 +347,9 @@ def test_a_request_that_the_policy_names_is_worked_on_and_no_other_is(tmp_path, 
                 ask(own, name, round_of(name), run="r/asked")
             assert caught.value.code == (UNDECLARED if name == request_ else "policy_request")
     assert called == [request_]
-    leaves = [(line["refused"], line["bytes"] > 0) for line in ledgers.lines(own.ledger) if line["request"] == request_]
+    leaves = [
+        (line["refused"], line["bytes"] > 0) for line in ledgers.read_lines(own.ledger) if line["request"] == request_
+    ]
     assert leaves == [(None, True) if request_ in ANY_NAMES else (UNDECLARED, False)]
 
 

@@ -146,7 +146,7 @@ def test_a_ledger_from_the_future_stops_the_hospital(tmp_path: Path, authority: 
     from privacy.release import ledger as ledgers
 
     ledger = Path(made.root) / "ledger.jsonl"
-    ledgers.append(ledger, {"time": "2100-01-01T00:00:00+00:00", "request": "survey"})
+    ledgers.append_line(ledger, {"time": "2100-01-01T00:00:00+00:00", "request": "survey"})
     good, text = findings(made)["clock"]
     assert not good and "2100-01-01" in text
 
@@ -455,5 +455,5 @@ def test_what_a_far_hospital_will_not_answer_is_told_before_anything_is_learnt(
     console = Console(file=shown, width=300)
     assert run_command(parse_arguments(["far.yaml"]), console, engines=engines) == Exit.CONFIG
     assert "a: its policy does not answer export" in shown.getvalue() and "b: its" not in shown.getvalue()
-    lines = list(ledgers.lines(tmp_path / "homes" / "sites" / "a" / "ledger.jsonl"))
+    lines = list(ledgers.read_lines(tmp_path / "homes" / "sites" / "a" / "ledger.jsonl"))
     assert {line["request"] for line in lines} == {"survey"}

@@ -39,8 +39,8 @@ from pipelines.data.writing.dicom_rejection import rejection_bytes
 from pipelines.data.writing.dicom_report import Finding, report_bytes
 from pipelines.data.writing.dicom_segmentation import seg_bytes
 from pipelines.data.writing.dicom_source import EMPTY_ALLOWED, NOTICE, Pseudonymous, ResultMaker
-from privacy.deidentify.dicom_image import Profile, deidentify
-from privacy.deidentify.leftovers import leftovers
+from privacy.deidentify.dicom_image import Profile, deidentify_image
+from privacy.deidentify.leftovers import find_leftovers
 from translating import SELECT, errors, phantom
 
 KEY = bytes(range(32))
@@ -270,14 +270,14 @@ def mask_on(series: Candidate, fill: int) -> tuple[object, object]:
 
 def test_without_identity_a_result_fits_the_images_that_deidentification_writes(series):
     original = pydicom.dcmread(series.stack.volumes[0][0].path)
-    clean = deidentify(original, key=KEY, profile=Profile())
+    clean = deidentify_image(original, key=KEY, profile=Profile())
     note = rejection_bytes([read(made(series, pseudonymous=HIDDEN))], series.stack, MAKER, pseudonymous=HIDDEN)
     mask = seg_bytes(*mask_on(series, 1), ("lesion",), MAKER, HIDDEN)
     for data in (made(series, pseudonymous=HIDDEN), mask, note):
         document = read(data)
         for keyword in ("PatientID", "PatientName", "StudyInstanceUID", "StudyDate", "PatientIdentityRemoved"):
             assert document[keyword].value == clean[keyword].value, keyword
-        assert leftovers(original, data) == []
+        assert find_leftovers(original, data) == []
         assert document.get("ContentTime", "000000") == "000000"
     images = {frame.values["SOPInstanceUID"] for frame in series.stack.volumes[0]}
     document = read(made(series, pseudonymous=HIDDEN))
@@ -292,7 +292,7 @@ def test_a_result_that_still_names_the_patient_is_refused(series):
 
 def test_the_night_of_a_result_does_not_tell_the_shift_of_the_dates(series):
     original = pydicom.dcmread(series.stack.volumes[0][0].path)
-    clean = deidentify(original, key=KEY, profile=Profile())
+    clean = deidentify_image(original, key=KEY, profile=Profile())
     night = datetime.strptime(str(original.StudyDate), "%Y%m%d").replace(hour=3)
     document = read(made(series, maker=replace(MAKER, when=night), pseudonymous=HIDDEN))
     assert document.ContentDate == document.InstanceCreationDate == document.SeriesDate == clean.StudyDate

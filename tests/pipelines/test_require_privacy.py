@@ -43,8 +43,8 @@ from privacy.dp.events import (
 )
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
-from privacy.release.form import read
-from privacy.release.gate import Refused, release, unaffordable
+from privacy.release.form import read_form
+from privacy.release.gate import Refused, find_unaffordable, release
 from privacy.release.policy import Budget, Most, Policy
 
 BUDGET: dict[str, Json] = {"epsilon": 200.0}
@@ -65,7 +65,7 @@ COVERED: list[Event] = [NOTHING, Declared("counts"), NOISED, Part("c", "test", L
 @pytest.mark.parametrize("event", BARE)
 def test_what_no_finite_epsilon_bounds_is_refused_whatever_the_budget(event, tmp_path):
     for events in ([event], [NOISED, event]):
-        refusal = unaffordable(REQUIRES, [], events, "r/x")
+        refusal = find_unaffordable(REQUIRES, [], events, "r/x")
         assert refusal is not None and refusal.code == "policy_privacy"
     ledger = tmp_path / "ledger.jsonl"
     place = {"policy": REQUIRES, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
@@ -73,13 +73,13 @@ def test_what_no_finite_epsilon_bounds_is_refused_whatever_the_budget(event, tmp
         release(b"x", describe(event), forms=None, call=Call("r/x", 1, "train", {}), **place)
     with pytest.raises(Refused, match="policy_privacy"):
         release(b"x", {"kind": "of tomorrow"}, forms=None, call=Call("r/x", 2, "train", {}), **place)
-    assert all(line["refused"] == "policy_privacy" and line["bytes"] == 0 for line in ledgers.lines(ledger))
-    assert unaffordable(Policy(), [], [event], "r/x") is None
+    assert all(line["refused"] == "policy_privacy" and line["bytes"] == 0 for line in ledgers.read_lines(ledger))
+    assert find_unaffordable(Policy(), [], [event], "r/x") is None
 
 
 @pytest.mark.parametrize("event", COVERED)
 def test_what_a_finite_epsilon_bounds_leaves(event):
-    assert unaffordable(REQUIRES, [], [event], "r/x") is None
+    assert find_unaffordable(REQUIRES, [], [event], "r/x") is None
 
 
 def test_who_requires_privacy_says_by_name_what_is_public():
@@ -170,7 +170,7 @@ def test_a_reply_above_a_cap_is_refused_before_a_patient_is_looked_at(site, monk
             {},
         ),
     ]
-    settings, past = site.hospital.settings, ledgers.spent(ledgers.lines(site.hospital.ledger))
+    settings, past = site.hospital.settings, ledgers.spent_events(ledgers.read_lines(site.hospital.ledger))
     for cap in ("release", "run", "total"):
         least = cost(past, 1e-5).epsilon + 0.01
         wide = Budget(epsilon=least if cap == "total" else 200.0)
@@ -189,7 +189,9 @@ def test_a_reply_above_a_cap_is_refused_before_a_patient_is_looked_at(site, monk
                 with pytest.raises(Refused) as caught:
                     make_worker(site_)(call, Message(tensors, facts))
                 assert caught.value.code == "budget", (cap, request, caught.value.__cause__)
-    assert cost(ledgers.spent(ledgers.lines(site.hospital.ledger)), 1e-5).epsilon == cost(past, 1e-5).epsilon
+    assert (
+        cost(ledgers.spent_events(ledgers.read_lines(site.hospital.ledger)), 1e-5).epsilon == cost(past, 1e-5).epsilon
+    )
 
 
 def looked(*arguments, **options):
@@ -208,7 +210,7 @@ def test_a_private_run_passes_and_all_of_it_has_an_epsilon(site):
     assert scored.tensors and site.ask("export", "r/export", facts=chosen).tensors
     told = site.ask("audit", "r/audit", facts={**chosen, "cohort": site.cohort})
     assert told.facts == {"found": None}, "what an attack found stays here"
-    assert 0 < cost(ledgers.spent(ledgers.lines(site.hospital.ledger)), 1e-5).epsilon < 100
+    assert 0 < cost(ledgers.spent_events(ledgers.read_lines(site.hospital.ledger)), 1e-5).epsilon < 100
 
 
 def settings(**changes) -> dict:
@@ -226,7 +228,7 @@ def test_check_and_the_survey_say_it_before_anything_is_learnt(site):
         load(settings())
     plain = copy.deepcopy(BASE)
     config = load(plain)
-    reply = read(Surveyed, site.ask("survey", "r/survey", facts={}))
+    reply = read_form(Surveyed, site.ask("survey", "r/survey", facts={}))
     said = permissions_from(reply)
     assert said.private and not permissions_from(replace(reply, private=False)).private
     (found,) = [text for text in find_refused_requests(config, {"a": said}) if "epsilon" in text]

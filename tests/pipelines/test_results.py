@@ -22,7 +22,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
 from pipelines.runs.exits import Exit
 from privacy.deidentify.dicom_image import Profile
-from privacy.deidentify.keyed import new_uid, pseudonym
+from privacy.deidentify.keyed import make_pseudonym, new_uid
 from translating import errors
 from untaught import DICOM, NIFTI, SEGMENTER, SLICES, lines, model
 
@@ -238,7 +238,7 @@ def test_without_identity_no_result_names_the_patient(series, tmp_path, network)
     check(found)
     (file,), (row,) = found.files, found.rows
     assert file.study_uid == new_uid(KEY, image.StudyInstanceUID)
-    assert pydicom.dcmread(file.path).PatientID == pseudonym(KEY, image.PatientID)
+    assert pydicom.dcmread(file.path).PatientID == make_pseudonym(KEY, image.PatientID)
     assert image.PatientID.encode() not in file.path.read_bytes()
     assert image.SeriesInstanceUID not in file.path.name and image.PatientID not in file.path.name
     assert row["study_uid"] == image.StudyInstanceUID, "the table stays in the hospital"

@@ -38,14 +38,14 @@ def put_back(ledger: Path, lines: int) -> float:
     older = ledger.read_bytes().splitlines(keepends=True)[:lines]
     ledger.write_bytes(b"".join(older))
     ledger.with_suffix(".head").unlink()
-    head = ledgers.head(ledger)
+    head = ledgers.read_head(ledger)
     ledger.with_suffix(".head").write_text(json.dumps(head._asdict()) + "\n")
-    assert ledgers.verify(ledger) == [], "it is whole in itself"
+    assert ledgers.verify_ledger(ledger) == [], "it is whole in itself"
     return epsilon(ledger)
 
 
 def epsilon(ledger: Path) -> float:
-    return cost(ledgers.spent(ledgers.lines(ledger)), 1e-5).epsilon
+    return cost(ledgers.spent_events(ledgers.read_lines(ledger)), 1e-5).epsilon
 
 
 def lost(site: Path) -> str:
@@ -61,7 +61,7 @@ def test_an_older_copy_is_refused_by_name_whatever_it_lacks(here, capsys, back):
     assert main(["tiny.yaml"]) == Exit.SITE
     assert "a: older_ledger" in capsys.readouterr().err
     assert "pipelines.ledger restored" in (site / "log.txt").read_text()
-    left = list(ledgers.lines(ledger))[whole - back if back >= 1 else int(whole * back) :]
+    left = list(ledgers.read_lines(ledger))[whole - back if back >= 1 else int(whole * back) :]
     assert {line["refused"] for line in left} == {"older_ledger"}
     assert main(["tiny.yaml"]) == Exit.SITE, "it is refused again"
 
@@ -74,9 +74,9 @@ def test_a_person_says_what_was_lost_and_it_counts_in_full(here, capsys, said):
     assert main(["tiny.yaml"]) == Exit.SITE
     sha256 = lost(site)
     assert ledger_main(["restored", str(ledger), "--lost", sha256, "--epsilon", said]) == Exit.OK
-    assert ledgers.verify(ledger) == []
+    assert ledgers.verify_ledger(ledger) == []
     if said == "unknown":
-        assert NON_PRIVATE in ledgers.spent(ledgers.lines(ledger))
+        assert NON_PRIVATE in ledgers.spent_events(ledgers.read_lines(ledger))
     else:
         assert before + 4.5 * 0.99 <= epsilon(ledger) <= before + 4.5 * 1.01
     with pytest.raises(SystemExit):  # once is enough
@@ -151,7 +151,7 @@ def test_a_benchmark_notices_it_too_and_spends_nothing_twice(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert main([config := benchmark(tmp_path)]) == Exit.OK
     site = tmp_path / "runs" / "bench" / "sites" / "careful"
-    whole = list(ledgers.lines(site / "ledger.jsonl"))
+    whole = list(ledgers.read_lines(site / "ledger.jsonl"))
     before = next(place for place, line in enumerate(whole) if line["request"] == "benchmark")
     assert epsilon(site / "ledger.jsonl") == pytest.approx(1.0, rel=0.02)
     assert put_back(site / "ledger.jsonl", before) < 0.1

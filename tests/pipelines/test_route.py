@@ -74,14 +74,16 @@ def test_every_line_scores_all_patients_of_the_hospital_outside(done):
 
 
 def test_the_hospital_outside_takes_no_part_in_training(done):
-    requests = {line["request"] for line in ledgers.lines(done / "sites" / "west" / "ledger.jsonl")}
+    requests = {line["request"] for line in ledgers.read_lines(done / "sites" / "west" / "ledger.jsonl")}
     assert "route" in requests
     assert not requests & {"introduce", "train", "finish", "export", "evaluate"}
 
 
 def test_handing_out_models_is_booked_for_whom_it_is(done):
     for site in ("north", "south"):
-        lines = [line for line in ledgers.lines(done / "sites" / site / "ledger.jsonl") if line["request"] == "export"]
+        lines = [
+            line for line in ledgers.read_lines(done / "sites" / site / "ledger.jsonl") if line["request"] == "export"
+        ]
         assert len(lines) == 3, "one for each method that a line needs"
         assert {line["recipient"] for line in lines} == {"outside"}
 
@@ -208,7 +210,7 @@ def test_where_a_line_trains_with_labels_every_line_is_scored_on_test_patients_a
     found = scores(root)
     assert {label: one.patients for label, one in found.items()} == dict.fromkeys(lines, 3)
     assert not np.array_equal(found["tuned"].totals, found["as_trained"].totals)
-    ledger = ledgers.lines(root / "sites" / "west" / "ledger.jsonl")
+    ledger = ledgers.read_lines(root / "sites" / "west" / "ledger.jsonl")
     assert {line["request"] for line in ledger} >= {"route"}
     assert not {line["request"] for line in ledger} & {"introduce", "train"}
 
@@ -271,10 +273,10 @@ def refused(
     hospital: Hospital, cohort: str, changes: Mapping[str, Any], tensors: Mapping[str, Tensor] = TENSORS
 ) -> str:
     """The code, which is all that is told: to the coordinator, and in the ledger where work had begun."""
-    before = len([*ledgers.lines(hospital.ledger)])
+    before = len([*ledgers.read_lines(hospital.ledger)])
     with pytest.raises(Refused) as caught:
         asked(hospital, cohort, changes, tensors)
-    for line in [*ledgers.lines(hospital.ledger)][before:]:
+    for line in [*ledgers.read_lines(hospital.ledger)][before:]:
         assert (line["request"], line["bytes"], line["sha256"]) == ("route", 0, None)
         assert line["refused"] == caught.value.code
     assert caught.value.args == (caught.value.code,)

@@ -169,7 +169,7 @@ def test_what_left_has_a_row_of_every_release_of_every_hospital(done):
     page, facts = (done / "report.html").read_text(), told(done)
     wanted: dict[tuple[str, str], tuple[int, int]] = {}
     for site in HOSPITALS:
-        for line in ledgers.lines(done / "sites" / site / "ledger.jsonl"):
+        for line in ledgers.read_lines(done / "sites" / site / "ledger.jsonl"):
             if line["request"] == "report":
                 continue  # the page tells of what was before it
             name = line["request"] + (" to outside" if line["recipient"] == "outside" else "")

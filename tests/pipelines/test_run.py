@@ -96,7 +96,7 @@ def test_a_run_ends_with_pages_scores_and_a_ledger_of_every_byte(run):
     for site in "ab":
         page = (run / "sites" / site / "report.html").read_text()
         assert "stays at" in page.lower()
-        lines = list(ledgers.lines(run / "sites" / site / "ledger.jsonl"))
+        lines = list(ledgers.read_lines(run / "sites" / site / "ledger.jsonl"))
         assert {"survey", "ingest", "introduce", "train", "finish", "evaluate", "export", "report"} <= {
             line["request"] for line in lines
         }
@@ -104,7 +104,7 @@ def test_a_run_ends_with_pages_scores_and_a_ledger_of_every_byte(run):
         assert {kinds[one] for one in ("train", "finish", "evaluate", "export", "audit")} == {"non_private"}
         assert {kinds[one] for one in ("survey", "ingest")} == {"declared"} and kinds["holds"] == "nothing"
         assert {kinds[one] for one in ("compare", "report")} == {"non_private"}, "what is recommended tells of patients"
-        assert ledgers.verify(run / "sites" / site / "ledger.jsonl") == []
+        assert ledgers.verify_ledger(run / "sites" / site / "ledger.jsonl") == []
         rejected = json.loads(next((run / "sites" / site).glob("cohorts/*/rejected.json")).read_text())
         assert len(rejected) == (1 if site == "a" else 0)
 
@@ -179,7 +179,7 @@ def test_a_changed_setting_repeats_what_depends_on_it_and_only_that(copy, capsys
 
 def test_another_method_trains_that_one_and_keeps_the_others(run, more):
     assert state(run).items() <= state(more).items()
-    lines = list(ledgers.lines(more / "sites" / "a" / "ledger.jsonl"))
+    lines = list(ledgers.read_lines(more / "sites" / "a" / "ledger.jsonl"))
     assert len([line for line in lines if line["request"] == "train"]) == 3 * 4  # local, fedavg, fedper, prox
     assert len([line for line in lines if line["request"] == "pool"]) == 1
     (scores,) = [p for p in more.glob("report/*/scores.json") if "pooled" in p.read_text()]
@@ -247,7 +247,7 @@ def test_a_policy_outranks_the_yaml_of_the_coordinator(tmp_path, monkeypatch, ca
     said = capsys.readouterr().err
     assert "a: policy_request" in said
     assert said.strip().splitlines()[-1].startswith("python -m pipelines.run")
-    refusals = [line for line in ledgers.lines(tmp_path / "runs/tiny/sites/a/ledger.jsonl") if line["refused"]]
+    refusals = [line for line in ledgers.read_lines(tmp_path / "runs/tiny/sites/a/ledger.jsonl") if line["refused"]]
     assert refusals and all(line["bytes"] == 0 for line in refusals)
 
 
@@ -358,7 +358,7 @@ def test_what_left_is_what_the_ledger_says_also_when_more_left_later(more):
     newest = max(more.glob("report/*/report.json"), key=lambda p: p.stat().st_mtime_ns)
     left = {(e["site"], e["request"]): e["bytes"] for e in json.loads(newest.read_text())["left"]}
     for site in "ab":
-        lines = list(ledgers.lines(more / "sites" / site / "ledger.jsonl"))
+        lines = list(ledgers.read_lines(more / "sites" / site / "ledger.jsonl"))
         for request in ("train", "evaluate", "export", "ingest"):
             assert left[site, request] == sum(line["bytes"] for line in lines if line["request"] == request)
 

@@ -62,7 +62,7 @@ class Site:
         return caught.value.code
 
     def lines(self, run: str) -> list[dict[str, Json]]:
-        return [dict(line) for line in ledgers.lines(self.hospital.ledger) if line["run"] == run]
+        return [dict(line) for line in ledgers.read_lines(self.hospital.ledger) if line["run"] == run]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_what_leaves_are_low_amplitudes_of_training_images_and_the_ledger_has_ev
 def test_pages_say_that_it_went_to_all_sites(site):
     site.under(OPEN).introduced("r/told")
     site.under(OPEN).introduced("r/plain", algorithm={"name": "fedavg"})
-    lines = [line for line in ledgers.lines(site.hospital.ledger) if line["run"] in ("r/told", "r/plain")]
+    lines = [line for line in ledgers.read_lines(site.hospital.ledger) if line["run"] in ("r/told", "r/plain")]
     assert describe_contents(site.hospital, lines)["introduce"].endswith("handed on to all other sites (r/told)")
     stated = build_own_statement(site.hospital, lines)
     assert "handed on to all other sites" in str(stated)

@@ -47,15 +47,15 @@ from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
 from privacy.dp.accounting import cost
-from privacy.dp.events import Gaussian, known, leaves
+from privacy.dp.events import Gaussian, list_leaves, parse_or_non_private
 from privacy.dp.replacing import replaced_cost
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
 from privacy.release.build_statement import build_statement
 from privacy.release.gate import Refused
-from privacy.release.meaning import loss
+from privacy.release.meaning import format_loss
 from privacy.release.policy import REQUESTS, Budget, Policy
-from privacy.release.statement_markdown import markdown
+from privacy.release.statement_markdown import render_markdown
 from signed_models import finished, public_key, signature_of
 
 NOISED = Policy(budget=Budget(epsilon=30.0), min_patients=1, trusted_models={"owner": public_key()})
@@ -128,7 +128,7 @@ class Site:
         except Refused as refused:
             reply, code = Message(), refused.code
         ledger = self.hospital.ledger
-        *_, line = ledgers.lines(ledger) if ledger.exists() else ({"event": None},)
+        *_, line = ledgers.read_lines(ledger) if ledger.exists() else ({"event": None},)
         return Answer(reply.facts, reply.tensors, code, line["event"])
 
     def ingest(self, turn: str, **changes: Json) -> Answer:
@@ -138,7 +138,7 @@ class Site:
 
     @property
     def spent(self) -> float:
-        return cost(ledgers.spent(ledgers.lines(self.hospital.ledger)), 1e-5).epsilon
+        return cost(ledgers.spent_events(ledgers.read_lines(self.hospital.ledger)), 1e-5).epsilon
 
 
 def everything(site: Site, turn: str, *, last: str = "holds") -> dict[str, Answer]:
@@ -342,7 +342,9 @@ def test_no_request_tells_who_came_left_or_moved(before, policy, change):
         twin, seen = same[request], hidden | (LENGTHS if request == "report" else set())
         assert answer.code == twin.code, request
         assert anonymous(answer.event) == anonymous(twin.event), request
-        noised = any(getattr(leaf, "noise_multiplier", 0) > 0 for leaf in leaves(known(answer.event)))
+        noised = any(
+            getattr(leaf, "noise_multiplier", 0) > 0 for leaf in list_leaves(parse_or_non_private(answer.event))
+        )
         mine, theirs = (visible(one, seen | (WITH_NOISE if noised else set())) for one in (answer, twin))
         assert mine == theirs, request
         # A model that is exported was paid for by the rounds that trained it, which had noise of their own.
@@ -572,12 +574,12 @@ def test_a_run_stops_where_a_hospital_has_too_few_patients_for_its_delta(tmp_pat
 def test_the_statement_and_the_ledger_tell_epsilon_for_a_replaced_patient_too(tmp_path, capsys):
     site = Site(tmp_path / "h", NOISED)
     site.ingest("one")
-    lines = list(ledgers.lines(site.hospital.ledger))
-    wanted = replaced_cost(ledgers.spent(lines), 1e-5).epsilon
+    lines = list(ledgers.read_lines(site.hospital.ledger))
+    wanted = replaced_cost(ledgers.spent_events(lines), 1e-5).epsilon
     said = build_statement(lines, site="a", delta=1e-5)
     assert said.noised < wanted <= said.replaced <= 1.01 * wanted
-    assert f"where neighbours differ by replacing one patient | {loss(said.replaced)} |" in markdown(said)
+    assert f"where neighbours differ by replacing one patient | {format_loss(said.replaced)} |" in render_markdown(said)
     assert ledger_command(["sum", str(site.hospital.ledger)]) == 0
-    assert f"where neighbours differ by replacing one patient: ε = {loss(wanted)}" in capsys.readouterr().out
+    assert f"where neighbours differ by replacing one patient: ε = {format_loss(wanted)}" in capsys.readouterr().out
     assert ledger_command(["sum", str(site.hospital.ledger), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["all"]["replaced"] == wanted

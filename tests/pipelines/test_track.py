@@ -255,7 +255,9 @@ def test_a_server_is_a_recipient_that_the_policy_must_name_and_the_ledger_has_it
     (found,) = sent
     assert {site for point in found.points for site in point.sites} == {"a"} and not found.files
     asked = {
-        site: [line for line in ledgers.lines(run / f"sites/{site}/ledger.jsonl") if line["request"] == "track"][-1]
+        site: [line for line in ledgers.read_lines(run / f"sites/{site}/ledger.jsonl") if line["request"] == "track"][
+            -1
+        ]
         for site in SITES
     }
     assert (asked["a"]["recipient"], asked["a"]["refused"]) == ("tracking", None)

@@ -17,7 +17,7 @@ from pipelines.batch.confirmations import record_confirmation
 from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.writing.coding import Coding, encode_values, fit_line, value_range
 from pipelines.runs.exits import Exit
-from privacy.deidentify.dicom_image import blanking
+from privacy.deidentify.dicom_image import blank_image
 from translating import (
     SELECT,
     by_position,
@@ -139,7 +139,7 @@ def test_text_that_is_blanked_for_the_reader_is_blanked_in_the_output(tmp_path):
     blanking_ = translator(tmp_path, Identity(), source=source)
     assert run(blanking_, images, tmp_path / "unseen") == Exit.DATA
     assert {line["reason"] for line in table(tmp_path / "unseen", "quarantine")} == {"unconfirmed"}
-    digests = [blanking(pydicom.dcmread(path), KEY, profile).digest for path in paths]
+    digests = [blank_image(pydicom.dcmread(path), KEY, profile).digest for path in paths]
     record_confirmation(tmp_path / "site.key", "0" * 16, digests)
     assert run(blanking_, images, tmp_path / "out") == Exit.OK
     for place, new in by_position(tmp_path / "out").items():

@@ -34,7 +34,7 @@ from pipelines.models.translator_file import read_translator
 from pipelines.runs.exits import Exit
 from pipelines.runs.store import HIDDEN
 from pipelines.translate import main
-from privacy.deidentify.keyed import pseudonym
+from privacy.deidentify.keyed import make_pseudonym
 from translating import (
     KEY,
     NUMBERS,
@@ -256,7 +256,7 @@ def test_real_adc_keeps_its_geometry_and_the_order_of_gland_and_lesion(data, tmp
     before, after = only(source), only(tmp_path / "out")
     old, new = before.image, after.image
     assert np.array_equal(old.affine, new.affine) and old.values.shape == new.values.shape == (84, 128, 19)
-    assert after.patient == pseudonym(KEY, before.patient)
+    assert after.patient == make_pseudonym(KEY, before.patient)
     gland = on(read_volume(labels / "whole_gland_Bosma22b" / "11373_1001396.nii.gz"), old)
     lesion = on(read_volume(labels / "lesion_expert" / "11373_1001396.nii.gz"), old)
     assert float(old.values[gland].mean()) == pytest.approx(1454, rel=0.01)

@@ -20,7 +20,7 @@ from pipelines.data.sources import DicomSource, NiftiSource
 from pipelines.data.writing.dicom_series import candidate_stack
 from pipelines.runs.exits import Exit
 from pipelines.translate import main
-from privacy.deidentify.keyed import new_uid, pseudonym
+from privacy.deidentify.keyed import make_pseudonym, new_uid
 from translating import (
     KEY,
     NUMBERS,
@@ -85,7 +85,7 @@ def test_the_image_says_that_and_how_it_was_derived(done):
         assert list(file.ImageType) == ["DERIVED", "SECONDARY", "ADC"]
         assert "translated by percentile of site north" in file.DerivationDescription
         assert file.SeriesDescription == "ADC translated by percentile of site north"
-        assert file.PatientIdentityRemoved == "YES" and file.PatientID == pseudonym(KEY, "PH0-0000")
+        assert file.PatientIdentityRemoved == "YES" and file.PatientID == make_pseudonym(KEY, "PH0-0000")
         assert file.file_meta.TransferSyntaxUID == "1.2.840.10008.1.2.1"
 
 

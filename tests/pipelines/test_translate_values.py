@@ -28,7 +28,7 @@ from pipelines.data.sources import NiftiSource
 from pipelines.data.study import Volume
 from pipelines.data.writing.coding import value_range
 from pipelines.runs.exits import Exit
-from privacy.deidentify.keyed import pseudonym
+from privacy.deidentify.keyed import make_pseudonym
 from translating import (
     KEY,
     NUMBERS,
@@ -101,7 +101,7 @@ def test_a_nifti_file_keeps_its_grid_forms_type_and_values(tmp_path, kind, name)
     file = translator(tmp_path, Identity(), source=NiftiSource(folder=".", pattern="a.nii*"))
     assert run(file, tmp_path / "in", tmp_path / "out") == Exit.OK
     (path,) = (path for path in (tmp_path / "out").rglob("*.nii*"))
-    assert path.name.endswith(name[1:]) and path.parent.name == pseudonym(KEY, "a")
+    assert path.name.endswith(name[1:]) and path.parent.name == make_pseudonym(KEY, "a")
     old, new = nibabel.load(tmp_path / "in" / name), nibabel.load(path)
     assert np.array_equal(np.asarray(old.dataobj), np.asarray(new.dataobj))
     for field in ("dim", "pixdim", "qform_code", "sform_code", "srow_x", "srow_y", "srow_z", "xyzt_units", "datatype"):

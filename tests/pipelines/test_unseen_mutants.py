@@ -24,7 +24,7 @@ from pipelines.requests.methods import Trained
 from privacy.dp.events import NOTHING, Gaussian, describe
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
-from privacy.release.form import read
+from privacy.release.form import read_form
 from privacy.release.policy import Budget, Most, Policy
 from privacy.release.signature import Signature, Unsigned, check_signature, statement_of
 
@@ -36,7 +36,9 @@ def test_counts_are_paid_only_by_an_answer_that_left(tmp_path: Path, code: str |
     """A refused ingest charges nobody, so the counts that leave later cost what they cost."""
     hospital: Any = SimpleNamespace(ledger=tmp_path / "ledger.jsonl")
     line: dict[str, Json] = {"run": "r/ingest", "round": 0, "request": "ingest", "refused": code, "again": False}
-    ledgers.append(hospital.ledger, {**line, "event": describe(NOTHING if code else Gaussian(2.0)), "sha256": None})
+    ledgers.append_line(
+        hospital.ledger, {**line, "event": describe(NOTHING if code else Gaussian(2.0)), "sha256": None}
+    )
     assert _release_event(hospital, KNOWN) == (NOTHING if code is None else Gaussian(2.0))
     other = Call("r/other", 0, "ingest", {})
     assert _release_event(hospital, Counted(**{**vars(KNOWN), "run": other.run})) == Gaussian(2.0)
@@ -82,9 +84,9 @@ def test_a_benchmark_asks_for_a_number_that_limits(epsilon: float) -> None:
     said: Json = to_plain(Signature(statement=statement, key="00" * 32, signature="00" * 64))
     facts: dict[str, Json] = {"cohort": "c", "copies": 3, "signature": said}
     file = {"model": torch.zeros(5, dtype=torch.uint8)}
-    assert read(Benchmark, Message(file, {**facts, "epsilon": 1.0})).epsilon == 1.0
+    assert read_form(Benchmark, Message(file, {**facts, "epsilon": 1.0})).epsilon == 1.0
     with pytest.raises(ValueError, match="epsilon"):
-        read(Benchmark, Message(file, {**facts, "epsilon": epsilon}))
+        read_form(Benchmark, Message(file, {**facts, "epsilon": epsilon}))
 
 
 def test_a_cap_that_a_run_will_meet_is_told_ahead(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
 def charged(root: Path) -> dict[str, list[str]]:
     """What each hospital's patients were charged, event for event, in the ledger's own words."""
     paths = sorted(root.glob("sites/*/ledger.jsonl"))
-    events = {path.parent.name: ledgers.charged(ledgers.lines(path)) for path in paths}
+    events = {path.parent.name: ledgers.charged_lines(ledgers.read_lines(path)) for path in paths}
     return {
         site: [json.dumps(line, sort_keys=True) for line, _ in each if costs(line)] for site, each in events.items()
     }

@@ -38,7 +38,7 @@ from pipelines.settings.sites import SiteSettings
 from pipelines.settings.variants import Variant
 from pipelines_settings import BASE
 from privacy.dp.batches import minibatches
-from privacy.dp.events import NON_PRIVATE, read
+from privacy.dp.events import NON_PRIVATE, parse_event
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message, from_bytes, sealed, to_bytes, unsealed
 from privacy.release import ledger as ledgers
@@ -225,7 +225,7 @@ def test_the_hospital_counts_what_a_slow_second_way_counts(tmp_path):
             p = 1 / (1 + np.exp(-(tested - np.quantile(known, at)) / known.std()))
             slow = count_scores(test.y, np.stack([1 - p, p], axis=1), test.patient, copies=0, seed=0)
             assert np.array_equal(from_tensors(reply.tensors).scores[0], slow.scores[0])
-    events = [read(line["event"]) for line in ledgers.lines(own.ledger)]
+    events = [parse_event(line["event"]) for line in ledgers.read_lines(own.ledger)]
     assert events == [NON_PRIVATE] * 6
 
 
@@ -396,11 +396,15 @@ def test_a_label_that_is_no_file_name_makes_no_file(run, tmp_path, label):
 
 def test_each_line_of_the_ledger_says_that_no_epsilon_covers_it(run):
     for site in "ab":
-        lines = [line for line in ledgers.lines(run / "sites" / site / "ledger.jsonl") if line["request"] == "evaluate"]
+        lines = [
+            line for line in ledgers.read_lines(run / "sites" / site / "ledger.jsonl") if line["request"] == "evaluate"
+        ]
         # Own models: fedavg and its 4 variants, local and its 2. Of the other site: local's three. The pooled two.
         assert len(lines) == 8 + 3 + 2
         assert {line["event"]["kind"] for line in lines} == {"non_private"}
-        exports = [line for line in ledgers.lines(run / "sites" / site / "ledger.jsonl") if line["request"] == "export"]
+        exports = [
+            line for line in ledgers.read_lines(run / "sites" / site / "ledger.jsonl") if line["request"] == "export"
+        ]
         assert len(exports) == 3, "a model is handed out once, for all its variants with one checkpoint"
 
 

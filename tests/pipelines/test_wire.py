@@ -83,7 +83,7 @@ def test_what_passes_in_process_passes_over_a_wire(finished_run, settings, way, 
     assert len(near[0]) > 10
     (weighed,) = (one.weighed for one in made if one.sites)
     for site in "ab":
-        lines = list(ledgers.lines(tmp_path / "runs" / "golden" / "sites" / site / "ledger.jsonl"))
+        lines = list(ledgers.read_lines(tmp_path / "runs" / "golden" / "sites" / site / "ledger.jsonl"))
         written = [line["bytes"] for line in lines]
         assert set(written) == set(weighed[site]), "a byte left that is not in the ledger"
         if (
@@ -101,6 +101,6 @@ def test_hospitals_in_processes_of_their_own_give_the_same_bits(finished_run, se
     assert results(tmp_path) == near
     assert not [one for one in active_children() if one.name == "simulated sites"], "they end with the run"
     for site in "ab":
-        lines = list(ledgers.lines(tmp_path / "runs" / "golden" / "sites" / site / "ledger.jsonl"))
+        lines = list(ledgers.read_lines(tmp_path / "runs" / "golden" / "sites" / site / "ledger.jsonl"))
         assert {"train", "evaluate", "audit"} <= {line["request"] for line in lines}
     assert main(["tiny.yaml"]) == 0, "and the setting makes no stage run again"

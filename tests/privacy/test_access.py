@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from consilium.testing import testbed
 from privacy.dp.access import CHUNK, Batch, Rows, in_turn, open_access
 from privacy.dp.batches import batches_per_epoch, minibatches
-from privacy.dp.events import NON_PRIVATE, composed
+from privacy.dp.events import NON_PRIVATE, compose_events
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 5))
@@ -46,7 +46,7 @@ def test_every_look_at_a_patient_is_an_event():
         before = len(access.events)
         look()
         assert len(access.events) > before
-    assert composed(access.events) is NON_PRIVATE
+    assert compose_events(access.events) is NON_PRIVATE
 
 
 def test_a_measure_is_the_mean_in_evaluation_mode_and_chunks_do_not_matter():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
 from privacy.dp import accounting, losses
-from privacy.dp.accounting import Cost, by_split, calibrated, cost, group_cost, mu_of
+from privacy.dp.accounting import Cost, by_split, calibrate_noise, cost, group_cost, mu_of
 from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
@@ -222,28 +222,28 @@ def test_calibrated_noise_is_enough_and_one_percent_less_is_not(eps: float) -> N
     def planned(noise: float) -> list[Event]:
         return [Gaussian(40.0), descent(0.33, noise, 2000), Part("cut", "validation", Gaussian(20.0))]
 
-    noise = calibrated(planned, epsilon=eps, delta=DELTA)
+    noise = calibrate_noise(planned, epsilon=eps, delta=DELTA)
     assert cost(planned(noise), DELTA).epsilon <= eps < cost(planned(0.99 * noise), DELTA).epsilon
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.floats(0.05, 50), st.sampled_from([1e-8, 1e-5, 1e-2]))
 def test_calibrated_gaussians_have_the_analytic_noise(eps: float, delta: float) -> None:
-    noise = calibrated(lambda z: [Gaussian(z)], epsilon=eps, delta=delta)
+    noise = calibrate_noise(lambda z: [Gaussian(z)], epsilon=eps, delta=delta)
     assert (1 - 1e-9) / mu_of(eps, delta) <= noise <= 1.001 / mu_of(eps, delta)
 
 
 def test_a_plan_that_no_noise_can_afford_is_refused_with_its_price() -> None:
     with pytest.raises(ValueError, match=r"no noise brings this plan down to epsilon 3 .* costs 4;"):
-        calibrated(lambda noise: [descent(0.1, noise, 100), Pure(4.0)], epsilon=3.0, delta=DELTA)
+        calibrate_noise(lambda noise: [descent(0.1, noise, 100), Pure(4.0)], epsilon=3.0, delta=DELTA)
     with pytest.raises(ValueError, match=r"costs inf"):
-        calibrated(lambda noise: [Gaussian(noise), NON_PRIVATE], epsilon=3.0, delta=DELTA)
+        calibrate_noise(lambda noise: [Gaussian(noise), NON_PRIVATE], epsilon=3.0, delta=DELTA)
     with pytest.raises(ValueError, match="epsilon must be finite and > 0"):
-        calibrated(lambda noise: [Gaussian(noise)], epsilon=0.0, delta=DELTA)
+        calibrate_noise(lambda noise: [Gaussian(noise)], epsilon=0.0, delta=DELTA)
 
 
 def test_a_plan_that_needs_no_noise_gets_the_least() -> None:
-    assert calibrated(lambda noise: [Pure(1.0)], epsilon=3.0, delta=DELTA) == accounting.LEAST_NOISE
+    assert calibrate_noise(lambda noise: [Pure(1.0)], epsilon=3.0, delta=DELTA) == accounting.LEAST_NOISE
 
 
 # Persons with several records

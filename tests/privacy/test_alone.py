@@ -45,7 +45,7 @@ from pipelines.loader.validation import to_plain
 from privacy.dp import private_access
 from privacy.dp.access import Batch, Rows
 from privacy.dp.chunks import compute_repeatably as repeatably
-from privacy.dp.modules import unfit
+from privacy.dp.modules import find_unfit_parts
 from privacy.dp.moments import SLACK
 from privacy.dp.private_access import PrivateAccess, open_private
 from privacy.dp.protection import Protection
@@ -528,7 +528,7 @@ def test_what_leaves_of_a_crafted_network_moves_by_what_is_booked(seed, device):
 
 @pytest.mark.parametrize("layer", [nn.LSTM(3, 4), nn.GRU(3, 4), nn.MultiheadAttention(4, 2), nn.EmbeddingBag(3, 2)])
 def test_layers_that_give_no_gradient_of_each_example_can_be_trained_privately(layer: nn.Module) -> None:
-    assert unfit(layer) == []
+    assert find_unfit_parts(layer) == []
 
 
 def test_rounding_of_rows_that_pass_together_would_be_seen():

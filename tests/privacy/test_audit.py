@@ -25,7 +25,7 @@ from privacy.attacks.audit import (
 )
 from privacy.dp import moments
 from privacy.dp.accounting import cost
-from privacy.dp.entropy import chosen, gaussian
+from privacy.dp.entropy import draw_choices, gaussian
 from privacy.dp.events import Gaussian
 from privacy.dp.protection import Protection
 
@@ -69,7 +69,7 @@ def test_the_p_value_covers_code_that_tells_each_canary_with_probability_delta(d
 @pytest.mark.parametrize(("m", "ceiling"), [(20, 1.82), (50, 2.78), (100, 3.49), (300, 4.59), (1000, 5.78)])
 def test_perfect_guesses_refute_as_much_as_theory_allows_and_no_more(m, ceiling):
     assert p_value(m, m, m, ceiling - 0.02, DELTA) < 0.05 < p_value(m, m, m, ceiling + 0.02, DELTA)
-    included = chosen(m, 0.5, random.Random(m).randbytes)
+    included = draw_choices(m, 0.5, random.Random(m).randbytes)
     assert lower_bound(included.double(), included, delta=DELTA) <= ceiling
 
 
@@ -78,8 +78,8 @@ def test_randomized_response_is_refuted_no_more_often_than_the_confidence_allows
     accuracy = math.exp(epsilon) / (1 + math.exp(epsilon))
     bounds = []
     for _ in range(runs):
-        included = chosen(m, 0.5, draw)
-        answer = torch.where(chosen(m, accuracy, draw), included, ~included)
+        included = draw_choices(m, 0.5, draw)
+        answer = torch.where(draw_choices(m, accuracy, draw), included, ~included)
         bounds.append(lower_bound(answer.double(), included, delta=0.0, confidence=0.8))
     refuted = sum(bound > epsilon for bound in bounds)
     assert refuted <= stats.binom.ppf(0.999, runs, 0.2)
@@ -90,7 +90,7 @@ def test_randomized_response_is_refuted_no_more_often_than_the_confidence_allows
 @given(st.integers(0, 1000))
 def test_only_the_order_of_scores_counts_and_in_and_out_are_alike(seed):
     draw = random.Random(seed).randbytes
-    included = chosen(100, 0.5, draw)
+    included = draw_choices(100, 0.5, draw)
     scores = included + gaussian((100,), 0.7, draw)
     bound = lower_bound(scores, included, delta=DELTA)
     assert lower_bound(scores.exp() * 3, included, delta=DELTA) == bound
@@ -101,8 +101,8 @@ def test_only_the_order_of_scores_counts_and_in_and_out_are_alike(seed):
 
 def test_scores_that_know_nothing_refute_nothing():
     draw = random.Random(1).randbytes
-    assert lower_bound(gaussian((1000,), 1.0, draw), chosen(1000, 0.5, draw), delta=DELTA) < 0.2
-    assert lower_bound(torch.zeros(1000), chosen(1000, 0.5, draw), delta=DELTA) < 0.2
+    assert lower_bound(gaussian((1000,), 1.0, draw), draw_choices(1000, 0.5, draw), delta=DELTA) < 0.2
+    assert lower_bound(torch.zeros(1000), draw_choices(1000, 0.5, draw), delta=DELTA) < 0.2
 
 
 def slowly(*, noise=NOISE, sampling=SAMPLING, clips=True, per_slice=False, seed=0):
@@ -116,7 +116,9 @@ def slowly(*, noise=NOISE, sampling=SAMPLING, clips=True, per_slice=False, seed=
         for place, unit in enumerate(units.unique().tolist()):
             share = rows.x[units == unit].mean(dim=0)
             shares[place] = share * min(1.0, 1.0 / float(share.norm())) if clips else share
-        return lambda: shares[chosen(len(shares), sampling, draw)].sum(dim=0) + gaussian((len(included),), noise, draw)
+        return lambda: (
+            shares[draw_choices(len(shares), sampling, draw)].sum(dim=0) + gaussian((len(included),), noise, draw)
+        )
 
     return make
 

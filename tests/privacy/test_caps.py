@@ -56,7 +56,7 @@ CALLS = st.tuples(
 
 
 def spent(lines: Sequence[dict[str, object]]) -> float:
-    return cost(ledgers.spent(lines), DELTA).epsilon  # type: ignore[arg-type]
+    return cost(ledgers.spent_events(lines), DELTA).epsilon  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,7 +70,7 @@ def test_no_reply_no_run_and_no_life_of_a_ledger_costs_more_than_its_cap(asked, 
     with tempfile.TemporaryDirectory() as folder:
         ledger = Path(folder) / "ledger.jsonl"
         for number, (run, request, event) in enumerate(asked):
-            call, before = Call(f"{run}/{request}-{number}", 0, request, {}), [*ledgers.lines(ledger)]
+            call, before = Call(f"{run}/{request}-{number}", 0, request, {}), [*ledgers.read_lines(ledger)]
             place = {"policy": policy, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
             try:
                 release(b"x", describe(event), forms=None, call=call, **place)
@@ -80,13 +80,13 @@ def test_no_reply_no_run_and_no_life_of_a_ledger_costs_more_than_its_cap(asked, 
             same = [line for line in before if run_name(str(line["run"])) == run]
             prices = {
                 "release": cost([event], DELTA).epsilon,
-                "run": cost([*ledgers.spent(same), event], DELTA).epsilon,
-                "total": cost([*ledgers.spent(before), event], DELTA).epsilon,
+                "run": cost([*ledgers.spent_events(same), event], DELTA).epsilon,
+                "total": cost([*ledgers.spent_events(before), event], DELTA).epsilon,
             }
             above = {what for what, cap in policy.caps.items() if prices[what] > cap.epsilon}
             free = cost([event], DELTA).epsilon == 0
             assert (code == BUDGET) == (bool(above) and not free), (prices, above)
-        lines = [*ledgers.lines(ledger)]
+        lines = [*ledgers.read_lines(ledger)]
         assert spent(lines) <= policy.caps["total"].epsilon
         for run in ("one", "other"):
             assert spent([e for e in lines if run_name(str(e["run"])) == run]) <= policy.caps["run"].epsilon

@@ -22,7 +22,7 @@ from PIL import Image
 
 from pipelines.data.cohort import Reading, compute_training_moments, read_cohort
 from pipelines.data.images import AnyImages, Features, Pictures, Slices, Volumes
-from pipelines.data.pseudonym import normalized
+from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import (
     DicomSource,
     Files,
@@ -65,7 +65,7 @@ def patients(found: Reading) -> dict[str, tuple[object, ...]]:
 
 
 def without(found: Reading, patient: str) -> dict[str, tuple[object, ...]]:
-    return {name: what for name, what in patients(found).items() if name != normalized(patient)}
+    return {name: what for name, what in patients(found).items() if name != normalize_identifier(patient)}
 
 
 # Tables: several lines a patient, in any order, some of them unusable.
@@ -78,7 +78,9 @@ LINE = st.tuples(
     st.sampled_from(["none", "some", "much", "awful"]),
     st.sampled_from(["0", "1", "3", "?"]),
 )
-TABLE = st.lists(LINE, min_size=2, max_size=14).filter(lambda lines: len({normalized(line[0]) for line in lines}) > 1)
+TABLE = st.lists(LINE, min_size=2, max_size=14).filter(
+    lambda lines: len({normalize_identifier(line[0]) for line in lines}) > 1
+)
 TESTS = st.lists(st.sampled_from(["A", "B", "C 1", "nobody"]), max_size=2)
 
 
@@ -92,10 +94,10 @@ def table(path: Path, lines: list[tuple[str, ...]], names: tuple[str, ...]) -> P
 @given(TABLE, st.integers(0, 2**31), TESTS, st.sampled_from(["declared", "none"]), st.data())
 def test_a_line_of_a_table_looks_at_no_other_patient(tmp_path, lines, seed, test, normalize, data):
     images = FEATURES if normalize == "declared" else replace(FEATURES, normalize="none", ranges={})
-    one = data.draw(st.sampled_from(sorted({normalized(line[0]) for line in lines})))
+    one = data.draw(st.sampled_from(sorted({normalize_identifier(line[0]) for line in lines})))
     columns = ("id", "age", "st", "pain", "ill")
     source = TableSource(file=str(table(tmp_path / "all.csv", lines, columns)), patient="id", label="ill")
-    rest = [line for line in lines if normalized(line[0]) != one]
+    rest = [line for line in lines if normalize_identifier(line[0]) != one]
     gone = replace(source, file=str(table(tmp_path / "rest.csv", rest, columns)))
     said = {"seed": seed, "test": tuple(test)}
     wanted = without(read(source, images, **said), one)
@@ -197,7 +199,7 @@ def test_a_broken_line_of_a_table_of_pictures_changes_no_other_patient(tmp_path,
 @again
 @given(
     st.lists(st.tuples(NAMES, st.sampled_from(["0", "1", "x", ""])), min_size=2, max_size=10).filter(
-        lambda lines: len({normalized(line[0]) for line in lines}) > 1
+        lambda lines: len({normalize_identifier(line[0]) for line in lines}) > 1
     ),
     st.sets(st.integers(0, 9), max_size=3),
     st.booleans(),
@@ -215,10 +217,10 @@ def test_a_picture_looks_at_no_other_patient(tmp_path_factory, lines, damaged, t
         if number in damaged:
             (home / file).write_bytes((home / file).read_bytes()[:40])
     named += named[:1] if twice else []
-    one = data.draw(st.sampled_from(sorted({normalized(name) for _, name, _ in named})))
+    one = data.draw(st.sampled_from(sorted({normalize_identifier(name) for _, name, _ in named})))
     columns = ("image", "patient", "label")
     source = PictureSource(folder=str(home), table=str(table(home / "all.csv", named, columns)))
-    rest = [line for line in named if normalized(line[1]) != one]
+    rest = [line for line in named if normalize_identifier(line[1]) != one]
     said = {"seed": seed, "test": tuple(test)}
     images = Pictures(size=8)
     wanted = without(read(source, images, **said), one)

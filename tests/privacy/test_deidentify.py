@@ -17,11 +17,11 @@ from pydicom.pixels import pixel_array
 from pydicom.uid import UID_dictionary
 
 from dicom_with_identifiers import HOMER, KEY, confirmed, file_of, image, images_with_identifiers, insert_raw
-from pipelines.data.pseudonym import pseudonym as cohort_pseudonym
-from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
-from privacy.deidentify.keyed import new_uid, pseudonym
+from pipelines.data.pseudonym import make_pseudonym as cohort_pseudonym
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify_image
+from privacy.deidentify.keyed import make_pseudonym, new_uid
 from privacy.deidentify.layouts import Layout, Rectangle
-from privacy.deidentify.leftovers import leftovers
+from privacy.deidentify.leftovers import find_leftovers
 
 DAYS = st.dates(datetime(1971, 1, 1).date(), datetime(2150, 1, 1).date())
 
@@ -30,7 +30,7 @@ LAYOUT = Layout(manufacturer="A", model="", rows=4, columns=6, rectangles=())
 
 
 def cleaned(dataset: Dataset, **profile: object) -> Dataset:
-    return pydicom.dcmread(io.BytesIO(as_bytes(deidentify(dataset, key=KEY, profile=Profile(**profile)))))
+    return pydicom.dcmread(io.BytesIO(as_bytes(deidentify_image(dataset, key=KEY, profile=Profile(**profile)))))
 
 
 def holds(data: bytes, secret: str) -> bool:
@@ -44,8 +44,8 @@ def holds(data: bytes, secret: str) -> bool:
 )
 @given(images_with_identifiers())
 def test_nothing_of_a_person_is_left_and_the_image_is_what_it_was(dataset: Dataset) -> None:
-    data = as_bytes(deidentify(dataset, key=KEY))
-    assert leftovers(dataset, data) == []
+    data = as_bytes(deidentify_image(dataset, key=KEY))
+    assert find_leftovers(dataset, data) == []
     assert not [secret for secret in HOMER.secrets if holds(data, secret)]
     assert b"19290307" not in data and b"171923" not in data
     again = pydicom.dcmread(io.BytesIO(data))
@@ -75,17 +75,17 @@ def test_the_second_opinion_sees_what_is_put_back() -> None:
         (0x00204000, "LT", HOMER.doctor.lower()),
     ]:
         again = cleaned(original)
-        assert leftovers(original, file_of(again)) == []
+        assert find_leftovers(original, file_of(again)) == []
         insert_raw(again, tag, vr, text)
-        assert leftovers(original, file_of(again)), (hex(tag), text)
+        assert find_leftovers(original, file_of(again)), (hex(tag), text)
     hidden = bytearray(file_of(cleaned(original)))
     hidden[:5] = b"Homer"
-    assert leftovers(original, bytes(hidden)) == ["the preamble is not empty"]
+    assert find_leftovers(original, bytes(hidden)) == ["the preamble is not empty"]
 
 
 def test_a_cohort_of_the_same_key_has_the_same_pseudonyms() -> None:
     for name in ("7", " Zoé ", "Zoe\u0301"):
-        assert pseudonym(KEY, name) == cohort_pseudonym(KEY, name)
+        assert make_pseudonym(KEY, name) == cohort_pseudonym(KEY, name)
 
 
 @given(st.text("0123456789.", min_size=1, max_size=64), st.binary(min_size=16, max_size=40))
@@ -117,7 +117,7 @@ def test_references_between_files_still_fit() -> None:
 @given(DAYS, DAYS, st.binary(min_size=16, max_size=20))
 def test_intervals_between_dates_are_kept_and_dates_are_not(one, other, key) -> None:
     files = [image(StudyDate=f"{day:%Y%m%d}", AcquisitionDateTime=f"{day:%Y%m%d}101010") for day in (one, other)]
-    first, second = (deidentify(file, key=key) for file in files)
+    first, second = (deidentify_image(file, key=key) for file in files)
     moved = [datetime.strptime(found.StudyDate, "%Y%m%d").date() for found in (first, second)]
     assert moved[1] - moved[0] == other - one
     assert 365 <= (one - moved[0]).days <= 3650
@@ -161,7 +161,7 @@ def test_the_file_says_what_was_done() -> None:
 def test_the_input_is_not_changed() -> None:
     original = image()
     before = file_of(original)
-    deidentify(original, key=KEY)
+    deidentify_image(original, key=KEY)
     assert file_of(original) == before
 
 
@@ -187,7 +187,7 @@ def test_what_must_not_leave_is_refused(header, reason) -> None:
     dataset = image()
     dataset.update(header)
     with pytest.raises(NotDeidentifiable) as refusal:
-        deidentify(dataset, key=KEY)
+        deidentify_image(dataset, key=KEY)
     assert refusal.value.reason == reason
     assert not [secret for secret in HOMER.secrets if secret.lower() in str(refusal.value).lower()]
 
@@ -199,7 +199,7 @@ def test_documents_and_overlays_in_pixels_are_refused() -> None:
     overlaid.add_new(0x60000102, "US", 12)
     for dataset, reason in ((report, "not_image"), (overlaid, "overlay_in_pixels")):
         with pytest.raises(NotDeidentifiable, match=reason):
-            deidentify(dataset, key=KEY)
+            deidentify_image(dataset, key=KEY)
 
 
 @pytest.mark.parametrize("kind", ["ConversionType", "Modality"])
@@ -217,17 +217,17 @@ def test_blanking_reaches_every_frame_and_colour_and_nothing_else(frames, sample
         dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
     dataset.PixelData = values.tobytes() + b"\0" * (values.size % 2)
     profile = confirmed(dataset, (0, 1, 2, 3), (4, 6, 5, 7))
-    found = deidentify(dataset, key=KEY, profile=profile)
+    found = deidentify_image(dataset, key=KEY, profile=profile)
     wanted = values.copy()
     wanted[:, 0:2, 1:3] = wanted[:, 4, 6] = 0
     assert np.array_equal(found.pixel_array.reshape(wanted.shape), wanted)
     assert found.BurnedInAnnotation == "NO"
     assert "113101" in {item.CodeValue for item in found.DeidentificationMethodCodeSequence}
-    assert leftovers(dataset, as_bytes(found)) == []
+    assert find_leftovers(dataset, as_bytes(found)) == []
 
 
 def test_rectangles_leave_images_alone_that_show_no_text() -> None:
-    found = deidentify(image(), key=KEY, profile=confirmed(image(), (0, 0, 4, 6)))
+    found = deidentify_image(image(), key=KEY, profile=confirmed(image(), (0, 0, 4, 6)))
     assert np.array_equal(found.pixel_array, image().pixel_array) and "BurnedInAnnotation" not in found
     assert "113101" not in {item.CodeValue for item in found.DeidentificationMethodCodeSequence}
 
@@ -251,18 +251,18 @@ def test_nothing_is_certified_that_was_not_confirmed_as_it_is(how) -> None:
         profile = replace(profile, blank=(replace(layout, rectangles=(Rectangle(top=0, left=0, bottom=2, right=4),)),))
     dataset, key = changed(image(BurnedInAnnotation="YES"), how)
     if how == "nothing":
-        assert deidentify(dataset, key=key, profile=profile).BurnedInAnnotation == "NO"
+        assert deidentify_image(dataset, key=key, profile=profile).BurnedInAnnotation == "NO"
         return
     with pytest.raises(NotDeidentifiable, match="unconfirmed"):
-        deidentify(dataset, key=key, profile=profile)
+        deidentify_image(dataset, key=key, profile=profile)
 
 
 @pytest.mark.parametrize("other", [{"Manufacturer": "Other"}, {"ManufacturerModelName": "M"}, {"Rows": 3}])
 def test_a_rectangle_is_for_one_layout_only(other) -> None:
     profile = confirmed(image(BurnedInAnnotation="YES"), (0, 0, 2, 3))
     with pytest.raises(NotDeidentifiable, match="burned_in"):
-        deidentify(image(BurnedInAnnotation="YES", **other), key=KEY, profile=profile)
-    assert deidentify(image(BurnedInAnnotation="YES", Manufacturer=" acme "), key=KEY, profile=profile)
+        deidentify_image(image(BurnedInAnnotation="YES", **other), key=KEY, profile=profile)
+    assert deidentify_image(image(BurnedInAnnotation="YES", Manufacturer=" acme "), key=KEY, profile=profile)
 
 
 @pytest.mark.parametrize("photometric", ["YBR_FULL", "YBR_FULL_422"])
@@ -271,7 +271,7 @@ def test_blanked_colours_are_rgb_and_say_so(photometric) -> None:
     dataset = image(BurnedInAnnotation="YES", PhotometricInterpretation=photometric, SamplesPerPixel=3)
     dataset.PlanarConfiguration, dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 0, 8, 8, 7
     dataset.PixelData = np.random.default_rng(0).integers(0, 255, 24 * samples, np.uint8).tobytes()
-    found = deidentify(dataset, key=KEY, profile=confirmed(dataset, (0, 0, 2, 6)))
+    found = deidentify_image(dataset, key=KEY, profile=confirmed(dataset, (0, 0, 2, 6)))
     assert found.PhotometricInterpretation == "RGB" and not found.pixel_array[:2].any()
     assert np.array_equal(found.pixel_array[2:], pixel_array(dataset)[2:])
 
@@ -283,17 +283,17 @@ def test_colours_that_cannot_be_told_are_refused() -> None:
 
 
 def test_dates_are_called_modified_only_where_one_was() -> None:
-    found = deidentify(image(), key=KEY)
+    found = deidentify_image(image(), key=KEY)
     assert found.LongitudinalTemporalInformationModified == "MODIFIED"
     dataset = image()
     for element in list(dataset.iterall()):
         if element.VR in {"DA", "DT"}:
             del dataset[element.tag]
     dataset.StudyDate = "19000101"
-    found = deidentify(dataset, key=KEY)
+    found = deidentify_image(dataset, key=KEY)
     assert found.LongitudinalTemporalInformationModified == "REMOVED"
     assert [item.CodeValue for item in found.DeidentificationMethodCodeSequence] == ["113100", "113111"]
-    kept = deidentify(image(), key=KEY, profile=Profile(keep_times=True))
+    kept = deidentify_image(image(), key=KEY, profile=Profile(keep_times=True))
     assert "times of day kept" in kept.DeidentificationMethod and "times" not in found.DeidentificationMethod
 
 
@@ -332,7 +332,7 @@ def test_a_reader_that_quotes_values_says_nothing(caplog, capfd) -> None:
         insert_raw(dataset, tag, vr, f"{HOMER.surname} {HOMER.number} " * 9)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        as_bytes(deidentify(dataset, key=KEY))
+        as_bytes(deidentify_image(dataset, key=KEY))
     assert (heard, caplog.records, *capfd.readouterr()) == ([], [], "", "")
 
 
@@ -342,14 +342,14 @@ def test_sequences_without_end_are_refused() -> None:
         inner.AnatomicRegionSequence = [Dataset()]
         inner = inner.AnatomicRegionSequence[0]
     with pytest.raises(NotDeidentifiable, match="unparsable"):
-        deidentify(dataset, key=KEY)
+        deidentify_image(dataset, key=KEY)
 
 
 def test_settings_out_of_range_are_told_all_at_once() -> None:
     with pytest.raises(ValueError, match=r"(?=.*shift_days)(?=.*blank)(?=.*keep_private)"):
         Profile(shift_days=(-1, 1), blank=(LAYOUT, LAYOUT), keep_private=frozenset({("A", 0x0010, 1)}))
     with pytest.raises(ValueError, match="16 bytes"):
-        deidentify(image(), key=b"short")
+        deidentify_image(image(), key=b"short")
 
 
 @pytest.mark.parametrize(
@@ -386,6 +386,6 @@ def test_a_palette_s_blanked_pixels_have_one_colour() -> None:
     for colour in ("Red", "Green", "Blue"):
         setattr(dataset, f"{colour}PaletteColorLookupTableDescriptor", [256, 0, 16])
         setattr(dataset, f"{colour}PaletteColorLookupTableData", np.arange(65535, -1, -256, dtype="<u2").tobytes())
-    found = deidentify(dataset, key=KEY, profile=confirmed(dataset, (0, 0, 2, 6)))
+    found = deidentify_image(dataset, key=KEY, profile=confirmed(dataset, (0, 0, 2, 6)))
     assert found.PhotometricInterpretation == "PALETTE COLOR" and "RedPaletteColorLookupTableData" in found
     assert not found.pixel_array[:2].any() and found.pixel_array.ravel()[12:].tolist() == list(range(12, 24))

@@ -22,9 +22,9 @@ from pydicom.uid import UID, UID_dictionary
 
 from dicom_with_identifiers import KEY, confirmed, images_with_identifiers
 from privacy.deidentify.actions import SAFE_PRIVATE
-from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
-from privacy.deidentify.leftovers import leftovers
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify_image
+from privacy.deidentify.leftovers import find_leftovers
+from privacy.deidentify.quiet import silence_warnings
 from real_files import files_below
 
 LISTS = {
@@ -106,12 +106,12 @@ def items(before: list[Dataset], after: list[Dataset]) -> Iterator[tuple[str, bo
 
 
 def counted(original: Dataset) -> tuple[Counter[tuple[str, bool]], list[str]]:
-    with quiet():
+    with silence_warnings():
         there = all(int(original.get(side) or 0) for side in ("Rows", "Columns"))
         corner = (0, 0, min(8, original.Rows), min(8, original.Columns)) if there else None
         profile = confirmed(original, corner) if corner else Profile()
-        data = as_bytes(deidentify(original, key=KEY, profile=profile))
-        assert leftovers(original, data) == []
+        data = as_bytes(deidentify_image(original, key=KEY, profile=profile))
+        assert find_leftovers(original, data) == []
         found = list(actions(original, pydicom.dcmread(io.BytesIO(data))))
     return Counter((action, good) for action, good, _ in found), [place for _, good, place in found if not good]
 
@@ -130,7 +130,7 @@ def test_every_required_action_is_done_right_on_real_files(data: Path, folder: s
     files = 0
     for path in files_below(data, folder, thorough)[:: 1 if thorough else 3]:
         try:
-            with quiet():
+            with silence_warnings():
                 original = pydicom.dcmread(path)
             more, places = counted(original)
         except (NotDeidentifiable, pydicom.errors.InvalidDicomError):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
 from dicom_with_identifiers import KEY, file_of, image
-from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify
-from privacy.deidentify.identifiers import identifiers
-from privacy.deidentify.leftovers import leftovers
+from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify_image
+from privacy.deidentify.identifiers import find_identifiers
+from privacy.deidentify.leftovers import find_leftovers
 from privacy.deidentify.spelling import compact, fold, joined_names
 
 KANJI = "Yamada^Tarou=山田^太郎=やまだ^たろう"
@@ -24,7 +24,7 @@ def named(name: str, **more: object) -> Dataset:
 
 
 def cleaned(dataset: Dataset) -> Dataset:
-    return pydicom.dcmread(io.BytesIO(as_bytes(deidentify(dataset, key=KEY))))
+    return pydicom.dcmread(io.BytesIO(as_bytes(deidentify_image(dataset, key=KEY))))
 
 
 @pytest.mark.parametrize(
@@ -122,15 +122,15 @@ def test_standard_image_types_survive_short_names(name, kind) -> None:
 @pytest.mark.parametrize("name", ["Иванов^Пётр", "Παπαδόπουλος^Γ", "Hong^Gildong=洪^吉洞=홍^길동", "ณัฐพงษ์^สมชาย"])
 def test_a_name_in_another_script_is_no_reason_to_refuse(name) -> None:
     dataset = named(name)
-    assert leftovers(dataset, as_bytes(deidentify(dataset, key=KEY))) == []
+    assert find_leftovers(dataset, as_bytes(deidentify_image(dataset, key=KEY))) == []
 
 
 @pytest.mark.parametrize("text", ["山田太郎の病変", "山田", "太郎山田", "TAROUYAMADA"])
 def test_the_second_opinion_sees_names_in_other_scripts_and_joined_ones(text) -> None:
     dataset = named(KANJI)
-    left = deidentify(dataset, key=KEY)
+    left = deidentify_image(dataset, key=KEY)
     left.add_new(0x00209453, "LO", text)
-    assert leftovers(dataset, as_bytes(left))
+    assert find_leftovers(dataset, as_bytes(left))
 
 
 @given(st.text(st.characters(categories=("Lu", "Ll", "Lo", "Mn", "Nd")), max_size=12))
@@ -166,5 +166,5 @@ def test_other_numbers_of_patients_are_identifiers(keyword, value) -> None:
 
 
 def test_a_short_uid_is_found_where_it_stands_alone() -> None:
-    known = identifiers(image(StudyInstanceUID="1.2.3.4.5.77"))
+    known = find_identifiers(image(StudyInstanceUID="1.2.3.4.5.77"))
     assert known.within("at 1.2.3.4.5.77") and not known.within("1.2.3.4.5.771") and not known.within("v1.2.3.4")

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
 from dicom_with_identifiers import HOMER, KEY, confirmed, image, insert_raw
-from pipelines.data.pseudonym import pseudonym
+from pipelines.data.pseudonym import make_pseudonym
 from privacy.deidentify.actions import ESSENTIAL, NOBODYS_TIMES
-from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
-from privacy.deidentify.keyed import days, new_uid
-from privacy.deidentify.quiet import quiet
-from privacy.deidentify.shift import middle
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify_image
+from privacy.deidentify.keyed import days_of_shift, new_uid
+from privacy.deidentify.quiet import silence_warnings
+from privacy.deidentify.shift import central_day
 from real_files import PYDICOM, files_below
 
 DUMMY = "19000101"
@@ -37,7 +37,7 @@ GEOMETRY = {
 
 
 def cleaned(dataset: Dataset, **profile: object) -> Dataset:
-    return pydicom.dcmread(io.BytesIO(as_bytes(deidentify(dataset, key=KEY, profile=Profile(**profile)))))
+    return pydicom.dcmread(io.BytesIO(as_bytes(deidentify_image(dataset, key=KEY, profile=Profile(**profile)))))
 
 
 def spaced(**more: object) -> Dataset:
@@ -83,7 +83,11 @@ def test_only_dates_near_the_study_are_moved(day) -> None:
 
 def test_without_a_study_date_the_middle_of_the_dates_counts() -> None:
     dates = [datetime(year, 5, 7).date() for year in (1950, 2018, 2019, 2020, 1800)]
-    assert middle([], dates) == dates[1] and middle(dates[3:], dates) == dates[3] and middle([], dates[4:]) is None
+    assert (
+        central_day([], dates) == dates[1]
+        and central_day(dates[3:], dates) == dates[3]
+        and central_day([], dates[4:]) is None
+    )
     found = cleaned(image(StudyDate="", AcquisitionDateTime="", AcquisitionDate="20190508", SeriesDate="19500101"))
     assert found.ContentDate != HOMER.day and found.AcquisitionDate and found.SeriesDate == DUMMY
 
@@ -112,7 +116,7 @@ def test_a_number_of_the_patient_is_removed_and_where_the_image_needs_it_the_fil
     insert_raw(dataset, tag, "DS", value)
     if needed:
         with pytest.raises(NotDeidentifiable, match="identifier") as refusal:
-            deidentify(dataset, key=KEY)
+            deidentify_image(dataset, key=KEY)
         assert HOMER.number not in str(refusal.value)
     else:
         assert tag not in cleaned(dataset)
@@ -125,7 +129,7 @@ def test_numbers_in_binary_are_looked_at_without_sign_and_fraction(value, tag, n
     insert_raw(dataset, tag, "FD", struct.pack("<d", value))
     if needed:
         with pytest.raises(NotDeidentifiable, match="identifier"):
-            deidentify(dataset, key=KEY)
+            deidentify_image(dataset, key=KEY)
     else:
         assert tag not in cleaned(dataset)
 
@@ -170,10 +174,10 @@ def test_real_files_keep_orientation_position_spacing_rescale_and_b_values(
     seen = 0
     for path in files_below(data, folder, thorough)[:: 1 if thorough else 2]:
         try:
-            with quiet():
+            with silence_warnings():
                 original = pydicom.dcmread(path)
                 profile = confirmed(original, (0, 0, 1, 1)) if original.get("Rows") else Profile()
-                found = pydicom.dcmread(io.BytesIO(as_bytes(deidentify(original, key=KEY, profile=profile))))
+                found = pydicom.dcmread(io.BytesIO(as_bytes(deidentify_image(original, key=KEY, profile=profile))))
         except (NotDeidentifiable, pydicom.errors.InvalidDicomError):
             continue
         seen += 1
@@ -185,7 +189,7 @@ def test_real_files_keep_orientation_position_spacing_rescale_and_b_values(
 def essential(dataset: Dataset, path: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], str]]:
     """What an image needs, at any depth; but not of icons and other images that are removed, nor of colours."""
     found = []
-    with quiet():
+    with silence_warnings():
         for element in dataset:
             here = (*path, int(element.tag))
             if element.VR == "SQ" and element.keyword not in {"IconImageSequence", ""}:
@@ -197,9 +201,9 @@ def essential(dataset: Dataset, path: tuple[int, ...] = ()) -> list[tuple[tuple[
 
 def test_no_pseudonym_tells_a_shift_or_a_uid() -> None:
     for most in (3650, 36500):
-        told = [pseudonym(KEY, f"{word}\0{HOMER.number}") for word in ("days", "dates", "uid", "uids")]
-        found = days(KEY, HOMER.number, 365, most)
+        told = [make_pseudonym(KEY, f"{word}\0{HOMER.number}") for word in ("days", "dates", "uid", "uids")]
+        found = days_of_shift(KEY, HOMER.number, 365, most)
         drawn = [365 + int.from_bytes(base64.b32decode(name.upper())[:8], "big") % (most - 364) for name in told]
         assert found not in drawn
-    assert days(KEY, HOMER.number, 1, 1 << 60) == days(KEY, f" {HOMER.number} ", 1, 1 << 60)
+    assert days_of_shift(KEY, HOMER.number, 1, 1 << 60) == days_of_shift(KEY, f" {HOMER.number} ", 1, 1 << 60)
     assert new_uid(KEY, HOMER.number) != new_uid(KEY, HOMER.number + "1")

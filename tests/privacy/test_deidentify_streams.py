@@ -17,9 +17,9 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000, JPEGBaseline8Bit
 
 from dicom_with_identifiers import HOMER, KEY, file_of, image, insert_raw
-from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify
-from privacy.deidentify.quiet import quiet
-from privacy.deidentify.streams import Unknown, stripped
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes, deidentify_image
+from privacy.deidentify.quiet import silence_warnings
+from privacy.deidentify.streams import Unknown, strip_stream
 
 NOTE = b"by Ludmilla Featherstone 2019-05-07 "
 EXIF = b"Exif\0\0" + "Featherstone".encode("utf-16-le")
@@ -27,7 +27,7 @@ SQUARE = (np.arange(32 * 32) // 5 % 256).astype(np.uint8).reshape(32, 32)
 
 
 def cleaned(dataset: Dataset, **profile: object) -> tuple[bytes, Dataset]:
-    data = as_bytes(deidentify(dataset, key=KEY, profile=Profile(**profile)))
+    data = as_bytes(deidentify_image(dataset, key=KEY, profile=Profile(**profile)))
     return data, pydicom.dcmread(io.BytesIO(data))
 
 
@@ -88,7 +88,7 @@ def test_a_stream_that_cannot_be_walked_is_decoded_or_the_file_refused() -> None
     _data, again = cleaned(compressed("JPEG2000", stream.getvalue()))
     assert not again.file_meta.TransferSyntaxUID.is_compressed and np.array_equal(again.pixel_array, SQUARE)
     with pytest.raises(NotDeidentifiable, match="undecodable"):
-        deidentify(compressed("JPEG", NOTE), key=KEY)
+        deidentify_image(compressed("JPEG", NOTE), key=KEY)
 
 
 def test_more_fragments_than_frames_and_offset_tables_do_not_leave() -> None:
@@ -103,7 +103,7 @@ def test_more_fragments_than_frames_and_offset_tables_do_not_leave() -> None:
 def test_walking_a_damaged_stream_ends(noise, syntax, headed) -> None:
     head = (b"\xff\xd8" if syntax == JPEGBaseline8Bit else b"\xff\x4f") if headed else b""
     with contextlib.suppress(Unknown):
-        assert stripped(head + noise, syntax)[-2:] == b"\xff\xd9"
+        assert strip_stream(head + noise, syntax)[-2:] == b"\xff\xd9"
 
 
 def floats(behind: bytes, kind: str = "<f4") -> Dataset:
@@ -125,7 +125,7 @@ def test_fewer_pixels_than_the_header_says_are_refused() -> None:
     dataset = image(NumberOfFrames=3)
     dataset.PixelData += b"Featherstone"
     with pytest.raises(NotDeidentifiable, match=r"undecodable.*fewer"):
-        deidentify(dataset, key=KEY)
+        deidentify_image(dataset, key=KEY)
 
 
 @given(st.lists(st.integers(0, 0xFFFF), min_size=24, max_size=24), st.integers(1, 16), st.integers(0, 8), st.booleans())
@@ -169,7 +169,7 @@ def test_streams_of_real_files_decode_to_the_same_pixels(data: Path) -> None:
     seen = 0
     for path in sorted(path for path in (data / "dicom_zoo").rglob("*") if path.is_file()):
         try:
-            with quiet():
+            with silence_warnings():
                 dataset = pydicom.dcmread(path)
                 before = dataset.pixel_array
                 _, again = cleaned(dataset)

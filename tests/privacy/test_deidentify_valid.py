@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pydicom.dataset import Dataset
 
 from dicom_with_identifiers import HOMER, KEY, image, images_with_identifiers
-from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify_image
+from privacy.deidentify.quiet import silence_warnings
 from real_files import PYDICOM, files_below
 
 TYPE_2 = {
@@ -39,13 +39,13 @@ def files(data: Path, thorough: bool) -> list[tuple[str, Dataset, bytes]]:
 
 def before_and_after(data: Path, thorough: bool) -> Iterator[tuple[str, Dataset, bytes]]:
     for path in itertools.chain.from_iterable(files_below(data, name, thorough) for name in REAL):
-        with quiet():
+        with silence_warnings():
             try:
                 original = pydicom.dcmread(path)
                 if "SOPClassUID" not in original or "TransferSyntaxUID" not in original.file_meta:
                     continue
                 original.BurnedInAnnotation = "NO"
-                yield path.name, original, as_bytes(deidentify(original, key=KEY))
+                yield path.name, original, as_bytes(deidentify_image(original, key=KEY))
             except (NotDeidentifiable, pydicom.errors.InvalidDicomError, EOFError):
                 continue
 
@@ -83,7 +83,7 @@ def test_no_real_file_gets_an_empty_sequence_an_empty_item_or_half_a_code(
     files: list[tuple[str, Dataset, bytes]], thorough: bool
 ) -> None:
     for name, original, written in files:
-        with quiet():
+        with silence_warnings():
             assert list(spoiled(original, pydicom.dcmread(io.BytesIO(written)))) == [], name
     assert len(files) > (100 if thorough else 40)
 
@@ -91,8 +91,8 @@ def test_no_real_file_gets_an_empty_sequence_an_empty_item_or_half_a_code(
 @settings(max_examples=60, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(images_with_identifiers())
 def test_no_planted_file_gets_one(original: Dataset) -> None:
-    with quiet():
-        written = as_bytes(deidentify(original, key=KEY))
+    with silence_warnings():
+        written = as_bytes(deidentify_image(original, key=KEY))
         assert list(spoiled(original, pydicom.dcmread(io.BytesIO(written)))) == []
 
 
@@ -108,7 +108,7 @@ def test_a_code_that_may_not_stay_becomes_unknown_as_a_whole(scheme: str | None,
     item.EquivalentCodeSequence = [context]
     context.CodeValue, context.CodingSchemeDesignator, context.CodeMeaning = "T-9200B", "SRT", "Prostate"
     dataset.AnatomicRegionSequence = [item]
-    (found,) = deidentify(dataset, key=KEY).AnatomicRegionSequence
+    (found,) = deidentify_image(dataset, key=KEY).AnatomicRegionSequence
     assert (found.CodeValue, found.CodingSchemeDesignator, found.CodeMeaning) == ("261665006", "SCT", "Unknown")
     assert len(found) == 3
 
@@ -117,7 +117,7 @@ def test_a_public_code_stays_as_it_is_also_one_that_was_half() -> None:
     dataset, item = image(), Dataset()
     item.CodeValue, item.CodingSchemeDesignator = "41216001", "SCT"
     dataset.AnatomicRegionSequence = [item]
-    assert deidentify(dataset, key=KEY).AnatomicRegionSequence[0] == item
+    assert deidentify_image(dataset, key=KEY).AnatomicRegionSequence[0] == item
 
 
 def errors(path: Path, data: bytes) -> Counter[str]:
@@ -143,7 +143,7 @@ def test_dciodvfy_finds_no_error_that_was_not_there_before(
     new: dict[str, list[str]] = {}
     some = files if thorough else files[::3]
     for name, original, written in some:
-        with quiet():
+        with silence_warnings():
             before = errors(tmp_path / "before.dcm", Path(original.filename).read_bytes())
             found = errors(tmp_path / "after.dcm", written)
             if found - before:

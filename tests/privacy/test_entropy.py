@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from privacy.dp.entropy import choices, chosen, gaussian, generator, uniform
+from privacy.dp.entropy import draw_choices, draw_integers, gaussian, generator, uniform
 
 
 def test_torch_keeps_32_bits_of_a_seed_which_is_why_noise_does_not_come_from_it():
@@ -37,7 +37,7 @@ def test_gaussian_noise_has_its_standard_deviation_and_shape(std):
 
 @given(st.floats(0, 1), st.integers(0, 300))
 def test_a_poisson_sample_takes_each_with_the_same_probability(q, n):
-    taken = chosen(n, q, bytes_of(2))
+    taken = draw_choices(n, q, bytes_of(2))
     assert taken.shape == (n,)
     assert q < 1 or bool(taken.all())
     assert q > 0 or not bool(taken.any())
@@ -47,7 +47,7 @@ def test_a_poisson_sample_takes_each_with_the_same_probability(q, n):
 
 def test_choices_stay_below_their_bound_and_reach_every_value():
     below = torch.tensor([[1], [2], [7]])
-    found = choices((3, 4000), below, bytes_of(3))
+    found = draw_integers((3, 4000), below, bytes_of(3))
     for row, bound in zip(found, below[:, 0].tolist(), strict=True):
         assert sorted(set(row.tolist())) == list(range(bound))
         assert stats.chisquare(torch.bincount(row, minlength=bound).numpy()).pvalue > 0.01 or bound == 1
@@ -69,4 +69,4 @@ def test_noise_that_is_no_number_is_refused(std):
     with pytest.raises(ValueError, match="std must be finite"):
         gaussian((2,), std)
     with pytest.raises(ValueError, match="sampling probability must be in"):
-        chosen(3, -0.1)
+        draw_choices(3, -0.1)

@@ -22,9 +22,9 @@ from privacy.dp.events import (
     Pure,
     SelfComposed,
     UnknownEvent,
-    composed,
+    compose_events,
     describe,
-    read,
+    parse_event,
 )
 
 size = st.floats(0, 1e6, allow_nan=False)
@@ -63,8 +63,8 @@ booked: st.SearchStrategy[Event] = st.one_of(
 
 @given(events)
 def test_an_event_is_read_as_it_was_described_also_after_a_trip_through_json(event: Event) -> None:
-    assert read(describe(event)) == event
-    assert read(json.loads(json.dumps(describe(event), allow_nan=False))) == event
+    assert parse_event(describe(event)) == event
+    assert parse_event(json.loads(json.dumps(describe(event), allow_nan=False))) == event
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_an_event_is_read_as_it_was_described_also_after_a_trip_through_json(eve
 )
 def test_what_is_no_event_is_refused_by_the_name_of_what_is_wrong(said: object, named: str) -> None:
     with pytest.raises(UnknownEvent, match=named):
-        read(said)  # type: ignore[arg-type]
+        parse_event(said)  # type: ignore[arg-type]
 
 
 def test_an_event_of_another_make_is_not_described() -> None:
@@ -117,33 +117,38 @@ def test_an_event_of_another_make_is_not_described() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.lists(booked, max_size=6))
 def test_events_composed_cost_what_the_list_costs(some: list[Event]) -> None:
-    assert cost([composed(some)], 1e-5).epsilon == pytest.approx(cost(some, 1e-5).epsilon, rel=1e-6)
+    assert cost([compose_events(some)], 1e-5).epsilon == pytest.approx(cost(some, 1e-5).epsilon, rel=1e-6)
 
 
 @given(st.lists(booked, max_size=8), st.lists(booked, max_size=8))
 def test_composing_again_changes_nothing_and_a_ledger_may_be_composed_piece_by_piece(
     early: list[Event], late: list[Event]
 ) -> None:
-    whole = composed([*early, *late])
-    assert composed([whole]) == whole
-    assert composed([composed(early), *late]) == whole
-    assert composed([NOTHING, whole, NOTHING]) == whole
+    whole = compose_events([*early, *late])
+    assert compose_events([whole]) == whole
+    assert compose_events([compose_events(early), *late]) == whole
+    assert compose_events([NOTHING, whole, NOTHING]) == whole
 
 
 @given(st.lists(events, max_size=4), st.integers(0, 4), events.map(lambda inner: Composed((inner, NON_PRIVATE))))
 def test_one_non_private_part_makes_the_whole_non_private(some: list[Event], where: int, bad: Event) -> None:
     for hidden in (bad, SelfComposed(bad, 2), PoissonSampled(0.1, bad), Part("cut", "split", bad)):
-        assert composed([*some[:where], hidden, *some[where:]]) == NON_PRIVATE
+        assert compose_events([*some[:where], hidden, *some[where:]]) == NON_PRIVATE
 
 
 def test_no_event_and_nothing_else_are_nothing() -> None:
-    assert composed([]) == composed([NOTHING, NOTHING]) == composed([SelfComposed(Gaussian(1.0), 0)]) == NOTHING
+    assert (
+        compose_events([])
+        == compose_events([NOTHING, NOTHING])
+        == compose_events([SelfComposed(Gaussian(1.0), 0)])
+        == NOTHING
+    )
 
 
 def test_equal_events_are_counted_and_a_declaration_stands_once() -> None:
     step = PoissonSampled(0.1, Gaussian(2.0))
-    assert composed([step, NOTHING, SelfComposed(step, 3), step]) == SelfComposed(step, 5)
-    assert composed([Declared("counts")] * 3) == Declared("counts")
+    assert compose_events([step, NOTHING, SelfComposed(step, 3), step]) == SelfComposed(step, 5)
+    assert compose_events([Declared("counts")] * 3) == Declared("counts")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +164,7 @@ def test_equal_events_are_counted_and_a_declaration_stands_once() -> None:
 )
 def test_whatever_stands_in_a_ledger_is_an_event_or_is_refused_as_one(said):
     with pytest.raises(UnknownEvent):
-        read(said)
+        parse_event(said)
 
 
 def test_compositions_of_compositions_have_one_form():
@@ -170,4 +175,4 @@ def test_compositions_of_compositions_have_one_form():
         SelfComposed(Composed((a, a)), 1),
         SelfComposed(SelfComposed(a, 2), 1),
     ):
-        assert composed([nested]) == twice
+        assert compose_events([nested]) == twice

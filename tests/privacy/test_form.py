@@ -24,12 +24,12 @@ from privacy.release.form import (
     Of,
     Shape,
     Text,
+    compare_with_forms,
     fields_of,
-    fit,
-    flaws,
+    find_flaws,
     kinds_of,
-    read,
-    read_one_of,
+    read_fitting_form,
+    read_form,
 )
 from privacy.release.gate import UNDECLARED, Refused, release
 from privacy.release.policy import REQUESTS as NAMES
@@ -83,44 +83,44 @@ WRONG = {
 
 
 def test_a_reply_of_its_form_has_no_problem() -> None:
-    assert flaws(Sums, GOOD, closed=True) == []
+    assert find_flaws(Sums, GOOD, closed=True) == []
     more = Message({**GOOD.tensors, "part/a": torch.zeros(2, 2)}, {**GOOD.facts, "count": 3, "long": [0.5]})
-    assert flaws(Sums, more, closed=True) == []
+    assert find_flaws(Sums, more, closed=True) == []
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_each_difference_from_the_form_is_a_problem_and_its_value_is_not_told(what: str) -> None:
     reply, told = WRONG[what]
-    (problem,) = map(str, flaws(Sums, reply, closed=True))
+    (problem,) = map(str, find_flaws(Sums, reply, closed=True))
     assert told in problem and "P1" not in problem and problem.isascii() and problem.isprintable()
 
 
 def test_a_question_may_have_facts_of_a_later_version_and_a_reply_may_not() -> None:
     more = Message(GOOD.tensors, {**GOOD.facts, "new": 1})
-    assert flaws(Sums, more, closed=False) == [] and flaws(Sums, more, closed=True) != []
+    assert find_flaws(Sums, more, closed=False) == [] and find_flaws(Sums, more, closed=True) != []
 
 
 def test_of_several_forms_one_is_enough_and_the_nearest_is_told() -> None:
     images = Message({"images": torch.zeros(2, 1, 8, 8)})
-    assert fit((Sums, Images), GOOD).flaws == () == fit((Sums, Images), images).flaws
-    assert [*map(str, fit((), GOOD).flaws)] == ["reply: its request declares none"]
-    (flaw,) = fit((Images, Sums), Message(GOOD.tensors, {"name": "a"})).flaws
+    assert compare_with_forms((Sums, Images), GOOD).flaws == () == compare_with_forms((Sums, Images), images).flaws
+    assert [*map(str, compare_with_forms((), GOOD).flaws)] == ["reply: its request declares none"]
+    (flaw,) = compare_with_forms((Images, Sums), Message(GOOD.tensors, {"name": "a"})).flaws
     assert str(flaw) == "'nothing': missing"
-    assert fit((Sums, Images), images).kinds == {Of.IMAGE}
-    assert Of.IMAGE in fit((Sums, Images), Message()).kinds, "of no form: it may be anything"
+    assert compare_with_forms((Sums, Images), images).kinds == {Of.IMAGE}
+    assert Of.IMAGE in compare_with_forms((Sums, Images), Message()).kinds, "of no form: it may be anything"
 
 
 def test_a_reply_that_has_two_forms_is_what_both_say() -> None:
-    assert fit((Sums, SumsOfLabels), GOOD).kinds == kinds_of(Sums) | kinds_of(SumsOfLabels)
+    assert compare_with_forms((Sums, SumsOfLabels), GOOD).kinds == kinds_of(Sums) | kinds_of(SumsOfLabels)
 
 
 def test_a_reply_is_read_as_the_form_that_it_has() -> None:
     images = Message({"images": torch.zeros(2, 1, 8, 8)})
-    assert isinstance(read_one_of((Sums, Images), images), Images)
+    assert isinstance(read_fitting_form((Sums, Images), images), Images)
     later = Message(GOOD.tensors, {**GOOD.facts, "new": 1})
-    assert read_one_of((Images, Sums), later) == read_one_of((Sums,), GOOD)
+    assert read_fitting_form((Images, Sums), later) == read_fitting_form((Sums,), GOOD)
     with pytest.raises(Misformed, match="'nothing': missing"):
-        read_one_of((Images, Sums), Message(GOOD.tensors, {"name": "a"}))
+        read_fitting_form((Images, Sums), Message(GOOD.tensors, {"name": "a"}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ def released(tmp_path, reply: Message, forms, policy: Policy | None = None) -> s
         left = release(to_bytes(reply), describe(NOTHING), forms=forms, call=Call("r/x", 0, "ingest", {}), **place)
     except Refused as refused:
         code, left = refused.code, Message()
-    *_, line = ledgers.lines(ledger)
+    *_, line = ledgers.read_lines(ledger)
     assert (line["refused"], line["event"]) == (code, describe(NOTHING)) and (line["bytes"] == 0) == (code is not None)
     assert (left.facts, left.tensors.keys()) == (
         (reply.facts, reply.tensors.keys()) if code is None else ({}, {}.keys())
@@ -213,8 +213,8 @@ def test_the_requests_whose_replies_may_hold_patients_own_images_are_these() -> 
 
 def test_what_is_read_is_its_form_without_what_lies_beside_it() -> None:
     message = Message({**GOOD.tensors, "part/a": torch.ones(2)}, {**GOOD.facts, "new": 1, "count": 3})
-    found = read(Sums, message)
+    found = read_form(Sums, message)
     assert (found.name, found.count, found.nothing, found.long) == ("a", 3, None, ABSENT)
     assert found.total is message.tensors["total"] and found.parts == {"part/a": message.tensors["part/a"]}
     with pytest.raises(ValueError, match="'nothing': missing"):
-        read(Sums, Message(GOOD.tensors, {"name": "a"}))
+        read_form(Sums, Message(GOOD.tensors, {"name": "a"}))

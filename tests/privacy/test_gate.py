@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privacy.dp.events import NON_PRIVATE, NOTHING, composed, describe
+from privacy.dp.events import NON_PRIVATE, NOTHING, compose_events, describe
 from privacy.message import Call
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused, release
@@ -34,7 +34,7 @@ def let(tmp_path, reply=b"abc", call=CALL, policy=None, replay=False):
 def test_what_leaves_is_written_down_first(tmp_path):
     let(tmp_path)
     let(tmp_path, replay=True)
-    one, two = ledgers.lines(tmp_path / "ledger.jsonl")
+    one, two = ledgers.read_lines(tmp_path / "ledger.jsonl")
     assert (one["bytes"], one["round"], one["request"], one["again"]) == (3, 3, "train", False)
     assert one["sha256"] == hashlib.sha256(b"abc").hexdigest() and one["event"] == {"kind": "non_private"}
     assert two["again"] is True
@@ -46,7 +46,7 @@ def test_a_replay_of_what_never_left_is_no_repetition(tmp_path):
         let(tmp_path, policy=Policy(max_bytes=2))
     let(tmp_path, replay=True)
     let(tmp_path, replay=True)
-    assert [line["again"] for line in ledgers.lines(tmp_path / "ledger.jsonl")] == [False, False, True]
+    assert [line["again"] for line in ledgers.read_lines(tmp_path / "ledger.jsonl")] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_replay_of_what_never_left_is_no_repetition(tmp_path):
 def test_a_refusal_names_its_code_and_is_written_down_with_no_bytes(tmp_path, policy, call, code):
     with pytest.raises(Refused, match=code):
         let(tmp_path, call=call, policy=policy)
-    (line,) = ledgers.lines(tmp_path / "ledger.jsonl")
+    (line,) = ledgers.read_lines(tmp_path / "ledger.jsonl")
     assert (line["refused"], line["bytes"]) == (code, 0)
 
 
@@ -75,7 +75,7 @@ def test_pooling_needs_its_own_word():
 
 @given(st.lists(st.sampled_from([NON_PRIVATE, NOTHING]), max_size=5))
 def test_one_non_private_part_makes_the_whole_non_private(events):
-    whole = describe(composed(events))
+    whole = describe(compose_events(events))
     assert (whole == {"kind": "non_private"}) == (NON_PRIVATE in events)
 
 
@@ -89,6 +89,6 @@ def test_a_torn_line_is_closed_and_reported_and_nothing_is_lost(tmp_path):
     let(tmp_path)
     ledger.write_bytes(ledger.read_bytes() + b'{"bytes": 12')
     let(tmp_path)
-    first, torn, last = ledgers.lines(ledger)
+    first, torn, last = ledgers.read_lines(ledger)
     assert torn == {"torn": True, "line": 2}
     assert first["bytes"] == last["bytes"] == 3

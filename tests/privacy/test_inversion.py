@@ -18,9 +18,9 @@ from privacy.attacks.inversion import (
     Inversion,
     Likeness,
     Pixels,
+    compute_likeness,
     invert_features,
     invert_gradient,
-    likeness,
     shown_gradient,
     total_variation,
 )
@@ -71,7 +71,7 @@ def test_a_linear_networks_gradient_gives_the_image_back():
     # Closed form: dL/dW = (p - e_y) x^T and dL/db = p - e_y.
     exact = (gradient["1.weight"][1] / gradient["1.bias"][1]).reshape(SHAPE)
     assert torch.allclose(exact, IMAGE, atol=1e-5)
-    found, floor = likeness(IMAGE, drawn(module, gradient)), likeness(IMAGE, FLOOR)
+    found, floor = compute_likeness(IMAGE, drawn(module, gradient)), compute_likeness(IMAGE, FLOOR)
     assert found.psnr > 25 and found.ssim > 0.9
     assert found.above(floor) and floor.psnr < 15
 
@@ -86,15 +86,15 @@ def test_only_the_direction_of_a_gradient_counts():
 def test_a_target_that_is_no_gradient_draws_nothing():
     module = linear()
     target = {n: torch.randn(p.shape, generator=generator(1)) for n, p in module.named_parameters()}
-    assert not likeness(IMAGE, drawn(module, target)).above(likeness(IMAGE, FLOOR))
+    assert not compute_likeness(IMAGE, drawn(module, target)).above(compute_likeness(IMAGE, FLOOR))
 
 
 def test_what_private_access_gives_draws_no_more_than_the_mean_image(thorough):
-    module, floor = linear(), likeness(IMAGE, FLOOR)
+    module, floor = linear(), compute_likeness(IMAGE, FLOOR)
     for seed in range(3 if thorough else 1):
         noise = random.Random(seed).randbytes
         target = shown_gradient(module, objective, IMAGE, LABEL, Protection(clip=1.0, noise=1.0), source=noise)
-        found = likeness(IMAGE, drawn(module, target))
+        found = compute_likeness(IMAGE, drawn(module, target))
         assert not found.above(floor) and found.psnr < floor.psnr
 
 
@@ -122,10 +122,12 @@ def test_the_noise_of_a_shown_gradient_is_that_of_the_protection():
 def test_features_that_keep_everything_give_the_image_back_and_one_that_keeps_the_mean_does_not():
     torch.manual_seed(1)
     whole = nn.Conv2d(1, 4, 3, padding=1)
-    floor, how = likeness(IMAGE, FLOOR), Inversion(steps=300, tv=1e-3)
+    floor, how = compute_likeness(IMAGE, FLOOR), Inversion(steps=300, tv=1e-3)
     for features, there in ((whole, True), (lambda x: x.mean(dim=(1, 2, 3)), False)):
         target = features(IMAGE[None])
-        found = likeness(IMAGE, invert_features(whole, features, target, SHAPE, how, generator(), pixels=PIXELS))
+        found = compute_likeness(
+            IMAGE, invert_features(whole, features, target, SHAPE, how, generator(), pixels=PIXELS)
+        )
         assert found.above(floor) is there
         assert not there or found.psnr > 25
 
@@ -180,12 +182,12 @@ def test_total_variation_is_its_definition(height, width, channels, seed):
 def test_likeness_by_hand():
     noisy = IMAGE + 0.1 * torch.randn(SHAPE, generator=generator(9))
     span, square = float(IMAGE.max() - IMAGE.min()), float((IMAGE.double() - noisy.double()).square().mean())
-    found = likeness(IMAGE, noisy)
+    found = compute_likeness(IMAGE, noisy)
     assert found.psnr == pytest.approx(10 * math.log10(span**2 / square), abs=1e-6)
-    assert likeness(5 * IMAGE, 5 * noisy) == pytest.approx(found), "the unit of the pixels does not count"
-    assert likeness(IMAGE, IMAGE).ssim == pytest.approx(1.0) and found.ssim < 1
-    assert all(math.isnan(figure) for figure in likeness(torch.ones(SHAPE), noisy))
-    assert math.isnan(likeness(torch.rand(1, 2, 2), torch.rand(1, 2, 2)).ssim), "no window fits"
+    assert compute_likeness(5 * IMAGE, 5 * noisy) == pytest.approx(found), "the unit of the pixels does not count"
+    assert compute_likeness(IMAGE, IMAGE).ssim == pytest.approx(1.0) and found.ssim < 1
+    assert all(math.isnan(figure) for figure in compute_likeness(torch.ones(SHAPE), noisy))
+    assert math.isnan(compute_likeness(torch.rand(1, 2, 2), torch.rand(1, 2, 2)).ssim), "no window fits"
     assert Likeness(20, 0.5).above(Likeness(19, 0.4)) and not Likeness(20, 0.5).above(Likeness(19, 0.6))
     assert not Likeness(20, 0.5).above(Likeness(math.nan, math.nan))
 

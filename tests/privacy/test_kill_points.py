@@ -213,7 +213,7 @@ class World:
             said = {"time": place["now"], "round": call.round, "sha256": digest, "refused": code, "run": call.run}
             self.answered.append({**said, "bytes": 0 if code else len(reply)})
             self.recorded(whole(self.disk.surely("ledger.jsonl")))
-            self.witnesses.append(ledgers.head(self.ledger))
+            self.witnesses.append(ledgers.read_head(self.ledger))
 
     def recorded(self, lines: list[Any]) -> None:
         """All that was answered stands there, in the order in which it was."""
@@ -223,11 +223,11 @@ class World:
 
     def after_a_crash(self) -> None:
         """What must be so before anybody writes again."""
-        assert ledgers.verify(self.ledger) == []
-        assert all(ledgers.verify(self.ledger, witness=head) == [] for head in self.witnesses[-2:])
-        lines = list(ledgers.lines(self.ledger))
+        assert ledgers.verify_ledger(self.ledger) == []
+        assert all(ledgers.verify_ledger(self.ledger, witness=head) == [] for head in self.witnesses[-2:])
+        lines = list(ledgers.read_lines(self.ledger))
         self.recorded(lines)
-        charged = [event for _, event in ledgers.charged(lines)]
+        charged = [event for _, event in ledgers.charged_lines(lines)]
         for number, said in enumerate(self.answered):
             assert said["refused"] or Gaussian(1.0 + number) in charged, f"{said} left and is not charged"
 
@@ -284,9 +284,9 @@ def test_at_1000_kill_points_no_release_is_unrecorded(memory, monkeypatch, thoro
             patched.setattr(ledgers, "os", world.disk)
             patched.setattr(durable, "os", world.disk)
             kills += lived(world, wanted - kills)
-        lines = list(ledgers.lines(world.ledger))
+        lines = list(ledgers.read_lines(world.ledger))
         torn += sum(line.get("torn") is True for line in lines)
-        assert len(world.answered) == len(world.asked) and ledgers.head(world.ledger).lines == len(lines)
+        assert len(world.answered) == len(world.asked) and ledgers.read_head(world.ledger).lines == len(lines)
         places += world.disk.deaths
         seed += 1
     assert kills == places.total() == wanted
@@ -308,7 +308,7 @@ def _write_on(ledger: Path, from_number: int, told: int) -> None:
     number = from_number
     while True:
         number += 1
-        ledgers.append(ledger, {"number": number})
+        ledgers.append_line(ledger, {"number": number})
         os.write(told, b"%d\n" % number)
 
 
@@ -326,11 +326,11 @@ def test_a_process_that_is_killed_50_times_has_written_down_all_that_it_told(tmp
         process.join()
         with os.fdopen(hears) as heard:
             told = [int(text) for text in heard.read().split()]
-        found = [line["number"] for line in ledgers.lines(ledger) if not line.get("torn")]
-        assert ledgers.verify(ledger) == [] and found == sorted(set(found))
+        found = [line["number"] for line in ledgers.read_lines(ledger) if not line.get("torn")]
+        assert ledgers.verify_ledger(ledger) == [] and found == sorted(set(found))
         assert set(told) <= set(found) and len(found) <= (told or [last])[-1] + 1
         last = max(found, default=0)
         torn += bool(told)
     assert torn > 25 and last > 100
-    ledgers.append(ledger, {"number": last + 1})
-    assert ledgers.verify(ledger) == []
+    ledgers.append_line(ledger, {"number": last + 1})
+    assert ledgers.verify_ledger(ledger) == []

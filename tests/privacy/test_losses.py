@@ -157,7 +157,7 @@ MIXED = st.lists(
 @settings(max_examples=15, deadline=None)
 @given(MIXED)
 def test_renyi_divergences_bound_from_above_what_distributions_say(events: list[Event]) -> None:
-    [spend] = accounting.tallied(events).values()
+    [spend] = accounting.tally_events(events).values()
     exact, bound = losses.by_pld(spend, DELTA), losses.by_curve(lambda: losses.curve(spend), DELTA)
     assert exact <= bound * (1 + CLOSE) < math.inf
     assert cost(events, DELTA).epsilon <= exact
@@ -195,14 +195,14 @@ def test_where_distributions_fail_divergences_are_asked_and_where_both_fail_noth
         raise MemoryError
 
     monkeypatch.setattr(losses, "_distribution", fails)
-    losses._repeated.cache_clear()
+    losses._repeat_step.cache_clear()
     bound = cost(events, DELTA)
     assert exact.epsilon < bound.epsilon < 2 * exact.epsilon
     assert bound.accountant == "RDP, dp-accounting 0.6.0 (PLD could not be computed)"
     monkeypatch.setattr(losses, "curve", fails)
     assert cost(events, DELTA).epsilon == math.inf
     monkeypatch.undo()
-    monkeypatch.setattr(losses, "_at", lambda *_: (math.nan, 1))
+    monkeypatch.setattr(losses, "_epsilon_at", lambda *_: (math.nan, 1))
     assert cost(events, DELTA) == bound
 
 

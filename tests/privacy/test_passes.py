@@ -18,7 +18,7 @@ from federation.models.unet import UNet
 from federation.rounds import Schedule
 from federation.task import Output, Task
 from privacy.dp.access import Batch, PlainAccess, Rows, open_access
-from privacy.dp.passes import PLAIN, Passes, floats
+from privacy.dp.passes import PLAIN, Passes, to_float32
 
 BF16, LAST = Passes("bf16"), Passes(channels_last=True)
 ADAM, SGD = Work(lr=0.02, batch=8), Work(optimizer="sgd", lr=0.05, batch=8)
@@ -102,7 +102,10 @@ def test_losses_get_float32_and_weights_stay_so():
     access.gradient(module, objective, access.draw())
     assert seen == {torch.float32}
     assert {p.dtype for p in module.state_dict().values() if p.is_floating_point()} == {torch.float32}
-    assert floats((torch.zeros(1, dtype=torch.bfloat16), 3, torch.ones(1, dtype=torch.int64)))[0].dtype == torch.float32
+    assert (
+        to_float32((torch.zeros(1, dtype=torch.bfloat16), 3, torch.ones(1, dtype=torch.int64)))[0].dtype
+        == torch.float32
+    )
 
 
 def test_a_measure_is_not_rounded():

@@ -19,8 +19,8 @@ from federation.models.cnn import Cnn
 from federation.task import Task
 from privacy.dp.access import Batch, Rows, open_access
 from privacy.dp.access_limit import LOOKS, NUMBERS, AccessLimit, TooLong
-from privacy.dp.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, composed
-from privacy.dp.modules import unfit
+from privacy.dp.events import NON_PRIVATE, Declared, Gaussian, Part, PoissonSampled, SelfComposed, compose_events
+from privacy.dp.modules import find_unfit_parts
 from privacy.dp.persample import patient_gradients
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -186,7 +186,7 @@ def test_k_uses_of_one_draw_are_k_gaussians_on_one_sample():
         access.gradient(module, task.objective, draw)
     thrice = Part("c", "train", PoissonSampled(0.3, SelfComposed(Gaussian(1.2), 3)))
     once = Part("c", "train", PoissonSampled(0.3, Gaussian(1.2)))
-    assert composed(access.events) == composed([Declared("counts"), thrice, once])
+    assert compose_events(access.events) == compose_events([Declared("counts"), thrice, once])
 
 
 def test_a_draw_shows_the_same_views_each_time_it_is_used():
@@ -223,7 +223,7 @@ def test_a_measure_is_a_bounded_mean_over_patients_with_noise_that_is_booked():
     assert found == pytest.approx(float(wanted), abs=1e-6)
     noisy = open_private(rows, Protection(validation_noise=2.0, loss_bound=4.0, cut="c"), counts=Declared("counts"))
     assert 0 <= noisy.measure(module, task.validation, "validation") <= 4
-    assert composed(noisy.events) == composed([Declared("counts"), Part("c", "validation", Gaussian(2.0))])
+    assert compose_events(noisy.events) == compose_events([Declared("counts"), Part("c", "validation", Gaussian(2.0))])
 
 
 def test_shares_of_classes_count_patients_not_rows():
@@ -246,7 +246,7 @@ def test_private_votes_without_noise_are_those_of_plain_access_and_their_event_s
     found = torch.stack([loud.votes(voted, 5) for _ in range(400)])
     assert float(found.std(dim=0).mean()) == pytest.approx(3.0, rel=0.05)
     assert float((found.mean(dim=0) - plain.votes(voted, 5)).abs().max()) < 4 * 3.0 / 20
-    assert composed(loud.events) == SelfComposed(Part("c", "train", Gaussian(3.0)), 400)
+    assert compose_events(loud.events) == SelfComposed(Part("c", "train", Gaussian(3.0)), 400)
 
 
 @given(st.integers(0, 500), st.integers(1, 6), st.integers(0, 5))
@@ -275,13 +275,13 @@ def test_votes_that_were_not_paid_for_are_refused_and_dry_ones_look_at_nobody():
 
     dry = open_private({"train": rows}, Protection(votes_noise=2.0, cut="c"), dry=True)
     assert dry.votes(never, 5).shape == (5,)
-    assert composed(dry.events) == Part("c", "train", Gaussian(2.0))
+    assert compose_events(dry.events) == Part("c", "train", Gaussian(2.0))
 
 
 def test_without_a_declaration_a_size_is_non_private():
     access = open_private(testbed.table(0), Protection())
     assert access.size("train") == 12, "patients, of whom each has two rows"
-    assert composed(access.events) is NON_PRIVATE
+    assert compose_events(access.events) is NON_PRIVATE
 
 
 def test_the_kinds_of_draw_do_not_mix():
@@ -327,19 +327,19 @@ GOOD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_networks_that_cannot_be_private_are_refused_with_a_remedy(kind):
-    said = unfit(BAD[kind])
+    said = find_unfit_parts(BAD[kind])
     assert said and all(said)
     assert "norm" not in kind or any("norm: group" in text for text in said)
 
 
 def test_every_layer_at_fault_is_told_at_once():
     both = nn.Sequential(BAD["batch norm"], BAD["batch norm of the batch"], BAD["spectral norm"])
-    assert len(unfit(both)) == 3
+    assert len(find_unfit_parts(both)) == 3
 
 
 @pytest.mark.parametrize("kind", GOOD)
 def test_networks_that_can_be_private_are_not_refused(kind):
-    assert unfit(GOOD[kind]) == []
+    assert find_unfit_parts(GOOD[kind]) == []
 
 
 def test_data_access_itself_refuses_an_unfit_network_and_one_that_gets_buffers_later():
@@ -438,5 +438,5 @@ def test_a_rehearsal_books_what_is_done_and_keeps_no_state_of_a_generator():
         module = task.network()
         for _ in range(3):
             access.gradient(module, task.objective, access.draw())
-    assert composed(dry.events) == composed(real.events)
+    assert compose_events(dry.events) == compose_events(real.events)
     assert sum(use.state.numel() + len(use.views) for use in dry.uses) == 0 < real.uses[0].state.numel()

@@ -13,7 +13,7 @@ from dicom_with_identifiers import image
 from pipelines.data.dicom.frames import GRID, read_frames
 from pipelines.data.dicom.stored_values import vendor_slope
 from privacy.deidentify.actions import SAFE_PRIVATE
-from privacy.deidentify.dicom_image import Profile, as_bytes, deidentify
+from privacy.deidentify.dicom_image import Profile, as_bytes, deidentify_image
 from privacy.deidentify.stored_values import B_VALUES, SLICE_COUNTS, TILES, VENDOR_HEADER, VENDOR_SLOPE
 
 KEY = b"0123456789abcdef"
@@ -53,13 +53,13 @@ def test_a_private_attribute_stays_only_if_it_is_on_the_list(planted, nested):
     for (creator, group, element), (vr, value) in planted:
         place.private_block(group, creator, create=True).add_new(element, vr, value)
     here = {one for one, _ in planted}
-    kept = private_of(deidentify(made, key=KEY))
+    kept = private_of(deidentify_image(made, key=KEY))
     assert set(kept) <= SAFE_PRIVATE
     numbers = {
         one: value for one, (vr, value) in planted if one in SAFE_PRIVATE and vr in ("IS", "DS", "FD", "FL", "US")
     }
     assert {one: float(str(kept[one])) for one in numbers} == {one: float(value) for one, value in numbers.items()}
-    bare = private_of(deidentify(made, key=KEY, profile=Profile(keep_private=frozenset())))
+    bare = private_of(deidentify_image(made, key=KEY, profile=Profile(keep_private=frozenset())))
     assert bare == {} and here >= set(kept) - {("SIEMENS MR HEADER", 0x0019, 0x0C)}
 
 
@@ -76,11 +76,11 @@ def test_of_a_private_sequence_nothing_stays_but_what_is_on_the_list_itself():
         block.add_new(VENDOR_HEADER.element, "SQ", [item])
         return whole
 
-    safe = deidentify(made(slope=True), key=KEY)
+    safe = deidentify_image(made(slope=True), key=KEY)
     (kept,) = safe.private_block(VENDOR_HEADER.group, VENDOR_HEADER.creator)[VENDOR_HEADER.element].value
     assert private_of(kept) == {tuple(VENDOR_SLOPE): 2.0} and len(kept) == 2, "the slope and its creator"
     assert vendor_slope(safe) == 2.0 and b"Zyxw" not in as_bytes(safe)
-    bare = deidentify(made(slope=False), key=KEY)
+    bare = deidentify_image(made(slope=False), key=KEY)
     assert VENDOR_HEADER.group not in {element.tag.group for element in bare}
 
 
@@ -99,4 +99,4 @@ def test_what_the_reader_takes_from_a_private_attribute_is_the_same_after_deiden
     creator, group, element = place
     made.private_block(group, creator, create=True).add_new(element, "IS", "37")
     before = read(made, "before.dcm")
-    assert before != (None, None, None) and read(deidentify(made, key=KEY), "after.dcm") == before
+    assert before != (None, None, None) and read(deidentify_image(made, key=KEY), "after.dcm") == before

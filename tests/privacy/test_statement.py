@@ -21,13 +21,13 @@ from privacy.dp.events import (
     PoissonSampled,
     Pure,
     SelfComposed,
-    composed,
+    compose_events,
     describe,
 )
 from privacy.release import ledger, meaning
 from privacy.release.build_statement import build_statement
 from privacy.release.statement import Audit, Details, from_json, to_json
-from privacy.release.statement_markdown import markdown
+from privacy.release.statement_markdown import render_markdown
 
 DELTA, CUT = 1e-5, "0123456789abcdef"
 STEP = Part(CUT, "train", PoissonSampled(0.25, Gaussian(4.0)))
@@ -43,7 +43,7 @@ def line(request, event, *, run="fedavg", number=0, sha=None, **more):
 def rounds(count=3, run="fedavg"):
     """A private run: in each round ten steps, and one measurement on other patients."""
     return [
-        line("train", composed([SelfComposed(STEP, 10), VALIDATION, Declared("counts")]), run=run, number=number)
+        line("train", compose_events([SelfComposed(STEP, 10), VALIDATION, Declared("counts")]), run=run, number=number)
         for number in range(1, count + 1)
     ]
 
@@ -80,43 +80,45 @@ def best(p, q, *, alarms=None):
 @given(st.floats(0, 12), st.floats(0, 0.3), st.floats(0, 1))
 def test_the_bounds_are_those_of_the_best_attack_on_the_worst_mechanism(epsilon, delta, alarms):
     p, q = edge(epsilon, delta)
-    assert meaning.success(epsilon, delta) == pytest.approx(best(p, q), abs=1e-12)
-    assert meaning.found(epsilon, delta, alarms) == pytest.approx(best(p, q, alarms=alarms), abs=1e-9)
+    assert meaning.attack_success(epsilon, delta) == pytest.approx(best(p, q), abs=1e-12)
+    assert meaning.true_positive_rate(epsilon, delta, alarms) == pytest.approx(best(p, q, alarms=alarms), abs=1e-9)
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "right"), [(0, 0, 0.5), (math.inf, 0, 1), (800, 1e-5, 1), (0, 1, 1)])
 def test_the_ends_of_the_bounds_are_chance_and_certainty(epsilon, delta, right):
-    assert meaning.success(epsilon, delta) == right
-    assert meaning.found(epsilon, delta, 1.0) == 1
-    assert 0 <= meaning.found(epsilon, delta, 0.0) <= max(delta, 1 - math.exp(-epsilon) + delta)
+    assert meaning.attack_success(epsilon, delta) == right
+    assert meaning.true_positive_rate(epsilon, delta, 1.0) == 1
+    assert 0 <= meaning.true_positive_rate(epsilon, delta, 0.0) <= max(delta, 1 - math.exp(-epsilon) + delta)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(-1, 0), (math.nan, 0), (1, -0.1), (1, 1.1), (1, math.nan)])
 def test_bounds_of_nonsense_are_refused(epsilon, delta):
     with pytest.raises(ValueError, match="must be"):
-        meaning.success(epsilon, delta)
+        meaning.attack_success(epsilon, delta)
 
 
 @given(st.floats(1e-12, 1e12))
 def test_rounding_goes_to_the_side_that_promises_less(value):
-    assert value <= meaning.upwards(value) <= value * 1.01
-    assert value * 0.99 <= meaning.downwards(value) <= value
-    assert meaning.upwards(meaning.upwards(value)) == meaning.upwards(value)
+    assert value <= meaning.round_up(value) <= value * 1.01
+    assert value * 0.99 <= meaning.round_down(value) <= value
+    assert meaning.round_up(meaning.round_up(value)) == meaning.round_up(value)
 
 
 @given(st.floats(0, 1))
 def test_a_share_below_one_is_never_printed_as_all_nor_rounded_down(share):
-    said = float(meaning.percent(share).removesuffix(" %"))
+    said = float(meaning.format_percent(share).removesuffix(" %"))
     assert said >= 100 * share * (1 - 1e-15)
     assert (said == 100) == (share > 1 - 1e-14)
 
 
 def test_ten_is_called_weak_and_said_with_its_numbers():
-    assert "formal but weak" in meaning.meaning(10, DELTA) and "99.996 %" in meaning.meaning(10, DELTA)
-    assert ": strong. " in meaning.meaning(1, DELTA) and "73.2 %" in meaning.meaning(1, DELTA)
-    assert ": moderate. " in meaning.meaning(3, DELTA)
-    assert "no formal guarantee" in meaning.meaning(math.inf, DELTA)
-    assert not any(word in meaning.meaning(math.inf, DELTA) for word in ("strong", "moderate", "weak"))
+    assert "formal but weak" in meaning.describe_meaning(10, DELTA) and "99.996 %" in meaning.describe_meaning(
+        10, DELTA
+    )
+    assert ": strong. " in meaning.describe_meaning(1, DELTA) and "73.2 %" in meaning.describe_meaning(1, DELTA)
+    assert ": moderate. " in meaning.describe_meaning(3, DELTA)
+    assert "no formal guarantee" in meaning.describe_meaning(math.inf, DELTA)
+    assert not any(word in meaning.describe_meaning(math.inf, DELTA) for word in ("strong", "moderate", "weak"))
 
 
 # What a ledger comes to.
@@ -130,8 +132,8 @@ def test_a_run_is_told_by_mechanism_with_the_cost_of_each_alone_and_of_all():
         ("train", "validation", "Gaussian noise", 1.0, 20.0, 3),
     ]
     steps, measured = cost([SelfComposed(STEP, 30)], DELTA).epsilon, cost([SelfComposed(VALIDATION, 3)], DELTA).epsilon
-    assert [r.epsilon for r in run.rows] == [meaning.upwards(steps), meaning.upwards(measured)]
-    assert run.epsilon == run.noised == made.epsilon == meaning.upwards(max(steps, measured))
+    assert [r.epsilon for r in run.rows] == [meaning.round_up(steps), meaning.round_up(measured)]
+    assert run.epsilon == run.noised == made.epsilon == meaning.round_up(max(steps, measured))
     assert {s.split: s.epsilon for s in made.splits} == {row.split: row.epsilon for row in run.rows}
     assert run.details == Details(1.0, 4, 30.0)
     [train] = made.released
@@ -142,9 +144,9 @@ def test_a_run_is_told_by_mechanism_with_the_cost_of_each_alone_and_of_all():
 def test_the_total_is_what_the_gate_compares_with_the_budget():
     lines = [*rounds(), *rounds(run="scaffold"), line("evaluate", Part(CUT, "test", Gaussian(5.0)), run="evaluate")]
     made = stated(lines, budget=(4.0, 1e-6))
-    charged = ledger.spent(lines)
-    assert made.epsilon == meaning.upwards(cost(charged, DELTA).epsilon)
-    assert made.budget.spent == meaning.upwards(cost(charged, 1e-6).epsilon)
+    charged = ledger.spent_events(lines)
+    assert made.epsilon == meaning.round_up(cost(charged, DELTA).epsilon)
+    assert made.budget.spent == meaning.round_up(cost(charged, 1e-6).epsilon)
     assert made.budget.remaining == pytest.approx(4 - made.budget.spent, abs=0.01)
     for limit in (4.0, 12.3456, 123.4567):
         budget = stated(lines, budget=(limit, 1e-6)).budget
@@ -159,7 +161,7 @@ def test_several_uses_of_one_sample_are_one_row_that_says_so():
 
 
 def test_other_mechanisms_are_named():
-    event = composed([Laplace(20.0), Pure(0.05)])
+    event = compose_events([Laplace(20.0), Pure(0.05)])
     rows = stated([line("introduce", event)]).runs[0].rows
     assert [(r.mechanism, r.noise, r.epsilon) for r in rows] == [
         ("Laplace noise", 20.0, 0.05),
@@ -198,11 +200,11 @@ def test_what_left_without_noise_is_listed_and_makes_the_whole_infinite():
 def test_what_nobody_can_read_and_what_has_no_noise_has_no_guarantee(event):
     made = stated([*rounds(), line("train", NOTHING, number=9) | {"event": event}])
     assert made.epsilon == math.inf and [u.times for u in made.unprotected] == [1]
-    assert "## No formal guarantee" in markdown(made) and "ε = ∞: no formal guarantee" in markdown(made)
+    assert "## No formal guarantee" in render_markdown(made) and "ε = ∞: no formal guarantee" in render_markdown(made)
 
 
 def test_a_mechanism_that_no_accountant_knows_is_told_and_infinite():
-    odd = PoissonSampled(0.2, composed([Gaussian(1.0), Pure(0.1)]))
+    odd = PoissonSampled(0.2, compose_events([Gaussian(1.0), Pure(0.1)]))
     made = stated([line("train", odd)])
     assert made.epsilon == math.inf and made.runs[0].rows[0].epsilon == math.inf
     assert made.runs[0].rows[0].mechanism == "Gaussian noise (σ = 1), then pure, ε = 0.1 each"
@@ -222,7 +224,9 @@ def test_refusals_and_torn_lines_are_counted():
 def test_an_empty_ledger_has_cost_nothing():
     made = stated([])
     assert (made.epsilon, made.noised, made.runs, made.released, made.unprotected) == (0, 0, (), (), ())
-    assert "Nothing: everything that left" in markdown(made) and "ε = 0. Nothing that left depends" in markdown(made)
+    assert "Nothing: everything that left" in render_markdown(
+        made
+    ) and "ε = 0. Nothing that left depends" in render_markdown(made)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +247,7 @@ events = st.sampled_from(
         Declared("counts"),
         STEP,
         SelfComposed(STEP, 7),
-        composed([SelfComposed(STEP, 2), VALIDATION, Declared("counts")]),
+        compose_events([SelfComposed(STEP, 2), VALIDATION, Declared("counts")]),
         Pure(0.1),
         Laplace(3.0),
     ]
@@ -276,8 +280,8 @@ def simple(said, delta):
 def counting(monkeypatch):
     monkeypatch.setattr(accounting, "cost", simple)
     monkeypatch.setattr(accounting, "by_split", lambda said, delta: {})
-    monkeypatch.setattr(meaning, "upwards", float)
-    monkeypatch.setattr("privacy.release.build_statement.upwards", float)
+    monkeypatch.setattr(meaning, "round_up", float)
+    monkeypatch.setattr("privacy.release.build_statement.round_up", float)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -286,13 +290,13 @@ def test_rows_runs_and_total_count_the_same_and_nothing_is_left_out(counting, dr
     lines = [line(r, e, run=run, number=n, again=again) for run, r, n, e, again in drawn]
     made = stated(lines)
     assert made.noised == sum(run.noised for run in made.runs) == sum(r.epsilon for run in made.runs for r in run.rows)
-    assert made.epsilon == simple(ledger.spent(lines), DELTA).epsilon
+    assert made.epsilon == simple(ledger.spent_events(lines), DELTA).epsilon
     assert math.isinf(made.epsilon) == bool(made.unprotected)
     told = sum(r.times + r.again for r in made.released) + sum(u.times for u in made.unprotected)
-    only = [one for one, event in ledger.charged(lines) if isinstance(event, Declared)]
+    only = [one for one, event in ledger.charged_lines(lines) if isinstance(event, Declared)]
     assert told + len(only) == len(lines)
     assert from_json(json.loads(json.dumps(to_json(made), allow_nan=False))) == made
-    assert markdown(made).count("no formal guarantee") >= math.isinf(made.epsilon)
+    assert render_markdown(made).count("no formal guarantee") >= math.isinf(made.epsilon)
 
 
 # Form.
@@ -312,7 +316,7 @@ def test_a_statement_survives_json_and_strangers_in_it_are_refused():
 def test_the_page_holds_what_a_claim_needs():
     audit = Audit(1.0, 0.14, 1000, 200, DELTA, 0.95)
     more = {"details": {"fedavg": Details(1.5, 4, 30.0)}, "budget": (8.0, DELTA), "audit": audit}
-    text = markdown(stated(rounds(), pretraining="ImageNet-1k, non-commercial", **more))
+    text = render_markdown(stated(rounds(), pretraining="ImageNet-1k, non-commercial", **more))
     for said in (
         *(
             "| Unit | patient |",
@@ -327,12 +331,12 @@ def test_the_page_holds_what_a_claim_needs():
         *("ε = 8 at δ = 1e-05", "counts of files"),
     ):
         assert said in text, said
-    assert "This refutes the claim" in markdown(stated(rounds(), audit=replace(audit, bound=1.5)))
-    assert "no model was pretrained" in markdown(stated(rounds()))
+    assert "This refutes the claim" in render_markdown(stated(rounds(), audit=replace(audit, bound=1.5)))
+    assert "no model was pretrained" in render_markdown(stated(rounds()))
 
 
 def test_names_cannot_break_a_table():
-    text = markdown(stated([line("train", STEP, run="a | b\n# c")]))
+    text = render_markdown(stated([line("train", STEP, run="a | b\n# c")]))
     assert "### a \\| b # c" in text and "\n# c" not in text
     rows = [one for one in text.splitlines() if one.startswith("| train")]
     assert all(one.replace("\\|", "").count("|") in (6, 8) for one in rows)
@@ -354,7 +358,7 @@ def test_no_text_in_a_statement_acts_in_markdown_or_html():
             return [made(one) for one in value]
         return f"{value} {HOSTILE}" if isinstance(value, str) and value != "Infinity" else value
 
-    text, ours = markdown(from_json(made(plain))), markdown(from_json(plain))
+    text, ours = render_markdown(from_json(made(plain))), render_markdown(from_json(plain))
     assert text.count("alert(1)") > 20
     assert "<" not in text and "\x1b" not in text and "\u202e" not in text and "://" not in text
     for sign in ("[a]", "](", "`c`", "**d", " | e", "~f~", " _g_"):

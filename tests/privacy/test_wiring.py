@@ -71,20 +71,20 @@ from privacy.dp.events import (
     Part,
     PoissonSampled,
     SelfComposed,
-    composed,
+    compose_events,
     describe,
-    read,
+    parse_event,
 )
-from privacy.dp.events import known as known_event
-from privacy.dp.modules import unfit
+from privacy.dp.events import parse_or_non_private as known_event
+from privacy.dp.modules import find_unfit_parts
 from privacy.dp.persample import patient_gradients
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 from privacy.release import ledger as ledgers
-from privacy.release.gate import BUDGET, Refused, release, unaffordable
+from privacy.release.gate import BUDGET, Refused, find_unaffordable, release
 from privacy.release.policy import Budget, Most, Policy
-from privacy.release.statement_markdown import markdown
+from privacy.release.statement_markdown import render_markdown
 
 COUNTS = Declared("counts")
 QUIET = Protection(clip=1e2, sampling=0.5, views=2, noise=0.0, cut="c")
@@ -131,7 +131,9 @@ def test_a_full_draw_is_every_row_of_everybody_as_it_is_divided_by_all_and_booke
     )
     found = added(access, rows, full=True)
     assert found == pytest.approx(1.0 / torch.bincount(rows.patient)[rows.patient] / 3)
-    assert composed(access.events) == composed([COUNTS, Part("c", "train", PoissonSampled(1.0, Gaussian(0.0)))])
+    assert compose_events(access.events) == compose_events(
+        [COUNTS, Part("c", "train", PoissonSampled(1.0, Gaussian(0.0)))]
+    )
 
 
 def test_each_patient_is_drawn_with_q_alone_and_shows_k_views_that_change():
@@ -203,7 +205,9 @@ def test_every_new_module_is_checked_before_its_gradient():
 
 
 def test_a_network_of_which_nothing_is_trained_is_told_so():
-    assert unfit(nn.Linear(2, 2).requires_grad_(False)) == ["the network has no parameter to train; use another one"]
+    assert find_unfit_parts(nn.Linear(2, 2).requires_grad_(False)) == [
+        "the network has no parameter to train; use another one"
+    ]
 
 
 def test_parameters_that_are_not_trained_have_no_gradient_and_no_part_in_the_clip():
@@ -309,7 +313,7 @@ def let(ledger, event, policy=None, *, call=CALL, reply=b"abc", replay=False, re
         release(reply, describe(event), forms=None, call=call, policy=policy or Policy(), ledger=book_, **more)
     except Refused as refused:
         code = refused.code
-    last = list(ledgers.lines(book_))[-1]
+    last = list(ledgers.read_lines(book_))[-1]
     assert last["refused"] == code, "what was refused stands there with its code, and nothing else"
     return last
 
@@ -336,7 +340,7 @@ def test_a_budget_lasts_for_what_it_was_counted_for_at_its_own_delta_and_for_not
 def test_a_refused_line_charges_nothing_and_says_what_was_withheld(tmp_path):
     event, policy = Part("c", "train", Gaussian(1.0)), Policy(budget=Budget(epsilon=0.1), public=())
     line = let(tmp_path, event, policy)
-    assert (read(line["event"]), read(line["withheld"]), line["bytes"]) == (NOTHING, event, 0)
+    assert (parse_event(line["event"]), parse_event(line["withheld"]), line["bytes"]) == (NOTHING, event, 0)
     assert "withheld" not in let(tmp_path, NOTHING, policy)
 
 
@@ -345,7 +349,7 @@ def test_only_the_same_reply_to_the_same_call_that_left_before_is_free(tmp_path)
     policy = allowing([one], DELTA)
     assert let(tmp_path, one, policy, call=CALL)["again"] is False
     same = let(tmp_path, one, policy, replay=True)
-    assert (same["again"], same["refused"], read(same["event"])) == (True, None, one)
+    assert (same["again"], same["refused"], parse_event(same["event"])) == (True, None, one)
     for change in (
         {"replay": False},
         {"replay": True, "reply": b"other"},
@@ -355,7 +359,10 @@ def test_only_the_same_reply_to_the_same_call_that_left_before_is_free(tmp_path)
     ):
         line = let(tmp_path, one, policy, **change)
         assert (line["refused"], line["again"]) == (BUDGET, False), change
-    assert cost(ledgers.spent(ledgers.lines(tmp_path / "ledger.jsonl")), DELTA).epsilon == policy.budget.epsilon
+    assert (
+        cost(ledgers.spent_events(ledgers.read_lines(tmp_path / "ledger.jsonl")), DELTA).epsilon
+        == policy.budget.epsilon
+    )
 
 
 def test_a_commit_that_has_a_name_is_free_only_once_that_name_was_paid(tmp_path):
@@ -403,9 +410,9 @@ def test_each_word_of_a_policy_is_asked_and_what_is_declared_is_found_inside_oth
 def test_an_event_that_cannot_be_read_is_the_dearest_and_a_failure_may_always_be_told():
     policy = Policy(budget=Budget(epsilon=9.0), public=())
     for events in ([known_event({"kind": "magic"})], [NOTHING, Gaussian(1e-3)]):
-        refusal = unaffordable(policy, [], events, "r/x")
+        refusal = find_unaffordable(policy, [], events, "r/x")
         assert refusal is not None and refusal.code == BUDGET
-    assert unaffordable(policy, [], [Declared("failure")], "r/x") is None
+    assert find_unaffordable(policy, [], [Declared("failure")], "r/x") is None
     for wrong in ({"epsilon": math.inf}, {"epsilon": 0.0}, {"epsilon": 1.0, "delta": 0.0}, {"epsilon": 1, "delta": 1}):
         with pytest.raises(ValueError, match="must be"):
             Budget(**wrong)
@@ -479,7 +486,7 @@ def asked(own: Hospital, request: str, round_: int = 0, tensors=None, run: str =
         answer = make_worker(own)(Call(run, round_, request, merged), Message(tensors or {}, facts))
     except Refused as refused:
         answer = refused.code
-    return answer, list(ledgers.lines(own.ledger))[-1]
+    return answer, list(ledgers.read_lines(own.ledger))[-1]
 
 
 def rounds(own: Hospital, cohort: str, last: int, **more):
@@ -497,23 +504,23 @@ def test_a_private_round_books_the_hospitals_own_cut_and_work_and_what_was_told(
     own, cohort = hospital(tmp_path, work={"epochs": 3})
     _, one = rounds(own, cohort, 1)
     step = Part("real", "train", PoissonSampled(0.5, Gaussian(4.0)))
-    assert read(one["event"]) == composed([COUNTS, SelfComposed(step, 6)])
+    assert parse_event(one["event"]) == compose_events([COUNTS, SelfComposed(step, 6)])
     _, two = asked(own, "train", 2, MODEL, algorithm={}, best=None)
     validation = Part("real", "validation", Gaussian(4.0))
-    assert composed([read(two["event"])]) == composed([COUNTS, validation, SelfComposed(step, 6)])
-    assert composed([read(finished(own, 3)[1]["event"])]) == composed([COUNTS, validation])
+    assert compose_events([parse_event(two["event"])]) == compose_events([COUNTS, validation, SelfComposed(step, 6)])
+    assert compose_events([parse_event(finished(own, 3)[1]["event"])]) == compose_events([COUNTS, validation])
     facts = {"train_run": "r/x", "checkpoint": "latest", "best": None}
-    assert read(asked(own, "export", run="r/e", **facts)[1]["event"]) == NOTHING, "its training is booked"
+    assert parse_event(asked(own, "export", run="r/e", **facts)[1]["event"]) == NOTHING, "its training is booked"
 
 
 def test_a_plain_round_and_a_plain_model_are_non_private(tmp_path):
     own, cohort = hospital(tmp_path)
-    assert read(rounds(own, cohort, 1, privacy=None)[1]["event"]) == NON_PRIVATE
+    assert parse_event(rounds(own, cohort, 1, privacy=None)[1]["event"]) == NON_PRIVATE
     finished(own, 2)
     facts = {"train_run": "r/x", "checkpoint": "latest", "best": None}
-    assert read(asked(own, "export", run="r/e", **facts)[1]["event"]) == NON_PRIVATE
+    assert parse_event(asked(own, "export", run="r/e", **facts)[1]["event"]) == NON_PRIVATE
     scored = {**facts, "label": "mine", "cohort": cohort, "copies": 2}
-    assert read(asked(own, "evaluate", run="r/s", **scored)[1]["event"]) == NON_PRIVATE
+    assert parse_event(asked(own, "evaluate", run="r/s", **scored)[1]["event"]) == NON_PRIVATE
 
 
 @pytest.mark.parametrize(
@@ -543,7 +550,7 @@ def test_what_is_too_dear_is_not_even_worked_on(tmp_path):
     tight = Policy(budget=Budget(epsilon=0.2), public=PUBLIC)
     own, cohort = hospital(tmp_path, tight)
     answer, line = rounds(own, cohort, 1)
-    assert answer == BUDGET and "withheld" not in line and read(line["event"]) == Declared("failure")
+    assert answer == BUDGET and "withheld" not in line and parse_event(line["event"]) == Declared("failure")
     before = committed(own)
     assert asked(own, "train", 1, MODEL, algorithm={}, best=None)[0] == BUDGET
     assert committed(own) == before
@@ -557,13 +564,15 @@ def test_the_pre_check_knows_validation_the_ledger_and_runs_without_protection(t
     assert answer == BUDGET and "withheld" not in line, "the validation of round 1 is too dear"
     reply, line = finished(own, 2)
     assert reply.facts["loss"] is None and reply.facts["n"] == 0, "everybody finishes, without what is too dear"
-    assert read(line["event"]) == COUNTS
+    assert parse_event(line["event"]) == COUNTS
     answer, line = asked(own, "introduce", run="r/plain", **said(cohort, privacy=None))
     assert answer == BUDGET and "withheld" not in line
     answer, line = asked(own, "introduce", run="r/y", **said(cohort))
     assert not isinstance(answer, str)
     used = Part("real", "train", Gaussian(0.9))
-    ledgers.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})
+    ledgers.append_line(
+        own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"}
+    )
     answer, line = asked(own, "train", 1, MODEL, run="r/y", algorithm={}, best=None)
     assert answer == BUDGET and "withheld" not in line, "what stands in the ledger counts"
 
@@ -577,7 +586,7 @@ def test_nothing_is_made_from_a_memory_whose_reply_was_refused_and_so_not_paid(t
     facts = {"train_run": "r/x", "label": "mine", "checkpoint": "latest", "best": None, "copies": 2, "cohort": cohort}
     for request in ("evaluate", "export", "audit"):
         assert asked(own, request, run="r/other", **facts)[0] == "unpaid_memory"
-    assert cost(ledgers.spent(ledgers.lines(own.ledger)), DELTA).epsilon == 0
+    assert cost(ledgers.spent_events(ledgers.read_lines(own.ledger)), DELTA).epsilon == 0
 
 
 def test_the_pre_check_counts_the_steps_of_this_run_at_this_hospital(tmp_path):
@@ -593,7 +602,9 @@ def test_the_pre_check_charges_patients_of_the_hospitals_own_splits(tmp_path):
     used = Part("real", "test", Gaussian(1.5))
     own, cohort = hospital(tmp_path, allowing([used], DELTA))
     asked(own, "introduce", **said(cohort))
-    ledgers.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})
+    ledgers.append_line(
+        own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"}
+    )
     assert asked(own, "train", 1, MODEL, algorithm={}, best=None)[1]["refused"] is None, "patients in training pay less"
 
 
@@ -603,7 +614,7 @@ def test_a_model_without_protection_is_not_scored_as_if_it_had_some(tmp_path):
     finished(own, 2)
     facts = {"train_run": "r/x", "label": "mine", "checkpoint": "latest", "best": None, "copies": 2, "cohort": cohort}
     line = asked(own, "evaluate", run="r/s", **facts, opening=said(cohort))[1]
-    assert read(line["event"]) == NON_PRIVATE, "its noise hides test patients, and nobody in training"
+    assert parse_event(line["event"]) == NON_PRIVATE, "its noise hides test patients, and nobody in training"
 
 
 def test_a_plain_run_does_not_finish_under_a_budget_that_came_later(tmp_path):
@@ -631,7 +642,7 @@ def test_what_a_method_says_at_first_is_non_private_unless_data_access_booked_it
     reply = Message({"mean": torch.ones(3)}, {"algorithm": {}})
     monkeypatch.setattr(learn, "participate", lambda *_: (reply, Message()))
     monkeypatch.setattr(learn.rehearsed, "check_reply", lambda *_, **options: None)
-    assert read(asked(own, "introduce", **said(cohort))[1]["event"]) == NON_PRIVATE
+    assert parse_event(asked(own, "introduce", **said(cohort))[1]["event"]) == NON_PRIVATE
 
 
 def test_data_access_of_a_run_is_private_counts_as_the_hospital_declares_and_augments_as_asked(tmp_path):
@@ -645,7 +656,7 @@ def test_data_access_of_a_run_is_private_counts_as_the_hospital_declares_and_aug
 
 def test_images_that_are_pooled_are_non_private(tmp_path):
     own, cohort = hospital(tmp_path, Policy(pooling=True, public=PUBLIC))
-    assert read(asked(own, "pool", cohort=cohort)[1]["event"]) == NON_PRIVATE
+    assert parse_event(asked(own, "pool", cohort=cohort)[1]["event"]) == NON_PRIVATE
 
 
 def test_a_private_score_is_a_noised_histogram_of_test_patients_at_the_noise_of_the_plan(tmp_path):
@@ -656,7 +667,7 @@ def test_a_private_score_is_a_noised_histogram_of_test_patients_at_the_noise_of_
     reply, line = asked(own, "evaluate", run="r/s", **facts)
     how = split_noise(7.0, 2)
     told = Composed((SelfComposed(Gaussian(how.scale), LEVELS), Gaussian(how.own)))
-    assert composed([read(line["event"])]) == composed([COUNTS, Part("real", "test", told)])
+    assert compose_events([parse_event(line["event"])]) == compose_events([COUNTS, Part("real", "test", told)])
     assert cost([told], 1e-5).epsilon == pytest.approx(cost([Gaussian(7.0)], 1e-5).epsilon, rel=1e-6)
     assert set(reply.tensors) == {"noised", "scale"} and reply.facts["noise"] == 7.0 and reply.facts["patients"] == 8
     test = torch.arange(24) % 3 == 2
@@ -692,7 +703,7 @@ def test_a_network_that_gives_no_number_is_scored_like_any_other(tmp_path):
         opening = said(cohort, privacy=privacy)
         run = "r/plain" if privacy is None else "r/private"
         line = asked(own, "evaluate", run=run, tensors=broken, **facts, opening=opening)[1]
-        assert line["refused"] is None and (read(line["event"]) == NON_PRIVATE) is (privacy is None)
+        assert line["refused"] is None and (parse_event(line["event"]) == NON_PRIVATE) is (privacy is None)
 
 
 @pytest.mark.parametrize("privacy", [PROTECTED, None])
@@ -706,7 +717,10 @@ def test_an_attack_tells_its_result_only_where_nothing_was_promised(tmp_path, pr
     facts = {"train_run": "r/x", "label": "mine", "checkpoint": "latest", "best": None, "cohort": cohort}
     reply, line = asked(now, "audit", run="r/a", **facts)
     leaves = privacy is None and budget is None
-    assert (reply.facts["found"] is not None, read(line["event"])) == (leaves, NON_PRIVATE if leaves else NOTHING)
+    assert (reply.facts["found"] is not None, parse_event(line["event"])) == (
+        leaves,
+        NON_PRIVATE if leaves else NOTHING,
+    )
     assert attack.found_at_home(now, facts) is not None
 
 
@@ -732,18 +746,20 @@ def test_the_statement_is_at_the_budgets_delta_and_says_how_a_run_was_protected(
     budget = Budget(epsilon=99.0, delta=1e-7)
     own, cohort = hospital(tmp_path, Policy(budget=budget, public=PUBLIC))
     rounds(own, cohort, 1)
-    lines = list(ledgers.lines(own.ledger))
+    lines = list(ledgers.read_lines(own.ledger))
     found = build_own_statement(own, lines)
     policy = Policy(budget=budget, most=Most(release=2.0, run=5.0))
     capped = replace(own, settings=replace(own.settings, policy=policy))
     assert (found.delta, found.unit) == (1e-7, "simulated patient") and found.budget is not None
     assert (found.budget.release, found.budget.run) == (99.0 / 2, 99.0)
-    assert "| At most, of one release and of one run | ε = 2; ε = 5 |" in markdown(build_own_statement(capped, lines))
+    assert "| At most, of one release and of one run | ε = 2; ε = 5 |" in render_markdown(
+        build_own_statement(capped, lines)
+    )
     assert found.audit is None, "whoever audits the mechanism says so; it is no word of the hospital's"
     (run,) = found.runs
     assert (run.details.clip, run.details.views) == (PROTECTED.clip, PROTECTED.views)
     train = next(entry for entry in list_left(own, lines, delta=DELTA) if entry.request == "train")
-    spent = cost(ledgers.spent(lines), DELTA).epsilon
+    spent = cost(ledgers.spent_events(lines), DELTA).epsilon
     assert train.messages == 1 and train.epsilon.endswith(" at δ = 1e-05")
     assert spent - 1e-12 <= float(train.epsilon.split()[0]) <= 1.01 * spent, "rounded, and never downwards"
     table = TableSource(file="t.csv", label="y")
@@ -928,7 +944,9 @@ def test_a_check_counts_on_top_of_the_ledger_at_the_cut_that_the_hospital_will_m
     cut = world.ask_one(INGEST, world.run("ingest"), "a", question).cut
     used = Part(cut, "train", Gaussian(1.5))
     own = Hospital("a", tmp_path / "sites" / "a", world.config.sites["a"], world.now)
-    ledgers.append(own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"})
+    ledgers.append_line(
+        own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"}
+    )
     said = check._compute_costs(world)["a"]
     plans = [plan_method(world.config, label, "a") for label in ("one", "two")]
     events = [at_cut(event, cut) for plan in plans for event in plan.events]

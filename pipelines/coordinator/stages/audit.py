@@ -73,11 +73,11 @@ def audit_mechanism(privacy: object, canaries: int, source: Source = os.urandom)
     if not isinstance(privacy, PatientLevel) or not canaries:
         return None
     from privacy.attacks.audit import audit_gradients, through_private_access
-    from privacy.dp.accounting import calibrated  # slow to import
+    from privacy.dp.accounting import calibrate_noise  # slow to import
     from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 
     delta = privacy.delta
-    noise = calibrated(
+    noise = calibrate_noise(
         lambda noise: [SelfComposed(PoissonSampled(SAMPLING, Gaussian(noise)), STEPS)], epsilon=CLAIM, delta=delta
     )
     make = through_private_access(replace(privacy.protection(noise), sampling=SAMPLING), source=source)

@@ -65,7 +65,7 @@ from pipelines.settings.learning import Training
 from pipelines.settings.privacy import AnyPrivacy, PatientLevel
 from privacy.message import Json, as_list, as_mapping
 from privacy.release.statement import Audit, Statement, from_json
-from privacy.release.statement_markdown import markdown
+from privacy.release.statement_markdown import render_markdown
 
 VERSION = 25
 
@@ -152,7 +152,7 @@ def _write_statements(everybody: Mapping[str, Reported], statements: Sequence[St
     """Write the privacy statements as JSON and as text, and the heads of the ledgers."""
     by_site = {site: reply.statement for site, reply in everybody.items()}
     (out / "statement.json").write_text(json.dumps(by_site, indent=1))
-    (out / "statement.md").write_text("\n".join(map(markdown, statements)))
+    (out / "statement.md").write_text("\n".join(map(render_markdown, statements)))
     heads = {site: reply.ledger for site, reply in everybody.items()}
     (out / "ledgers.json").write_text(json.dumps(heads, indent=1))
 

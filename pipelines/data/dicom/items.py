@@ -10,7 +10,7 @@ from pipelines.data.dicom.frames import series_of
 from pipelines.data.folder import relative_name
 from pipelines.data.headers import Frame, text_of
 from pipelines.data.index import Candidate
-from pipelines.data.pseudonym import normalized
+from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.study import Item, Rejected, Unusable
 
 
@@ -49,7 +49,7 @@ def list_file_items(
 def _build_item(name: str, first: Frame, studies: tuple[str, ...], select: Mapping[str, str], chosen: bool) -> Item:
     """The item of one image file: a part of its studies, or the reason why it is not selected."""
     values = first.values
-    patient = normalized(text_of(values.get("PatientID")))
+    patient = normalize_identifier(text_of(values.get("PatientID")))
     series = text_of(values.get("SeriesDescription")) or text_of(values.get("ProtocolName"))
     if studies:
         return Item(name, "part", studies, patient, series)

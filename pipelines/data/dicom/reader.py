@@ -38,7 +38,7 @@ from pipelines.data.folder import (
 from pipelines.data.headers import Frame, Meaning, Pixels, Reading, Stack, text_of
 from pipelines.data.index import Candidate, Index, convert_read_errors, folder_problems, load_all, reject_ambiguous
 from pipelines.data.intake import read_ahead
-from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalized
+from pipelines.data.pseudonym import ALLOWED_HEADERS, allowed_facts, normalize_identifier
 from pipelines.data.quantity import (
     HEADERS,
     AdcDecision,
@@ -244,7 +244,7 @@ def _build_candidate(
                 )
             compared = [frame for volume in placed.volumes for frame in volume]
             placed = replace(placed, reading=build_reading(compared, adc=adc_needed, fitted=source.derive == "adc"))
-            patient = normalized(str(values["PatientID"]))
+            patient = normalize_identifier(str(values["PatientID"]))
             load = partial(_load, study, patient, placed, source.blank, decide_for_series(decisions))
             session = str(values["StudyInstanceUID"])
             return Candidate(

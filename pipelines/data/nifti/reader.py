@@ -28,7 +28,7 @@ from pipelines.data.grids.geometry import COSINE_TOLERANCE, corner_distance, is_
 from pipelines.data.index import Candidate, Index, convert_read_errors, folder_problems, load_all, reject_ambiguous
 from pipelines.data.intake import read_ahead
 from pipelines.data.nifti.bids import ENDINGS, decide_from_file, file_stem, find_patient_session, read_sidecar
-from pipelines.data.pseudonym import normalized
+from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.quantity import check_adc
 from pipelines.data.sources import NiftiSource
 from pipelines.data.study import Affine, Array, Item, Rejected, Study, Unusable, Volume
@@ -141,8 +141,12 @@ def _unused_file_patient(source: NiftiSource, study: str) -> str:
     """The patient of a file that is not used. Unlike for used files, the whole file name is never taken as the patient
     if there is no expression and no BIDS subject.
     """
-    patient = normalized(find_patient_session(study, source.patient)[0] or "")
-    return "" if source.patient is None and patient == normalized(file_stem(PurePosixPath(study).name)) else patient
+    patient = normalize_identifier(find_patient_session(study, source.patient)[0] or "")
+    return (
+        ""
+        if source.patient is None and patient == normalize_identifier(file_stem(PurePosixPath(study).name))
+        else patient
+    )
 
 
 def _result_patient(source: NiftiSource, result: Candidate | Rejected) -> str:
@@ -151,7 +155,7 @@ def _result_patient(source: NiftiSource, result: Candidate | Rejected) -> str:
         return result.patient
     if result.reason == "not_adc":
         return _unused_file_patient(source, result.study)
-    return normalized(find_patient_session(result.study, source.patient)[0] or "")
+    return normalize_identifier(find_patient_session(result.study, source.patient)[0] or "")
 
 
 def _build_candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> Candidate | Rejected:
@@ -159,7 +163,7 @@ def _build_candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> 
     study = path.relative_to(root).as_posix()
     try:
         patient, session = find_patient_session(study, source.patient)
-        if not normalized(patient or ""):
+        if not normalize_identifier(patient or ""):
             raise Unusable("no_patient", f"{path.name} has no patient by the expression {source.patient!r}. Rename it.")
         with convert_read_errors(path.name):
             stamps = {path: stamp_file(path)}
@@ -170,7 +174,7 @@ def _build_candidate(source: NiftiSource, root: Path, path: Path, adc: bool) -> 
                 seen = f"neither its name nor its description, {_header_description(header)!r}, nor a JSON sidecar"
                 check_adc(decision, declared=source.unit != "auto", seen=seen)
             affine, shape = header_grid(header)
-        patient = normalized(patient or "")
+        patient = normalize_identifier(patient or "")
         placed_file = Placed(path, header, affine, shape)
         load = partial(_load_study, placed_file, patient, study, str(sidecar_entries.get("Units", "")), decision.said)
         return Candidate(patient, study, session, affine, shape, partial(read_steadily, stamps, load), None, stamps)

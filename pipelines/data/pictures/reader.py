@@ -20,7 +20,7 @@ from pipelines.data.label_classes import class_number, value_problems
 from pipelines.data.pictures.label_maps import SUFFIXES, Maps, find_map, map_name, open_maps
 from pipelines.data.pictures.pixels import read_pair
 from pipelines.data.pictures.pixels import read_picture as read_picture
-from pipelines.data.pseudonym import normalized
+from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import PictureSource
 from pipelines.data.study import Item, Rejected, Unusable
 from pipelines.data.tables.csv_file import (
@@ -182,7 +182,7 @@ def _describe_table_lines(
             rows.append(Tabled(f"line {number}", True, None, "", ""))
         else:
             name = line.get(source.image, "")
-            patient = normalized(line.get(source.patient, ""))
+            patient = normalize_identifier(line.get(source.patient, ""))
             file = source.pattern.replace("{image}", name)
             rows.append(Tabled(f"line {number}: {name}", number in chosen_lines, file, name, patient))
     return rows
@@ -206,7 +206,7 @@ def _list_folder_pictures(root: Path, maps: Maps | None) -> Listed:
         raise ValueError(f"folder: no picture ({', '.join(SUFFIXES)}) below {str(root)!r}; give another folder")
     label = None if maps else 0
     entries = [
-        Entry(name, normalized(name) if maps else name, label, name, path, _stamp_if_present(path))
+        Entry(name, normalize_identifier(name) if maps else name, label, name, path, _stamp_if_present(path))
         for name, path in pictures.items()
     ]
     items = list_picture_items(
@@ -219,7 +219,7 @@ def _parse_patient_and_label(
     source: PictureSource, line: Mapping[str, str], name_counts: Mapping[str, int], classes: tuple[str, ...]
 ) -> tuple[str, int | None]:
     """The patient and the label of one line. Raises: Unusable."""
-    patient = normalized(line[source.patient])
+    patient = normalize_identifier(line[source.patient])
     if not patient:
         raise Unusable("no_patient", f"the column {source.patient} is empty. Every picture must name its patient.")
     label = None

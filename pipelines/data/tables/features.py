@@ -23,7 +23,7 @@ from torch import Tensor
 from pipelines.data.images import Features
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks
 from pipelines.data.label_classes import class_number, value_problems
-from pipelines.data.pseudonym import normalized
+from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.sources import TableSource
 from pipelines.data.study import Unusable
 from pipelines.data.tables.csv_file import (
@@ -87,7 +87,7 @@ def open_lines(
 
 def _line_patient(source: TableSource, number: int, line: Mapping[str, str]) -> str:
     """The patient of a line: its number, or the text in the patient column."""
-    return str(number) if source.patient is None else normalized(line[source.patient])
+    return str(number) if source.patient is None else normalize_identifier(line[source.patient])
 
 
 def _read_line(

@@ -15,7 +15,7 @@ import numpy as np
 from pipelines.data.images import Target, Tensors
 from pipelines.data.intake import Examples, Intake, ReadStudy, WaitingStudy, empty_masks
 from pipelines.data.label_classes import PLAIN
-from pipelines.data.pseudonym import normalized
+from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.split import SPLITS
 from pipelines.data.study import Item, Unusable
 from pipelines.data.tensor_source import TensorSource
@@ -36,7 +36,7 @@ def open_tensors(source: TensorSource, images: Tensors, target: Target | None, c
         raise ValueError(f"source.file: {error}") from error
     if problems := _form_problems(file, images, target, classes):
         raise ValueError(f"source.file: {source.file!r}: {'; '.join(problems)}")
-    names = [normalized(name) for name in file.patient]
+    names = [normalize_identifier(name) for name in file.patient]
     divided = _patient_splits(names, file.split)
     count = len(classes) + 1 if target else len(classes or PLAIN)
     waiting = tuple(

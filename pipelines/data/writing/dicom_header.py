@@ -16,11 +16,11 @@ from pipelines.data.dicom.stored_values import find_rescale, scale_vendor_slopes
 from pipelines.data.quantity import HEADERS, decide_from_headers
 from pipelines.data.writing.coding import Coding, Whole
 from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, as_bytes
-from privacy.deidentify.identifiers import identifiers
+from privacy.deidentify.identifiers import find_identifiers
 from privacy.deidentify.keyed import new_uid
 from privacy.deidentify.layouts import Layout
-from privacy.deidentify.leftovers import leftovers
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.leftovers import find_leftovers
+from privacy.deidentify.quiet import silence_warnings
 from privacy.deidentify.stored_values import PADDING_ENDS, RESCALE
 
 LONGEST_NUMBER = 99999
@@ -80,7 +80,7 @@ def checked_bytes(original: Dataset, made: Dataset, profile: Profile) -> bytes:
     """
     data = as_bytes(made)
     keeps_characteristics = profile.keep_device or profile.keep_characteristics or profile.keep_times
-    if left := leftovers(original, data, private=profile.keep_private, kept=keeps_characteristics):
+    if left := find_leftovers(original, data, private=profile.keep_private, kept=keeps_characteristics):
         raise NotDeidentifiable("leftover", "; ".join(left[:5]))
     return data
 
@@ -249,7 +249,7 @@ def put_words(made: Dataset, original: Dataset, maker: Maker) -> None:
                 setattr(holder, keyword, ["DERIVED", second, *map(str, old[2:])])
     if "ImageType" not in made:
         made.ImageType = ["DERIVED", "SECONDARY"]
-    known = identifiers(original)
+    known = find_identifiers(original)
     label, site = ("" if known.within(name) else name for name in (maker.label, maker.site))
     by = " ".join(part for part in (f"by {label}" if label else "", f"of site {site}" if site else "") if part)
     vetoes = f" Quality control vetoed it: {', '.join(maker.vetoed)}." if maker.vetoed else ""
@@ -272,7 +272,7 @@ def put_evidence(made: Dataset, original: Dataset) -> None:
 def _says_adc(header: Dataset) -> bool | None:
     """Whether the header alone shows an ADC map; None if it is unknown or cannot be read."""
     try:
-        with quiet():
+        with silence_warnings():
             return decide_from_headers({keyword: header.get(keyword) for keyword in HEADERS}).adc
     except Exception:  # a value that cannot be read says nothing
         return None

@@ -37,10 +37,10 @@ from pipelines.data.writing.dicom_header import (
     put_words,
 )
 from pipelines.data.writing.representations import with_dictionary_vrs
-from privacy.deidentify.dicom_image import NotDeidentifiable, deidentify
-from privacy.deidentify.keyed import new_uid, pseudonym
+from privacy.deidentify.dicom_image import NotDeidentifiable, deidentify_image
+from privacy.deidentify.keyed import make_pseudonym, new_uid
 from privacy.deidentify.layouts import Layout, kind_of, rectangles_of
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.quiet import silence_warnings
 from privacy.system_errors import of_machine
 
 
@@ -59,7 +59,7 @@ def series_folder(candidate: Candidate, maker: Maker) -> str:
     """The folder of the new series: <pseudonym>/<study>/<series>, with the new UIDs."""
     frames = candidate_stack(candidate).volumes[0]
     study = new_uid(maker.key, str(frames[0].values["StudyInstanceUID"]))
-    return f"{pseudonym(maker.key, candidate.patient)}/{study}/{_series_uid(frames, maker)}"
+    return f"{make_pseudonym(maker.key, candidate.patient)}/{study}/{_series_uid(frames, maker)}"
 
 
 def series_files(candidate: Candidate, study: Study, change: Array, maker: Maker) -> Iterator[tuple[str, bytes]]:
@@ -166,10 +166,10 @@ def _find_padding(stored: Stored, header: Dataset, outside_map: NDArray[np.bool_
 def _build_file(path: Path, planes: list[Whole], meant: Meant, series: str, maker: Maker) -> tuple[str, bytes]:
     """The name and the bytes of one new file. Raises: Unusable."""
     try:
-        with quiet():
+        with silence_warnings():
             original = read_dataset(path)
-        made = deidentify(original, key=maker.key, profile=maker.profile)
-        with quiet():
+        made = deidentify_image(original, key=maker.key, profile=maker.profile)
+        with silence_warnings():
             with_dictionary_vrs(made)
             put_pixels(made, planes, meant.coding)
             put_meaning(made, meant)

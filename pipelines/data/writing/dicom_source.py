@@ -20,10 +20,10 @@ from pipelines.data.headers import Frame
 from pipelines.data.study import Unusable
 from pipelines.data.writing.representations import with_dictionary_vrs
 from pipelines.loader.command_line import installed_version
-from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify
-from privacy.deidentify.keyed import days
-from privacy.deidentify.leftovers import leftovers
-from privacy.deidentify.quiet import quiet
+from privacy.deidentify.dicom_image import NotDeidentifiable, Profile, deidentify_image
+from privacy.deidentify.keyed import days_of_shift
+from privacy.deidentify.leftovers import find_leftovers
+from privacy.deidentify.quiet import silence_warnings
 
 NOTICE = "For research use only, not for diagnosis."
 PUBLISHER = "Consilium"
@@ -108,7 +108,7 @@ def read_image_headers(frames: Sequence[Frame], pseudonymous: Pseudonymous | Non
     for path in paths:
         dataset = read_dataset(path)
         try:
-            made = deidentify(dataset, key=pseudonymous.key, profile=pseudonymous.profile)
+            made = deidentify_image(dataset, key=pseudonymous.key, profile=pseudonymous.profile)
         except NotDeidentifiable as error:
             raise Unusable(error.reason, f"{path.name}: {error.detail}") from error
         for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData"):
@@ -175,7 +175,7 @@ def shift_maker_time(maker: ResultMaker, images: Images, pseudonymous: Pseudonym
     if pseudonymous is None or images.original is None:
         return maker
     patient = str(images.original.get("PatientID") or "")
-    when = maker.when + timedelta(days=days(pseudonymous.key, patient, *pseudonymous.profile.shift_days))
+    when = maker.when + timedelta(days=days_of_shift(pseudonymous.key, patient, *pseudonymous.profile.shift_days))
     if not pseudonymous.profile.keep_times:
         when = datetime.combine(when.date(), time(0, 0, 0))
     return replace(maker, key=pseudonymous.key, when=when)
@@ -191,8 +191,8 @@ def check_leftovers(data: bytes, images: Images) -> bytes:
         return data
     profile = images.profile
     keeps_characteristics = profile.keep_device or profile.keep_characteristics or profile.keep_times
-    with quiet():
-        left = leftovers(images.original, data, private=profile.keep_private, kept=keeps_characteristics)
+    with silence_warnings():
+        left = find_leftovers(images.original, data, private=profile.keep_private, kept=keeps_characteristics)
     if left:
         raise Unusable("leftover", "; ".join(left[:5]))
     return data

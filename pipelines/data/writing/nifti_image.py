@@ -18,7 +18,7 @@ from pipelines.data.adc import PATTERN
 from pipelines.data.index import Candidate, convert_read_errors
 from pipelines.data.nifti.reader import SUFFIXES
 from pipelines.data.study import Array
-from privacy.deidentify.keyed import pseudonym
+from privacy.deidentify.keyed import make_pseudonym
 
 IMAGES = {348: nibabel.Nifti1Image, 540: nibabel.Nifti2Image}  # by the header's first number, its own size
 LONGEST = 79  # bytes of a description
@@ -34,7 +34,7 @@ def nifti_place(candidate: Candidate, key: bytes | None, digest: str) -> str:
         return candidate.study
     name = PurePosixPath(candidate.study).name
     suffix = next((end for end in SUFFIXES if name.lower().endswith(end)), ".nii.gz")
-    return f"{pseudonym(key, candidate.patient)}/{pseudonym(key, f'{candidate.study}/{digest}')}{suffix}"
+    return f"{make_pseudonym(key, candidate.patient)}/{make_pseudonym(key, f'{candidate.study}/{digest}')}{suffix}"
 
 
 def nifti_bytes(path: Path, change: Array, *, label: str, adc: bool) -> bytes:

@@ -56,10 +56,10 @@ from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, describe
 from privacy.message import Json, Message, as_list, as_mapping, from_bytes, whole_of
 from privacy.release import ledger as ledgers
-from privacy.release.bounds import plain
+from privacy.release.bounds import remove_controls
 from privacy.release.gate import Refused
 from privacy.release.statement import Statement, to_json
-from privacy.release.statement_markdown import markdown
+from privacy.release.statement_markdown import render_markdown
 
 AT_HOME = (RIDGE, SVM)
 PAGE, STATEMENT, UNMATCHED = "report.html", "statement.md", "unmatched_exclusions"
@@ -72,7 +72,7 @@ def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]
     """
     call, facts = context.call, context.message.facts
     scope = _build_scope(hospital, facts)
-    lines = [line for line in ledgers.lines(hospital.ledger) if not line.get("torn")]
+    lines = [line for line in ledgers.read_lines(hospital.ledger) if not line.get("torn")]
     statement, known = build_own_statement(hospital, lines), list_earlier_uses(hospital)
     floors = () if scope.outside else home_floors(hospital, scope.methods)
     page = _build_page(hospital, scope, facts, call.run.partition("/")[0], floors, _epsilon_texts(statement))
@@ -83,13 +83,13 @@ def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]
         released=describe_released_counts(hospital),
         statement=statement,
     )
-    DiskFolder(hospital.root).write(STATEMENT, markdown(statement).encode())
+    DiskFolder(hospital.root).write(STATEMENT, render_markdown(statement).encode())
     text = (_render_outside_page(page, scope, facts) if scope.outside else render_site_page(page)).encode()
     DiskFolder(hospital.root).write(PAGE, text)
     for decision, in_words in zip(page.decisions, list_choices(page), strict=True):
         keep_decision(hospital, facts, decision, in_words)
     head, released_decision = (
-        ledgers.head(hospital.ledger),
+        ledgers.read_head(hospital.ledger),
         released_decision_facts(hospital, facts, next(iter(page.decisions), None)),
     )
     reply = Reported(
@@ -161,12 +161,9 @@ def _build_page(
     words, features = words_of_kind(kind_of(cohort)), read_features(cohort)
     positive = (cohort.labels > 0).numpy()
     notes, pictured = collect_notes(hospital, methods), not hospital.simulation or facts.get("pictures") is not False
-    sides = _two_sides(classes)
-    by_label = (
-        [draw_features_by_class(features, positive, examples=words.examples, classes=sides)]
-        if features and pictured
-        else []
-    )
+    by_label = []
+    if features and pictured:
+        by_label = [draw_features_by_class(features, positive, examples=words.examples, classes=_two_sides(classes))]
     seen = None if learnt_masks.target is None else target_classes(cohort, learnt_masks.target)
     return SitePage(
         title=_page_title(hospital, facts),
@@ -220,7 +217,7 @@ def _render_outside_page(page: SitePage, scope: Scope, facts: Mapping[str, Json]
 
 def _page_title(hospital: Hospital, facts: Mapping[str, Json]) -> str:
     """The run's title, marked as the coordinator's where that is somebody else."""
-    title = plain(str(facts["title"]))
+    title = remove_controls(str(facts["title"]))
     return title if hospital.simulation else f"{title} (title given by the coordinator)"
 
 

@@ -36,13 +36,13 @@ def _feature_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _method_problems(run: RunSettings) -> Iterator[Problem]:
-    from privacy.dp.modules import unfit  # slow to import
+    from privacy.dp.modules import find_unfit_parts  # slow to import
 
     for label, method in run.train.methods.items():
         where = ("train", "methods", label)
         if method.name == "central":
             yield Problem(where, "pools images, which no epsilon covers; remove it")
-        elif is_buildable(run.task_of(label)) and (sentence := unfit(network(method, run.task_of(label)))):
+        elif is_buildable(run.task_of(label)) and (sentence := find_unfit_parts(network(method, run.task_of(label)))):
             yield Problem(where, f"cannot be trained privately: {', '.join(sentence)}")
     for label, _, work in list_works(run):
         if work.balance and run.train.methods[label].name != "central":

@@ -16,7 +16,7 @@ from pipelines.data.accounts import list_accounts, list_unused_patients
 from pipelines.data.cohort import read_cohort
 from pipelines.data.images import Slices
 from pipelines.data.nifti.bids import decide_from_file, file_stem, find_patient_session, read_sidecar
-from pipelines.data.pseudonym import normalized, pseudonym
+from pipelines.data.pseudonym import make_pseudonym, normalize_identifier
 from pipelines.data.sources import GlandMask, NiftiSource
 from pipelines.data.studies import index_volumes, open_studies
 from pipelines.data.study import Unusable
@@ -229,11 +229,11 @@ def test_whoever_withdrew_stays_out_by_his_files_name_too(tmp_path: Path, name: 
         fractions={"train": 1.0, "validation": 0.0, "test": 0.0},
         seed=0,
         key=key,
-        exclude=(pseudonym(key, normalized(name)) if coded else name,),
+        exclude=(make_pseudonym(key, normalize_identifier(name)) if coded else name,),
     )
-    known = normalized(name) in ("sub-01", "sub-01_adc")
+    known = normalize_identifier(name) in ("sub-01", "sub-01_adc")
     assert (reading.facts["excluded"], reading.facts["unmatched_exclusions"]) == ((1, 0) if known else (0, 1))
-    assert (pseudonym(key, "sub-01") in reading.cohort.patients) is not known
+    assert (make_pseudonym(key, "sub-01") in reading.cohort.patients) is not known
 
 
 @settings(max_examples=8)
@@ -254,7 +254,7 @@ def test_no_subject_is_in_two_splits_whatever_his_files_are_called(
         key=b"a secret of 16 b",
     )
     cohort = reading.cohort
-    assert set(reading.names.values()) <= {normalized(f"sub-{subject}") for subject in subjects}
+    assert set(reading.names.values()) <= {normalize_identifier(f"sub-{subject}") for subject in subjects}
     for patient in range(len(cohort.patients)):
         assert len(set(cohort.split[cohort.patient == patient].tolist())) == 1
     assert len(cohort.patients) == len(reading.names)

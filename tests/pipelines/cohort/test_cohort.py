@@ -21,7 +21,7 @@ from scipy.spatial.transform import Rotation
 from pipelines.data.cohort import Cohort, from_message, read_cohort, survey, to_message
 from pipelines.data.images import Slices
 from pipelines.data.prepare import prepare_slices
-from pipelines.data.pseudonym import pseudonym
+from pipelines.data.pseudonym import make_pseudonym
 from pipelines.data.sources import DicomSource, GlandMask, MaskLabels, NiftiSource, TableLabels
 from pipelines.data.study import Volume
 from privacy.message import Message, from_bytes, to_bytes
@@ -81,11 +81,11 @@ def test_shapes_units_labels_and_names(hospital: Path) -> None:
     assert (cohort.images.shape, cohort.images.dtype) == ((48, 1, 20, 20), torch.float32)
     assert (cohort.lesion.shape, cohort.lesion.dtype) == ((48, 20, 20), torch.uint8)
     assert (cohort.labels.dtype, cohort.patient.dtype, cohort.split.dtype) == (torch.int64, torch.int64, torch.int8)
-    assert cohort.patients == tuple(sorted(pseudonym(KEY, f"P{number}") for number in range(8)))
+    assert cohort.patients == tuple(sorted(make_pseudonym(KEY, f"P{number}") for number in range(8)))
     inside = cohort.images[:, 0][cohort.gland == 1]
     assert 0.8 <= float(inside.min()) <= float(inside.max()) <= 1.6
     for number in range(8):
-        mine = cohort.patient == cohort.patients.index(pseudonym(KEY, f"P{number}"))
+        mine = cohort.patient == cohort.patients.index(make_pseudonym(KEY, f"P{number}"))
         assert cohort.position[mine].tolist() == [0, 1, 2, 3, 4, 5]
         assert cohort.labels[mine].tolist() == ([0, 0, 1, 1, 0, 0] if number % 2 == 0 else [0] * 6)
     assert facts["positives"] == 8
@@ -126,7 +126,7 @@ def test_reading_twice_gives_the_same_bytes_and_the_key_moves_nobody(hospital: P
     other = read(hospital, key=b"another secret, longer")[0]
     for number in range(8):
         mine, theirs = (
-            cohort.split[cohort.patient == cohort.patients.index(pseudonym(key, f"P{number}"))]
+            cohort.split[cohort.patient == cohort.patients.index(make_pseudonym(key, f"P{number}"))]
             for cohort, key in ((one, KEY), (other, b"another secret, longer"))
         )
         assert torch.equal(mine, theirs)
@@ -265,15 +265,15 @@ def test_two_studies_of_a_patient_stay_in_one_split(hospital: Path) -> None:
     cohort, rejected, facts = read(hospital)
     assert not rejected
     assert (facts["studies"], facts["patients"]) == (9, 8)
-    mine = cohort.patient == cohort.patients.index(pseudonym(KEY, "P2"))
+    mine = cohort.patient == cohort.patients.index(make_pseudonym(KEY, "P2"))
     assert int(mine.sum()) == 12
     assert len(set(cohort.split[mine].tolist())) == 1
 
 
 def test_excluded_patients_are_out_by_either_name(hospital: Path) -> None:
-    cohort, rejected, facts = read(hospital, exclude=("P3", pseudonym(KEY, "P4"), "nobody"))
-    assert pseudonym(KEY, "P3") not in cohort.patients
-    assert pseudonym(KEY, "P4") not in cohort.patients
+    cohort, rejected, facts = read(hospital, exclude=("P3", make_pseudonym(KEY, "P4"), "nobody"))
+    assert make_pseudonym(KEY, "P3") not in cohort.patients
+    assert make_pseudonym(KEY, "P4") not in cohort.patients
     assert (facts["studies"], facts["excluded"], facts["unmatched_exclusions"], rejected) == (6, 2, 1, ())
 
 
@@ -361,7 +361,7 @@ def test_a_study_whose_lesion_is_cut_off_is_not_called_healthy(hospital: Path) -
     save(hospital / "lesion" / "P2.nii.gz", boxed((27, 30), (0, 3), (2, 4)))
     cohort, rejected, _ = read(hospital, Slices(size=16), gland=None)
     assert [(found.reason, found.study.split(".")[0]) for found in rejected] == [("lesion_cut", "P2")]
-    assert pseudonym(KEY, "P2") not in cohort.patients
+    assert make_pseudonym(KEY, "P2") not in cohort.patients
     assert not read(hospital, Slices(size=48), gland=None)[1]
 
 

@@ -22,7 +22,7 @@ from pipelines.data.sources import DicomSource
 from pipelines.data.study import Rejected, Study, Unusable
 from pipelines.data.writing.dicom_header import Maker
 from pipelines.data.writing.dicom_series import series_files
-from privacy.deidentify.dicom_image import as_bytes, deidentify
+from privacy.deidentify.dicom_image import as_bytes, deidentify_image
 from privacy.deidentify.profile import Profile
 from privacy.deidentify.stored_values import (
     B_VALUES,
@@ -65,7 +65,7 @@ def only(folder: Path, **options: Any) -> Study:
 def safe(folder: Path, out: Path) -> Path:
     out.mkdir()
     for number, path in enumerate(sorted(folder.rglob("*.dcm"))):
-        (out / f"{number:04d}.dcm").write_bytes(as_bytes(deidentify(pydicom.dcmread(path), key=KEY)))
+        (out / f"{number:04d}.dcm").write_bytes(as_bytes(deidentify_image(pydicom.dcmread(path), key=KEY)))
     return out
 
 
@@ -417,19 +417,19 @@ def test_every_private_element_is_found_and_kept_in_every_block(place: Private, 
     for block in range(0x10, 0x100):
         header = Series().dataset(0)
         put_private(header, place, 37, block, spelling(place.creator), "IS")
-        for one in (header, *([deidentify(header, key=KEY)] if block in (0x10, 0x20, 0xFF) else [])):
+        for one in (header, *([deidentify_image(header, key=KEY)] if block in (0x10, 0x20, 0xFF) else [])):
             found = private_element(one, place)
             assert found is not None and float(found.value) == 37
     other = Series().dataset(0)
     put_private(other, place, 37, 0x10, f"{place.creator} X", "IS")
-    assert private_element(other, place) is None and private_element(deidentify(other, key=KEY), place) is None
+    assert private_element(other, place) is None and private_element(deidentify_image(other, key=KEY), place) is None
 
 
 def test_the_header_in_a_vendors_header_is_found_too() -> None:
     inner, whole = Dataset(), Series().dataset(0)
     put_private(inner, VENDOR_SLOPE, 2.0, 0x33, VENDOR_SLOPE.creator.upper())
     put_private(whole, VENDOR_HEADER, [inner], 0x44, VENDOR_HEADER.creator.upper(), "SQ")
-    assert vendor_slope(whole) == vendor_slope(deidentify(whole, key=KEY)) == 2.0
+    assert vendor_slope(whole) == vendor_slope(deidentify_image(whole, key=KEY)) == 2.0
 
 
 # -- padding and colours ----------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.phantom.scanner import SCANNERS
 from privacy.deidentify.actions import SAFE_PRIVATE
-from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify
+from privacy.deidentify.dicom_image import NotDeidentifiable, as_bytes, deidentify_image
 from privacy.deidentify.profile import Profile
 from privacy.deidentify.stored_values import (
     KEYWORDS,
@@ -136,7 +136,7 @@ def test_what_the_reader_needs_outlives_deidentification() -> None:
     made.private_block(VENDOR_HEADER.group, VENDOR_HEADER.creator, create=True).add_new(
         VENDOR_HEADER.element, "SQ", [header]
     )
-    kept = deidentify(made, key=KEY)
+    kept = deidentify_image(made, key=KEY)
     for keyword in KEYWORDS:
         assert keyword == "MeasurementUnitsCodeSequence" or kept[keyword].value == made[keyword].value, keyword
     inner = kept.private_block(VENDOR_HEADER.group, VENDOR_HEADER.creator)[VENDOR_HEADER.element].value[0]
@@ -327,7 +327,7 @@ def test_a_fit_uses_the_vendors_scale_of_frames_and_a_scale_must_be_everywhere(t
     made.save_as(tmp_path / "e" / "e.dcm", enforce_file_format=True)
     assert np.allclose(only(tmp_path / "e", derive="adc").image.values, 1000, atol=2)
     (tmp_path / "f").mkdir()
-    (tmp_path / "f" / "f.dcm").write_bytes(as_bytes(deidentify(made, key=KEY)))
+    (tmp_path / "f" / "f.dcm").write_bytes(as_bytes(deidentify_image(made, key=KEY)))
     assert np.allclose(only(tmp_path / "f", derive="adc").image.values, 1000, atol=2)
     lacking = weighted(tmp_path / "g", (0, 800), lambda b, d: vendor_scaled(d, 1.3, "1") if b else None)
     assert refused(lacking, derive="adc").reason == "mixed_values"
@@ -432,7 +432,7 @@ def rows(draw: st.DrawFn) -> Case:
 def deidentified(folder: Path, out: Path) -> Path:
     out.mkdir()
     for number, path in enumerate(sorted(folder.rglob("*.dcm"))):
-        (out / f"{number:04d}.dcm").write_bytes(as_bytes(deidentify(pydicom.dcmread(path), key=KEY)))
+        (out / f"{number:04d}.dcm").write_bytes(as_bytes(deidentify_image(pydicom.dcmread(path), key=KEY)))
     return out
 
 
@@ -569,7 +569,7 @@ def test_real_files_are_read_the_same_after_deidentification(
         after.mkdir()
         for path in (path for path in sorted(folder.iterdir()) if path.is_file()):
             try:
-                made = as_bytes(deidentify(pydicom.dcmread(path, force=True), key=KEY))
+                made = as_bytes(deidentify_image(pydicom.dcmread(path, force=True), key=KEY))
             except NotDeidentifiable:
                 continue
             (after / f"{path.name}.dcm").write_bytes(made)
