@@ -96,7 +96,7 @@ def of_split(split: int, parts: int, spoilt: str, found, public, lines):
                 scores = []
                 for name in (one for one in judged if one != bad):
                     others = {part: _others(sums, name, part, factors) for part in moments.SUMS}
-                    weight, _ = moments.solved(how, sums[name], others, centres[name])
+                    weight, _ = moments.solve_head(how, sums[name], others, centres[name])
                     score = x[test[name]] @ (weight[1] - weight[0]).numpy()
                     scores.append(roc_auc_score(truth[test[name]], score))
                 yield epsilon, label, rule, float(np.mean(scores))
@@ -122,7 +122,7 @@ def sent(x, y, lesion, train, epsilon):
 
     with mock.patch.multiple(moments.Moments, merge=merging, train=training):
         data.models(x, y, lesion, train, epsilon)
-    found = {name: moments.centred(section(kept["state"].tensors, f"site/{name}"), 1.0) for name in train}
+    found = {name: moments.centre_moments(section(kept["state"].tensors, f"site/{name}"), 1.0) for name in train}
     return found, {name: kept[name] for name in train}
 
 

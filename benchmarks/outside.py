@@ -42,9 +42,9 @@ from personalize.adaptation_baselines import Tent, ensemble, tent
 from personalize.adaptation_norms import calibrate
 from personalize.iopfl import IopFL
 from personalize.partial import Partial
-from personalize.routing import routed, set_coefficients
+from personalize.routing import build_routed, set_coefficients
 from personalize.routing_losses import Term, Unsupervised
-from personalize.routing_outside import Routing, route
+from personalize.routing_outside import Routing, route_experts
 from pipelines.data.pictures.label_maps import square_around
 from privacy.dp.access import Rows, Split
 
@@ -167,7 +167,7 @@ def lines(shared: nn.Module, own: list[nn.Module], x: Tensor, y: Tensor, asked: 
         found[label] = dice(network, x, y)
         found[f"{label}, epoch"] = adapted.epoch
     for label, how in asked.items():
-        network, adapted = route([*own, shared], x, how, kind="segmentation")
+        network, adapted = route_experts([*own, shared], x, how, kind="segmentation")
         found[label] = dice(network, x, y)
         found[f"{label}, epoch"] = adapted.epoch
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}
@@ -191,7 +191,7 @@ def signs(shared: nn.Module, own: list[nn.Module], x: Tensor) -> dict[str, float
     pairs = [(a, b) for k, a in enumerate(own) for b in own[:k]]
     found["pairs"] = float(np.mean([overlap(a, b, x) for a, b in pairs])) if pairs else 1.0
     for statistics in ("image", "set"):
-        mixed = routed([*own, shared], statistics=statistics)
+        mixed = build_routed([*own, shared], statistics=statistics)
         calibrate(mixed, x, 16)
         masks = []
         for r in torch.eye(mixed.experts):
@@ -229,12 +229,12 @@ def measure(kept: dict[str, Any]) -> None:
             if outside.endswith("1"):  # figures 6 and 7b, at two hospitals
                 for tau in TAUS:
                     for label, epochs in (("start", 0), ("paper", 10)):
-                        network = route([*own[tau], shared], x_y[0], routing(variant="paper", epochs=epochs),
+                        network = route_experts([*own[tau], shared], x_y[0], routing(variant="paper", epochs=epochs),
                                         kind="segmentation")[0]  # fmt: skip
                         cell[f"tau {tau}, {label}"] = round(dice(network, *x_y), 4)
                 for epochs in (1, 3, 30):
                     how = routing(variant="paper", epochs=epochs)
-                    network = route([*own[0.9], shared], x_y[0], how, kind="segmentation")[0]
+                    network = route_experts([*own[0.9], shared], x_y[0], how, kind="segmentation")[0]
                     cell[f"epochs {epochs}"] = round(dice(network, *x_y), 4)
             cell["signs"] = signs(shared, own[0.9], x_y[0])
             kept["outside"][key] = cell

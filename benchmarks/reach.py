@@ -22,8 +22,8 @@ from federation.parameters import loaded
 from federation.task import Task
 from personalize.adaptation_baselines import Tent, tent
 from personalize.adaptation_norms import AtTest, batches, by_test_statistics, calibrate
-from personalize.routing import routed
-from personalize.routing_outside import Routing, route
+from personalize.routing import build_routed
+from personalize.routing_outside import Routing, route_experts
 from pipelines.data.cohort import Cohort
 from pipelines.external.models_file import GLOBAL, Models, read_models
 from pipelines.hospital.hospital import COHORT, Hospital, all_rows, read_cohort_file
@@ -58,9 +58,9 @@ def ways(models: Models, task: Task, rows: Rows, epochs: int) -> Iterator[tuple[
     whole, last = list(experts.values()), experts[GLOBAL]
     yield "shared model by the test images' statistics", tent(last, x, Tent(epochs=0), kind=task.kind)[0]
     for statistics in ("image", "set"):
-        start, _ = route(whole, x, Routing(epochs=0, statistics=statistics), kind=task.kind)
+        start, _ = route_experts(whole, x, Routing(epochs=0, statistics=statistics), kind=task.kind)
         yield f"mean of kernels, statistics: {statistics}", start
-        mixed = taught(routed(whole, statistics=statistics), x, y, task, epochs=epochs, lr=3e-3)
+        mixed = taught(build_routed(whole, statistics=statistics), x, y, task, epochs=epochs, lr=3e-3)
         yield f"routing taught by masks, statistics: {statistics}", mixed
     norms = AtTest(deepcopy(last))
     by_test_statistics(norms.network, "set", "trained")

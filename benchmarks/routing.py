@@ -26,7 +26,7 @@ import torch
 
 from federation.models.unet import UNet
 from federation.task import Task
-from personalize.routing import Routed, routed
+from personalize.routing import Routed, build_routed
 from personalize.routing_losses import Unsupervised
 
 SIDE, BATCH = 96, 4
@@ -56,7 +56,7 @@ def measure(k: int, turns: int) -> dict[str, float]:
     before = resident()
     task = Task(UNet(), (1, SIDE, SIDE), 2, "segmentation")
     experts = [task.network().eval() for _ in range(k + 1)]
-    module, loss, x = routed(experts), Unsupervised(), torch.randn(BATCH, 1, SIDE, SIDE)
+    module, loss, x = build_routed(experts), Unsupervised(), torch.randn(BATCH, 1, SIDE, SIDE)
     rule = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=1e-3)
     jobs: dict[str, Callable[[], None]] = {
         "plain": lambda: looked(experts[-1], x),

@@ -94,15 +94,15 @@ def adapt(
         ValueError: nothing to train, or no images.
     """
     rule, generator = _optimizer(module, images, lr), torch.Generator().manual_seed(seed)
-    found, states = [_loss_and_shares(module, images, loss, batch, seed)], [_state(module)]
+    records, states = [_loss_and_shares(module, images, loss, batch, seed)], [_copy_state(module)]
     for _ in range(epochs):
         module.train()
         order = torch.randperm(len(images), generator=generator)
         for index in batches(order, batch):
             _step(rule, loss(module, images[index.to(images.device)], generator).losses)
-        found.append(_loss_and_shares(module, images, loss, batch, seed))
-        states.append(_state(module))
-    losses, shares = tuple(one for one, _ in found), [two for _, two in found]
+        records.append(_loss_and_shares(module, images, loss, batch, seed))
+        states.append(_copy_state(module))
+    losses, shares = tuple(loss_of_epoch for loss_of_epoch, _ in records), [two for _, two in records]
     epoch, why = (
         _choose_epoch(losses, shares, allowed) if epochs else (0, "no epoch was asked for: nothing was trained")
     )
@@ -111,24 +111,24 @@ def adapt(
     return Adapted(state, losses, tuple(tuple(s.tolist()) for s in shares), epoch, why)
 
 
-def serving(module: nn.Module, found: Adapted, before: nn.Module) -> tuple[nn.Module, Adapted]:
+def select_serving(module: nn.Module, adapted: Adapted, before: nn.Module) -> tuple[nn.Module, Adapted]:
     """The network to predict with after `adapt`: the adapted one, or the original model (and no state) if no state is
     eligible.
     """
-    if found.epoch is not None:
-        return module, found
-    return before.eval(), replace(found, state={}, why=f"{found.why}, the shared model serves as it came")
+    if adapted.epoch is not None:
+        return module, adapted
+    return before.eval(), replace(adapted, state={}, why=f"{adapted.why}, the shared model serves as it came")
 
 
-def untried(found: Adapted, allowed: Range, why: str) -> Adapted:
+def build_untried(adapted: Adapted, allowed: Range, why: str) -> Adapted:
     """The record where a rule said that adapting is not tried: the state before it, if its shares are allowed. why: of
     the rule; empty = it was tried, and `found` is as it was.
     """
     if not why:
-        return found
-    if allowed.holds(torch.tensor(found.shares[0], dtype=torch.float64)):
-        return replace(found, why=why)
-    return replace(found, epoch=None, why=f"{why}, and the predicted shares are out of range")
+        return adapted
+    if allowed.holds(torch.tensor(adapted.shares[0], dtype=torch.float64)):
+        return replace(adapted, why=why)
+    return replace(adapted, epoch=None, why=f"{why}, and the predicted shares are out of range")
 
 
 def online(
@@ -153,27 +153,27 @@ def online(
     probabilities = torch.cat(parts)
     shares = (tuple(_shares(probabilities).tolist()),)
     why = "each image was predicted before the step on it"
-    return Adapted(_state(module), (total / len(images),), shares, 0, why, probabilities)
+    return Adapted(_copy_state(module), (total / len(images),), shares, 0, why, probabilities)
 
 
 def predicted_shares(module: nn.Module, images: Tensor, *, batch: int = 16) -> Tensor:
     """(classes,) float64: the share of each class among all pixels, or images, that a network predicts."""
-    return predictions(module, images, batch=batch)[1]
+    return predict_classes(module, images, batch=batch)[1]
 
 
-def predictions(module: nn.Module, images: Tensor, *, batch: int = 16) -> tuple[Tensor, Tensor]:
+def predict_classes(module: nn.Module, images: Tensor, *, batch: int = 16) -> tuple[Tensor, Tensor]:
     """The class of each place, or image, that a network predicts, (n, *spatial) uint8 on the CPU, and
     `predicted_shares`.
     """
     calibrate(module, images, batch)
-    found, counts = [], []
+    classes, counts = [], []
     with torch.no_grad():
         for x in batches(images, batch):
             logits = module(x).logits
-            found.append(logits.argmax(dim=1).to("cpu", torch.uint8))
-            counts.append(_counts(logits))
+            classes.append(logits.argmax(dim=1).to("cpu", torch.uint8))
+            counts.append(_count_classes(logits))
     total = torch.stack(counts).sum(dim=0)
-    return torch.cat(found), total / total.sum()
+    return torch.cat(classes), total / total.sum()
 
 
 def range_of(witnesses: Sequence[Tensor], margin: float, *, segmentation: bool) -> Range:
@@ -228,31 +228,31 @@ def _loss_and_shares(module: nn.Module, images: Tensor, loss: Loss, batch: int, 
         for x in batches(images, batch):  # logits are not kept: those of all images may be large
             judged = loss(module, x, generator)
             total += float(judged.losses.double().sum())
-            counts = _counts(judged.logits) + (counts if len(counts) else 0.0)
+            counts = _count_classes(judged.logits) + (counts if len(counts) else 0.0)
     return total / len(images), counts / counts.sum()
 
 
-def _counts(logits: Tensor) -> Tensor:
+def _count_classes(logits: Tensor) -> Tensor:
     """(classes,) float64 on the CPU: the number of places where each class is the most probable."""
     return torch.bincount(logits.argmax(dim=1).flatten(), minlength=logits.shape[1]).double().cpu()
 
 
 def _shares(probabilities: Tensor) -> Tensor:
-    counts = _counts(probabilities)
+    counts = _count_classes(probabilities)
     return counts / counts.sum()
 
 
-def _state(module: nn.Module) -> Params:
+def _copy_state(module: nn.Module) -> Params:
     """Copies of trained parameters and of the buffers of SetNorms."""
-    kept = dict(_adapted_tensors(module))
-    return {name: value.detach().clone() for name, value in module.state_dict().items() if name in kept}
+    tensors = dict(_adapted_tensors(module))
+    return {name: value.detach().clone() for name, value in module.state_dict().items() if name in tensors}
 
 
 def _adapted_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
     for name, part in module.named_modules():
         if isinstance(part, SetNorm):
-            yield from ((f"{name}.{own}", value) for own, value in part.named_buffers())
+            yield from ((f"{name}.{buffer}", value) for buffer, value in part.named_buffers())
 
 
 def _choose_epoch(losses: Sequence[float], shares: Sequence[Tensor], allowed: Range | None) -> tuple[int | None, str]:

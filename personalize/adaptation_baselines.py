@@ -15,8 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from federation.task import Kind, Output
-from personalize.adaptation import Adapted, adapt, bounds_problems, online, predictions, range_of, serving, untried
-from personalize.adaptation_doubt import agreement, trusted
+from personalize.adaptation import (
+    Adapted,
+    adapt,
+    bounds_problems,
+    build_untried,
+    online,
+    predict_classes,
+    range_of,
+    select_serving,
+)
+from personalize.adaptation_doubt import agreement, describe_distrust
 from personalize.adaptation_norms import AtTest, by_test_statistics
 from personalize.routing_losses import ImageLosses, entropy
 from privacy.settings_error import refuse
@@ -67,11 +76,11 @@ def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed
         raise ValueError(f"tent trains scales of normalization layers: {type(network).__name__} has none")
     if settings.mode == "online":
         return module, online(module, images, _entropy, lr=settings.lr, batch=settings.batch, seed=seed)
-    witnesses = [predictions(model, images, batch=settings.batch) for model in (deepcopy(network), module)]
+    witnesses = [predict_classes(model, images, batch=settings.batch) for model in (deepcopy(network), module)]
     allowed = range_of([shares for _, shares in witnesses], settings.margin, segmentation=kind == "segmentation")
-    alike = agreement([classes for classes, _ in witnesses], masks=kind == "segmentation")
-    why = trusted(alike, settings.tried_below) if settings.epochs else ""
-    found = adapt(
+    share_agreed = agreement([classes for classes, _ in witnesses], masks=kind == "segmentation")
+    why = describe_distrust(share_agreed, settings.tried_below) if settings.epochs else ""
+    adapted = adapt(
         module,
         images,
         _entropy,
@@ -81,7 +90,7 @@ def tent(network: nn.Module, images: Tensor, settings: Tent, *, kind: Kind, seed
         seed=seed,
         allowed=allowed,
     )
-    return serving(module, untried(found, allowed, why), network)
+    return select_serving(module, build_untried(adapted, allowed, why), network)
 
 
 class Ensemble(nn.Module):

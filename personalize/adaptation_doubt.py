@@ -26,22 +26,22 @@ def agreement(predictions: Sequence[Tensor], *, masks: bool) -> float:
             (places where both say the same class, twice, over the places of both), and 1 if neither has any; of labels
             it is 1 or 0.
     """
-    pairs = [_alike(one, two, masks=masks) for one, two in itertools.combinations(predictions, 2)]
+    pairs = [_image_agreement(first, second, masks=masks) for first, second in itertools.combinations(predictions, 2)]
     return float(torch.stack(pairs).mean()) if pairs else 1.0
 
 
-def _alike(one: Tensor, two: Tensor, *, masks: bool) -> Tensor:
+def _image_agreement(left: Tensor, right: Tensor, *, masks: bool) -> Tensor:
     """Agreement on each image, (n,) float64."""
     if not masks:
-        return (one == two).double()
-    first, second = one.flatten(1), two.flatten(1)
+        return (left == right).double()
+    first, second = left.flatten(1), right.flatten(1)
     both = ((first == second) & (first > 0)).sum(dim=1)
     total = (first > 0).sum(dim=1) + (second > 0).sum(dim=1)
     return torch.where(total > 0, 2 * both / total.clamp(min=1), 1.0).double()
 
 
-def trusted(found: float, limit: float | None) -> str:
+def describe_distrust(share: float, limit: float | None) -> str:
     """Why adapting is not tried, in words; empty if it is. limit: None = it is always tried."""
-    if limit is None or found < limit:
+    if limit is None or share < limit:
         return ""
-    return f"models agree on these images by {found:.3f}, not less than {limit:g}: adapting was not tried"
+    return f"models agree on these images by {share:.3f}, not less than {limit:g}: adapting was not tried"

@@ -61,8 +61,8 @@ class SetNorm(nn.Module):
         self.norm.to(next(norm.buffers(), norm.weight).device)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.norm(x)
-        return found
+        normalized: Tensor = self.norm(x)
+        return normalized
 
     def reset(self) -> None:
         """Forget the statistics of earlier batches."""
@@ -112,8 +112,8 @@ def by_test_statistics(network: nn.Module, statistics: Statistics, affine: Affin
 
 def replace(network: nn.Module, name: str, part: nn.Module) -> None:
     """Replace the submodule `name` by `part`."""
-    above, _, own = name.rpartition(".")
-    setattr(network.get_submodule(above), own, part)
+    above, _, name_of_part = name.rpartition(".")
+    setattr(network.get_submodule(above), name_of_part, part)
 
 
 def batches(rows: Tensor, batch: int) -> Sequence[Tensor]:

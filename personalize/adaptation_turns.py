@@ -59,7 +59,7 @@ def train_at_test(
         settings.margin,
         segmentation=kind == "segmentation",
     )
-    found = adapt(
+    adapted = adapt(
         module,
         images,
         _rotation_loss,
@@ -69,7 +69,7 @@ def train_at_test(
         seed=seed,
         allowed=allowed,
     )
-    return module, found
+    return module, adapted
 
 
 def _rotation_loss(module: nn.Module, x: Tensor, generator: torch.Generator) -> ImageLosses:

@@ -81,9 +81,9 @@ class Apfl:
             optimizer=section(memory.tensors, "optimizer"),
         )
         after = read(mixed)
-        kept = {n: value for n, value in after.items() if not is_shared(n)}
+        personal = {n: value for n, value in after.items() if not is_shared(n)}
         sent = Message(prefixed("model", select(after, is_shared)), {"n": site.size()})
-        tensors = {**prefixed("personal", kept), **prefixed("optimizer", descent.optimizer)}
+        tensors = {**prefixed("personal", personal), **prefixed("optimizer", descent.optimizer)}
         return sent, Message(tensors, {"notes": {"alpha": float(after["alpha"])}})
 
     merge = twins.merge
@@ -131,18 +131,18 @@ class _Mixed(nn.Module):
         self.alpha = nn.Parameter(torch.tensor([alpha]))
         self.mix = mix
 
-    def forward(self, x: Tensor, apart: bool = False) -> Output | tuple[Output, Output]:
+    def forward(self, x: Tensor, both: bool = False) -> Output | tuple[Output, Output]:
         """The mixture; with `apart` the shared twin's output and the mixture, whose gradient does not reach the shared
         twin.
         """
         if self.mix == "outputs":
-            one, two = outputs_of_both(self.shared, self.personal, x)
-            mixture = _mix_outputs(self.alpha, two, one)
+            output, two = outputs_of_both(self.shared, self.personal, x)
+            mixture = _mix_outputs(self.alpha, two, output)
         else:
             w = dict(self.shared.named_parameters())
             m = {n: self.alpha * v + (1 - self.alpha) * w[n].detach() for n, v in self.personal.named_parameters()}
-            one, mixture = outputs_of_both(self.shared, lambda x: functional_call(self.personal, m, (x,)), x)
-        return (one, mixture) if apart else mixture
+            output, mixture = outputs_of_both(self.shared, lambda x: functional_call(self.personal, m, (x,)), x)
+        return (output, mixture) if both else mixture
 
 
 def _mix_outputs(alpha: Tensor, v: Output, w: Output) -> Output:

@@ -74,18 +74,18 @@ class Apple:
         for site, introduction in introductions.items():
             tensors |= prefixed(f"core/{site}", section(introduction.tensors, "core"))
         n = dict(sorted(counted(introductions, self.weights).items()))
-        return Message(tensors, {"p_0": {site: one / sum(n.values()) for site, one in n.items()}, "asked": {}})
+        return Message(tensors, {"p_0": {site: count / sum(n.values()) for site, count in n.items()}, "asked": {}})
 
     def send(self, state: State, site: str, call: Call) -> Message:
         sites, start = as_mapping(state.facts["p_0"]), section(state.tensors, "start")
-        asked = as_list(as_mapping(state.facts["asked"]).get(site))
+        wanted_sites = as_list(as_mapping(state.facts["asked"]).get(site))
         sent: dict[str, Tensor] = {}
         first = call.merged.get(site, 0) == 0
         for name in sites:
             core = section(state.tensors, f"core/{name}")
             if name == site and first:
                 sent.update(prefixed(f"core/{name}", {**start, **core}))
-            elif name != site and (first or self.M is None or name in asked):
+            elif name != site and (first or self.M is None or name in wanted_sites):
                 sent.update(prefixed(f"core/{name}", core or {n: value.clone() for n, value in start.items()}))
         return Message(sent, {"p_0": sites})
 
@@ -104,22 +104,25 @@ class Apple:
         notes: dict[str, Json] = {**{f"p/{name}": value for name, value in p.items()}, "pull": pull}
         notes["own core climbs its loss (p_ii <= 0)"] = float(p[site.name] <= 0)
         core = trainable(mixture.core)
-        kept = {**prefixed(f"core/{site.name}", read(mixture.core)), **prefixed("optimizer", descent.optimizer)}
-        asked: dict[str, Json] = {}
+        memory_tensors = {
+            **prefixed(f"core/{site.name}", read(mixture.core)),
+            **prefixed("optimizer", descent.optimizer),
+        }
+        wish: dict[str, Json] = {}
         if self.M is not None:
-            others = sorted((name for name in sites if name != site.name), key=lambda name: (-abs(p[name]), name))
-            asked["asked"] = list(others[: self.M])
-            for name in others:
-                kept |= prefixed(f"core/{name}", select(_core(name, received, memory), core.__contains__))
+            by_weight = sorted((name for name in sites if name != site.name), key=lambda name: (-abs(p[name]), name))
+            wish["asked"] = list(by_weight[: self.M])
+            for name in by_weight:
+                memory_tensors |= prefixed(f"core/{name}", select(_core(name, received, memory), core.__contains__))
         sent = prefixed("core", select(read(mixture.core), core.__contains__))
-        return Message(sent, asked), Message({**kept, "p": mixture.p.detach().clone()}, {"notes": notes})
+        return Message(sent, wish), Message({**memory_tensors, "p": mixture.p.detach().clone()}, {"notes": notes})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         new = [prefixed(f"core/{site}", section(reply.tensors, "core")) for site, reply in replies.items()]
-        asked = {site: reply.facts["asked"] for site, reply in replies.items() if "asked" in reply.facts}
-        whom = {**as_mapping(state.facts["asked"]), **asked}
+        wishes = {site: reply.facts["asked"] for site, reply in replies.items() if "asked" in reply.facts}
+        wishes_by_site = {**as_mapping(state.facts["asked"]), **wishes}
         tensors = {**state.tensors, **{name: value for core in new for name, value in core.items()}}
-        return Message(tensors, {**state.facts, "asked": whom})
+        return Message(tensors, {**state.facts, "asked": wishes_by_site})
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         mixture = self._mixture(site, received, memory)
@@ -133,9 +136,9 @@ class Apple:
     def _mixture(self, site: Site, received: Message, memory: Memory) -> Mixture:
         sites = sorted(as_mapping(received.facts["p_0"]))
         core = loaded(self.network(site.task), _core(site.name, received, memory))
-        others = [_core(name, received, memory) for name in sites if name != site.name]
+        other_cores = [_core(name, received, memory) for name in sites if name != site.name]
         p = memory.tensors.get("p", _p_0(received, next(core.parameters())))
-        return Mixture(core, p, sites.index(site.name), others)
+        return Mixture(core, p, sites.index(site.name), other_cores)
 
 
 class Mixture(nn.Module):
@@ -151,13 +154,13 @@ class Mixture(nn.Module):
             torch.stack([o[name] for o in others]) if others else w.new_zeros(0, *w.shape)
             for name, w in core.named_parameters()
         ]
-        self.others = nn.ParameterList([nn.Parameter(one.detach(), requires_grad=False) for one in stacked])
+        self.others = nn.ParameterList([nn.Parameter(tensor.detach(), requires_grad=False) for tensor in stacked])
 
     def mixed(self) -> Params:
         """The mixture's parameters by their names in the network."""
-        p, own = self.p[self.rest], self.p[self.own]
+        p, p_own = self.p[self.rest], self.p[self.own]
         pairs = zip(self.core.named_parameters(), self.others, strict=True)
-        return {name: own * w + torch.tensordot(p, other, dims=1) for (name, w), other in pairs}
+        return {name: p_own * w + torch.tensordot(p, other, dims=1) for (name, w), other in pairs}
 
     def forward(self, x: Tensor) -> object:
         """The network's output with the mixture's parameters and the site's own buffers."""

@@ -135,17 +135,17 @@ class CusFL:
         return Message(select(state.tensors, lambda name: not (known and name.startswith("model/"))))
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
-        own, federated = self.model(site, received, memory), section(received.tensors, "federated")
-        network = loaded(self.network(site.task), {**own, **federated} if self.resync else own)
+        personal, federated = self.model(site, received, memory), section(received.tensors, "federated")
+        network = loaded(self.network(site.task), {**personal, **federated} if self.resync else personal)
         if self.r == 0 or (self.balance == "capped" and not federated):
             optimizer, notes = descend_from(site, network, memory).optimizer, dict[str, float]()
         else:
-            guide = self._extractor(network, federated or own)
-            past = self._extractor(network, own) if self.contrast == "moon" else None
+            guide = self._extractor(network, federated or personal)
+            past = self._extractor(network, personal) if self.contrast == "moon" else None
             optimizer, notes = self._train_guided(site, Guided(network, guide, past, self.depth, self.freeze), memory)
-        kept = {**prefixed("model", read(network)), **prefixed("optimizer", optimizer)}
+        memory_tensors = {**prefixed("model", read(network)), **prefixed("optimizer", optimizer)}
         sent = prefixed("model", select(read(network), self._is_shared))
-        return Message(sent), Message(kept, {"notes": {**notes}})
+        return Message(sent), Message(memory_tensors, {"notes": {**notes}})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         start = prefixed("model", section(state.tensors, "model"))
@@ -183,27 +183,27 @@ class CusFL:
         }, notes
 
     def _objective(self, task: Task, seen: list[Tensor]) -> Objective:
-        def whole(forward: Forward, batch: Batch) -> Tensor:
-            found = forward(batch.x)
-            if not isinstance(found, Aligned):
-                raise TypeError(f"training is guided by Aligned, found {type(found).__name__}")
-            wanted = task.objective(lambda x: found.output, batch)
-            apart = 1 - cosine(found.own, found.guide)
-            if found.past is not None:
-                apart = contrast(found.own, found.guide, found.past, self.temperature)
-            weight = self._weight(wanted.detach().mean(), apart.detach().mean())
+        def total_loss(forward: Forward, batch: Batch) -> Tensor:
+            guided = forward(batch.x)
+            if not isinstance(guided, Aligned):
+                raise TypeError(f"training is guided by Aligned, found {type(guided).__name__}")
+            task_loss = task.objective(lambda x: guided.output, batch)
+            distance = 1 - cosine(guided.own, guided.guide)
+            if guided.past is not None:
+                distance = contrast(guided.own, guided.guide, guided.past, self.temperature)
+            weight = self._weight(task_loss.detach().mean(), distance.detach().mean())
             if len(batch.x) > 1:
-                guidance = weight * apart.mean()
-                share = guidance / (wanted.mean() + guidance)
-                seen.append(torch.stack([apart.mean(), weight, between(found.guide), share]).detach())
-            return wanted + weight * apart
+                guidance = weight * distance.mean()
+                share = guidance / (task_loss.mean() + guidance)
+                seen.append(torch.stack([distance.mean(), weight, between(guided.guide), share]).detach())
+            return task_loss + weight * distance
 
-        return whole
+        return total_loss
 
-    def _weight(self, wanted: Tensor, apart: Tensor) -> Tensor:
+    def _weight(self, task_loss: Tensor, distance: Tensor) -> Tensor:
         """lambda_2, from mean losses that are not differentiated."""
-        weight = self.r / (1 - self.r) * wanted / apart.clamp(min=TINY)
-        weight = torch.where(apart > TINY, weight, torch.zeros_like(weight))
+        weight = self.r / (1 - self.r) * task_loss / distance.clamp(min=TINY)
+        weight = torch.where(distance > TINY, weight, torch.zeros_like(weight))
         return weight.clamp(max=self.cap) if self.balance == "capped" else weight
 
 
@@ -233,9 +233,9 @@ class Guided(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Aligned:
-        output, own = projected(self.network, self.depth, x)
-        past = None if self.past is None else projected(self.past, self.depth, x)[1]
-        return Aligned(output, own, projected(self.guide, self.depth, x)[1], past)
+        output, own_features = project_features(self.network, self.depth, x)
+        past = None if self.past is None else project_features(self.past, self.depth, x)[1]
+        return Aligned(output, own_features, project_features(self.guide, self.depth, x)[1], past)
 
 
 def parts_of(module: nn.Module) -> list[nn.Module]:
@@ -259,7 +259,7 @@ def at_split(module: nn.Module, depth: int, x: Tensor) -> tuple[Output, Tensor]:
     return output, caught[0].flatten(2).mean(dim=2) if caught[0].dim() > 2 else caught[0]
 
 
-def projected(module: nn.Module, depth: int, x: Tensor) -> tuple[Output, Tensor]:
+def project_features(module: nn.Module, depth: int, x: Tensor) -> tuple[Output, Tensor]:
     """The network's output, and g(f(x)): (b, projection). A single image is taken twice, and norms leave nothing."""
     output, features = at_split(module, depth, x)
     rows = features if len(features) > 1 else features.repeat(2, 1)

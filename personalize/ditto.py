@@ -71,9 +71,9 @@ class Ditto:
             pair, losses_of_both(site.task), correction=pull, optimizer=section(memory.tensors, "optimizer")
         )
         v = read(pair.personal)
-        kept = {**prefixed("personal", v), **prefixed("optimizer", descent.optimizer)}
-        apart = distance(v, w, trainable(pair.personal))
-        return reply(pair.shared, site), Message(kept, {"notes": {"distance_to_global": apart}})
+        memory_tensors = {**prefixed("personal", v), **prefixed("optimizer", descent.optimizer)}
+        distance_of_models = distance(v, w, trainable(pair.personal))
+        return reply(pair.shared, site), Message(memory_tensors, {"notes": {"distance_to_global": distance_of_models}})
 
     merge = twins.merge
 
@@ -88,5 +88,5 @@ class _Twins(nn.Module):
         super().__init__()
         self.shared, self.personal = shared, personal
 
-    def forward(self, x: Tensor, apart: bool = True) -> tuple[Output, Output]:
+    def forward(self, x: Tensor, both: bool = True) -> tuple[Output, Output]:
         return outputs_of_both(self.shared, self.personal, x)

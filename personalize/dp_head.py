@@ -36,7 +36,7 @@ from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, counted, merged
 from federation.parameters import loaded, mean, prefixed, section, select, trainable, zeros
-from personalize.sharing import head
+from personalize.sharing import is_head
 from privacy.message import Call, Message, Params
 from privacy.settings_error import out_of_range, refuse
 
@@ -72,7 +72,7 @@ class DpHead:
         return ["dp_head learns a linear layer called head, and this network has none: take mlp or cnn"]
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        first = select(initial, head)
+        first = select(initial, is_head)
         first = first if self.begin == "given" else zeros(first)
         return Message({**prefixed("model", {**initial, **first}), **prefixed("mean", first)}, {"n": 0.0})
 
@@ -81,8 +81,8 @@ class DpHead:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model")).eval()
         for name, p in module.named_parameters():
-            p.requires_grad_(p.requires_grad and head(name))
-        w, averaged = select(trainable(module), head), section(received.tensors, "mean")
+            p.requires_grad_(p.requires_grad and is_head(name))
+        w, averaged = select(trainable(module), is_head), section(received.tensors, "mean")
         for t in range((call.round - 1) * self.steps + 1, call.round * self.steps + 1):
             gradient, _, deviation = site.access.gradient(module, site.task.objective, site.draw(full=True))
             with torch.no_grad():
@@ -90,9 +90,9 @@ class DpHead:
                     value.sub_(self.lr * gradient[name])
                 averaged = {name: old + 2 / (t + 1) * (w[name] - old) for name, old in averaged.items()}
         n = site.size()
-        own = {name: p.detach() for name, p in w.items()}
+        head_parameters = {name: p.detach() for name, p in w.items()}
         facts = {"n": n, "noise": deviation**2 / (call.round * self.steps)}
-        return Message({**prefixed("model", own), **prefixed("mean", averaged)}, facts), Message(
+        return Message({**prefixed("model", head_parameters), **prefixed("mean", averaged)}, facts), Message(
             prefixed("mean", averaged), facts
         )
 
@@ -105,11 +105,11 @@ class DpHead:
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         start, everyone = section(received.tensors, "model"), section(received.tensors, "mean")
-        own, n = section(memory.tensors, "mean") or everyone, float(str(memory.facts.get("n", 0)))
+        site_mean, n = section(memory.tensors, "mean") or everyone, float(str(memory.facts.get("n", 0)))
         total = float(str(received.facts["n"]))
         r = self._by_noise(n, total, memory, received) if self.others is None else self.others
         weights = [(1 - r) * n, r * total]
-        return {**start, **(mean([own, everyone], weights) if sum(weights) > 0 else everyone)}
+        return {**start, **(mean([site_mean, everyone], weights) if sum(weights) > 0 else everyone)}
 
     def _by_noise(self, n: float, total: float, memory: Message, received: Message) -> float:
         """The r for which others have the weight s. See the head of this file."""

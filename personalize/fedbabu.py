@@ -19,7 +19,7 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, section
 from personalize import sharing
-from personalize.sharing import body, split_model, without_effect
+from personalize.sharing import is_body, split_model, without_effect
 from privacy.message import Call, Message
 
 
@@ -35,7 +35,7 @@ class FedBabu:
     network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return without_effect(module, body, self.name)
+        return without_effect(module, is_body, self.name)
 
     introduce = FedAvg.introduce
     start = sharing.start
@@ -44,8 +44,8 @@ class FedBabu:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
         optimizer = section(memory.tensors, "optimizer")
-        descent = site.descend(module, site.task.objective, trainable=body, optimizer=optimizer)
-        return split_model(module, body, site, descent.optimizer)
+        descent = site.descend(module, site.task.objective, trainable=is_body, optimizer=optimizer)
+        return split_model(module, is_body, site, descent.optimizer)
 
     merge = sharing.merge
     model = sharing.model

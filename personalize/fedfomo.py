@@ -70,43 +70,45 @@ class FedFomo:
     def send(self, state: State, site: str, call: Call) -> Message:
         first = call.merged.get(site, 0) == 0
         sent = dict(prefixed("start", section(state.tensors, "start"))) if first else {}
-        others = [name for name in as_list(state.facts["merged"]) if name != site]
-        asked = as_list(as_mapping(state.facts["asked"]).get(site))
+        other_sites = [name for name in as_list(state.facts["merged"]) if name != site]
+        wanted_sites = as_list(as_mapping(state.facts["asked"]).get(site))
         if self.M is not None:
-            others = others[: self.M] if first else [name for name in others if name in asked]
+            other_sites = other_sites[: self.M] if first else [name for name in other_sites if name in wanted_sites]
         if call.request == "finish":
             return Message(sent)
-        for name in others:
+        for name in other_sites:
             sent |= prefixed(f"model/{name}", section(state.tensors, f"model/{name}"))
-        return Message(sent, {"models": others, "sites": state.facts["sites"]})
+        return Message(sent, {"models": other_sites, "sites": state.facts["sites"]})
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         newest = self.model(site, received, memory)
-        others = {str(name): section(received.tensors, f"model/{name}") for name in as_list(received.facts["models"])}
+        other_models = {
+            str(name): section(received.tensors, f"model/{name}") for name in as_list(received.facts["models"])
+        }
         before = section(memory.tensors, "before") or newest
-        weights = self._weights(site, before, {**others, site.name: newest}) if others else {}
-        mixed = _mix_models(before, {**others, site.name: newest}, weights) if others else newest
+        weights = self._weights(site, before, {**other_models, site.name: newest}) if other_models else {}
+        mixed = _mix_models(before, {**other_models, site.name: newest}, weights) if other_models else newest
         module = loaded(self.network(site.task), mixed)
         descent = descend_from(site, module, memory)
         model = prefixed("model", read(module))
         affinity = {str(name): 0.0 for name in as_list(received.facts["sites"]) if name != site.name}
         affinity |= {name: float(str(value)) for name, value in as_mapping(memory.facts.get("affinity")).items()}
-        affinity |= {name: affinity[name] + weights[name] for name in others}
-        asked: dict[str, Json] = {}
+        affinity |= {name: affinity[name] + weights[name] for name in other_models}
+        wish: dict[str, Json] = {}
         if self.M is not None:
-            asked["asked"] = list(sorted(affinity, key=lambda name: (-affinity[name], name))[: self.M])
-        kept = {**model, **prefixed("before", newest), **prefixed("optimizer", descent.optimizer)}
+            wish["asked"] = list(sorted(affinity, key=lambda name: (-affinity[name], name))[: self.M])
+        memory_tensors = {**model, **prefixed("before", newest), **prefixed("optimizer", descent.optimizer)}
         notes: dict[str, Json] = {f"weight/{name}": weight for name, weight in weights.items()}
-        return Message(model, asked), Message(kept, {"affinity": dict(affinity), "notes": notes})
+        return Message(model, wish), Message(memory_tensors, {"affinity": dict(affinity), "notes": notes})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         tensors = dict(state.tensors)
         for site, reply in replies.items():
             tensors |= prefixed(f"model/{site}", section(reply.tensors, "model"))
         seen = sorted({str(name) for name in as_list(state.facts["merged"])} | set(replies))
-        asked = {site: reply.facts["asked"] for site, reply in replies.items() if "asked" in reply.facts}
-        whom = {**as_mapping(state.facts["asked"]), **asked}
-        return Message(tensors, {**state.facts, "merged": list(seen), "asked": whom})
+        wishes = {site: reply.facts["asked"] for site, reply in replies.items() if "asked" in reply.facts}
+        wishes_by_site = {**as_mapping(state.facts["asked"]), **wishes}
+        return Message(tensors, {**state.facts, "merged": list(seen), "asked": wishes_by_site})
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         return section(memory.tensors, "model") or section(received.tensors, "start")
@@ -120,8 +122,8 @@ class FedFomo:
 
         reference, weights = loss(before), dict[str, float]()
         for name, params in sorted(candidates.items()):
-            apart = sum(float((params[n].double() - before[n].double()).square().sum()) for n in names) ** 0.5
-            weight = (reference - loss(params)) / apart if apart > 0 else 0.0
+            distance = sum(float((params[n].double() - before[n].double()).square().sum()) for n in names) ** 0.5
+            weight = (reference - loss(params)) / distance if distance > 0 else 0.0
             weights[name] = weight if math.isfinite(weight) else 0.0  # a model that diverged must not stop the others
         return weights
 

@@ -20,7 +20,7 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights
 from federation.parameters import loaded, section
 from personalize import sharing
-from personalize.sharing import body, head, split_model, without_effect
+from personalize.sharing import is_body, is_head, split_model, without_effect
 from privacy.message import Call, Message
 from privacy.settings_error import Problem, refuse, unmet
 
@@ -58,10 +58,10 @@ class FedRep:
     network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        found = without_effect(module, body, self.name)
+        problems = without_effect(module, is_body, self.name)
         if not self.head_epochs and self.head_steps is None:
-            found.append("fedrep with head_epochs 0 never trains a head, which is fedbabu: say at least 1")
-        return found
+            problems.append("fedrep with head_epochs 0 never trains a head, which is fedbabu: say at least 1")
+        return problems
 
     introduce = FedAvg.introduce
     start = sharing.start
@@ -70,13 +70,13 @@ class FedRep:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
         optimizer = dict(section(memory.tensors, "optimizer"))
-        work = (head, self.head_epochs, self.head_steps), (body, self.body_epochs, self.body_steps)
+        work = (is_head, self.head_epochs, self.head_steps), (is_body, self.body_epochs, self.body_steps)
         for trainable, epochs, steps in work:
             descent = site.descend(
                 module, site.task.objective, steps=steps, epochs=epochs, trainable=trainable, optimizer=optimizer
             )
             optimizer |= descent.optimizer
-        return split_model(module, body, site, optimizer)
+        return split_model(module, is_body, site, optimizer)
 
     merge = sharing.merge
     model = sharing.model

@@ -70,13 +70,13 @@ class FedRod:
         prior = (site.shares() ** self.gamma).log().to(site.device)
         optimizer = section(memory.tensors, "optimizer")
         descent = site.descend(Apart(module), two_head_losses(site.task, prior), optimizer=optimizer)
-        return split_model(module, shared, site, descent.optimizer)
+        return split_model(module, is_shared, site, descent.optimizer)
 
     merge = sharing.merge
     model = sharing.model
 
 
-def shared(name: str) -> bool:
+def is_shared(name: str) -> bool:
     """Whether a parameter is shared: all but those of the personal head."""
     return not name.startswith("personal_head.")
 
@@ -123,11 +123,11 @@ def two_head_losses(task: Task, prior: Tensor) -> Objective:
     prior = prior.view(-1, *[1] * len(task.spatial))
 
     def objective(forward: Forward, batch: Batch) -> Tensor:
-        found = forward(batch.x)
-        if not isinstance(found, Heads) or batch.y is None:
-            raise TypeError(f"fedrod trains two heads on labels, found {type(found).__name__}")
-        output = found.generic
+        outputs = forward(batch.x)
+        if not isinstance(outputs, Heads) or batch.y is None:
+            raise TypeError(f"fedrod trains two heads on labels, found {type(outputs).__name__}")
+        output = outputs.generic
         adjusted = output._replace(logits=output.logits + prior.to(output.logits.dtype))
-        return task.model.losses(adjusted, batch.y) + task.yardstick(output._replace(logits=found.personal), batch.y)
+        return task.model.losses(adjusted, batch.y) + task.yardstick(output._replace(logits=outputs.personal), batch.y)
 
     return objective

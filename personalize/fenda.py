@@ -113,8 +113,8 @@ def extractor(model: Model, task: Task) -> tuple[nn.Module, int, int]:
     Raises:
         ValueError: the model is for the other kind of task.
     """
-    begun = task.begun if model == task.model else None  # those weights are another network's
-    module = replace(task, model=model, begun=begun).network()
+    start = task.begun if model == task.model else None  # those weights are another network's
+    module = replace(task, model=model, begun=start).network()
     outputs, width = module.get_parameter("head.weight").shape[:2]
     module.head = Headless(outputs)
     return module, width, 1 if outputs == 1 else task.classes

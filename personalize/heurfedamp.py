@@ -62,8 +62,8 @@ class HeurFedAMP:
     introduce = FedAvg.introduce
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        alike = torch.ones(len(introductions), len(introductions), dtype=torch.float64)
-        tensors = {**prefixed("start", initial), "between/attention": self._attention(alike)}
+        cosines = torch.ones(len(introductions), len(introductions), dtype=torch.float64)
+        tensors = {**prefixed("start", initial), "between/attention": self._attention(cosines)}
         return Message(tensors, {"sites": [*sorted(introductions)]})
 
     def send(self, state: State, site: str, call: Call) -> Message:
@@ -84,9 +84,9 @@ class HeurFedAMP:
         w, names = read(module), trainable(module)
         notes: dict[str, Json] = {"distance to u": distance(w, u, sorted(names))}
         parameters, buffers = select(w, names.__contains__), select(w, lambda name: name not in names)
-        kept = {**prefixed("model", w), **prefixed("optimizer", descent.optimizer)}
+        memory_tensors = {**prefixed("model", w), **prefixed("optimizer", descent.optimizer)}
         sent = {**prefixed("model", parameters), **prefixed("buffer", buffers)}
-        return Message(sent), Message(kept, {"notes": notes})
+        return Message(sent), Message(memory_tensors, {"notes": notes})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         tensors, names = dict(state.tensors), list[str]()
@@ -105,15 +105,15 @@ class HeurFedAMP:
     def _attention(self, cosines: Tensor) -> Tensor:
         """(K, K) cosines -> (K, K) weights; each row sums to 1."""
         k = len(cosines)
-        own = torch.eye(k, dtype=torch.float64)
+        diagonal = torch.eye(k, dtype=torch.float64)
         if k == 1:
-            return own
+            return diagonal
         xi = 1.0 / k if self.xi is None else self.xi
-        others = torch.softmax((self.sigma * cosines).masked_fill(own.bool(), -torch.inf), dim=1)
-        return (1.0 - xi) * others + xi * own
+        other_weights = torch.softmax((self.sigma * cosines).masked_fill(diagonal.bool(), -torch.inf), dim=1)
+        return (1.0 - xi) * other_weights + xi * diagonal
 
 
 def _model(state: State, site: str) -> Params:
     """A site's newest merged model with its buffers, or the common start."""
-    own = {**section(state.tensors, f"model/{site}"), **section(state.tensors, f"buffer/{site}")}
-    return own or section(state.tensors, "start")
+    site_model = {**section(state.tensors, f"model/{site}"), **section(state.tensors, f"buffer/{site}")}
+    return site_model or section(state.tensors, "start")

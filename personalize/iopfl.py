@@ -55,8 +55,8 @@ class IopFL:
         sent = reply(module, site)
         newest = section(sent.tensors, "model")
         adapted = mean([section(memory.tensors, "personal") or w, newest], [1 - self.tau, self.tau])
-        kept = {**prefixed("personal", adapted), **prefixed("optimizer", descent.optimizer)}
-        return sent, Message(kept, {"notes": {"distance_to_global": distance(newest, w, trainable(module))}})
+        memory_tensors = {**prefixed("personal", adapted), **prefixed("optimizer", descent.optimizer)}
+        return sent, Message(memory_tensors, {"notes": {"distance_to_global": distance(newest, w, trainable(module))}})
 
     merge = FedAvg.merge
 

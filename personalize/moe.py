@@ -75,9 +75,9 @@ class MoE:
             optimizer=section(memory.tensors, "optimizer"),
         )
         after = read(experts)
-        kept = {n: value for n, value in after.items() if not is_shared(n)}
+        personal = {n: value for n, value in after.items() if not is_shared(n)}
         sent = Message(prefixed("model", select(after, is_shared)), {"n": site.size()})
-        return sent, Message({**prefixed("personal", kept), **prefixed("optimizer", descent.optimizer)})
+        return sent, Message({**prefixed("personal", personal), **prefixed("optimizer", descent.optimizer)})
 
     merge = twins.merge
 
@@ -112,39 +112,39 @@ class _Experts(nn.Module):
         nn.init.zeros_(self.gate.bias)
         self.held, self.joint = held, joint
 
-    def forward(self, x: Tensor, apart: bool = False) -> Output | tuple[Output, Output]:
+    def forward(self, x: Tensor, both: bool = False) -> Output | tuple[Output, Output]:
         """The mixture; with `apart` C_G's own output and the mixture."""
-        one, own = outputs_of_both(self.shared, self.personal, x)
-        free = one if self.joint else _detached(one)
-        features = torch.cat([free.features, own.features], dim=1)
+        shared_output, personal_output = outputs_of_both(self.shared, self.personal, x)
+        free = shared_output if self.joint else _detach_output(shared_output)
+        features = torch.cat([free.features, personal_output.features], dim=1)
         z = (
             self.gate(pooled(features).detach())[:, 0]
             if self.held is None
             else features.new_full((len(x),), _logit(self.held))
         )
-        mixture = _mix_experts(z, free, own, features)
-        return (one, mixture) if apart else mixture
+        mixture = _mix_experts(z, free, personal_output, features)
+        return (shared_output, mixture) if both else mixture
 
 
-def _detached(output: Output) -> Output:
+def _detach_output(output: Output) -> Output:
     maps = None if output.maps is None else output.maps.detach()
     return Output(output.logits.detach(), output.features.detach(), maps)
 
 
-def _mix_experts(z: Tensor, one: Output, own: Output, features: Tensor) -> Output:
+def _mix_experts(z: Tensor, shared_output: Output, personal_output: Output, features: Tensor) -> Output:
     """sigmoid(z) times `one` plus the rest times `own`. z: (b,)."""
 
     def spread(like: Tensor) -> Tensor:
         return z.reshape(-1, *[1] * (like.dim() - 1))
 
     logits = torch.logaddexp(
-        functional.logsigmoid(spread(one.logits)) + one.logits.log_softmax(dim=1),
-        functional.logsigmoid(-spread(own.logits)) + own.logits.log_softmax(dim=1),
+        functional.logsigmoid(spread(shared_output.logits)) + shared_output.logits.log_softmax(dim=1),
+        functional.logsigmoid(-spread(personal_output.logits)) + personal_output.logits.log_softmax(dim=1),
     )
-    if one.maps is None or own.maps is None:
+    if shared_output.maps is None or personal_output.maps is None:
         return Output(logits, features)
-    trust = torch.sigmoid(spread(one.maps))
-    return Output(logits, features, trust * one.maps + (1 - trust) * own.maps)
+    trust = torch.sigmoid(spread(shared_output.maps))
+    return Output(logits, features, trust * shared_output.maps + (1 - trust) * personal_output.maps)
 
 
 def _logit(p: float) -> float:

@@ -96,36 +96,36 @@ class Moments:
             return Message(model)
         total = section(state.tensors, "total")
         if self.opposed == "left_out" and site in _sites(state.tensors):
-            total = _summed(_not_opposed(_every(state.tensors, self.radius), site, self.radius))
+            total = _sum_moments(_not_opposed(_moments_by_site(state.tensors, self.radius), site, self.radius))
         # A site whose reply was lost has no start, and no sums in the total.
         return Message({**prefixed("total", total), **({} if site in call.merged else model)})
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model")).eval()
-        own, centre = moments_of(site, module, self.radius)
-        return Message({f"{part}/{OF}": own[part] for part in SENT}), Message(
-            {**prefixed("model", read(module)), **prefixed("own", own), "centre": centre}
+        sent, centre = moments_of(site, module, self.radius)
+        return Message({f"{part}/{OF}": sent[part] for part in SENT}), Message(
+            {**prefixed("model", read(module)), **prefixed("own", sent), "centre": centre}
         )
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        kept = dict(state.tensors)
+        tensors = dict(state.tensors)
         for site, reply in replies.items():
-            kept |= {f"site/{site}/{part}": reply.tensors[f"{part}/{OF}"] for part in SENT}
-        return _totalled(kept, self.radius)
+            tensors |= {f"site/{site}/{part}": reply.tensors[f"{part}/{OF}"] for part in SENT}
+        return _add_totals(tensors, self.radius)
 
     def without(self, state: State, sites: frozenset[str]) -> State:
         """The state as if these sites had never sent their sums: see `federation.membership`."""
         theirs = tuple(f"site/{site}/" for site in sites)
-        return _totalled({n: one for n, one in state.tensors.items() if not n.startswith(theirs)}, self.radius)
+        return _add_totals({n: tensor for n, tensor in state.tensors.items() if not n.startswith(theirs)}, self.radius)
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         sent, total = _on_cpu(section(memory.tensors, "own")), _on_cpu(section(received.tensors, "total"))
         if not sent:
             start = section(received.tensors, "model")
             return {**start, **_head(start, *_of_others(self, total))} if total else start
-        start, own = section(memory.tensors, "model"), centred(sent, self.radius)
-        others = {part: total[part] - own[part] for part in SUMS} if total else _nothing(own)
-        weight, bias = solved(self, own, others, memory.tensors["centre"].cpu())
+        start, site_sums = section(memory.tensors, "model"), centre_moments(sent, self.radius)
+        other_sums = {part: total[part] - site_sums[part] for part in SUMS} if total else _nothing(site_sums)
+        weight, bias = solve_head(self, site_sums, other_sums, memory.tensors["centre"].cpu())
         return {**start, **_head(start, weight, bias)}
 
 
@@ -134,18 +134,18 @@ def _on_cpu(tensors: Params) -> Params:
     return {name: tensor.cpu() for name, tensor in tensors.items()}
 
 
-def _totalled(tensors: Params, radius: float) -> State:
+def _add_totals(tensors: Params, radius: float) -> State:
     """The state with the sums of all its sites, which most sites get alike, added up once and not for each of them."""
-    own = {name: one for name, one in tensors.items() if not name.startswith("total/")}
-    return Message({**own, **prefixed("total", _summed(_every(own, radius)))})
+    site_tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("total/")}
+    return Message({**site_tensors, **prefixed("total", _sum_moments(_moments_by_site(site_tensors, radius)))})
 
 
-def _every(tensors: Params, radius: float) -> dict[str, Params]:
-    return {name: centred(section(tensors, f"site/{name}"), radius) for name in sorted(_sites(tensors))}
+def _moments_by_site(tensors: Params, radius: float) -> dict[str, Params]:
+    return {name: centre_moments(section(tensors, f"site/{name}"), radius) for name in sorted(_sites(tensors))}
 
 
-def _summed(every: Mapping[str, Params]) -> Params:
-    return {part: sum_exactly([one[part] for one in every.values()]) for part in SUMS if every}
+def _sum_moments(every: Mapping[str, Params]) -> Params:
+    return {part: sum_exactly([moments[part] for moments in every.values()]) for part in SUMS if every}
 
 
 def moments_of(site: Site, module: nn.Module, radius: float) -> tuple[Params, Tensor]:
@@ -157,14 +157,16 @@ def moments_of(site: Site, module: nn.Module, radius: float) -> tuple[Params, Te
         return output.features
 
     furthest = radius * math.sqrt(width)
-    found = site.moments(embed, width=width, radius=furthest)
-    deviation = torch.tensor(found.deviation, dtype=torch.float64)
-    sent = {"sizes": found.sizes, "sums": found.sums, "gram": found.gram, "variance": deviation**2}
+    moments = site.moments(embed, width=width, radius=furthest)
+    deviation = torch.tensor(moments.deviation, dtype=torch.float64)
+    sent = {"sizes": moments.sizes, "sums": moments.sums, "gram": moments.gram, "variance": deviation**2}
     # Noise can take the centre to where no row is.
-    return sent, found.centre if not found.deviation else released.cut_rows(found.centre[None] / furthest)[0] * furthest
+    return sent, moments.centre if not moments.deviation else released.cut_rows(moments.centre[None] / furthest)[
+        0
+    ] * furthest
 
 
-def centred(sent: Params, radius: float) -> Params:
+def centre_moments(sent: Params, radius: float) -> Params:
     """What a hospital sent, with its labels and their products with z about their means: H_i and B_i."""
     # Noise can make a size negative. Without noise an absent class keeps a finite, small share.
     hidden = math.sqrt(max(0.0, float(sent["variance"])) * released.GRAM / released.SIZES) / _unit(sent["gram"], radius)
@@ -174,31 +176,31 @@ def centred(sent: Params, radius: float) -> Params:
     return {"sizes": n, "gram": sent["gram"], "variance": sent["variance"], "labels": labels, "products": products}
 
 
-def solved(how: Moments, own: Params, others: Params, centre: Tensor) -> tuple[Tensor, Tensor]:
+def solve_head(how: Moments, site_sums: Params, other_sums: Params, centre: Tensor) -> tuple[Tensor, Tensor]:
     """The head W (classes, d) and its bias (classes,), float64. See the head of this file."""
     a, r = how.others_gram, how.others_classes
-    n = own["sizes"].sum() + a * others["sizes"].sum()
-    gram = own["gram"] + a * others["gram"]
+    n = site_sums["sizes"].sum() + a * other_sums["sizes"].sum()
+    gram = site_sums["gram"] + a * other_sums["gram"]
     width = len(gram)
-    noise = (own["variance"] + a**2 * others["variance"]).clamp(min=0).sqrt()
+    noise = (site_sums["variance"] + a**2 * other_sums["variance"]).clamp(min=0).sqrt()
     ridge = how.ridge * gram.trace().clamp(min=0) / width + 2 * noise * math.sqrt(width / 2)
     values, axes = torch.linalg.eigh(gram + ridge * torch.eye(width, dtype=gram.dtype))
     values = values.clamp(min=torch.finfo(values.dtype).eps * values.abs().max() + 1e-12).clamp(min=ridge / 2)
-    products = (own["products"] + r * others["products"]).T / n
-    spoilt = (own["variance"] + r**2 * others["variance"]).clamp(min=0) * released.GRAM / released.SUMS
+    products = (site_sums["products"] + r * other_sums["products"]).T / n
+    spoilt = (site_sums["variance"] + r**2 * other_sums["variance"]).clamp(min=0) * released.GRAM / released.SUMS
     spoilt = spoilt / _unit(gram, how.radius) / n**2
-    labels = _inverse((own["labels"] + r * others["labels"]) / n, products, spoilt)
+    labels = _inverse((site_sums["labels"] + r * other_sums["labels"]) / n, products, spoilt)
     means = products @ labels
-    shares = own["sizes"] / own["sizes"].sum()
+    shares = site_sums["sizes"] / site_sums["sizes"].sum()
     means = means - (means @ shares)[:, None]
     weight = axes @ ((axes.T @ means) / (values / n)[:, None])
     # What the noise of products alone would make of M' C^-1 M: its mean, times what the largest of several is above it.
-    variance = (own["variance"] + r**2 * others["variance"]).clamp(min=0) * released.GRAM / released.SUMS
+    variance = (site_sums["variance"] + r**2 * other_sums["variance"]).clamp(min=0) * released.GRAM / released.SUMS
     edge = (1 + math.sqrt((len(labels) - 1) / width)) ** 2
     hidden = edge * variance / _unit(gram, how.radius) / n * (1 / values).sum() * labels @ labels
-    weight, means = _within(weight, means, (own["labels"] + a * others["labels"]) / n, hidden)
-    apart = 0.5 * (means * weight).sum(dim=0)
-    bias = shares.log() - apart.clamp(max=FARTHEST) - centre @ weight
+    weight, means = _within(weight, means, (site_sums["labels"] + a * other_sums["labels"]) / n, hidden)
+    offset = 0.5 * (means * weight).sum(dim=0)
+    bias = shares.log() - offset.clamp(max=FARTHEST) - centre @ weight
     return weight.T, bias
 
 
@@ -224,19 +226,19 @@ def _not_opposed(every: Mapping[str, Params], site: str, radius: float) -> dict[
     """The sums of all, where those whose class means point away from a site's by more than two deviations have no
     class sums. From what left alone; docs/results/one-message.md tells what it was worth.
     """
-    gram = sum_exactly([one["gram"] for one in every.values()])
-    noise = sum_exactly([one["variance"] for one in every.values()]).clamp(min=0).sqrt()
+    gram = sum_exactly([moments["gram"] for moments in every.values()])
+    noise = sum_exactly([moments["variance"] for moments in every.values()]).clamp(min=0).sqrt()
     ridge = 2 * noise * math.sqrt(len(gram) / 2) * torch.eye(len(gram), dtype=gram.dtype)
-    values, axes = torch.linalg.eigh((gram + ridge) / sum(one["sizes"].sum() for one in every.values()))
+    values, axes = torch.linalg.eigh((gram + ridge) / sum(moments["sizes"].sum() for moments in every.values()))
     values = values.clamp(min=1e-3 * values.max())
-    seen = {name: _contrasts(one, values, axes, _unit(gram, radius)) for name, one in every.items()}
+    seen = {name: _contrasts(moments, values, axes, _unit(gram, radius)) for name, moments in every.items()}
     mine, spread = seen[site]
-    kept = dict(every)
+    agreeing = dict(every)
     for name, (theirs, unsure) in seen.items():
         score = (mine / spread * theirs).sum() / ((mine / spread).square() * unsure).sum().sqrt().clamp(min=1e-300)
         if name != site and score < -2:
-            kept[name] = {**every[name], **{part: 0 * every[name][part] for part in ("labels", "products")}}
-    return kept
+            agreeing[name] = {**every[name], **{part: 0 * every[name][part] for part in ("labels", "products")}}
+    return agreeing
 
 
 def _contrasts(sent: Params, values: Tensor, axes: Tensor, unit: float) -> tuple[Tensor, Tensor]:
@@ -244,8 +246,8 @@ def _contrasts(sent: Params, values: Tensor, axes: Tensor, unit: float) -> tuple
     inverse = torch.linalg.pinv(sent["labels"], hermitian=True, rtol=ROUNDED)
     means = inverse @ sent["products"] @ axes
     noise = sent["variance"].clamp(min=0) * released.GRAM / released.SUMS / unit
-    apart = torch.eye(len(inverse), dtype=inverse.dtype)[1:] - torch.eye(len(inverse), dtype=inverse.dtype)[0]
-    sampled, noised = ((apart @ h @ apart.T).diagonal()[:, None] for h in (inverse, inverse @ inverse))
+    differences = torch.eye(len(inverse), dtype=inverse.dtype)[1:] - torch.eye(len(inverse), dtype=inverse.dtype)[0]
+    sampled, noised = ((differences @ h @ differences.T).diagonal()[:, None] for h in (inverse, inverse @ inverse))
     return means[1:] - means[0], sampled * values + 2 * noise * noised
 
 
@@ -267,7 +269,7 @@ def _inverse(labels: Tensor, products: Tensor, noise: Tensor) -> Tensor:
 
 def _of_others(how: Moments, total: Params) -> tuple[Tensor, Tensor]:
     """The head of a hospital that did not answer in the only round, as if its mean were 0."""
-    return solved(how, total, _nothing(total), torch.zeros(len(total["gram"]), dtype=total["gram"].dtype))
+    return solve_head(how, total, _nothing(total), torch.zeros(len(total["gram"]), dtype=total["gram"].dtype))
 
 
 def _nothing(like: Params) -> Params:
@@ -284,14 +286,14 @@ def _head(start: Params, weight: Tensor, bias: Tensor) -> Params:
     """The head's parameters, also of a network with one logit for two classes."""
     if len(start["head.weight"]) == 1 and len(weight) == 2:
         weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
-    found = {"head.weight": weight.to(start["head.weight"])}
-    return found | ({"head.bias": bias.to(start["head.bias"])} if "head.bias" in start else {})
+    parameters = {"head.weight": weight.to(start["head.weight"])}
+    return parameters | ({"head.bias": bias.to(start["head.bias"])} if "head.bias" in start else {})
 
 
 def sum_exactly(parts: list[Tensor]) -> Tensor:
     """The sum of tensors, each number rounded once, so that it does not depend on their order."""
     stacked = torch.stack([part.flatten() for part in parts]).T.tolist()
-    return torch.tensor([math.fsum(one) for one in stacked], dtype=parts[0].dtype).view(parts[0].shape)
+    return torch.tensor([math.fsum(numbers) for numbers in stacked], dtype=parts[0].dtype).view(parts[0].shape)
 
 
 def _sites(tensors: Params) -> set[str]:

@@ -36,7 +36,7 @@ from federation.fedavg import FedAvg, Weights, descend_from
 from federation.parameters import loaded, section
 from federation.promised import name_among
 from personalize import sharing
-from personalize.sharing import SHARED, Shared, merge_shared, parts, split_model, without_effect
+from personalize.sharing import SHARED, Shared, merge_shared, part_names, split_model, without_effect
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 from privacy.settings_error import Problem, refuse, unmet
 
@@ -77,7 +77,7 @@ class Partial:
     network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        before = len(parts(module)) - 1
+        before = len(part_names(module)) - 1
         remedies = {
             "fedbn": "choose a network with norm layers",
             "splitnn": f"choose a depth from 1 to {before}" if before else "choose a network with more than a head",
@@ -92,14 +92,20 @@ class Partial:
         return Message({}, {"shares": shares})
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        told = {site: said.facts["shares"] for site, said in sorted(introductions.items()) if "shares" in said.facts}
-        begun = sharing.start(self, initial, introductions)
-        return Message(begun.tensors, {"shares": told} if told else {})
+        shares_by_site = {
+            site: introduction.facts["shares"]
+            for site, introduction in sorted(introductions.items())
+            if "shares" in introduction.facts
+        }
+        state = sharing.start(self, initial, introductions)
+        return Message(state.tensors, {"shares": shares_by_site} if shares_by_site else {})
 
     def send(self, state: State, site: str, call: Call) -> Message:
-        message, told = sharing.send(self, state, site, call), as_mapping(state.facts.get("shares"))
-        own = site in told and not call.merged.get(site, 0)  # only this site's own shares, until it has an intercept
-        return Message(message.tensors, {"shares": told[site]} if own else {})
+        message, shares_by_site = sharing.send(self, state, site, call), as_mapping(state.facts.get("shares"))
+        is_first = site in shares_by_site and not call.merged.get(
+            site, 0
+        )  # only this site's own shares, until it has an intercept
+        return Message(message.tensors, {"shares": shares_by_site[site]} if is_first else {})
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
@@ -111,11 +117,11 @@ class Partial:
         return Message(merged.tensors, state.facts)
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
-        found = sharing.model(self, site, received, memory)
+        model = sharing.model(self, site, received, memory)
         if "shares" not in received.facts or section(memory.tensors, "personal"):
-            return found
+            return model
         labels = site.size() * math.prod(site.task.spatial)
-        return {**found, "head.bias": prior_odds(as_list(received.facts["shares"]), labels, found["head.bias"])}
+        return {**model, "head.bias": prior_odds(as_list(received.facts["shares"]), labels, model["head.bias"])}
 
 
 def prior_odds(shares: Sequence[Json], labels: int, bias: Tensor) -> Tensor:

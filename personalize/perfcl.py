@@ -75,10 +75,10 @@ class PerFCL:
             before = frozen(module, {**start, **previous}).get_submodule("shared")
             loss = self._with_contrasts(loss, frozen(module, start), before, seen)
         descent = site.descend(module, loss, optimizer=section(memory.tensors, "optimizer"))
-        reply, kept = split_model(module, is_shared, site, descent.optimizer)
+        reply, memory_tensors = split_model(module, is_shared, site, descent.optimizer)
         notes = averages(("global_contrast", "local_contrast"), seen, descent)
         own_shared = prefixed("previous", section(reply.tensors, "model"))
-        return reply, Message({**kept.tensors, **own_shared}, {"notes": {**notes}})
+        return reply, Message({**memory_tensors.tensors, **own_shared}, {"notes": {**notes}})
 
     merge = sharing.merge
     model = sharing.model
@@ -90,7 +90,7 @@ class PerFCL:
         extractor. Both are frozen.
         """
 
-        def whole(forward: Forward, batch: Batch) -> Tensor:
+        def total_loss(forward: Forward, batch: Batch) -> Tensor:
             output = forward(batch.x)
             z, z_i = _shared_and_local(output)
             aggregated, local = _shared_and_local(start(batch.x))
@@ -99,7 +99,7 @@ class PerFCL:
             seen.append(torch.stack([of_shared.mean(), of_local.mean()]).detach())
             return loss(lambda x: output, batch) + self.mu * of_shared + self.gamma * of_local
 
-        return whole
+        return total_loss
 
 
 def _shared_and_local(output: object) -> tuple[Tensor, Tensor]:

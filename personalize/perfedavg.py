@@ -52,13 +52,13 @@ class PerFedAvg:
     network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        found = plain_sgd(work, self.name)
+        problems = plain_sgd(work, self.name)
         if private:
-            found.append(
+            problems.append(
                 "perfedavg takes a gradient of a site's patients each time that its model is scored, which the plan of "
                 "private training does not hold: train it without differential privacy, or choose ditto"
             )
-        return found
+        return problems
 
     introduce = FedAvg.introduce
     start = FedAvg.start

@@ -56,12 +56,12 @@ class PFedMe:
     network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        found = plain_sgd(work, self.name)
+        problems = plain_sgd(work, self.name)
         if work.lr * self.lam >= 2:
-            found.append(
+            problems.append(
                 f"pfedme needs lr * lam < 2, or theta swings away from w; found {work.lr} * {self.lam}: lower lr"
             )
-        return found
+        return problems
 
     introduce = FedAvg.introduce
     start = FedAvg.start

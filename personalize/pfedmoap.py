@@ -63,10 +63,10 @@ class PFedMoAP:
     weights: Weights = "size"
 
     def __post_init__(self) -> None:
-        whole = self.heads >= 1 and self.d % self.heads == 0
+        is_divisible = self.heads >= 1 and self.d % self.heads == 0
         refuse(
             out_of_range(self, experts=(1, 1000), lam=(0.0, 1e9), d=(1, 4096), heads=(1, 64))
-            + unmet(self, d=(whole, f"a multiple of heads, {self.heads}"), gate_lr=(self.gate_lr > 0, "> 0"))
+            + unmet(self, d=(is_divisible, f"a multiple of heads, {self.heads}"), gate_lr=(self.gate_lr > 0, "> 0"))
         )
 
     def network(self, task: Task) -> nn.Module:
@@ -83,8 +83,8 @@ class PFedMoAP:
     introduce = FedAvg.introduce
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        own = {name: value for name, value in initial.items() if name.startswith("gate.")}
-        return Message({f"model/{PROMPT}": initial[PROMPT], **prefixed("start", own)})
+        gate = {name: value for name, value in initial.items() if name.startswith("gate.")}
+        return Message({f"model/{PROMPT}": initial[PROMPT], **prefixed("start", gate)})
 
     def send(self, state: State, site: str, call: Call) -> Message:
         sent = {f"model/{PROMPT}": state.tensors[f"model/{PROMPT}"]}
@@ -116,31 +116,40 @@ class PFedMoAP:
             rates=gate,
             optimizer=section(memory.tensors, "optimizer"),
         )
-        own = read(module)
+        parameters = read(module)
         notes: dict[str, Json] = dict(averages([f"expert/{name}" for name in ("own", *names)], seen, descent))
-        kept = {**prefixed("personal", own), **prefixed("optimizer", descent.optimizer)}
-        sent = {f"model/{PROMPT}": own[PROMPT]}
-        return Message(sent, {"n": site.size()}), Message(kept, {"notes": notes})
+        memory_tensors = {**prefixed("personal", parameters), **prefixed("optimizer", descent.optimizer)}
+        sent = {f"model/{PROMPT}": parameters[PROMPT]}
+        return Message(sent, {"n": site.size()}), Message(memory_tensors, {"notes": notes})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
-        pool = {f"pool/{site}/{PROMPT}": one.tensors[f"model/{PROMPT}"] for site, one in replies.items()}
+        pool = {f"pool/{site}/{PROMPT}": reply.tensors[f"model/{PROMPT}"] for site, reply in replies.items()}
         return Message({**state.tensors, **pool, **prefixed("model", merged(replies, self.weights))}, state.facts)
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         if personal := section(memory.tensors, "personal"):
             return personal
-        whole = read(self.network(site.task).to(site.device))
+        parameters = read(self.network(site.task).to(site.device))
         common = {PROMPT: received.tensors[f"model/{PROMPT}"], **section(received.tensors, "start")}
-        return {**whole, "vectors": torch.zeros_like(whole["vectors"]), "there": whole["there"] * 0, **common}
+        return {
+            **parameters,
+            "vectors": torch.zeros_like(parameters["vectors"]),
+            "there": parameters["there"] * 0,
+            **common,
+        }
 
     def _chosen(self, pool: Mapping[str, Tensor], site: str, call: Call) -> list[str]:
         """The sites whose prompts this one gets, at most experts - 1."""
-        others = sorted(name for name in pool if name != site)
+        other_sites = sorted(name for name in pool if name != site)
         if self.choice == "random":
             mixer = torch.Generator().manual_seed(derived(0, "experts", call.run, site, call.round))
-            return [others[k] for k in torch.randperm(len(others), generator=mixer)[: self.experts - 1].tolist()]
-        own = pool[site].double()
-        return sorted(others, key=lambda name: (float((pool[name].double() - own).norm()), name))[: self.experts - 1]
+            return [
+                other_sites[k] for k in torch.randperm(len(other_sites), generator=mixer)[: self.experts - 1].tolist()
+            ]
+        own_prompt = pool[site].double()
+        return sorted(other_sites, key=lambda name: (float((pool[name].double() - own_prompt).norm()), name))[
+            : self.experts - 1
+        ]
 
 
 class MixedPrompts(nn.Module):
@@ -154,9 +163,9 @@ class MixedPrompts(nn.Module):
         super().__init__()
         head = cast(Prompt, prompt.head)
         self.prompt, self.lam, self.width = prompt, settings.lam, head.shape.d
-        others = settings.experts - 1
-        self.vectors = nn.Parameter(torch.zeros(others, head.out_features, self.width), requires_grad=False)
-        self.there = nn.Parameter(torch.zeros(others), requires_grad=False)
+        other_count = settings.experts - 1
+        self.vectors = nn.Parameter(torch.zeros(other_count, head.out_features, self.width), requires_grad=False)
+        self.there = nn.Parameter(torch.zeros(other_count), requires_grad=False)
         attention = settings.gate == "attention"
         self.gate: Attention | Projection = (
             Attention(self.width, settings.d, settings.heads) if attention else Projection(self.width, settings.experts)
@@ -165,7 +174,7 @@ class MixedPrompts(nn.Module):
     def consult(self, prompts: list[Tensor]) -> None:
         """Compute the text vectors of others' prompts (M, width), at most K, which stay as they are."""
         head = cast(Prompt, self.prompt.head)
-        own = head.context.detach().clone()
+        own_context = head.context.detach().clone()
         with torch.no_grad():
             self.vectors.zero_()
             self.there.zero_()
@@ -173,18 +182,18 @@ class MixedPrompts(nn.Module):
                 head.context.copy_(prompt)
                 self.vectors[k] = head.texts()
                 self.there[k] = 1.0
-            head.context.copy_(own)
+            head.context.copy_(own_context)
 
     def forward(self, x: Tensor, trusted: bool = False) -> Output | tuple[Output, Tensor]:
         """Logits (b, C) of unit vectors x (b, D); with `trusted` also how much each expert counts, (b, K + 1), the own
         prompt first.
         """
         head = cast(Prompt, self.prompt.head)
-        scale, own = head.scale(), head.texts()
-        local = scale * x @ own.T
-        there = torch.cat([torch.ones_like(self.there[:1]) if len(self.there) else x.new_ones(1), self.there])
-        cosines, trust = self.gate(x, torch.cat([own[None], self.vectors]), there)
-        mixed = torch.where(there.sum() > 1, scale * cosines + self.lam * local, local)
+        scale, own_texts = head.scale(), head.texts()
+        local = scale * x @ own_texts.T
+        is_there = torch.cat([torch.ones_like(self.there[:1]) if len(self.there) else x.new_ones(1), self.there])
+        cosines, trust = self.gate(x, torch.cat([own_texts[None], self.vectors]), is_there)
+        mixed = torch.where(is_there.sum() > 1, scale * cosines + self.lam * local, local)
         output = Output(mixed, x)
         return (output, trust) if trusted else output
 

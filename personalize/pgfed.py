@@ -119,8 +119,8 @@ class PGFed:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
         aid, before = section(received.tensors, "aid"), section(memory.tensors, "aid")
         if aid and self.momentum:
-            kept = combined(zeros(aid), plus=before or zeros(aid), times=self.momentum)
-            aid = combined(kept, plus=aid, times=1 - self.momentum)
+            new_velocity = combined(zeros(aid), plus=before or zeros(aid), times=self.momentum)
+            aid = combined(new_velocity, plus=aid, times=1 - self.momentum)
         alpha = {name: float(str(value)) for name, value in as_mapping(received.facts.get("alpha")).items()}
         descent = site.descend(
             module,

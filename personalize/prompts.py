@@ -34,8 +34,8 @@ def no_prompt(method: str, task: Task) -> list[str]:
     if isinstance(task.model, Clip) and method in SPLIT:
         return [f"{method} takes a network apart, and a prompt is one tensor: choose another method, as pfedmoap"]
     if not isinstance(task.model, Clip) and method in ONLY:
-        found = getattr(task.model, "name", type(task.model).__name__)
-        return [f"{method} learns prompts of a frozen CLIP, found {found}: say model: {{name: clip, ...}}"]
+        name = getattr(task.model, "name", type(task.model).__name__)
+        return [f"{method} learns prompts of a frozen CLIP, found {name}: say model: {{name: clip, ...}}"]
     return []
 
 

@@ -54,8 +54,8 @@ class Router(nn.Module):
             self.choose.bias.fill_(-math.log(experts - 1))
 
     def forward(self, h: Tensor) -> Tensor:
-        found: Tensor = self.choose(self.dropout(self.widen(h))).sigmoid()
-        return found
+        coefficients: Tensor = self.choose(self.dropout(self.widen(h))).sigmoid()
+        return coefficients
 
 
 class OneRouter(nn.Module):
@@ -108,7 +108,7 @@ class Routed(AtTest):
         return {name: part for name, part in self.network.named_modules() if isinstance(part, Mixed)}
 
 
-def routed(
+def build_routed(
     experts: Sequence[nn.Module],
     *,
     layerwise: bool = True,
@@ -129,18 +129,18 @@ def routed(
     Raises:
         ValueError: fewer than two models, different ones, or layers that cannot be mixed; all are named.
     """
-    found = _architecture_problems(experts) or _layer_problems(experts[-1])
-    if found:
-        raise ValueError("; ".join(found))
+    problems = _architecture_problems(experts) or _layer_problems(experts[-1])
+    if problems:
+        raise ValueError("; ".join(problems))
     network, generator = deepcopy(experts[-1]), torch.Generator().manual_seed(seed)
     by_test_statistics(network, statistics, affine)
-    one = None if layerwise else OneRouter(len(experts))
+    single_router = None if layerwise else OneRouter(len(experts))
     made: dict[nn.Module, Mixed] = {}
     for name, part in list(network.named_modules(remove_duplicate=False)):
         if isinstance(part, Layer) and part not in made:
             layers = [_layer(expert, name) for expert in experts]
             inputs = part.in_features if isinstance(part, nn.Linear) else part.in_channels
-            made[part] = Mixed(layers, one or Router(inputs, len(experts), dropout, generator))
+            made[part] = Mixed(layers, single_router or Router(inputs, len(experts), dropout, generator))
         if isinstance(part, Layer):
             replace(network, name, made[part])
     first = next(experts[-1].parameters())
@@ -185,20 +185,20 @@ def _apply_kernels_of(layer: Layer) -> Callable[[Tensor, Tensor, Tensor | None],
     convolve: Callable[..., Tensor] = getattr(functional, name)
     groups, outputs = layer.groups, layer.out_channels
 
-    def grouped(x: Tensor, kernels: Tensor, biases: Tensor | None) -> Tensor:
+    def apply_grouped(x: Tensor, kernels: Tensor, biases: Tensor | None) -> Tensor:
         b = len(x)
         flat = None if biases is None else biases.flatten()
         y = convolve(x.reshape(1, -1, *x.shape[2:]), kernels.flatten(0, 1), flat, groups=b * groups, **settings)
         return y.view(b, outputs, *y.shape[2:])
 
-    return grouped
+    return apply_grouped
 
 
 def _layer(expert: nn.Module, name: str) -> Layer:
-    found = expert.get_submodule(name)
-    if not isinstance(found, Layer):
-        raise ValueError(f"{name} is a {type(found).__name__} in one model and a layer to mix in another")
-    return found
+    layer = expert.get_submodule(name)
+    if not isinstance(layer, Layer):
+        raise ValueError(f"{name} is a {type(layer).__name__} in one model and a layer to mix in another")
+    return layer
 
 
 def _architecture_problems(experts: Sequence[nn.Module]) -> list[str]:
@@ -207,8 +207,8 @@ def _architecture_problems(experts: Sequence[nn.Module]) -> list[str]:
     shapes = [{name: tuple(value.shape) for name, value in expert.state_dict().items()} for expert in experts]
     return [
         f"model {k + 1} of {len(experts)} is not the last one's kind: {', '.join(sorted(odd)[:3])} differ"
-        for k, own in enumerate(shapes[:-1])
-        if (odd := {name for name, _ in own.items() ^ shapes[-1].items()})
+        for k, expert_shapes in enumerate(shapes[:-1])
+        if (odd := {name for name, _ in expert_shapes.items() ^ shapes[-1].items()})
     ]
 
 

@@ -93,8 +93,8 @@ class Unsupervised:
     def _shape(self, p: Tensor) -> Tensor:
         if self.variant != "official":
             return shape(p, self.radius)
-        whole: Tensor = torch.linalg.vector_norm(spread(p[:, 1:], self.radius))
-        return whole.expand(len(p))
+        norm: Tensor = torch.linalg.vector_norm(spread(p[:, 1:], self.radius))
+        return norm.expand(len(p))
 
 
 def consistency(p: Tensor, noisy: Tensor) -> Tensor:

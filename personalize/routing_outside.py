@@ -20,15 +20,15 @@ from personalize.adaptation import (
     Range,
     adapt,
     bounds_problems,
+    build_untried,
     online,
-    predictions,
+    predict_classes,
     range_of,
-    serving,
-    untried,
+    select_serving,
 )
-from personalize.adaptation_doubt import agreement, trusted
+from personalize.adaptation_doubt import agreement, describe_distrust
 from personalize.adaptation_norms import Affine, Statistics
-from personalize.routing import Routed, routed, set_coefficients
+from personalize.routing import Routed, build_routed, set_coefficients
 from personalize.routing_losses import Term, Unsupervised, Variant
 from privacy.settings_error import problems_of, refuse
 
@@ -80,7 +80,7 @@ class Routing:
         )
 
 
-def route(
+def route_experts(
     experts: Sequence[nn.Module], images: Tensor, settings: Routing, *, kind: Kind, seed: int = 0
 ) -> tuple[nn.Module, Adapted]:
     """Mix the models into one network for these images (n, C, *spatial), normalized as in training.
@@ -97,7 +97,7 @@ def route(
         ValueError: models that cannot be mixed, or no images.
     """
     with seeded(seed):  # theta's dropout, in the official variant, draws from torch's own generator
-        module = routed(
+        module = build_routed(
             experts,
             layerwise=settings.layerwise,
             statistics=settings.statistics,
@@ -109,8 +109,12 @@ def route(
             return module, online(module, images, settings.loss(), lr=settings.lr, batch=settings.batch, seed=seed)
         masks, shares = _each_alone(module, images, batch=settings.batch)
         allowed = range_of(shares, settings.margin, segmentation=kind == "segmentation")
-        why = trusted(agreement(masks, masks=kind == "segmentation"), settings.tried_below) if settings.epochs else ""
-        found = adapt(
+        why = (
+            describe_distrust(agreement(masks, masks=kind == "segmentation"), settings.tried_below)
+            if settings.epochs
+            else ""
+        )
+        adapted = adapt(
             module,
             images,
             settings.loss(),
@@ -120,7 +124,7 @@ def route(
             seed=seed,
             allowed=allowed,
         )
-        return serving(module, untried(found, allowed, why), experts[-1])
+        return select_serving(module, build_untried(adapted, allowed, why), experts[-1])
 
 
 def range_of_experts(module: Routed, images: Tensor, margin: float, *, kind: Kind, batch: int = 16) -> Range:
@@ -130,9 +134,9 @@ def range_of_experts(module: Routed, images: Tensor, margin: float, *, kind: Kin
 
 def _each_alone(module: Routed, images: Tensor, *, batch: int) -> tuple[list[Tensor], list[Tensor]]:
     """What each model predicts, alone in the routed network: classes (n, *spatial), and their shares (classes,)."""
-    found = []
+    answers = []
     for r in torch.eye(module.experts):
         set_coefficients(module, r)
-        found.append(predictions(module, images, batch=batch))
+        answers.append(predict_classes(module, images, batch=batch))
     set_coefficients(module, None)
-    return [classes for classes, _ in found], [shares for _, shares in found]
+    return [classes for classes, _ in answers], [shares for _, shares in answers]

@@ -21,12 +21,12 @@ from privacy.message import Call, Message, Params
 Shared: TypeAlias = Callable[[str], bool]
 
 
-def body(name: str) -> bool:
+def is_body(name: str) -> bool:
     """All parameters except the head's."""
-    return not head(name)
+    return not is_head(name)
 
 
-def head(name: str) -> bool:
+def is_head(name: str) -> bool:
     """The head's parameters."""
     return name.startswith("head.")
 
@@ -44,11 +44,11 @@ def all_but_norms(module: nn.Module) -> Shared:
 
 def all_after(module: nn.Module, depth: int) -> Shared:
     """All parameters after the first `depth` parts (see `parts`)."""
-    first = tuple(f"{part}." for part in parts(module)[:depth])
+    first = tuple(f"{part}." for part in part_names(module)[:depth])
     return lambda name: not name.startswith(first)
 
 
-def parts(module: nn.Module) -> tuple[str, ...]:
+def part_names(module: nn.Module) -> tuple[str, ...]:
     """Names of the parts in order, `stem`, `blocks.0`, ..., `head`; parts without parameters and buffers are left
     out.
     """
@@ -60,8 +60,8 @@ def parts(module: nn.Module) -> tuple[str, ...]:
 
 
 SHARED: Mapping[str, Callable[[nn.Module, int], Shared]] = {
-    "fedper": lambda module, depth: body,
-    "lg_fedavg": lambda module, depth: head,
+    "fedper": lambda module, depth: is_body,
+    "lg_fedavg": lambda module, depth: is_head,
     "fedbn": lambda module, depth: all_but_norms(module),
     "splitnn": all_after,
     "private_intercept": lambda module, depth: all_but_intercept,

@@ -24,8 +24,8 @@ def outputs_of_both(
 ) -> tuple[Output, Output]:
     """Outputs of two networks for the same inputs, with the same dropout: the random state is restored between them."""
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        one = shared(x)
-    return one, personal(x)
+        first = shared(x)
+    return first, personal(x)
 
 
 def losses_of_both(task: Task) -> Objective:
@@ -37,8 +37,8 @@ def losses_of_both(task: Task) -> Objective:
     """
 
     def losses(forward: Forward, batch: Batch) -> Tensor:
-        one, two = cast(tuple[Output, Output], forward(batch.x, True))
-        return task.objective(lambda _: one, batch) + task.objective(lambda _: two, batch)
+        first, second = cast(tuple[Output, Output], forward(batch.x, True))
+        return task.objective(lambda _: first, batch) + task.objective(lambda _: second, batch)
 
     return losses
 
@@ -48,15 +48,15 @@ def is_shared(name: str) -> bool:
     return name.startswith("shared.")
 
 
-def pair_params(received: Message, memory: Memory, start: Params, beside: Params) -> Params:
+def pair_params(received: Message, memory: Memory, start: Params, extra: Params) -> Params:
     """Parameters and buffers of a module that holds both: `shared` as received, the rest from the site's
     memory.
 
     Before a site's first merge the personal network is `start` (named `shared.`); `beside` holds the other parameters.
     """
     fresh = {n.replace("shared.", "personal.", 1): value.clone() for n, value in select(start, is_shared).items()}
-    own = section(memory.tensors, "personal") or {**fresh, **beside}
-    return {**select(section(received.tensors, "model"), is_shared), **own}
+    personal = section(memory.tensors, "personal") or {**fresh, **extra}
+    return {**select(section(received.tensors, "model"), is_shared), **personal}
 
 
 def with_start(model: Params) -> State:

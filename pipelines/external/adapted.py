@@ -25,9 +25,9 @@ from federation.task import Kind
 from personalize.adaptation import Adapted
 from personalize.adaptation_baselines import Tent, ensemble, tent
 from personalize.adaptation_norms import AtTest, by_test_statistics
-from personalize.routing import Routed, coefficients, routed
+from personalize.routing import Routed, build_routed, coefficients
 from personalize.routing_outside import Routing
-from personalize.routing_outside import route as route_to
+from personalize.routing_outside import route_experts as route_to
 from pipelines.data.sources import SOURCE, Files
 from pipelines.external.models_file import (
     ADAPTED,
@@ -102,7 +102,7 @@ def adapt_network(
 def _build_unadapted(experts: Sequence[nn.Module], how: How) -> nn.Module:
     """The network before adaptation."""
     if isinstance(how, Routing):
-        return routed(experts, layerwise=how.layerwise, statistics=how.statistics, affine=how.affine)
+        return build_routed(experts, layerwise=how.layerwise, statistics=how.statistics, affine=how.affine)
     if isinstance(how, Tent):
         module = AtTest(deepcopy(experts[-1]))
         by_test_statistics(module.network, "set", "trained")

@@ -29,7 +29,7 @@ from personalize.adaptation_baselines import ensemble, tent
 from personalize.adaptation_rotation import RotationNetwork
 from personalize.adaptation_turns import train_at_test
 from personalize.routing import Routed, coefficients
-from personalize.routing_outside import route as routed
+from personalize.routing_outside import route_experts as routed
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.adaptation import adaptation_facts, file_of, select_masks_to_show, summarize_coefficients
 from pipelines.hospital.hospital import SPLITS, Context, Done, Hospital, all_rows, rows_of

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from personalize.adaptation_baselines import Tent
-from personalize.adaptation_doubt import agreement, trusted
+from personalize.adaptation_doubt import agreement, describe_distrust
 from personalize.routing_outside import Routing
 
 
@@ -36,10 +36,10 @@ def test_agreement_of_a_pair_is_the_dice_score_of_what_both_call_the_same():
 
 
 def test_below_the_limit_adapting_is_tried_and_nowhere_else():
-    assert trusted(0.9, None) == ""
+    assert describe_distrust(0.9, None) == ""
     limits = [0.0, 0.5, 0.89, 0.9, 0.91, 1.0]
-    assert [bool(trusted(0.9, limit)) for limit in limits] == [True, True, True, True, False, False]
-    assert "0.900, not less than 0.5: adapting was not tried" in trusted(0.9, 0.5)
+    assert [bool(describe_distrust(0.9, limit)) for limit in limits] == [True, True, True, True, False, False]
+    assert "0.900, not less than 0.5: adapting was not tried" in describe_distrust(0.9, 0.5)
 
 
 @pytest.mark.parametrize("way", [Routing, Tent])

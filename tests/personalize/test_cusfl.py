@@ -24,7 +24,7 @@ from federation.models.resnet import ResNet18
 from federation.parameters import section
 from federation.rehearsal import initial_parameters, rehearse, rehearse_events
 from federation.task import Task
-from personalize.cusfl import COLLAPSED, CusFL, Guided, between, parts_of, projected
+from personalize.cusfl import COLLAPSED, CusFL, Guided, between, parts_of, project_features
 from privacy.dp.access import Batch, Rows
 from privacy.dp.events import compose_events
 from privacy.dp.protection import Protection
@@ -370,7 +370,12 @@ def test_without_norms_in_g_and_with_a_low_cap_it_sleeps_and_says_so():
         assert note["lambda2"] == 1.0 and note["share"] < 0.05 and note["asleep"] == 1.0
     module, pictures = CusFL(depth=2).network(GROUPED), SPOTS["a"]["train"].x
     plain = CusFL(depth=2, normalize="none").network(GROUPED)
-    assert between(projected(plain, 2, pictures)[1]) > 0.95 > 0.5 > between(projected(module, 2, pictures)[1])
+    assert (
+        between(project_features(plain, 2, pictures)[1])
+        > 0.95
+        > 0.5
+        > between(project_features(module, 2, pictures)[1])
+    )
 
 
 @pytest.mark.parametrize("normalize", ["both", "hidden", "none"])
@@ -381,7 +386,7 @@ def test_a_constant_is_no_solution_where_projections_are_normalized(normalize):
     with torch.no_grad():
         for p in module.get_submodule("projector").parameters():
             p.add_(3.0)
-    z = projected(module, 2, SPOTS["a"]["train"].x)[1]
+    z = project_features(module, 2, SPOTS["a"]["train"].x)[1]
     constant = float(z.detach().mean(dim=0).norm() / z.detach().norm(dim=1).mean())
     assert constant < 1e-4 if normalize == "both" else constant > 0.3
 

@@ -14,9 +14,9 @@ from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
 from federation.task import Task
 from personalize.adaptation import adapt
-from personalize.routing import CONVOLUTIONS, Router, coefficients, routed, set_coefficients
+from personalize.routing import CONVOLUTIONS, Router, build_routed, coefficients, set_coefficients
 from personalize.routing_losses import Unsupervised
-from personalize.routing_outside import Routing, route
+from personalize.routing_outside import Routing, route_experts
 
 FLAT = Task(UNet(width=4, levels=2), (1, 16, 16), 3, "segmentation")
 GROUPS = Task(UNet(width=4, levels=2, norm="group", dropout=0.3), (2, 16, 16), 2, "segmentation")
@@ -71,7 +71,7 @@ def logits(module, x):
 @EACH
 def test_one_hot_coefficients_give_that_model_with_the_same_norms(task):
     experts = models(task, 4)
-    module, x = routed(experts), pictures(task, 3)
+    module, x = build_routed(experts), pictures(task, 3)
     for k, expert in enumerate(experts):
         set_coefficients(module, torch.eye(4)[k])
         output, expected = module(x), with_norms_of(expert, experts[-1])(x)
@@ -82,7 +82,7 @@ def test_one_hot_coefficients_give_that_model_with_the_same_norms(task):
 @EACH
 def test_every_convolution_and_linear_layer_is_mixed_the_head_and_the_bottleneck_too(task):
     experts = models(task, 3)
-    found = routed(experts).layers
+    found = build_routed(experts).layers
     expected = {n for n, part in experts[0].named_modules() if isinstance(part, (*CONVOLUTIONS, nn.Linear))}
     assert set(found) == expected and "head" in found
     for name, layer in found.items():
@@ -93,7 +93,7 @@ def test_every_convolution_and_linear_layer_is_mixed_the_head_and_the_bottleneck
 @pytest.mark.parametrize("count", [2, 3, 6])
 @EACH
 def test_coefficients_start_at_one_in_k_plus_1_for_every_image_and_layer(task, count):
-    module, x = routed(models(task, count)), 5 * pictures(task, 3)
+    module, x = build_routed(models(task, count)), 5 * pictures(task, 3)
     r = coefficients(module, x)
     assert r.shape == (3, len(module.layers), count)
     assert torch.allclose(r, torch.full_like(r, 1 / count), atol=1e-6)
@@ -103,7 +103,7 @@ def test_coefficients_start_at_one_in_k_plus_1_for_every_image_and_layer(task, c
 def test_a_mixture_is_the_slow_loop_over_images_and_layers(task):
     """For each image a network of its own is made, whose kernels are the sums, layer by layer."""
     experts = models(task, 3)
-    module, x = routed(experts), pictures(task, 3)
+    module, x = build_routed(experts), pictures(task, 3)
     torch.manual_seed(5)
     for part in module.modules():
         if isinstance(part, Router):
@@ -137,7 +137,7 @@ def test_a_mixture_is_the_slow_loop_over_images_and_layers(task):
 def test_equal_experts_give_the_sum_of_coefficients_times_a_layer(layer, x):
     """One layer is linear in its kernel and bias: sum_k r_k layer(x), whatever the layer's settings are."""
     network = nn.Sequential(layer)
-    module = routed([network, network, network])
+    module = build_routed([network, network, network])
     r = torch.tensor([0.3, 0.9, 0.25])
     set_coefficients(module, r)
     assert torch.allclose(module(x), r.sum() * network(x), atol=1e-5)
@@ -146,13 +146,13 @@ def test_equal_experts_give_the_sum_of_coefficients_times_a_layer(layer, x):
 @EACH
 def test_equal_experts_whose_coefficients_sum_to_1_are_that_model(task):
     (expert,) = models(task, 1)
-    module, x = routed([expert] * 3), pictures(task, 2)
+    module, x = build_routed([expert] * 3), pictures(task, 2)
     assert torch.allclose(logits(module, x), logits(with_norms_of(expert, expert), x), atol=1e-5)
 
 
 @EACH
 def test_a_prediction_does_not_depend_on_who_else_is_in_the_batch(task):
-    module, x = routed(models(task, 3)), pictures(task, 5)
+    module, x = build_routed(models(task, 3)), pictures(task, 5)
     adapt(module, x, Unsupervised(radius=2), epochs=1, batch=2)
     whole = logits(module, x)
     alone = torch.cat([logits(module, x[i : i + 1]) for i in range(5)])
@@ -161,19 +161,19 @@ def test_a_prediction_does_not_depend_on_who_else_is_in_the_batch(task):
 
 @pytest.mark.parametrize("task", [FLAT, CLASSES], ids=["segmentation", "classification"])
 def test_by_the_statistics_of_a_set_a_prediction_depends_on_the_set_alone(task):
-    module, x = routed(models(task, 3), statistics="set"), pictures(task, 6)
+    module, x = build_routed(models(task, 3), statistics="set"), pictures(task, 6)
     found = adapt(module, x, Unsupervised(radius=2), epochs=1, batch=3)
     whole = logits(module, x)
     alone = torch.cat([logits(module, x[i : i + 1]) for i in range(6)])
     assert torch.allclose(whole, alone, atol=1e-5)
-    again = routed(models(task, 3), statistics="set")
+    again = build_routed(models(task, 3), statistics="set")
     again.load_state_dict(dict(found.state), strict=False)
     assert torch.equal(logits(again, x), whole)
 
 
 def test_gradients_reach_every_row_of_every_router_the_fifth_sites_and_the_bottlenecks_too():
     experts, x = models(FLAT, 6), pictures(FLAT, 6)
-    module = routed(experts)
+    module = build_routed(experts)
     before = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
     assert set(before) == {n for n, _ in module.named_parameters() if ".router." in n}
     assert len(before) == 4 * len(module.layers)
@@ -190,7 +190,7 @@ def test_models_stay_as_they_are_and_norms_too_unless_they_are_trained():
     experts, x = models(FLAT, 3), pictures(FLAT, 4)
     before = [{n: v.clone() for n, v in e.state_dict().items()} for e in experts]
     for affine in ("fixed", "trained"):
-        module = routed(experts, affine=affine)
+        module = build_routed(experts, affine=affine)
         norms = {n: p.detach().clone() for n, p in module.named_parameters() if ".router." not in n}
         adapt(module, x, Unsupervised(radius=2), epochs=2, batch=2)
         moved = {n for n, p in module.named_parameters() if n in norms and not torch.equal(p.detach(), norms[n])}
@@ -201,7 +201,7 @@ def test_models_stay_as_they_are_and_norms_too_unless_they_are_trained():
 
 
 def test_one_vector_for_all_layers_is_all_that_moves_in_the_global_combination():
-    module, x = routed(models(FLAT, 4), layerwise=False), pictures(FLAT, 4)
+    module, x = build_routed(models(FLAT, 4), layerwise=False), pictures(FLAT, 4)
     (vector,) = [p for p in module.parameters() if p.requires_grad]
     assert vector.shape == (4,)
     adapt(module, x, Unsupervised(radius=2), epochs=2, batch=2)
@@ -210,7 +210,7 @@ def test_one_vector_for_all_layers_is_all_that_moves_in_the_global_combination()
 
 
 def test_dropout_of_the_models_stays_off_and_thetas_is_on_only_while_it_adapts():
-    module, x = routed(models(GROUPS, 3), dropout=0.5), pictures(GROUPS, 2)
+    module, x = build_routed(models(GROUPS, 3), dropout=0.5), pictures(GROUPS, 2)
     with torch.no_grad():
         for part in module.modules():
             if isinstance(part, Router):
@@ -231,7 +231,7 @@ def test_thetas_dropout_follows_the_seed_and_leaves_torchs_own_generator_as_it_w
     for seed, before in ((5, 11), (5, 12), (6, 12)):
         torch.manual_seed(before)
         state = torch.get_rng_state()
-        module, adapted = route(experts, x, official, kind="segmentation", seed=seed)
+        module, adapted = route_experts(experts, x, official, kind="segmentation", seed=seed)
         assert torch.equal(torch.get_rng_state(), state)
         found.append((adapted.losses, adapted.state["network.head.router.choose.weight"], logits(module, x)))
     one, two, other = found
@@ -240,7 +240,7 @@ def test_thetas_dropout_follows_the_seed_and_leaves_torchs_own_generator_as_it_w
 
 
 def test_coefficients_can_be_given_by_layer_and_taken_back():
-    module, x = routed(models(FLAT, 3)), pictures(FLAT, 2)
+    module, x = build_routed(models(FLAT, 3)), pictures(FLAT, 2)
     given = torch.rand(len(module.layers), 3)
     set_coefficients(module, given)
     assert torch.equal(coefficients(module, x), given.expand(2, -1, -1))
@@ -255,8 +255,8 @@ def test_a_resnet_is_routed_with_the_statistics_of_a_set_and_refuses_those_of_on
     experts = [task.network().eval() for _ in range(2)]
     x = pictures(task, 3)
     with pytest.raises(ValueError, match=r"one image has no variance .*statistics: set"):
-        routed(experts)(x)
-    module = routed(experts, statistics="set")
+        build_routed(experts)(x)
+    module = build_routed(experts, statistics="set")
     set_coefficients(module, torch.tensor([0.0, 1.0]))
     expected = copy.deepcopy(experts[1]).train()
     assert torch.allclose(module.train()(x).logits, expected(x).logits, atol=1e-4)
@@ -265,12 +265,12 @@ def test_a_resnet_is_routed_with_the_statistics_of_a_set_and_refuses_those_of_on
 def test_what_cannot_be_mixed_is_refused_by_name():
     (one,) = models(FLAT, 1)
     with pytest.raises(ValueError, match="at least two, found 1"):
-        routed([one])
+        build_routed([one])
     with pytest.raises(ValueError, match=r"model 1 of 2 is not the last one's kind: .*head"):
-        routed([one, Task(UNet(width=4, levels=2), (1, 16, 16), 4, "segmentation").network()])
+        build_routed([one, Task(UNet(width=4, levels=2), (1, 16, 16), 4, "segmentation").network()])
     odd = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.PReLU())
     with pytest.raises(ValueError, match=r"1 \(PReLU\), 0 \(padding reflect\)"):
-        routed([odd, odd])
+        build_routed([odd, odd])
     with pytest.raises(ValueError, match="nothing to mix"):
-        routed([nn.Sequential(nn.GroupNorm(1, 2))] * 2)
-    assert set(routed(models(Task(Mlp(hidden=(6,)), (4,), 2), 2)).layers) >= {"head"}
+        build_routed([nn.Sequential(nn.GroupNorm(1, 2))] * 2)
+    assert set(build_routed(models(Task(Mlp(hidden=(6,)), (4,), 2), 2)).layers) >= {"head"}

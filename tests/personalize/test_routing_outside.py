@@ -13,9 +13,9 @@ from federation.task import Task
 from personalize.adaptation import Range, adapt, online, predicted_shares, range_of
 from personalize.adaptation_baselines import Tent, tent
 from personalize.adaptation_doubt import agreement
-from personalize.routing import routed, set_coefficients
+from personalize.routing import build_routed, set_coefficients
 from personalize.routing_losses import ImageLosses, Unsupervised
-from personalize.routing_outside import Routing, range_of_experts, route
+from personalize.routing_outside import Routing, range_of_experts, route_experts
 
 
 def logits(module, x):
@@ -71,20 +71,24 @@ SHIFTED, MASKS = phantoms(12, 9, gain=0.5, noise=0.35)
 
 
 def test_adaptation_to_shifted_phantoms_lowers_the_loss_and_the_last_state_is_the_networks(federation):
-    module, found = route(federation, SHIFTED, Routing(epochs=3, lr=0.02, batch=4, radius=4), kind="segmentation")
+    module, found = route_experts(
+        federation, SHIFTED, Routing(epochs=3, lr=0.02, batch=4, radius=4), kind="segmentation"
+    )
     assert found.epoch > 0 and found.losses[found.epoch] < found.losses[0]
-    again = routed(federation)
+    again = build_routed(federation)
     again.load_state_dict(dict(found.state), strict=False)
     assert torch.equal(logits(again, SHIFTED), logits(module, SHIFTED))
     assert tuple(predicted_shares(module, SHIFTED).tolist()) == found.shares[found.epoch]
-    range_ = range_of_experts(routed(federation), SHIFTED, 0.5, kind="segmentation")
+    range_ = range_of_experts(build_routed(federation), SHIFTED, 0.5, kind="segmentation")
     assert range_.holds(torch.tensor(found.shares[found.epoch]))
     assert "lowest loss" in found.why and len(found.losses) == len(found.shares) == 4
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(federation):
     settings_ = Routing(epochs=1, lr=0.01, batch=6, radius=4)
-    one, two, three = (route(federation, SHIFTED, settings_, kind="segmentation", seed=seed)[1] for seed in (4, 4, 5))
+    one, two, three = (
+        route_experts(federation, SHIFTED, settings_, kind="segmentation", seed=seed)[1] for seed in (4, 4, 5)
+    )
     assert one.losses == two.losses and all(torch.equal(one.state[n], two.state[n]) for n in one.state)
     assert one.losses != three.losses
 
@@ -92,12 +96,12 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(federation):
 @pytest.mark.parametrize("settings_", [{"layerwise": False}, {"variant": "official", "affine": "trained"}])
 def test_options_adapt_too(federation, settings_):
     chosen = Routing(epochs=2, lr=0.02, batch=6, radius=4, **settings_)
-    _, found = route(federation, SHIFTED, chosen, kind="segmentation")
+    _, found = route_experts(federation, SHIFTED, chosen, kind="segmentation")
     assert min(found.losses[1:]) < found.losses[0]
 
 
 def test_no_epoch_is_the_mean_of_all_kernels_by_each_images_own_statistics(federation):
-    module, found = route(federation, SHIFTED, Routing(epochs=0, radius=4), kind="segmentation")
+    module, found = route_experts(federation, SHIFTED, Routing(epochs=0, radius=4), kind="segmentation")
     slow = copy.deepcopy(federation[-1])
     mixed = torch.nn.Conv2d | torch.nn.ConvTranspose2d
     layers = {name for name, part in slow.named_modules() if isinstance(part, mixed)}
@@ -117,10 +121,10 @@ def nothing(module, x, generator):
 
 
 def test_a_loss_that_wants_a_constant_map_does_not_get_it(federation):
-    free = routed(federation, affine="trained")
+    free = build_routed(federation, affine="trained")
     found = adapt(free, SHIFTED, nothing, epochs=6, lr=0.1, batch=6)
     assert found.shares[found.epoch][1] < 0.01
-    guarded = routed(federation, affine="trained")
+    guarded = build_routed(federation, affine="trained")
     allowed = range_of_experts(guarded, SHIFTED, 0.25, kind="segmentation")
     kept = adapt(guarded, SHIFTED, nothing, epochs=6, lr=0.1, batch=6, allowed=allowed)
     assert kept.losses == found.losses and kept.epoch < found.epoch
@@ -128,7 +132,7 @@ def test_a_loss_that_wants_a_constant_map_does_not_get_it(federation):
 
 
 def test_where_no_state_counts_the_network_is_not_adapted_and_says_so(federation):
-    module = routed(federation)
+    module = build_routed(federation)
     before = logits(module, SHIFTED)
     never = Range(torch.tensor([0.0, 0.6]), torch.tensor([0.4, 1.0]), (0.6, 1.0))
     found = adapt(module, SHIFTED, Unsupervised(radius=4), epochs=1, lr=0.01, batch=6, allowed=never)
@@ -141,7 +145,7 @@ def test_a_loss_that_is_no_number_is_never_the_lowest(federation):
         judged = nothing(module, x, generator)
         return ImageLosses(judged.losses * float("nan"), judged.logits)
 
-    found = adapt(routed(federation), SHIFTED, broken, epochs=1, batch=6)
+    found = adapt(build_routed(federation), SHIFTED, broken, epochs=1, batch=6)
     assert found.epoch is None and "finite" in found.why
 
 
@@ -169,9 +173,9 @@ def test_each_class_has_its_range_where_their_sum_alone_would_pass():
 
 def test_online_predicts_every_batch_before_its_step(federation):
     """A loop of algorithm 1: what is predicted for a batch comes from the state that batches before it made."""
-    loss, module = Unsupervised(radius=4), routed(federation, seed=3)
+    loss, module = Unsupervised(radius=4), build_routed(federation, seed=3)
     found = online(module, SHIFTED, loss, lr=0.01, batch=5, seed=3)
-    slow, g = routed(federation, seed=3), torch.Generator().manual_seed(3)
+    slow, g = build_routed(federation, seed=3), torch.Generator().manual_seed(3)
     rule = torch.optim.Adam([p for p in slow.parameters() if p.requires_grad], lr=0.01)
     expected = []
     for start in (0, 5, 10):
@@ -183,7 +187,7 @@ def test_online_predicts_every_batch_before_its_step(federation):
         rule.step()
     assert torch.allclose(found.probabilities, torch.cat(expected), atol=1e-6)
     assert torch.allclose(logits(module, SHIFTED), logits(slow, SHIFTED), atol=1e-5)
-    _, same = route(
+    _, same = route_experts(
         federation, SHIFTED, Routing(mode="online", lr=0.01, batch=5, radius=4), kind="segmentation", seed=3
     )
     assert torch.equal(same.probabilities, found.probabilities)
@@ -193,15 +197,15 @@ def test_images_with_labels_are_routed_within_the_models_shares_of_classes():
     torch.manual_seed(0)
     task = Task(Cnn(widths=(8, 8), norm="batch"), (1, 12, 12), 3)
     x, experts = torch.randn(8, 1, 12, 12), [task.network().eval() for _ in range(3)]
-    module, found = route(experts, x, Routing(epochs=2, lr=0.01, batch=4), kind="classification")
-    allowed = range_of_experts(routed(experts), x, 0.5, kind="classification")
+    module, found = route_experts(experts, x, Routing(epochs=2, lr=0.01, batch=4), kind="classification")
+    allowed = range_of_experts(build_routed(experts), x, 0.5, kind="classification")
     assert allowed.foreground is None
     assert found.epoch is None or allowed.holds(torch.tensor(found.shares[found.epoch]).double())
     assert task.probabilities(module, x).shape == (8, 3)
 
 
 def test_nothing_to_train_or_no_images_is_refused():
-    module = routed([DISCS.network() for _ in range(2)])
+    module = build_routed([DISCS.network() for _ in range(2)])
     with pytest.raises(ValueError, match="parameters and images, found 52 and 0"):
         adapt(module, SHIFTED[:0], Unsupervised())
 
@@ -214,7 +218,7 @@ def test_where_no_state_counts_the_shared_model_serves_as_it_came(federation, mo
     monkeypatch.setattr("personalize.adaptation_baselines.range_of", lambda *_, **__: never)
     expected = logits(federation[-1], SHIFTED)
     if isinstance(way, Routing):
-        module, found = route(federation, SHIFTED, way, kind="segmentation")
+        module, found = route_experts(federation, SHIFTED, way, kind="segmentation")
     else:
         module, found = tent(federation[-1], SHIFTED, way, kind="segmentation")
     assert torch.equal(logits(module, SHIFTED), expected)
@@ -225,16 +229,16 @@ def test_where_no_state_counts_the_shared_model_serves_as_it_came(federation, mo
 def test_one_image_without_a_number_does_not_spoil_those_after_it(federation):
     spoiled = SHIFTED.clone()
     spoiled[2] = float("nan")
-    _, found = route(federation, spoiled, Routing(mode="online", batch=1, radius=4), kind="segmentation")
+    _, found = route_experts(federation, spoiled, Routing(mode="online", batch=1, radius=4), kind="segmentation")
     assert found.probabilities is not None
     assert found.probabilities.flatten(1).isfinite().all(dim=1).tolist() == [i != 2 for i in range(len(spoiled))]
 
 
 def test_what_is_not_tried_leaves_the_network_before_adaptation_whatever_else_is_asked(federation):
-    before, told = route(federation, SHIFTED, Routing(epochs=0, radius=4), kind="segmentation")
+    before, told = route_experts(federation, SHIFTED, Routing(epochs=0, radius=4), kind="segmentation")
     for changes in ({"lr": 0.02}, {"beta": 5.0, "variant": "paper"}, {"epochs": 1}):
         said = Routing(**{"epochs": 3, "radius": 4, "tried_below": 0.0, **changes})
-        module, found = route(federation, SHIFTED, said, kind="segmentation", seed=7)
+        module, found = route_experts(federation, SHIFTED, said, kind="segmentation", seed=7)
         assert torch.equal(logits(module, SHIFTED), logits(before, SHIFTED))
         assert (found.epoch, len(found.losses), found.shares) == (0, 1, told.shares)
         assert "adapting was not tried" in found.why
@@ -243,24 +247,26 @@ def test_what_is_not_tried_leaves_the_network_before_adaptation_whatever_else_is
 def test_where_it_is_tried_the_rule_changes_no_bit(federation):
     said = {"epochs": 2, "lr": 0.02, "radius": 4}
     always, rule = (Routing(**said, tried_below=limit) for limit in (None, 1.0))
-    one, two = (route(federation, SHIFTED, how, kind="segmentation", seed=3)[1] for how in (always, rule))
+    one, two = (route_experts(federation, SHIFTED, how, kind="segmentation", seed=3)[1] for how in (always, rule))
     assert one.losses == two.losses and all(torch.equal(one.state[name], two.state[name]) for name in one.state)
 
 
 def test_equal_models_leave_nothing_to_choose_so_adapting_is_never_tried(federation):
     same = [federation[0]] * 3
-    _, found = route(same, SHIFTED, Routing(epochs=2, radius=4, tried_below=1.0), kind="segmentation")
+    _, found = route_experts(same, SHIFTED, Routing(epochs=2, radius=4, tried_below=1.0), kind="segmentation")
     assert found.epoch == 0 and "agree on these images by 1.000" in found.why
 
 
 def test_the_rule_asks_each_model_alone_by_the_images_statistics(federation):
-    module, masks = routed(federation), []
+    module, masks = build_routed(federation), []
     for r in torch.eye(3):
         set_coefficients(module, r)
         masks.append(logits(module, SHIFTED).argmax(dim=1))
     told = agreement(masks, masks=True)
     for limit, tried in ((told - 1e-6, False), (told + 1e-6, True)):
-        _, found = route(federation, SHIFTED, Routing(epochs=1, radius=4, tried_below=limit), kind="segmentation")
+        _, found = route_experts(
+            federation, SHIFTED, Routing(epochs=1, radius=4, tried_below=limit), kind="segmentation"
+        )
         assert (len(found.losses) == 2) is tried
 
 
@@ -277,7 +283,7 @@ def test_what_is_not_tried_serves_only_if_its_predictions_count(federation, monk
     never = Range(torch.tensor([0.0, 0.6]), torch.tensor([0.4, 1.0]), (0.6, 1.0), why="nothing counts here")
     monkeypatch.setattr("personalize.routing_outside.range_of", lambda *_, **__: never)
     monkeypatch.setattr("personalize.adaptation_baselines.range_of", lambda *_, **__: never)
-    ask = (federation, route) if isinstance(way, Routing) else (federation[-1], tent)
+    ask = (federation, route_experts) if isinstance(way, Routing) else (federation[-1], tent)
     module, found = ask[1](ask[0], SHIFTED, way, kind="segmentation")
     assert torch.equal(logits(module, SHIFTED), logits(federation[-1], SHIFTED))
     assert found.epoch is None and not found.state and "out of range" in found.why

@@ -25,7 +25,7 @@ from federation.task import Task
 from personalize import sharing
 from personalize.fedper import FedPer
 from personalize.partial import Partial, prior_odds
-from personalize.sharing import SHARED, body, head, parts, split_model, without_effect
+from personalize.sharing import SHARED, is_body, is_head, part_names, split_model, without_effect
 from privacy.dp.access import Rows, open_access
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message
@@ -61,14 +61,14 @@ def test_what_stays_is_what_was_written_by_hand(name):
 def test_fedper_and_lg_fedavg_share_complementary_parts():
     for model in (Cnn(widths=(8, 16)), Cam(widths=(8, 8, 8, 8)), Mlp(hidden=(5, 3))):
         for name in model.build(inputs=(1, 16, 16), classes=3).state_dict():
-            assert body(name) != head(name)
+            assert is_body(name) != is_head(name)
     assert isinstance(FedPer(), Partial) and FedPer() == Partial(name="fedper")
 
 
 def test_parts_stand_in_the_order_of_the_forward_pass():
-    assert parts(reference.CNN.network()) == ("stem", "blocks.0", "head")
-    assert parts(testbed.task(hidden=(6, 5, 4)).network()) == ("stem", "blocks.0", "blocks.1", "head")
-    assert parts(testbed.task(hidden=()).network()) == ("head",), "a stem that holds nothing is no part"
+    assert part_names(reference.CNN.network()) == ("stem", "blocks.0", "head")
+    assert part_names(testbed.task(hidden=(6, 5, 4)).network()) == ("stem", "blocks.0", "blocks.1", "head")
+    assert part_names(testbed.task(hidden=()).network()) == ("head",), "a stem that holds nothing is no part"
 
 
 def test_group_norms_stay_too_and_a_norm_without_parameters_is_a_norm():
@@ -107,7 +107,7 @@ def test_a_head_without_bias_has_no_private_intercept():
     network.head = nn.Linear(3, 2, bias=False)
     (text,) = Partial(name="private_intercept").complaints(network, reference.SGD, False)
     assert "every parameter" in text and "bias" in text
-    assert without_effect(network, head, "x") and not without_effect(testbed.task().network(), head, "x")
+    assert without_effect(network, is_head, "x") and not without_effect(testbed.task().network(), is_head, "x")
 
 
 def test_all_that_is_wrong_with_a_depth_is_said_at_once():

@@ -13,7 +13,7 @@ import methods
 import small_clip
 from consilium.testing import testbed
 from exported_models import NETWORKS, model
-from personalize.routing import routed
+from personalize.routing import build_routed
 from pipelines.data.images import Pictures, Slices
 from pipelines.exports import onnx_file
 from pipelines.exports.bundle import bundle_files, network_bytes
@@ -112,7 +112,7 @@ def test_a_file_that_says_something_else_is_not_written():
 
 def test_what_cannot_be_exported_says_why_and_what_to_do():
     cnn = NETWORKS["cnn"]()
-    mixed = replace(cnn, module=routed([cnn.module, NETWORKS["cnn"]().module]).eval())
+    mixed = replace(cnn, module=build_routed([cnn.module, NETWORKS["cnn"]().module]).eval())
     for make in (onnx_bytes, network_bytes):
         with pytest.raises(Unexportable, match=r"fedavg is routed: each image gets convolution kernels.*use predict"):
             make(mixed)

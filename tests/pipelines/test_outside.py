@@ -26,7 +26,7 @@ from federation.models.unet import UNet
 from federation.randomness import derived
 from federation.task import Task
 from personalize.routing import coefficients
-from personalize.routing_outside import Routing, route
+from personalize.routing_outside import Routing, route_experts
 from pipelines.data.dicom.segmentation import read_segmentation
 from pipelines.data.images import Features, Pictures, Slices
 from pipelines.data.nifti.reader import read_volume
@@ -163,7 +163,7 @@ def test_coefficients_are_those_of_routing_on_the_hospitals_cohort(done, routed)
     x = all_rows(read_cohort_file(cohort), target="gland").x
     how = Routing(epochs=2, radius=2)
     seed = derived(0, "west", "routing")
-    module, _ = route(build_networks(read_models(models_of(done)), how), x, how, kind="segmentation", seed=seed)
+    module, _ = route_experts(build_networks(read_models(models_of(done)), how), x, how, kind="segmentation", seed=seed)
     found = json.loads((routed / "adaptation.json").read_text())["coefficients"]
     expected = coefficients(module, x).mean(dim=0)
     assert list(found) == list(module.layers)
@@ -416,7 +416,7 @@ def test_each_picture_has_the_score_of_before_its_own_step(tmp_path):
     assert run([asked(tmp_path, **said)]) == Exit.OK
     x = torch.from_numpy(np.stack([read_picture(tmp_path / "in" / f"{n}.png", images) for n in range(5)]))
     way = Routing(mode="online", batch=2, lr=0.1)
-    _, adapted = route(
+    _, adapted = route_experts(
         build_networks(read_models(file), way), x, way, kind="classification", seed=derived(0, "w", "routing")
     )
     scores = [float(line["score"]) for line in lines(tmp_path / "out" / "predictions.csv")]

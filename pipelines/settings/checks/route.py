@@ -14,7 +14,7 @@ from federation.sizes import check_size
 from personalize import AnyAlgorithm
 from personalize.adaptation_baselines import Tent, tent
 from personalize.routing_outside import Routing
-from personalize.routing_outside import route as adapt
+from personalize.routing_outside import route_experts as adapt
 from pipelines.settings.harmonization import RAW
 from pipelines.settings.route import SHARED, Line, Route
 from pipelines.settings.run_settings import RunSettings
