@@ -176,8 +176,8 @@ def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None
 
     with pytest.MonkeyPatch.context() as patch:
         for name in [] if thorough else [name for name in sys.modules if name.startswith("evaluation.")]:
-            if getattr(sys.modules[name], "svg", None) is real:
-                patch.setattr(sys.modules[name], "svg", drawn)
+            if getattr(sys.modules[name], "render_svg", None) is real:
+                patch.setattr(sys.modules[name], "render_svg", drawn)
         yield
 
 

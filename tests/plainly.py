@@ -31,9 +31,9 @@ def unfitted(x: Any, seen: Any, y: Any, train: Any, test: Any) -> Any:
 
 
 STAND_INS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "svg": (evaluation.drawing.render_svg, unpainted),
+    "render_svg": (evaluation.drawing.render_svg, unpainted),
     "tsne": (harmonize.embedding.tsne, unmapped),
-    "_probabilities": (harmonize.drift._predict_probabilities, unfitted),
+    "_predict_probabilities": (harmonize.drift._predict_probabilities, unfitted),
 }
 """Names of functions that take long and touch no file, with what stands in for each."""
 

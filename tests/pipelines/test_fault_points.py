@@ -73,7 +73,7 @@ def test_cleaning_removes_nothing_more_because_something_could_not_be_listed_or_
     wanted = result(case, tmp_path / "count")
     assert len(wanted.files) > 50
     looked = [(kind, place, at) for kind in ("list", "read") for at, place in enumerate(places[kind])]
-    looked = [one for one in looked if one[1].startswith("runs/tiny/train") and ":_leftovers" not in one[1]]
+    looked = [one for one in looked if one[1].startswith("runs/tiny/train") and ":_list_leftovers" not in one[1]]
     of_training = {(kind, place): at for kind, place, at in looked if kind == "read" or "train " in place}
     assert {kind for kind, _ in of_training} == {"list", "read"}
     for (kind, _), at in of_training.items():
@@ -84,8 +84,8 @@ def test_cleaning_removes_nothing_more_because_something_could_not_be_listed_or_
 FOUND = [
     ("deidentify", "rename", POWER, "durable.py:write_whole < pipelines/batch/deidentification.py", {CUT}),
     ("night", "read", "EIO", "state/images/#/#", {Exit.DISK}),
-    ("night", "open", "EACCES", "inbox.py:checked", {Exit.DISK}),
-    ("night", "list", "EACCES", "folder.py:walked < pipelines/data/dicom/reader.py", {Exit.DISK}),
+    ("night", "open", "EACCES", "inbox.py:check_file", {Exit.DISK}),
+    ("night", "list", "EACCES", "folder.py:walk_folder < pipelines/data/dicom/reader.py", {Exit.DISK}),
     ("night", "read", "MemoryError", "state/images/#/#", {Exit.MEMORY}),
 ]
 """Command, kind, fault, a part of the place, and how the command ends: what the sweep found, each once wrong."""

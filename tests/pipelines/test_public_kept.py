@@ -86,7 +86,7 @@ def test_what_other_code_or_another_machine_learnt_is_not_taken(world, monkeypat
 def test_each_setting_of_a_detector_and_a_start_makes_another(world, monkeypatch):
     asked = []
     for module in (detectors, starts):
-        monkeypatch.setattr(module, "kept", lambda root, about, learn, waits: asked.append(about) or learn())
+        monkeypatch.setattr(module, "learn_or_load", lambda root, about, learn, waits: asked.append(about) or learn())
     for change in ({}, {"steps": 4}, {"pictures": 18}, {"window": (0.0, 3.0)}):
         train_detector(world, Detector(**{**DETECTOR, **change}))
     translated = settings()

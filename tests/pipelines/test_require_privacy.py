@@ -134,7 +134,7 @@ def test_training_synthesis_and_scores_without_noise_are_refused_before_a_patien
     from pipelines.hospital import synthesis as imitate
     from pipelines.hospital import training as learn
 
-    for module, name in ((learn, "data_access"), (imitate, "access_to"), (imitate, "scored")):
+    for module, name in ((learn, "data_access"), (imitate, "access_to"), (imitate, "score_site")):
         monkeypatch.setattr(module, name, looked)
     asked = [
         ("introduce", site.opening(None)),
@@ -180,7 +180,7 @@ def test_a_reply_above_a_cap_is_refused_before_a_patient_is_looked_at(site, monk
         make_worker(site_)(Call("r/c", 0, "introduce", {}), Message({}, site.opening(NOISY)))
         with monkeypatch.context() as blind:
             for module, name in (
-                (learn, "data_access"), (imitate, "access_to"), (imitate, "scored"), (scoring, "rows_of"),
+                (learn, "data_access"), (imitate, "access_to"), (imitate, "score_site"), (scoring, "rows_of"),
                 (compared, "all_rows"),
             ):  # fmt: skip
                 blind.setattr(module, name, looked)

@@ -438,7 +438,7 @@ def test_the_noise_of_counts_is_that_which_is_booked(tmp_path, monkeypatch):
 
 
 def site_count(told, site: Site, cohort) -> list[int]:
-    found = told._count(site.hospital, Call("r/x", 0, "ingest", {}), cohort)
+    found = told._count_patients(site.hospital, Call("r/x", 0, "ingest", {}), cohort)
     (site.folder / "home" / COUNTED_FILE).write_text("{}")
     return [number for split in ("train", "validation", "test") for number in found.cells[split]]
 
