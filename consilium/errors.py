@@ -1,4 +1,4 @@
-"""Why a run did not end: one exception for what the command line tells by exit codes."""
+"""Why a run failed: one exception, with the exit codes of the command line."""
 
 from __future__ import annotations
 

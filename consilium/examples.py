@@ -26,7 +26,7 @@ REAL, WHOLE_NUMBERS = "fiub", "iub"  # numpy's letters of kinds of numbers
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Examples that are ready for a network, with their labels or masks and whose they are.
+    """Examples that are ready for a network, with their labels or masks and the patient of each.
 
     Args:
         x: (n, *inputs), finite numbers, kept as float32; 1 to 4 sides, as (features,), (C, H, W) or (C, D, H, W).
@@ -93,7 +93,7 @@ class Examples:
     def of(items: Any, patient: Sequence[object] | Literal["each"] | None = None, **more: Any) -> Examples:
         """All items of a `torch.utils.data.Dataset`, or of any sequence, read once in their order.
 
-        items: (x, y, patient) each, or (x, y) with `patient` given apart. more: `split` and `transform`, as of
+        items: (x, y, patient) each, or (x, y) with `patient` given separately. more: `split` and `transform`, as of
         `Examples`. Up to AGAIN items are read twice: a Dataset that draws random numbers would be frozen as drawn, test
         patients too, so it is refused; the run draws views of training patients only, by `transform` or
         `Work(augment=...)`.
@@ -123,12 +123,13 @@ class Examples:
         return Examples(x, None, whose, mask=y, **more) if y.ndim > 1 else Examples(x, y, whose, **more)
 
     def data(self, classes: Sequence[str]) -> bytes:
-        """The bytes of their file (`pipelines.data.tensor_source`). classes: of the run's task; empty = not said."""
+        """The bytes of their file (`pipelines.data.tensor_source`). classes: of the run's task; empty = not known."""
         parts = {"x": self.x, **({"y": self.y} if self.mask is None else {"mask": self.mask})}
         return tensor_bytes(parts, [str(name) for name in self.patient], tuple(map(str, self.split or ())), classes)
 
 
 def _refuse_dictionaries(items: Any, read: Sequence[object]) -> None:
+    """Raises: ConfigError: the first item is a mapping."""
     if read and isinstance(read[0], Mapping):
         keys = ", ".join(map(repr, list(read[0])[:SHOWN]))
         text = f"{type(items).__name__} has dictionaries with {keys}; each item must be (x, y) or (x, y, patient)"
@@ -136,6 +137,7 @@ def _refuse_dictionaries(items: Any, read: Sequence[object]) -> None:
 
 
 def _refuse_random(items: Any, parts: Sequence[tuple[Any, ...]]) -> None:
+    """Raises: ConfigError: an item differs when it is read a second time."""
     for number in _spread_numbers(len(parts)):
         for before, after in zip(parts[number][:2], items[number], strict=False):
             first, second = _to_array(before), _to_array(after)
@@ -154,20 +156,24 @@ def _spread_numbers(count: int) -> list[int]:
 
 
 def _to_single(x: NDArray[Any]) -> NDArray[np.float32]:
+    """The numbers as contiguous float32."""
     return np.ascontiguousarray(x, np.float32)
 
 
 def _to_scalar(value: Any) -> object:
+    """The Python value of an array or tensor of one element; anything else as it is."""
     return value.item() if hasattr(value, "item") else value
 
 
 def _to_array(value: Any) -> NDArray[Any]:
+    """A value as an array; a tensor is copied to the CPU first if it lies elsewhere."""
     if hasattr(value, "detach"):  # a tensor, perhaps on another device
         value = value.detach().cpu()
     return np.asarray(value)
 
 
 def _stack_values(values: Sequence[Any], name: str) -> NDArray[Any]:
+    """The values as one array. Raises: ConfigError: their shapes differ."""
     arrays = [_to_array(value) for value in values]
     shapes = sorted({array.shape for array in arrays})
     if len(shapes) > 1:
@@ -177,6 +183,7 @@ def _stack_values(values: Sequence[Any], name: str) -> NDArray[Any]:
 
 
 def _check_numbers(value: Any, name: str, kinds: str, problems: list[Problem]) -> NDArray[Any] | None:
+    """The value as an array of one of these kinds; None, with a new problem, if it is none."""
     try:
         array = _to_array(value)
     except (TypeError, ValueError) as error:
@@ -206,6 +213,7 @@ def _describe_type_problem(array: NDArray[Any], kinds: str) -> str:
 
 
 def _check_names(patient: object, count: int | None, problems: list[Problem]) -> tuple[str, ...]:
+    """The patients' normalized names; what is wrong is added to `problems`."""
     if isinstance(patient, str):
         if patient != "each":
             problems.append(Problem(("patient",), f'must be a list of names, or "each", found {patient[:20]!r}'))
@@ -231,6 +239,7 @@ def _check_names(patient: object, count: int | None, problems: list[Problem]) ->
 
 
 def _length_problems(count: int, names: Sequence[str]) -> list[Problem]:
+    """The problem if there are more or fewer names than examples."""
     if len(names) == count:
         return []
     text = f"{len(names)} names for {count} examples; give one for each"
@@ -238,6 +247,7 @@ def _length_problems(count: int, names: Sequence[str]) -> list[Problem]:
 
 
 def _shape_problems(x: NDArray[Any], y: NDArray[Any] | None, mask: NDArray[Any] | None) -> list[Problem]:
+    """What is wrong with the shapes of x, y and the mask."""
     problems = []
     shape = list(x.shape)
     if not 2 <= x.ndim <= MOST_AXES + 1 or 0 in shape:
@@ -253,6 +263,7 @@ def _shape_problems(x: NDArray[Any], y: NDArray[Any] | None, mask: NDArray[Any] 
 
 
 def _value_problems(x: NDArray[Any], y: NDArray[Any] | None, mask: NDArray[Any] | None) -> list[Problem]:
+    """Numbers that are not finite, and classes that are out of range."""
     problems = []
     with np.errstate(over="ignore"):
         wrong = ~np.isfinite(x.astype(np.float32)).reshape(len(x), -1).all(axis=1) if x.size else np.zeros(0, bool)
@@ -269,6 +280,7 @@ def _value_problems(x: NDArray[Any], y: NDArray[Any] | None, mask: NDArray[Any] 
 def _check_splits(
     split: Sequence[str] | Mapping[object, str], names: Sequence[str], problems: list[Problem]
 ) -> tuple[str, ...]:
+    """The split of each example; what is wrong is added to `problems`."""
     if isinstance(split, Mapping):
         known = {normalize_identifier(str(name)): str(value) for name, value in split.items()}
         if missing := sorted(set(names) - set(known)):
@@ -296,5 +308,6 @@ def _check_splits(
 
 
 def _describe_rows(rows: Sequence[int]) -> str:
+    """The first numbers of rows as text, and how many more there are."""
     more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
     return f"row {', '.join(map(str, rows[:SHOWN]))}{more}"

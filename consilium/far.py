@@ -26,9 +26,9 @@ from privacy.settings_error import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Flare:
-    """kit: folder of the startup kit of who submits runs. patience_min: how long to wait for hospitals. silence_s:
-    after which a hospital counts as gone. The coordinator is FLARE's server, on this machine or one that shares the
-    run's folder (docs/how-to/deployment.md).
+    """kit: folder of the startup kit of the user who submits runs. patience_min: how long to wait for hospitals.
+    silence_s: after which a hospital counts as gone. The coordinator is FLARE's server, on this machine or one that
+    shares the run's folder (docs/how-to/deployment.md).
     """
 
     kit: str | Path
@@ -37,11 +37,12 @@ class Flare:
 
 
 def far_problems(config: Config, flare: Flare, examples: Iterable[str]) -> list[Problem]:
-    """Why a run cannot go to hospitals on their own machines. examples: whose arrays lie here."""
+    """Why a run cannot go to hospitals on their own machines. examples: the hospitals whose arrays lie here."""
     return [*_find_local_code(config, list(examples)), *_no_kit(flare)]
 
 
 def _find_local_code(config: Config, examples: list[str]) -> Iterator[Problem]:
+    """Arrays and code that exist only on this machine, so that other hospitals lack them."""
     if examples:
         text = (
             f"examples of {', '.join(examples)} lie on this machine, and FLARE asks hospitals on theirs; each writes "
@@ -55,6 +56,7 @@ def _find_local_code(config: Config, examples: list[str]) -> Iterator[Problem]:
 
 
 def _no_kit(flare: Flare) -> Iterator[Problem]:
+    """What is wrong with FLARE's startup kit and its waiting times."""
     if not isinstance(flare.kit, str | Path):
         yield Problem(("engine",), f"kit: must be the path of a folder, found {flare.kit!r}")
     elif not (Path(flare.kit) / "startup" / "fed_admin.json").is_file():

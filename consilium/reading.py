@@ -1,4 +1,4 @@
-"""Reads the results of a run that went to its end from its folder: what is its own, whatever else lies there."""
+"""Reads the results of a finished run from its folder; files of other runs in that folder are ignored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from privacy.release.chain import Damaged
 def read_results(
     ended: Ended, folder: Path, yaml: Path | None, not_guaranteed: tuple[str, ...], hospitals: Collection[str]
 ) -> Results:
-    """The results of a run that went to its end. folder: the run's. hospitals: of its settings."""
+    """The results of a finished run. folder: the run's. hospitals: of its settings."""
     report, train = ended.artifacts["report"], ended.artifacts["train"]
     rows = tuple(_parse_score(row) for row in json.loads((report / "scores.json").read_text(encoding="utf-8")))
     use = json.loads((report / ANSWERS).read_text(encoding="utf-8"))["use"]
@@ -65,7 +65,7 @@ def read_results(
 
 
 def _list_model_files(folder: Path, page: Mapping[str, Any]) -> Iterator[Path]:
-    """The finished models of a run, by its report: others' lie beside them. None of hospitals elsewhere."""
+    """The finished models that a run's report names, without those of hospitals on other machines."""
     for model in page["models"]:
         path = model_at(folder, str(model["method"]), str(model["site"]))
         if page["simulation"] and model["file"] and path.is_file():
@@ -73,7 +73,7 @@ def _list_model_files(folder: Path, page: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _ledger_head(ledger: Path) -> tuple[int, str] | None:
-    """None of one that is damaged, which is told to whoever reads it."""
+    """The head of a ledger; None if it is damaged, which `Results.ledger` reports."""
     try:
         return ledgers.read_head(ledger)
     except Damaged:
@@ -81,12 +81,14 @@ def _ledger_head(ledger: Path) -> tuple[int, str] | None:
 
 
 def _parse_score(row: Mapping[str, Any]) -> Score:
+    """One row of `scores.json` as a `Score`; null becomes NaN."""
     where = str(row["sites"][0]) if row["protocol"] in AT_ONE else str(row["protocol"])
     value, low, high = (math.nan if row[name] is None else float(row[name]) for name in ("value", "low", "high"))
     return Score(row["method"], where, row["measure"], value, low, high, bool(row["assessable"]), int(row["patients"]))
 
 
 def _read_statements(report: Path) -> dict[str, Statement]:
+    """The privacy statement of each hospital, from the report's folder."""
     text = (report / "statement.md").read_text(encoding="utf-8")
     statements = json.loads((report / "statement.json").read_text(encoding="utf-8"))
     return {

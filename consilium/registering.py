@@ -36,7 +36,8 @@ def own(
     settings; None = that of `build`.
 
     Raises:
-        ConfigError: it cannot be called, or a path is empty. What its submodules lack is told before anything is run.
+        ConfigError: it cannot be called, or a path is empty. What its submodules lack is reported before anything is
+        run.
     """
     called = name or str(getattr(build, "__name__", "network")).lower()
     try:
@@ -71,6 +72,6 @@ def is_registered(settings: object) -> bool:
         return True
     group = MODELS if hasattr(kind, "build") else ALGORITHMS
     if not is_dataclass(kind) or kind in group.built_in or offer_of(group, name) is not None:
-        return False  # what is none of them is told by the settings
+        return False  # the check of the settings reports what is none of them
     register(kind)
     return True

@@ -73,7 +73,7 @@ class Statement:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A finished run, as a record: a later run in its folder changes nothing here. What that one replaced is refused.
+    """A finished run, as a record: a later run in its folder changes nothing here. A file that it replaced is refused.
 
     folder: with all its artifacts. report: the folder of its pages. ran, kept: stages. rows: scores. starts: method ->
     the digest of the weights with which its networks began, and what is said of them; none for random numbers. losses:
@@ -106,9 +106,10 @@ class Results:
     @property
     def yaml(self) -> Path | None:
         """The settings that it ran by; None of a mapping. Raises: ValueError: a later run replaced them."""
-        return None if self.settings is None else self._unchanged(self.settings, "the settings")
+        return None if self.settings is None else self._check_unchanged(self.settings, "the settings")
 
-    def _unchanged(self, path: Path, what: str) -> Path:
+    def _check_unchanged(self, path: Path, what: str) -> Path:
+        """The path. Raises: ValueError: the file is not the one of this run."""
         if digest_of(path) == self.digests.get(path):
             return path
         raise ValueError(
@@ -170,9 +171,9 @@ class Results:
             ValueError: a later run replaced it.
         """
         with permitting("all"):  # whoever calls chose the packages that this process has
-            return read_ready(self._file(method, hospital))
+            return read_ready(self._find_model_file(method, hospital))
 
-    def _file(self, method: str, hospital: str) -> Path:
+    def _find_model_file(self, method: str, hospital: str) -> Path:
         """The file of a model of this run. Raises: as `ready`."""
         path = model_at(self.folder, method, hospital)
         if path not in self.digests:
@@ -180,7 +181,7 @@ class Results:
                 (path.stem, path.parent.parent.name) for path in self.digests if path.parent.name == READY
             )
             raise KeyError(f"this run has no model of {method!r} at {hospital!r} here; there are {known_models}")
-        return self._unchanged(path, f"the model of {method!r} at {hospital!r}")
+        return self._check_unchanged(path, f"the model of {method!r} at {hospital!r}")
 
     def model(self, method: str, hospital: str) -> nn.Module:
         """A hospital's finished network, loaded, in evaluation mode, with what its author fixed among its parameters.
@@ -212,9 +213,9 @@ class Results:
             KeyError: as `ready`. ValueError: a later run replaced the model or the report. RuntimeError: nothing was
                 written; why.
         """
-        path = self._file(method, hospital)
+        path = self._find_model_file(method, hospital)
         flags = [f"--{kind}" for kind in kinds]
-        flags += ["--report", str(self._unchanged(self.report / REPORT, "the report"))]
+        flags += ["--report", str(self._check_unchanged(self.report / REPORT, "the report"))]
         output, why = io.StringIO(), io.StringIO()
         with permitting("all"), redirect_stdout(output), redirect_stderr(why):
             code = export([str(path), "--out", str(folder), "--json", *flags])
@@ -242,11 +243,13 @@ class Results:
 
 
 def _format_cell(row: Score) -> str:
+    """A score with its interval; * = too few test patients, - = not defined."""
     between = "" if math.isnan(row.low) else f" [{row.low:.2f}, {row.high:.2f}]"
     return "-" if math.isnan(row.value) else f"{row.value:.3f}{'' if row.assessable else '*'}{between}"
 
 
 def _describe_promise(statement: Statement) -> str:
+    """What a hospital guarantees to its patients, in one line."""
     if math.isinf(statement.epsilon):
         return "ε = ∞: no formal guarantee"
     return f"ε = {statement.epsilon:g} at δ = {statement.delta:g} for each {statement.unit}"

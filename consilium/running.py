@@ -216,13 +216,14 @@ def _check_document(document: Document, engine: Engine, examples: Mapping[str, E
 
 
 def _build_document(settings: object) -> Document:
+    """A mapping of settings as a document. Raises: ConfigError: it is no mapping."""
     if not isinstance(settings, Mapping):
         raise ConfigError([Problem((), f"must be a path or a mapping, found {type(settings).__name__}")])
     return parsed(text_of(settings, "settings"), environment=os.environ)
 
 
 def _list_forms(examples: Mapping[str, Examples], task: Plain | None) -> Plain:
-    """`images` and `task`; of hospitals with files, `settings` says both."""
+    """`images` and `task`; empty for hospitals with files, where `settings` says both."""
     if not examples:
         return {}
     inputs = next(iter(examples.values())).inputs
@@ -236,11 +237,12 @@ def _list_forms(examples: Mapping[str, Examples], task: Plain | None) -> Plain:
 
 
 def derived_key(seed: int, site: str) -> bytes:
-    """A hospital's key where nothing is promised: it orders patients, so that equal calls train equal models."""
+    """A hospital's key in a run without guarantee: it orders patients, so that equal calls train equal models."""
     return hashlib.sha256(f"examples {seed} {site}".encode()).digest()
 
 
 def _put_keys(config: Config, sites: Iterable[str]) -> None:
+    """Write the derived key of each site that has neither a home of its own nor a key yet."""
     for site in sites:
         path = Path(config.runs) / config.name / "sites" / site / KEY
         if config.sites[site].home is None and not path.exists():
@@ -295,21 +297,24 @@ def _over_the_wire(config: Config, root: Path, stop: Stop) -> Engines:
     """Engines whose messages cross as bytes. Hospitals take turns: torch's generator is one for the whole process."""
     turn = Lock()
 
-    def far(workers: Mapping[str, Worker]) -> Remote:
+    def build_remote(workers: Mapping[str, Worker]) -> Remote:
         return Remote(
             {site: _make_reach(Pending(_in_turn(worker, turn))) for site, worker in workers.items()}, tuple(workers)
         )
 
     workers = simulated_workers(config, root, stop)
     inside = {site: worker for site, worker in workers.items() if site not in config.outside}
-    return Engines(far(inside), InProcess({site: workers[site] for site in config.outside}))
+    return Engines(build_remote(inside), InProcess({site: workers[site] for site in config.outside}))
 
 
 def _make_reach(pending: Pending) -> Reach:
+    """A way to ask the hospital behind `pending`, without a network."""
     return lambda key, question, wait_s, timeout_s: pending.answer(key, question, wait_s)
 
 
 def _in_turn(worker: Worker, turn: Lock) -> Worker:
+    """The worker, which answers only while it holds the lock."""
+
     def answer(call: Call, message: Message) -> Message:
         with turn:
             return worker(call, message)
@@ -319,7 +324,7 @@ def _in_turn(worker: Worker, turn: Lock) -> Worker:
 
 @contextmanager
 def _private_files() -> Iterator[None]:
-    """Whatever is written is for its owner only."""
+    """Files that are written inside can be read by their owner only."""
     before = os.umask(0o077)
     try:
         yield

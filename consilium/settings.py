@@ -119,6 +119,7 @@ def methods_of(method: object) -> dict[str, object]:
 
 
 def _name_of(method: object) -> str:
+    """A method's name; empty if it has none."""
     name = method.get("name", "") if isinstance(method, Mapping) else getattr(method, "name", "")
     return method if isinstance(method, str) else str(name)
 
@@ -194,7 +195,7 @@ def transforms_of(examples: Mapping[str, Examples], methods: Mapping[str, object
 
 
 def _find_form_problems(examples: Mapping[str, Examples]) -> list[Problem]:
-    """Hospitals whose examples have not the form of the first one's."""
+    """Problems of hospitals whose examples differ in form from those of the first."""
     problems, first = [], next(iter(examples), None)
     for name, site_examples in examples.items():
         if first is not None and site_examples.inputs != examples[first].inputs:
@@ -210,7 +211,7 @@ def _find_form_problems(examples: Mapping[str, Examples]) -> list[Problem]:
 
 
 def _too_few(examples: Mapping[str, Examples]) -> list[Problem]:
-    """Hospitals that have nobody to train on, or nobody to test on."""
+    """Problems of hospitals without a patient to train on, or without one to test on."""
     problems = []
     for name, site_examples in examples.items():
         if (count := len({*site_examples.patient})) < LEAST:
@@ -244,7 +245,7 @@ def _find_shared_examples(examples: Mapping[str, Examples]) -> list[Problem]:
 
 
 def _has_row_numbers(examples: Examples) -> bool:
-    """Whether patients are called by the numbers of their rows, which say nothing of who they are."""
+    """Whether the patients' names are only the numbers of their rows, which identify no person."""
     return list(examples.patient) == [str(number + 1) for number in range(len(examples.x))]
 
 
@@ -308,7 +309,7 @@ def task_of(examples: Mapping[str, Examples], classes: Sequence[str]) -> tuple[P
 
 
 def policies_by_site(policy: Policy | Mapping[str, Policy] | None, sites: Sequence[str]) -> dict[str, Plain]:
-    """Site -> its policy, where one is given. Raises: ConfigError: a policy of nobody."""
+    """Site -> its policy, where one is given. Raises: ConfigError: a policy is given for a name that is no site."""
     if policy is None:
         return {}
     if isinstance(policy, Policy):

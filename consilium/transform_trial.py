@@ -48,5 +48,6 @@ def _invent_examples(x: NDArray[Any], mask: NDArray[Any] | None) -> tuple[NDArra
 
 
 def _digest_view(function: Callable[..., Any], x: NDArray[Any], mask: NDArray[Any] | None, seed: int) -> list[bytes]:
+    """The bytes of the view that a transform makes of one example with this seed."""
     y = torch.zeros((), dtype=torch.int64) if mask is None else torch.from_numpy(np.array(mask))
     return [part.numpy().tobytes() for part in view_of(function, torch.from_numpy(np.array(x)), y, seed)]

@@ -28,7 +28,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o666, flush_name: bool 
     make_folder(path.parent)
     part = path.with_name(f".{path.name[:LONGEST]}{PART}")
     try:
-        _write(part, data, mode)
+        _write_file(part, data, mode)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def write_once(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             part.unlink(missing_ok=True)  # a killed call may have left it, which is one more copy of a key
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     try:
-        _write(part, data, mode)
+        _write_file(part, data, mode)
         try:
             os.link(part, path)
         except FileExistsError:
@@ -104,7 +104,8 @@ def flush_folder(path: Path) -> None:
             os.close(handle)
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
+def _write_file(path: Path, data: bytes, mode: int) -> None:
+    """Write a file and force its bytes, but not its name, to the disk."""
     with open(path, "wb", opener=lambda name, how: os.open(name, how, mode)) as file:
         file.write(data)
         file.flush()

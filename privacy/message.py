@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
     `merged` maps each site to the last round of this run whose reply was merged (0 = none). A site whose reply was lost
     goes back to its memory of that round. `runs`: site -> its own name of the run, where one request to many sites
-    belongs to a run for each; a site hears of its own alone (`at`).
+    belongs to a run for each; a site receives only its own name (`at`).
     """
 
     run: str
@@ -93,12 +93,12 @@ def whole_of(facts: Mapping[str, Json], name: str, default: int | None = None) -
 
 def numbers_of(facts: Mapping[str, Json], name: str) -> list[float]:
     """A fact that is a list of numbers. Raises: ValueError: it is something else."""
-    return [number_of({name: one}, name) for one in _list_of(facts, name)]
+    return [number_of({name: item}, name) for item in _read_list(facts, name)]
 
 
 def wholes_of(facts: Mapping[str, Json], name: str) -> list[int]:
     """A fact that is a list of whole numbers. Raises: ValueError: it is something else."""
-    return [whole_of({name: one}, name) for one in _list_of(facts, name)]
+    return [whole_of({name: item}, name) for item in _read_list(facts, name)]
 
 
 def losses_of(facts: Mapping[str, Json], name: str = "losses") -> dict[int, float]:
@@ -107,7 +107,8 @@ def losses_of(facts: Mapping[str, Json], name: str = "losses") -> dict[int, floa
     return {int(key): number_of(losses, key) for key, loss in losses.items() if loss is not None}
 
 
-def _list_of(facts: Mapping[str, Json], name: str) -> list[Json]:
+def _read_list(facts: Mapping[str, Json], name: str) -> list[Json]:
+    """A fact that is a list. Raises: ValueError: it is something else."""
     value = facts.get(name)
     if not isinstance(value, list):
         raise ValueError(f"{name} must be a list, found {value!r}")
@@ -152,7 +153,7 @@ def from_bytes(data: bytes) -> Message:
         tensors = load(data)
         (length,) = struct.unpack("<Q", data[:8])
         header = json.loads(data[8 : 8 + length])
-        facts = json.loads(header["__metadata__"][FACTS], parse_constant=_refused, parse_float=_finite)
+        facts = json.loads(header["__metadata__"][FACTS], parse_constant=_refuse_constant, parse_float=_parse_finite)
         if not isinstance(facts, dict):
             raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
         return Message(tensors, facts)
@@ -189,7 +190,7 @@ def from_file(path: Path) -> Message:
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            facts = json.loads(file.metadata()[FACTS], parse_constant=_refused, parse_float=_finite)
+            facts = json.loads(file.metadata()[FACTS], parse_constant=_refuse_constant, parse_float=_parse_finite)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         if not isinstance(facts, dict):
             raise TypeError(f"facts are a {type(facts).__name__}, not a mapping")
@@ -201,22 +202,23 @@ def from_file(path: Path) -> Message:
 
 
 def system_error(error: BaseException, path: Path | None = None) -> OSError | None:
-    """The system's error that safetensors tells in words, as an OSError; None for any other of its errors.
+    """The system's error that safetensors reports as text, as an OSError; None for any other of its errors.
 
     Its files are written and read by Rust, whose errors are no OSError: a full disk would look like a damaged file.
     """
-    said = SYSTEM.search(str(error)) if isinstance(error, SafetensorError) else None
-    if said is None:
+    match = SYSTEM.search(str(error)) if isinstance(error, SafetensorError) else None
+    if match is None:
         return None
-    number = int(said.group(1))
+    number = int(match.group(1))
     return OSError(number, os.strerror(number), *([] if path is None else [str(path)]))
 
 
-def _refused(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
+    """Raises: ValueError: always; for NaN and infinities, which Python reads in JSON."""
     raise ValueError(f"{constant} is not a number that a message may carry")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     """A JSON number as a float. Raises: ValueError: it overflows to infinity, as 1e999 does."""
     value = float(text)
     if not math.isfinite(value):
@@ -226,10 +228,10 @@ def _finite(text: str) -> float:
 
 def sealed(*parts: bytes) -> bytes:
     """The sha256 of the parts, followed by the parts: for files in which a flipped bit must be detected."""
-    whole = hashlib.sha256()
+    checksum = hashlib.sha256()
     for part in parts:
-        whole.update(part)
-    return b"".join([whole.digest(), *parts])
+        checksum.update(part)
+    return b"".join([checksum.digest(), *parts])
 
 
 def unsealed(data: bytes) -> bytes:

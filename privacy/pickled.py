@@ -13,7 +13,7 @@ Restored = tuple[Callable[..., BaseException], tuple[type[BaseException], tuple[
 
 
 def pickled(error: BaseException) -> Restored:
-    """What pickle and copy make the same exception of."""
+    """What pickle and copy need to make an equal exception: the value of `__reduce__`."""
     return restored, (type(error), error.args, dict(vars(error)))
 
 

@@ -22,20 +22,21 @@ def fit_components(x: Floats, number: int, *, solver: str = "auto", seed: int = 
     """
     from sklearn.decomposition import PCA  # takes a second
 
-    found = PCA(n_components=number, svd_solver=solver, random_state=seed)
+    fitter = PCA(n_components=number, svd_solver=solver, random_state=seed)
     try:
         with np.errstate(invalid="ignore"):  # the explained share of a variance of 0, which nobody uses here
-            return found.fit(x)
+            return fitter.fit(x)
     except np.linalg.LinAlgError:
-        return _fit_by_iteration(found, x, number)
+        return _fit_by_iteration(fitter, x, number)
 
 
-def _fit_by_iteration(found: PCA, x: Floats, number: int) -> PCA:
+def _fit_by_iteration(fitter: PCA, x: Floats, number: int) -> PCA:
+    """The same components by LAPACK's QR iteration."""
     from scipy.linalg import svd
 
-    found.mean_ = x.mean(axis=0)
-    _, spread, directions = svd(x - found.mean_, full_matrices=False, lapack_driver="gesvd")
-    found.components_, found.singular_values_ = directions[:number], spread[:number]
-    found.explained_variance_ = found.singular_values_**2 / (len(x) - 1)
-    found.n_components_, found.n_features_in_, found.n_samples_ = number, x.shape[1], len(x)
-    return found
+    fitter.mean_ = x.mean(axis=0)
+    _, spread, directions = svd(x - fitter.mean_, full_matrices=False, lapack_driver="gesvd")
+    fitter.components_, fitter.singular_values_ = directions[:number], spread[:number]
+    fitter.explained_variance_ = fitter.singular_values_**2 / (len(x) - 1)
+    fitter.n_components_, fitter.n_features_in_, fitter.n_samples_ = number, x.shape[1], len(x)
+    return fitter

@@ -19,7 +19,7 @@ class Problem:
 
     where: keys and indices, from the group that was checked; () = the group itself. message: what is wrong, what was
     found, what is allowed, what to do. line: in the text, from 1; None = not known. needs: places of other settings,
-    from the same group, on which it hangs: where one of them is wrong, only that is told.
+    from the same group, on which it depends: if one of them is wrong, only that one is reported.
     """
 
     where: Path
@@ -58,11 +58,11 @@ def refuse(problems: Sequence[Problem]) -> None:
 
 
 def words_of(error: BaseException) -> str:
-    """An error in words. Of an error of pydantic's each problem with its place, on one line and without a link."""
+    """An error in words; for one of pydantic's, each problem with its place, on one line and without a link."""
     if type(error).__name__ != "ValidationError" or not hasattr(error, "errors"):
         return str(error)
-    found = [(notation(tuple(one["loc"])), one["msg"]) for one in error.errors(include_url=False)]
-    return "; ".join(f"{where}: {said}" if where else said for where, said in found)
+    details = [(notation(tuple(detail["loc"])), detail["msg"]) for detail in error.errors(include_url=False)]
+    return "; ".join(f"{where}: {text}" if where else text for where, text in details)
 
 
 def problems_of(error: Exception) -> tuple[Problem, ...]:
@@ -77,15 +77,16 @@ def unmet(settings: object, **rules: tuple[bool, str]) -> list[Problem]:
 
 def out_of_range(settings: object, **ranges: tuple[float, float]) -> list[Problem]:
     """The fields outside of their range. ranges: field -> lowest and highest value; None is always allowed."""
-    found = {name: getattr(settings, name) for name in ranges}
+    values = {name: getattr(settings, name) for name in ranges}
     return [
         _must_be(settings, name, f"in [{low:g}, {high:g}]")
         for name, (low, high) in ranges.items()
-        if found[name] is not None and not low <= found[name] <= high
+        if values[name] is not None and not low <= values[name] <= high
     ]
 
 
 def _must_be(settings: object, name: str, allowed: str) -> Problem:
+    """The problem of a field that has another value than is allowed."""
     value = getattr(settings, name)
     return Problem((name,), f"must be {allowed}, found {list(value) if isinstance(value, tuple) else value}")
 

@@ -34,27 +34,27 @@ def failure(error: BaseException) -> str:
 
     Libraries have exceptions of their own for a full disk or memory, so what they were raised from counts as well.
     """
-    for one in chained(error):
-        said = one if isinstance(one, OSError) else system_error(one)
-        if said is not None:
-            return "memory" if said.errno == errno.ENOMEM else "disk"
-        if isinstance(one, MemoryError) or type(one).__name__ == "OutOfMemoryError":
+    for link in chained(error):
+        system = link if isinstance(link, OSError) else system_error(link)
+        if system is not None:
+            return "memory" if system.errno == errno.ENOMEM else "disk"
+        if isinstance(link, MemoryError) or type(link).__name__ == "OutOfMemoryError":
             return "memory"
-        if isinstance(one, RuntimeError) and NO_MEMORY.search(str(one)):
+        if isinstance(link, RuntimeError) and NO_MEMORY.search(str(link)):
             return "memory"
     return "failed"
 
 
 def of_machine(error: BaseException) -> bool:
-    """Whether an error says nothing of the file that was read: with more memory or open files it would not be."""
+    """Whether an error says nothing about the file that was read: with more memory or open files it would not occur."""
     return failure(error) == "memory" or any(
-        isinstance(one, OSError) and one.errno in OF_MACHINE for one in chained(error)
+        isinstance(link, OSError) and link.errno in OF_MACHINE for link in chained(error)
     )
 
 
 def of_path(error: BaseException) -> bool:
     """Whether an error was raised because a path is wrong: nothing is there, or nothing that may be opened."""
-    return any(isinstance(one, OSError) and one.errno in OF_PATH for one in chained(error))
+    return any(isinstance(link, OSError) and link.errno in OF_PATH for link in chained(error))
 
 
 def chained(error: BaseException) -> list[BaseException]:

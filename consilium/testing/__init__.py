@@ -153,6 +153,7 @@ def accepted_work(
 
 
 def _check_accepts(algorithm: Algorithm, grounds: Mapping[str, Ground], works: Mapping[str, Work | None]) -> None:
+    """Hold that the method accepts a network on at least one ground."""
     complaints: list[str] = []
     for name, ground in grounds.items():
         if works[name] is None:
@@ -168,11 +169,13 @@ def _check_accepts(algorithm: Algorithm, grounds: Mapping[str, Ground], works: M
 
 
 def _in_doubles(law: Callable[[Algorithm, Work], None], algorithm: Algorithm, work: Work) -> None:
+    """Check a law on private training with numbers of 64 bits."""
     with in_doubles():
         law(algorithm, work)
 
 
 def _make_tests(checks: Mapping[str, Check]) -> Callable[..., None]:
+    """A pytest function with one case for each check."""
     import pytest  # only where tests run
 
     @pytest.mark.parametrize("law", [pytest.param(check, id=name) for name, check in checks.items()])

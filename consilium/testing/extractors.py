@@ -11,7 +11,7 @@ INPUTS = (1, 32, 32)
 
 
 def rows_are_finite_and_each_from_its_own_image(settings: Extracting, inputs: tuple[int, ...] = INPUTS) -> None:
-    """The same image has the same features whoever comes with it, and however often it is asked."""
+    """The same image has the same features whatever images come with it, and however often it is asked."""
     complaints = settings.complaints(inputs)
     hold(complaints == [], f"it refuses images {inputs}: {'; '.join(complaints)}")
     images = np.random.default_rng(0).random((3, *inputs))

@@ -142,9 +142,9 @@ def every_checkpoint_is_there_although_replies_were_lost(case: Case) -> None:
     kept_as_promised(run.outcome, run.crew, schedule_of(case.algorithm, PARTLY).rounds)
 
 
-def kept_as_promised(outcome: Outcome, crew: Mapping[str, testbed.Hospital], rounds: int) -> None:
+def kept_as_promised(outcome: Outcome, hospital_by_name: Mapping[str, testbed.Hospital], rounds: int) -> None:
     """Hold that every site has the models that its checkpoints name."""
-    for name, hospital in crew.items():
+    for name, hospital in hospital_by_name.items():
         memory = newest(hospital.disk)
         rounds_kept = {c: checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in CHECKPOINTS}
         loss_facts = as_mapping(memory.facts["losses"])

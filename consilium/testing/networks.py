@@ -29,7 +29,8 @@ def accepted_inputs(model: Model) -> tuple[int, ...]:
     return SHAPES[0]
 
 
-def _pair(task: Task) -> tuple[Tensor, Tensor]:
+def _make_batch(task: Task) -> tuple[Tensor, Tensor]:
+    """Four random examples, and their labels or masks."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(4, *task.inputs, generator=generator)
     dense = task.kind == "segmentation"
@@ -40,7 +41,7 @@ def _pair(task: Task) -> tuple[Tensor, Tensor]:
 def outputs_have_the_promised_shapes(task: Task) -> None:
     """Logits for each class, features that methods can compare, parts by their names."""
     network = task.network()
-    x, _ = _pair(task)
+    x, _ = _make_batch(task)
     output = network(x)
     hold(isinstance(output, Output), f"a network returns federation.task.Output, found {type(output).__name__}")
     expected = (4, task.classes, *task.spatial)
@@ -59,7 +60,7 @@ def outputs_have_the_promised_shapes(task: Task) -> None:
 def every_parameter_learns_from_losses_of_single_examples(task: Task) -> None:
     """Losses are one for each example and finite, and every parameter has a finite gradient."""
     network = task.network()
-    losses = task.objective(network, Batch(*_pair(task)))
+    losses = task.objective(network, Batch(*_make_batch(task)))
     hold(tuple(losses.shape) == (4,), f"losses must be one for each of 4 examples, found {tuple(losses.shape)}")
     names = [name for name, parameter in network.named_parameters() if parameter.requires_grad]
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -69,9 +70,9 @@ def every_parameter_learns_from_losses_of_single_examples(task: Task) -> None:
 
 
 def an_example_is_scored_alone_as_among_others(task: Task) -> None:
-    """In evaluation no example's probabilities depend on who else is there, and they sum to 1."""
+    """In evaluation no example's probabilities depend on the other examples, and they sum to 1."""
     network = task.network()
-    x, _ = _pair(task)
+    x, _ = _make_batch(task)
     together, alone = task.probabilities(network, x), task.probabilities(network, x, alone=True)
     hold(bool(torch.allclose(together.sum(dim=1), torch.ones(()), atol=1e-5)), "probabilities do not sum to 1")
     hold(bool(torch.allclose(together, alone, atol=1e-5)), "probabilities depend on the other examples of a batch")

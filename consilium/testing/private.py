@@ -89,7 +89,7 @@ def what_was_done_is_what_was_rehearsed(algorithm: Algorithm, work: Work) -> Non
 
 @dataclass
 class Recording:
-    """An engine that keeps what was asked and answered."""
+    """An engine that records questions and replies."""
 
     hospitals: Mapping[str, testbed.Hospital]
     calls: list[tuple[Call, Mapping[str, Message], Answers]] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Recording:
         return tuple(sorted(self.hospitals))
 
     def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
-        """Ask all."""
+        """Ask all sites."""
         answers = testbed.SerializingEngine(self.hospitals).ask(call, messages)
         self.calls.append((call, messages, answers))
         return answers

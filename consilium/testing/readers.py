@@ -85,17 +85,20 @@ LAWS = (
 
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
+    """A folder that is removed at the end."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
 
 def _write_source(case: Reading, folder: Path) -> Path:
+    """The folder, into which the reader has written."""
     folder.mkdir(exist_ok=True)
     case.reader.write(folder)
     return folder
 
 
 def _read_bytes(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file, by its path in the folder."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

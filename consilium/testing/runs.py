@@ -63,24 +63,27 @@ def hospitals(case: Case) -> dict[str, testbed.Hospital]:
     return testbed.federation(case.algorithm, case.ground.sites, task=case.ground.task, work=case.work)
 
 
-def go(case: Case, crew: Mapping[str, testbed.Hospital], **options: Any) -> Outcome:
+def go(case: Case, hospital_by_name: Mapping[str, testbed.Hospital], **options: Any) -> Outcome:
     """Train with these hospitals. options: of `testbed.train`."""
     options = {"schedule": SCHEDULE, "task": case.ground.task, **options}
-    return testbed.train(case.algorithm, crew, work=case.work, **options)
+    return testbed.train(case.algorithm, hospital_by_name, work=case.work, **options)
 
 
-def as_it_is(crew: Mapping[str, testbed.Hospital]) -> dict[str, testbed.Hospital]:
+def as_it_is(hospital_by_name: Mapping[str, testbed.Hospital]) -> dict[str, testbed.Hospital]:
     """The hospitals with a copy of what lies on their disks now."""
 
-    def copied(folder: Folder) -> testbed.MemoryFolder:
+    def copy_folder(folder: Folder) -> testbed.MemoryFolder:
         return testbed.MemoryFolder({name: folder.read(name) for name in folder.names()})
 
-    return {name: replace(h, disk=copied(h.disk), models=copied(h.models), events=[]) for name, h in crew.items()}
+    return {
+        name: replace(h, disk=copy_folder(h.disk), models=copy_folder(h.models), events=[])
+        for name, h in hospital_by_name.items()
+    }
 
 
-def models(crew: Mapping[str, testbed.Hospital]) -> dict[str, dict[str, Tensor]]:
+def models(hospital_by_name: Mapping[str, testbed.Hospital]) -> dict[str, dict[str, Tensor]]:
     """Site -> its newest model."""
-    return {name: testbed.final(hospital) for name, hospital in crew.items()}
+    return {name: testbed.final(hospital) for name, hospital in hospital_by_name.items()}
 
 
 @dataclass(frozen=True)
@@ -93,29 +96,38 @@ class Run:
 
     def stopped(self, after: int) -> tuple[testbed.MemoryFolder, dict[str, testbed.Hospital]]:
         """The disks of a coordinator that was stopped after this round, and its hospitals: both are the caller's."""
-        files, crew = self.stops[after]
-        return testbed.MemoryFolder(dict(files)), as_it_is(crew)
+        files, hospital_by_name = self.stops[after]
+        return testbed.MemoryFolder(dict(files)), as_it_is(hospital_by_name)
 
 
 @functools.cache
 def undisturbed(case: Case) -> Run:
-    """The run in which nothing goes wrong. Kept for all laws: do not write on it."""
-    crew, folder = hospitals(case), testbed.MemoryFolder()
+    """The run in which nothing goes wrong. It is cached for all laws: do not change it."""
+    hospital_by_name, folder = hospitals(case), testbed.MemoryFolder()
     stops: list[tuple[Mapping[str, bytes], Mapping[str, testbed.Hospital]]] = []
-    outcome = go(case, crew, folder=folder, between=lambda _: stops.append((dict(folder.files), as_it_is(crew))))
-    return Run(outcome, crew, tuple(stops))
+    outcome = go(
+        case,
+        hospital_by_name,
+        folder=folder,
+        between=lambda _: stops.append((dict(folder.files), as_it_is(hospital_by_name))),
+    )
+    return Run(outcome, hospital_by_name, tuple(stops))
 
 
 @functools.cache
 def lossy(case: Case) -> Run:
-    """A run that asks a part of the sites, and loses replies that they committed. Kept: do not write on it."""
-    crew = hospitals(case)
-    return Run(go(case, crew, engine=testbed.LossyEngine(InProcess(crew), LOST), schedule=PARTLY), crew, ())
+    """A run that asks a part of the sites, and loses replies that they committed. It is cached: do not change it."""
+    hospital_by_name = hospitals(case)
+    return Run(
+        go(case, hospital_by_name, engine=testbed.LossyEngine(InProcess(hospital_by_name), LOST), schedule=PARTLY),
+        hospital_by_name,
+        (),
+    )
 
 
 @dataclass
 class Watched:
-    """A wire on which all that is said is written down: the bytes sent to each site, and what is odd in its replies."""
+    """A wire that records the requests, the bytes sent to each site, and what is odd in the replies."""
 
     crew: Mapping[str, testbed.Hospital]
     forms: Forms
@@ -129,7 +141,7 @@ class Watched:
         return tuple(sorted(self.crew))
 
     def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
-        """Ask all, and write down what was said."""
+        """Ask all sites, and record what was sent and received."""
         answers = testbed.SerializingEngine(self.crew).ask(call, messages, deadline_s=deadline_s)
         self.requests.add(call.request)
         for site, message in messages.items():
@@ -140,24 +152,25 @@ class Watched:
         return answers
 
     def _look_at(self, request: str, message: Message, reply: Message) -> None:
+        """Note what is odd in a reply, and whether an undeclared tensor or fact would go unnoticed."""
         known = {"introduce": self.forms.introduction, "train": self.forms.reply}
         form = known.get(request, Message({}, {"algorithm": {}}))
         received = Message({}, as_mapping(message.facts.get("algorithm")))
         wrong = unlike(reply, form, received, first=request != "introduce")
         self.odd += [(request, wrong)] if wrong else []
         odd = Message({**reply.tensors, "odd": torch.zeros(1)}, reply.facts)
-        said = {**as_mapping(reply.facts["algorithm"]), "odd": 1.0}
-        more = Message(reply.tensors, {**reply.facts, "algorithm": said})
+        changed_facts = {**as_mapping(reply.facts["algorithm"]), "odd": 1.0}
+        more = Message(reply.tensors, {**reply.facts, "algorithm": changed_facts})
         if not (unlike(odd, form, received) and unlike(more, form, received)):
             self.odd.append((request, ["what is too much is not noticed"]))
 
 
 @functools.cache
 def watched(case: Case) -> tuple[Run, Watched]:
-    """The same run over a wire, with its sites named in another order. Kept for all laws: do not write on it."""
+    """The same run over a wire, with its sites named in another order. It is cached for all laws: do not change it."""
     turned = case._replace(ground=replace(case.ground, sites=dict(reversed(list(case.ground.sites.items())))))
-    crew, task = hospitals(turned), case.ground.task
+    hospital_by_name, task = hospitals(turned), case.ground.task
     forms = rehearse_forms(case.algorithm, task, case.work, initial_parameters(case.algorithm, task, seed=1))
-    wire, folder = Watched(crew, forms), testbed.MemoryFolder()
-    outcome = go(turned, crew, engine=wire, folder=folder)
-    return Run(outcome, crew, ((folder.files, crew),)), wire
+    wire, folder = Watched(hospital_by_name, forms), testbed.MemoryFolder()
+    outcome = go(turned, hospital_by_name, engine=wire, folder=folder)
+    return Run(outcome, hospital_by_name, ((folder.files, hospital_by_name),)), wire

@@ -28,7 +28,7 @@ def settings_are_read_strictly_and_written_whole(value: object, group: Group) ->
 
 
 def unknown_keys_are_refused(kind: type, tag: str, name: str, plain: Mapping[str, Json] | None = None) -> None:
-    """Whatever else is missing. plain: its settings, if they are known."""
+    """Hold that an unknown key is refused, whatever else is missing. plain: its settings, if they are known."""
     try:
         TypeAdapter(kind).validate_json(json.dumps({tag: name, **(plain or {}), "no_such_key": 1}), strict=True)
     except ValidationError as error:

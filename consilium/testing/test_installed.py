@@ -46,6 +46,7 @@ def _laws_of_offer(group: Group, offer: Offer, laws: Callable[[Any], Mapping[str
 
 
 def _list_cases() -> Iterator[Any]:
+    """A pytest case for each law on each offer of an installed package."""
     for group, laws in KINDS:
         for offer in offers(group.group):
             for name, check in _laws_of_offer(group, offer, laws).items():

@@ -218,10 +218,10 @@ class SerializingEngine:
 
     @staticmethod
     def exchange(worker: Worker, call: Call, message: Message) -> Message:
-        said = wire.read_answer(wire.answer(worker, wire.question(call, message)))
-        if isinstance(said, str):
-            raise Refused(said)
-        return said
+        reply = wire.read_answer(wire.answer(worker, wire.question(call, message)))
+        if isinstance(reply, str):
+            raise Refused(reply)
+        return reply
 
 
 @dataclass
@@ -238,8 +238,8 @@ class LossyEngine:
     def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
         answers = self.inner.ask(call, messages, deadline_s=deadline_s)
         lost = {s for s in answers.replies if (call.round, s) in self.lose and call.request == "train"}
-        kept = {s: r for s, r in answers.replies.items() if s not in lost}
-        return Answers(kept, {**answers.missing, **dict.fromkeys(lost, "lost")})
+        delivered = {s: r for s, r in answers.replies.items() if s not in lost}
+        return Answers(delivered, {**answers.missing, **dict.fromkeys(lost, "lost")})
 
 
 def federation(

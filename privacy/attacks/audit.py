@@ -37,7 +37,7 @@ FEWEST = 10  # guesses on either side: with fewer no bound is above 0
 HIGHEST = 100.0  # no number of canaries refutes a claim this high
 TOLERANCE = 1e-6
 RADIUS = 2.0  # of moments: not 1, so that a power of it that is wrong shows
-MANY = 10**9  # patients by whose number the centre is divided: it is then 0 but for what is told of a canary
+MANY = 10**9  # patients by whose number the centre is divided: it is then 0 but for a canary's own part
 LOUDNESS = 10.0  # a canary's gradient in units of the clipping norm: above 1, so that missing clipping shows
 
 
@@ -162,8 +162,8 @@ def through_moments(protection: Protection, *, slices: int = 7, source: Source =
     """Releases of moments by private data access itself: of all canaries' rows, of one class.
 
     A canary has a feature of its own, as in `through_private_access`. So it is alone in a coordinate of the centre and
-    of its class's sum, and in one number on the diagonal of the second moments. What an auditor adds up of the three,
-    each by its share, says of a canary as much as one Gaussian mechanism does, less 5 % for the class sizes.
+    of its class's sum, and in one number on the diagonal of the second moments. The sum of the three, each
+    weighted by its share, reveals as much about a canary as one Gaussian mechanism does, less 5 % for the class sizes.
     """
 
     def make(included: Tensor) -> Step:
@@ -194,6 +194,7 @@ def canary_rows(included: Tensor, clip: float, slices: int) -> Rows:
 
 
 def _as_it_is(x: Tensor) -> Tensor:
+    """The rows unchanged: the embedding of which the audited moments are taken."""
     return x
 
 
@@ -207,6 +208,7 @@ class _Weights(nn.Module):
 
 
 def _inner_product(forward: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
+    """The objective <w, x> of each row (b,), whose gradient is the row itself."""
     return forward(batch.x)
 
 
@@ -224,6 +226,7 @@ def _largest_refuted_epsilon(m: int, guesses: int, right: int, delta: float, err
 
 
 def _wrong_claim(delta: float, confidence: float) -> list[str]:
+    """A sentence for delta, and one for the confidence, if it is out of range."""
     wrong = []
     if not 0 <= delta < 1:
         wrong.append(f"delta is {delta}, allowed is 0 or more and below 1, for instance 1e-5")

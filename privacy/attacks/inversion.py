@@ -1,6 +1,7 @@
 """Inversion attacks: reconstruct a patient's image from its gradient or from its features.
 
-An attacker with the model and one of the two optimizes an image until it gives the same, with a smoothness penalty:
+An attacker has the model and the gradient or the features, and optimizes an image until it gives the same, with a
+smoothness penalty:
 gradients by their cosine (Geiping et al., Inverting gradients - how easy is it to break privacy in federated learning?,
 NeurIPS 2020, equation 4), features by their distance (Mahendran and Vedaldi, Understanding deep image representations
 by inverting them, CVPR 2015; on medical images Subbanna et al., Sensors 21(11):3874, 2021).
@@ -45,8 +46,8 @@ class Inversion:
     """Effort of the attack. Pixels are scaled to [-1, 1] during optimization, whatever their unit; lr and tv are in
     that unit.
 
-    images: how many, of a patient each. steps: of Adam. lr: its initial rate. tv: weight of the total variation. sign:
-    for gradients only: use only the signs of the derivatives, as Geiping et al. do.
+    images: how many, each of another patient. steps: of Adam. lr: its initial rate. tv: weight of the total variation.
+    sign: for gradients only: use only the signs of the derivatives, as Geiping et al. do.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -135,14 +136,14 @@ def invert_gradient(
     """
     named = {name: p for name, p in module.named_parameters() if name in target}
     goals = [target[name] for name in named]
-    length = _norm(goals)
+    length = _compute_norm(goals)
 
     def compute_distance(x: Tensor) -> Tensor:
         loss = objective(module, Batch(x, y[None])).mean()
         parts = torch.autograd.grad(loss, list(named.values()), create_graph=True, allow_unused=True)
         reached = [(part, goal) for part, goal in zip(parts, goals, strict=True) if part is not None]
         along = torch.stack([(part * goal).sum() for part, goal in reached]).sum()
-        return 1 - along / (_norm([part for part, _ in reached]) * length).clamp(min=TINY)
+        return 1 - along / (_compute_norm([part for part, _ in reached]) * length).clamp(min=TINY)
 
     module.eval()
     return _optimize_image(compute_distance, shape, settings, generator, pixels, goals[0])
@@ -231,5 +232,6 @@ def _optimize_image(
     return (middle + half * best)[0]
 
 
-def _norm(parts: list[Tensor]) -> Tensor:
+def _compute_norm(parts: list[Tensor]) -> Tensor:
+    """The L2 norm of several tensors taken together."""
     return torch.stack([part.square().sum() for part in parts]).sum().sqrt()

@@ -197,7 +197,7 @@ def pool_membership(
 def _compute_nearness(
     references: Floats, members: tuple[Floats, Ints], non_members: tuple[Floats, Ints]
 ) -> tuple[Floats, Floats]:
-    """Minus each patient's mean distance to the nearest of `kept`, of members and of others."""
+    """Minus each patient's mean distance to the nearest of `references`, for the members and for the others."""
     from sklearn.neighbors import NearestNeighbors  # slow to import
 
     index = NearestNeighbors(n_neighbors=1).fit(references)
@@ -230,6 +230,7 @@ def _mean_by_patient(values: Floats, patients: Ints) -> Floats:
 
 
 def _bootstrap_interval(inside: Floats, outside: Floats, seed: int) -> tuple[float, float]:
+    """The lower and upper end of the AUC's percentile interval, with both sides resampled."""
     from scipy import stats  # slow to import
 
     def auc(a: Floats, b: Floats, axis: int = -1) -> Floats:
@@ -244,31 +245,37 @@ def _bootstrap_interval(inside: Floats, outside: Floats, seed: int) -> tuple[flo
 
 
 def _label_scores(inside: Floats, outside: Floats) -> tuple[Ints, Floats]:
+    """(n + m,) 1 for members and 0 for the others, and all scores in the same order."""
     return np.repeat([1, 0], [len(inside), len(outside)]), np.concatenate([inside, outside])
 
 
-def _too_few(members: int, others: int) -> Membership | None:
-    if min(members, others) >= FEWEST:
+def _too_few(members: int, non_members: int) -> Membership | None:
+    """The result without numbers, with its reason, if one side has fewer than FEWEST patients; otherwise None."""
+    if min(members, non_members) >= FEWEST:
         return None
-    reason = f"{members} members and {others} other patients: an attack needs {FEWEST} patients on either side"
+    reason = f"{members} members and {non_members} other patients: an attack needs {FEWEST} patients on either side"
     nan = math.nan
-    return Membership(nan, nan, nan, nan, nan, nan, members, others, reason)
+    return Membership(nan, nan, nan, nan, nan, nan, members, non_members, reason)
 
 
 def _to_scores(values: ArrayLike) -> Floats:
+    """The values as an array of float64."""
     return np.asarray(values, dtype=np.float64)
 
 
 def _to_rows(images: ArrayLike) -> Floats:
+    """Images flattened to rows (n, d); an array of one axis is returned as it is."""
     values = _to_scores(images)
     return values.reshape(len(values), math.prod(values.shape[1:])) if values.ndim > 1 else values
 
 
 def _to_patient_rows(images: ArrayLike, patients: ArrayLike) -> tuple[Floats, Ints]:
+    """The flattened images (n, d), and the patient of each one."""
     return _to_rows(images), np.asarray(patients)
 
 
 def _find_flaw(name: str, values: Floats, dims: int) -> str:
+    """A sentence on a wrong number of axes, or on values that are not finite; empty = fine."""
     if values.ndim != dims:
         return f"{name} has {values.ndim} dimensions once images are flat, needed is {dims}"
     missing = int((~np.isfinite(values)).sum())
@@ -276,6 +283,7 @@ def _find_flaw(name: str, values: Floats, dims: int) -> str:
 
 
 def _list_flaws(side: str, images: Floats, patients: Ints) -> list[str]:
+    """The flaws of one side's images and of its patient numbers; an empty string stands for images without flaw."""
     wrong = [_find_flaw(f"{side} images", images, 2)]
     if patients.shape != images.shape[:1] or not np.issubdtype(patients.dtype, np.integer):
         wrong.append(
@@ -286,11 +294,13 @@ def _list_flaws(side: str, images: Floats, patients: Ints) -> list[str]:
 
 
 def _describe_overlap(members: Ints, non_members: Ints) -> str:
+    """A sentence on patients that are on both sides; empty if there are none."""
     both = len(np.intersect1d(members, non_members))
     return f"{both} patients are on both sides; a patient is a member or is not" if both else ""
 
 
 def _describe_shape_difference(**images: Floats) -> str:
+    """A sentence that names each set's shape; empty if all are equal."""
     widths = {name: rows.shape[1:] for name, rows in images.items()}
     if len(set(widths.values())) == 1:
         return ""
@@ -298,10 +308,12 @@ def _describe_shape_difference(**images: Floats) -> str:
 
 
 def _noise_flaw(noise: float) -> str:
+    """A sentence if the control's noise is negative or not finite; empty = fine."""
     fine = noise >= 0 and math.isfinite(noise)
     return "" if fine else f"control_noise is {noise}, allowed is a finite number >= 0"
 
 
 def _refuse_flaws(attack_on: str, wrong: list[str]) -> None:
+    """Raises: ValueError: there are sentences that are not empty; the error names all."""
     if flaws := [flaw for flaw in wrong if flaw]:
         raise ValueError(f"{attack_on}: " + "; ".join(flaws))

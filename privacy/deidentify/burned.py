@@ -207,6 +207,7 @@ def _stored_bits(dataset: Dataset, data: bytes, order: str) -> bytes:
 
 
 def _list_words(dataset: Dataset, keyword: str) -> list[str]:
+    """The values of an attribute in upper case; ["?"] if it cannot be read."""
     try:
         value = dataset.get(keyword) or ""
     except Exception:  # an unreadable flag is not NO
@@ -216,6 +217,7 @@ def _list_words(dataset: Dataset, keyword: str) -> list[str]:
 
 
 def _has_value(dataset: Dataset, tag: int) -> bool:
+    """Whether an element has a value; an unreadable one counts as a value."""
     try:
         return bool(dataset[tag].value)
     except Exception:  # an overlay that cannot be read may be anywhere

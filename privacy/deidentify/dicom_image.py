@@ -88,7 +88,7 @@ def deidentify_image(dataset: Dataset, *, key: bytes, profile: Profile | None = 
 
 
 def as_bytes(cleaned: Dataset) -> bytes:
-    """The DICOM file of a result of `deidentify`: a preamble of zeros, file meta information, the dataset.
+    """The DICOM file of a result of `deidentify_image`: a preamble of zeros, file meta information, the dataset.
 
     Raises:
         NotDeidentifiable: `unparsable`, if it cannot be written.
@@ -105,6 +105,7 @@ def as_bytes(cleaned: Dataset) -> bytes:
 
 
 def _deidentify_dataset(dataset: Dataset, key: bytes, profile: Profile) -> Dataset:
+    """The result of `deidentify_image`, whose caller converts all other exceptions."""
     patient = _patient_identifier(dataset)
     blank = blank_image(dataset, key, profile)
     if blank is not None and blank.digest not in profile.confirmed:
@@ -139,6 +140,7 @@ class _Context:
 
 
 def _text_of(dataset: Dataset, keyword: str) -> str:
+    """An attribute's value as text; empty if it is missing or cannot be read."""
     try:
         return str(dataset.get(keyword) or "")
     except Exception:  # an unreadable value counts as empty
@@ -146,6 +148,7 @@ def _text_of(dataset: Dataset, keyword: str) -> str:
 
 
 def _patient_identifier(dataset: Dataset) -> str:
+    """The normalized PatientID. Raises: NotDeidentifiable: `no_patient`: it is missing or empty."""
     patient = normalize_identifier(_text_of(dataset, "PatientID"))
     if not patient:
         raise NotDeidentifiable("no_patient", "PatientID is missing or empty: dates and names need one. Fill it in.")
@@ -167,6 +170,7 @@ def blank_image(dataset: Dataset, key: bytes, profile: Profile) -> burned.Blanke
 
 
 def _build_context(dataset: Dataset, key: bytes, patient: str, profile: Profile) -> _Context:
+    """The identifiers of a file, its rules of cleaning, and the private attributes that may stay."""
     kept_tags = (DEVICE if profile.keep_device else frozenset()) | (
         CHARACTERISTICS if profile.keep_characteristics else frozenset()
     )
@@ -186,6 +190,7 @@ def _build_context(dataset: Dataset, key: bytes, patient: str, profile: Profile)
 
 
 def _clean_dataset(dataset: Dataset, context: _Context, depth: int) -> Dataset:
+    """A dataset or an item as it may leave, without pixels. depth: of sequences around it; 0 = the file itself."""
     if depth > DEEPEST:
         raise RecursionError
     made = Dataset()
@@ -248,7 +253,7 @@ def _copy_private(dataset: Dataset, made: Dataset, context: _Context) -> None:
 
 
 def _private_value(original: DataElement, context: _Context) -> object:
-    """The value of an allowed private element as it may leave: of a sequence, the allowed ones of its items."""
+    """The value of an allowed private element as it may leave; for a sequence, the allowed elements of its items."""
     if original.VR != "SQ":
         return original.value if element.is_plain(original, context.known) else None
     items = [Dataset() for _ in original.value or ()]
@@ -280,6 +285,7 @@ def _copy_pixels(dataset: Dataset, cleaned: Dataset, blank: burned.Blanked | Non
 
 
 def _has_value(dataset: Dataset, tag: int) -> bool:
+    """Whether the cleaned dataset has this element, with a value that is not empty."""
     return tag in dataset and dataset[tag].value not in (None, "", [])
 
 
@@ -309,11 +315,12 @@ def _declare_deidentification(cleaned: Dataset, profile: Profile, blank: bool, *
 
 
 def _is_day(text: DataElement) -> bool:
-    """Whether it is a shifted date; the table's dummy value is none."""
+    """Whether an element holds a shifted date; the table's dummy value does not count."""
     return text.VR in {"DA", "DT"} and any(text[:8] != element.DUMMIES["DA"] for text in list_texts(text.value) if text)
 
 
 def _add_meta(cleaned: Dataset, syntax: UID) -> None:
+    """Add the file meta information and a preamble of zeros."""
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID = cleaned.SOPClassUID
     meta.MediaStorageSOPInstanceUID = cleaned.SOPInstanceUID

@@ -106,7 +106,9 @@ def replacement_of_unparsable(tag: BaseTag) -> DataElement | None:
 
 
 def apply_action(original: DataElement, action: str) -> DataElement | None:
-    """The element after an action of the table: of two, the one that fits every IOD."""
+    """The element after an action of the table; of two allowed actions, the one that keeps the file valid in every
+    IOD.
+    """
     if "D" in action:
         return DataElement(original.tag, original.VR, _dummy_value(original.VR))
     return DataElement(original.tag, original.VR, None) if "Z" in action else None
@@ -194,6 +196,7 @@ def is_plain(original: DataElement, known: Identifiers) -> bool:
 
 
 def _is_coded_word(text: str, known: Identifiers) -> bool:
+    """Whether a text has the form of a coded word and contains no identifier."""
     return CODED.fullmatch(text) is not None and not known.within(text)
 
 
@@ -208,15 +211,18 @@ def _clean_image_type(original: DataElement, known: Identifiers) -> DataElement 
 
 
 def _is_usual(text: str, known: Identifiers) -> bool:
+    """Whether a text is a usual word of image types and not, as a whole, an identifier."""
     return text in IMAGE_TYPES and text.lower() not in known.words
 
 
 def _is_number(text: str, known: Identifiers) -> bool:
+    """Whether a text is a number that is no identifier; infinity and NaN are numbers."""
     value = _parse_float(text)
     return value is not None and (math.isinf(value) or math.isnan(value) or not known.among(value))
 
 
 def _parse_float(text: str) -> float | None:
+    """The number that a text states; None if it states none."""
     try:
         return float(text)
     except ValueError:
@@ -224,6 +230,7 @@ def _parse_float(text: str) -> float | None:
 
 
 def _dummy_value(vr: str) -> object:
+    """The table's dummy value for a value representation; None if it has none."""
     if vr in NUMERIC:
         return 0
     return DUMMIES.get(vr, "REMOVED" if vr in FREE | {"CS"} else None)
@@ -244,6 +251,7 @@ def _kept_time(original: DataElement, rules: Rules) -> DataElement | None:
 
 
 def _with_values(original: DataElement, values: list[str]) -> DataElement:
+    """The same element with other text values; empty if there are none."""
     return DataElement(
         original.tag, original.VR, MultiValue(str, values) if len(values) > 1 else "".join(values) or None
     )

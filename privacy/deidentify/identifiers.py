@@ -116,37 +116,48 @@ class Identifiers:
     days: frozenset[date] = field(default=frozenset())
 
     @cached_property
-    def _alone(self) -> re.Pattern[str]:
+    def _alone_pattern(self) -> re.Pattern[str]:
+        """A pattern of the words that count only where they stand alone: short ones in ASCII."""
         return _match_any(word for word in self.words if len(word) < SHORT and word.isascii())
 
     @cached_property
-    def _anywhere(self) -> re.Pattern[str]:
+    def _anywhere_pattern(self) -> re.Pattern[str]:
+        """A pattern of the words that count also inside other words: long ones, and those of other scripts."""
         return _match_any(word for word in self.words if len(word) >= SHORT or not word.isascii())
 
     @cached_property
-    def _joined(self) -> re.Pattern[str]:
+    def _joined_pattern(self) -> re.Pattern[str]:
+        """A pattern of the forms in `joined`, for text without separators."""
         return _match_any(self.joined)
 
     @cached_property
-    def _days(self) -> re.Pattern[str]:
+    def _days_pattern(self) -> re.Pattern[str]:
+        """A pattern of every day in its usual spellings."""
         return re.compile("|".join(map(day_pattern, sorted(self.days))) or r"(?!)")
 
     @cached_property
-    def _uids(self) -> re.Pattern[str]:
+    def _uids_pattern(self) -> re.Pattern[str]:
+        """A pattern of the UIDs; a short one counts only where no digit or dot is next to it."""
         patterns = (rf"(?<![\d.]){re.escape(uid)}(?![\d.])" for uid in sorted(self.uids) if len(uid) <= LONG_UID)
         long = (re.escape(uid) for uid in sorted(self.uids) if len(uid) > LONG_UID)
         return re.compile("|".join([*long, *patterns]) or r"(?!)")
 
     def within(self, text: str, *, shortest: int = 2) -> bool:
         """Whether the text contains an identifier of at least `shortest` characters."""
-        return bool(self._uids.search(text)) or any(self._in(folded, shortest) for folded in spellings(text))
+        return bool(self._uids_pattern.search(text)) or any(
+            self._contains_folded(folded, shortest) for folded in spellings(text)
+        )
 
-    def _in(self, folded: str, shortest: int) -> bool:
+    def _contains_folded(self, folded: str, shortest: int) -> bool:
+        """Whether folded text contains a word, a joined form or a day. shortest: of words that must stand alone."""
         return bool(
-            self._anywhere.search(folded)
-            or self._joined.search(compact(folded))
-            or self._days.search(folded)
-            or any(len(match[0]) >= shortest and _stands_alone(folded, match) for match in self._alone.finditer(folded))
+            self._anywhere_pattern.search(folded)
+            or self._joined_pattern.search(compact(folded))
+            or self._days_pattern.search(folded)
+            or any(
+                len(match[0]) >= shortest and _stands_alone(folded, match)
+                for match in self._alone_pattern.finditer(folded)
+            )
         )
 
     def in_bytes(self, data: bytes, *, shortest: int) -> bool:
@@ -193,6 +204,7 @@ def find_identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> 
 
 
 def _match_any(parts: Iterator[str] | frozenset[str]) -> re.Pattern[str]:
+    """A pattern of any of these words, longer ones first; of no word, a pattern that never matches."""
     ordered = sorted((word for word in parts if word), key=lambda word: (-len(word), word))
     return re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
 

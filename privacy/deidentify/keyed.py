@@ -79,4 +79,5 @@ def keyed_digest(key: bytes, purpose: str, text: str) -> str:
 
 
 def _derive_key(key: bytes, purpose: bytes) -> bytes:
+    """A key for one purpose, derived from the hospital's key."""
     return hmac.new(key, purpose, hashlib.sha256).digest()

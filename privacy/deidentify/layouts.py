@@ -108,10 +108,12 @@ def rectangles_of(layouts: Sequence[Layout], kind: tuple[str, str, int, int]) ->
 
 
 def _fold_text(text: object) -> str:
+    """Text in one case, with single blanks; None is empty."""
     return " ".join(str(text or "").casefold().split())
 
 
 def _read_value(dataset: Dataset, keyword: str) -> object:
+    """An attribute's value; None if it is missing or cannot be read."""
     try:
         return dataset.get(keyword)
     except Exception:  # damaged files raise all kinds of exceptions

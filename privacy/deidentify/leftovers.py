@@ -76,6 +76,7 @@ def list_leaves(dataset: Dataset, path: tuple[int, ...] = ()) -> Iterator[Leaf]:
 
 
 def _to_text(value: object) -> str:
+    """A value as text: bytes as latin-1, several values joined by backslashes."""
     if value is None:
         return ""
     if isinstance(value, bytes):
@@ -86,6 +87,7 @@ def _to_text(value: object) -> str:
 
 
 def _bare_text(text: str) -> str:
+    """Text in lower case and without accents."""
     marks = unicodedata.normalize("NFKD", text.lower().translate(SINGLE))
     return unicodedata.normalize("NFC", "".join(mark for mark in marks if not unicodedata.combining(mark)))
 
@@ -106,7 +108,7 @@ def _list_secrets(original: Dataset) -> Iterator[tuple[str, str]]:
 
 
 def _list_name_words(value: str) -> Iterator[str]:
-    """The words of a name of three letters, of two in another script, and those of one script joined."""
+    """A name's words of three letters or more (two in another script), and the words of each group joined."""
     for group in re.split(r"[=\\]", value):
         words = [word for word in re.split(r"[^\w]+|_", _bare_text(group)) if word]
         yield from (word for word in words if len(word) >= (3 if word.isascii() else 2) and word not in COMMON)
@@ -116,6 +118,7 @@ def _list_name_words(value: str) -> Iterator[str]:
 
 
 def _in_text(secrets: Mapping[str, str], cleaned: Dataset) -> Iterator[str]:
+    """Sentences about secrets in the text of the written file's elements."""
     for leaf in list_leaves(cleaned):
         text = _bare_text(leaf.text)
         if leaf.vr in {"DS", "IS"} or leaf.vr not in TEXT | {"UI", "LO"}:
@@ -132,6 +135,7 @@ def _in_text(secrets: Mapping[str, str], cleaned: Dataset) -> Iterator[str]:
 
 
 def _in_bytes(secrets: Mapping[str, str], written: bytes) -> Iterator[str]:
+    """Sentences about secrets in the file's bytes, in any of four encodings."""
     low = written.lower()
     for secret, place in secrets.items():
         for encoding in ("utf-8", "latin-1", "utf-16-le", "utf-16-be"):
@@ -145,6 +149,7 @@ def _in_bytes(secrets: Mapping[str, str], written: bytes) -> Iterator[str]:
 
 
 def _find_private(cleaned: Dataset, allowed: frozenset[tuple[str, int, int]], depth: int = 0) -> Iterator[str]:
+    """Sentences about private elements that are not allowed, or that may hold text."""
     for tag in list(cleaned.keys()):
         element = cleaned[tag]
         if tag.is_private and tag.element > 0xFF:
@@ -161,7 +166,9 @@ def _find_private(cleaned: Dataset, allowed: frozenset[tuple[str, int, int]], de
 
 
 def _find_dates(original: Dataset, cleaned: Dataset) -> Iterator[str]:
-    """Dates in text that is no date; a shifted date may equal another one."""
+    """Sentences about dates of the original in other text; date attributes are skipped: a shifted date may equal
+    another.
+    """
     days = {
         day
         for leaf in list_leaves(original)
@@ -177,7 +184,7 @@ def _find_dates(original: Dataset, cleaned: Dataset) -> Iterator[str]:
 
 
 def _find_unchanged(original: Dataset, cleaned: Dataset) -> Iterator[str]:
-    """Attributes of the table that kept their original value."""
+    """Sentences about attributes of the table that kept their original value."""
     before: dict[int, set[str]] = {}
     for leaf in list_leaves(original):
         before.setdefault(leaf.path[-1], set()).add(leaf.text.strip())
@@ -195,4 +202,5 @@ def _find_unchanged(original: Dataset, cleaned: Dataset) -> Iterator[str]:
 
 
 def _format_place(path: tuple[int, ...]) -> str:
+    """The tags from the outermost sequence to the element, as (GGGG,EEEE) > (GGGG,EEEE)."""
     return " > ".join(f"({tag >> 16:04X},{tag & 0xFFFF:04X})" for tag in path)

@@ -24,6 +24,7 @@ def silence_warnings() -> Iterator[None]:
 
 
 def _not_silent(_: logging.LogRecord) -> bool:
+    """Whether a log record may pass: not inside `silence_warnings`."""
     return not _SILENT.get()
 
 

@@ -26,16 +26,16 @@ def is_plausible(day: date) -> bool:
     return FIRST <= day <= LAST and (day.year, day.month, day.day) != (1970, 1, 1)
 
 
-def central_day(study: Collection[date], others: Collection[date]) -> date | None:
+def central_day(study: Collection[date], other_days: Collection[date]) -> date | None:
     """The central day of a file's dates: that of the study, else the median of all; None if there is none."""
-    days = sorted(filter(is_plausible, study)) or sorted(filter(is_plausible, others))
+    days = sorted(filter(is_plausible, study)) or sorted(filter(is_plausible, other_days))
     return days[(len(days) - 1) // 2] if days else None
 
 
 def shifted_date(text: str, days: int, around: date | None) -> str | None:
     """YYYYMMDD, `days` later; None if the text is no date, or one that must not be shifted."""
     match = DATE.fullmatch(text.strip())
-    return _shift(match[1], match[3], match[4], days, around) if match else None
+    return _shift_day(match[1], match[3], match[4], days, around) if match else None
 
 
 def shifted_datetime(text: str, days: int, around: date | None, *, times: bool) -> str | None:
@@ -44,7 +44,7 @@ def shifted_datetime(text: str, days: int, around: date | None, *, times: bool) 
     None if the text is no DT, less precise than a day, or must not be shifted.
     """
     match = DATETIME.fullmatch(text.strip())
-    moved = _shift(match[1], match[2], match[3], days, around) if match else None
+    moved = _shift_day(match[1], match[2], match[3], days, around) if match else None
     if match is None or moved is None or not times or not match[4]:
         return moved
     return moved + match[4] if TIME.fullmatch(match[4]) else None
@@ -65,14 +65,15 @@ def capped_age(text: str) -> str | None:
     return f"{OLDEST:03d}Y" if years >= OLDEST else plain
 
 
-def _shift(year: str, month: str, day: str, days: int, around: date | None) -> str | None:
+def _shift_day(year: str, month: str, day: str, days: int, around: date | None) -> str | None:
+    """The shifted day as YYYYMMDD; None if it is no day, or one that must not be shifted."""
     try:
-        found = date(int(year), int(month), int(day))
-        moved = found + timedelta(days=days)
+        original_day = date(int(year), int(month), int(day))
+        moved = original_day + timedelta(days=days)
     except (ValueError, OverflowError):
         return None
-    if around is None or not is_plausible(found) or abs((found - around).days) > FAR:
+    if around is None or not is_plausible(original_day) or abs((original_day - around).days) > FAR:
         return None
-    if found != around and (found.year, found.month, found.day) in RESETS:
+    if original_day != around and (original_day.year, original_day.month, original_day.day) in RESETS:
         return None
     return f"{moved.year:04d}{moved.month:02d}{moved.day:02d}"

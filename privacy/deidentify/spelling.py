@@ -22,8 +22,8 @@ def fold(text: str) -> str:
     """Text for comparison: lower case, no accents, one form of each character, no zero-width characters."""
     plain = unicodedata.normalize("NFKC", text).casefold().translate(PLAIN)
     parts = unicodedata.normalize("NFKD", plain)
-    kept = "".join(part for part in parts if unicodedata.category(part) not in {"Mn", "Mc", "Me", "Cf"})
-    return unicodedata.normalize("NFC", kept.casefold()).translate(PLAIN).translate(KATAKANA)
+    base_characters = "".join(part for part in parts if unicodedata.category(part) not in {"Mn", "Mc", "Me", "Cf"})
+    return unicodedata.normalize("NFC", base_characters.casefold()).translate(PLAIN).translate(KATAKANA)
 
 
 def spellings(text: str) -> set[str]:
@@ -45,7 +45,7 @@ def parts(text: str) -> list[str]:
 
 def name_words(value: str, shortest: int) -> set[str]:
     """The words of a name; in another script also those of two characters."""
-    return {part for text in spellings(value) for part in parts(text) if len(part) >= shortest or _foreign(part)}
+    return {part for text in spellings(value) for part in parts(text) if len(part) >= shortest or _is_foreign(part)}
 
 
 def joined_names(value: str, common: frozenset[str]) -> set[str]:
@@ -53,32 +53,35 @@ def joined_names(value: str, common: frozenset[str]) -> set[str]:
 
     Pairs of common words are left out, and so are those of less than four letters.
     """
-    found = set()
+    joined_words = set()
     for group in value.split("="):
         for text in spellings(group.replace("^", "\0")):
             components = [parts(component) for component in text.split("\0")]
             units = dict.fromkeys(
                 [word for words in components for word in words] + ["".join(words) for words in components if words]
             )
-            pairs = [one + other for one, other in permutations(list(units)[:12], 2) if {one, other} - common]
-            found |= {*pairs, *("".join(words) for words in components if set(words) - common and len(words) > 1)}
-    return {word for word in found if len(word) >= 4 or (len(word) >= 2 and not word.isascii())}
+            pairs = [first + second for first, second in permutations(list(units)[:12], 2) if {first, second} - common]
+            joined_words |= {
+                *pairs,
+                *("".join(words) for words in components if set(words) - common and len(words) > 1),
+            }
+    return {word for word in joined_words if len(word) >= 4 or (len(word) >= 2 and not word.isascii())}
 
 
 def number_forms(value: str) -> set[str]:
     """A number as written, without leading zeros, and the runs of digits in it, from five characters on."""
-    whole = compact(value)
-    found = {whole, *re.findall(r"\d+", fold(value))}
-    return {form for run in found for form in (run, run.lstrip("0")) if len(form) >= 5 and form.strip("0")}
+    compact_form = compact(value)
+    runs = {compact_form, *re.findall(r"\d+", fold(value))}
+    return {form for run in runs for form in (run, run.lstrip("0")) if len(form) >= 5 and form.strip("0")}
 
 
 def days_of(value: str) -> set[date]:
     """The days that a date's value may mean; a malformed one may mean two."""
     match = re.match(r"\s*(\d{4})[.\-/:]?(\d{1,2})[.\-/:]?(\d{1,2})", value)
     if match:
-        return set(_days((match[1], match[2], match[3])))
+        return set(_list_valid_days((match[1], match[2], match[3])))
     match = re.match(r"\s*(\d{1,2})[.\-/: ](\d{1,2})[.\-/: ](\d{4})", value)
-    return set(_days((match[3], match[2], match[1]), (match[3], match[1], match[2]))) if match else set()
+    return set(_list_valid_days((match[3], match[2], match[1]), (match[3], match[1], match[2]))) if match else set()
 
 
 def day_digits(day: date) -> set[str]:
@@ -93,17 +96,19 @@ def day_pattern(day: date) -> str:
     dd, mm, any_year = f"{day.day:02d}", f"{day.month:02d}", f"(?:{day.year // 100:02d})?{day.year % 100:02d}"
     gap = r"[\W_]{1,2}"
     spelled = [f"{d}{GAP}{month}{GAP}{any_year}", f"{month}{GAP}{d}{GAP}{year}", f"{any_year}{GAP}{month}{GAP}{dd}"]
-    apart = [gap.join(order) for y in (year, short) for order in ((d, m, y), (m, d, y), (y, m, d))]
+    separated = [gap.join(order) for y in (year, short) for order in ((d, m, y), (m, d, y), (y, m, d))]
     closed = ["".join(order) for order in ((short, mm, dd), (dd, mm, short), (mm, dd, short))]
-    return rf"(?<!\d)(?:{'|'.join([*spelled, *apart])})(?!\d)|(?<![0-9a-z])(?:{'|'.join(closed)})(?![0-9a-z])"
+    return rf"(?<!\d)(?:{'|'.join([*spelled, *separated])})(?!\d)|(?<![0-9a-z])(?:{'|'.join(closed)})(?![0-9a-z])"
 
 
-def _foreign(word: str) -> bool:
+def _is_foreign(word: str) -> bool:
+    """Whether a word of two or more characters is not all ASCII."""
     return len(word) >= 2 and not word.isascii()
 
 
-def _days(*found: tuple[str, str, str]) -> Iterator[date]:
-    for year, month, day in found:
+def _list_valid_days(*candidates: tuple[str, str, str]) -> Iterator[date]:
+    """The dates among these (year, month, day); impossible ones are left out."""
+    for year, month, day in candidates:
         try:
             yield date(int(year), int(month), int(day))
         except ValueError:

@@ -1,8 +1,8 @@
 """What modifies the value of a stored pixel, declared once.
 
-The reader applies each row, a writer restores it, and de-identification keeps its elements: who adds a row here has
-added it to all three (DICOM PS3.3 C.7.5.1.1.2, C.7.6.3, C.7.6.16.2.9, C.7.6.16.2.11, C.7.6.19, C.11.1 and
-C.11.6). What a missing number means, and where a vendor's element lies, is said here once, too.
+The reader applies each row, a writer restores it, and de-identification keeps its elements: a row that is added here
+is added to all three (DICOM PS3.3 C.7.5.1.1.2, C.7.6.3, C.7.6.16.2.9, C.7.6.16.2.11, C.7.6.19, C.11.1 and
+C.11.6). This file also says what a missing number means, and where a vendor's element lies.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ KEPT_PRIVATE = (*(place for row in MODIFIERS for place in row.private), *READ_BE
 BLOCKS = range(0x10, 0x100)
 """Where a vendor's elements may lie (PS3.5 7.8.1)."""
 FIRST_BLOCKS = BLOCKS[:16]
-"""Those that scanners use. Elements without which an image is refused, or checked less, are only looked for here in a
-classic file: to name a parser the tags of all blocks costs as much time as to read the header."""
+"""The blocks that scanners use. In a classic file, elements without which an image is refused or checked less are
+searched only here: giving a parser the tags of all blocks takes as long as reading the header.
+"""
 
 
 def rescale_of(header: Mapping[str, Any] | Dataset) -> tuple[float, float] | None:
@@ -129,6 +130,7 @@ def rescale_of(header: Mapping[str, Any] | Dataset) -> tuple[float, float] | Non
 
 
 def _to_finite(value: Any) -> float | None:
+    """A value as a finite number; None if it is none."""
     try:
         number = float(value)
     except (TypeError, ValueError):

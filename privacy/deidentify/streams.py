@@ -57,6 +57,7 @@ def strip_stream(stream: bytes, syntax: UID) -> bytes:
 
 
 def _strip_jpeg(stream: bytes) -> bytes:
+    """A JPEG or JPEG-LS stream with only the segments that decoding needs. Raises: Unknown."""
     segments, at = [stream[:2]], 2
     while True:
         marker, at = _read_marker(stream, at)
@@ -87,6 +88,7 @@ def _is_needed(marker: int, segment: bytes) -> bool:
 
 
 def _strip_jpeg2000(stream: bytes) -> bytes:
+    """A JPEG 2000 stream with only the segments that decoding needs. Raises: Unknown."""
     segments, at = [stream[:2]], 2
     while True:
         start = at
@@ -121,6 +123,7 @@ def _check_tile_header(stream: bytes, at: int, end: int) -> None:
 
 
 def _read_marker(stream: bytes, at: int) -> tuple[int, int]:
+    """A marker's code and the position after it. Raises: Unknown: there is none at this position."""
     while stream[at : at + 2] == b"\xff\xff":
         at += 1
     if at + 2 > len(stream) or stream[at] != 0xFF:
@@ -129,6 +132,7 @@ def _read_marker(stream: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_length(stream: bytes, at: int) -> int:
+    """A segment's length, its own two bytes included. Raises: Unknown: the stream ends before."""
     length = int.from_bytes(stream[at : at + 2], "big")
     if length < 2 or at + length > len(stream):
         raise Unknown

@@ -222,7 +222,7 @@ class PlainAccess:
         return Gradient(gradient, total)
 
     def votes(self, assign: Assign, bins: int) -> Tensor:
-        """The sum of all training patients' vote shares: (bins,) float64. See `ballots`."""
+        """The sum of all training patients' vote shares: (bins,) float64. See `count_ballots`."""
         self.events.append(NON_PRIVATE)
         cast = count_ballots(self.splits["train"], assign, bins)
         total = cast.sum(dim=1, keepdim=True)

@@ -266,7 +266,7 @@ def sum_spends(*spends: Spend) -> Spend:
 
 
 def price(spend: Spend, delta: float) -> Cost:
-    """Their cost, and the accountant."""
+    """The cost of these mechanisms together, and the accountant."""
     done = {step: count for step, count in spend.items() if count}
     epsilon, accountant = price_spend(done, delta) if done else (0.0, NOTHING_SPENT)
     return Cost(epsilon, delta, accountant)

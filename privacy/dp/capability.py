@@ -17,7 +17,7 @@ from privacy.dp.moments import Embed, Moments
 def questions(access: Access) -> Questions:
     """The functions of data access, as an object whose attributes lead to no patient's data and to no event."""
 
-    class Asked:  # no dataclass: making one takes a millisecond, and there is one for each request
+    class AccessFunctions:  # no dataclass: making one takes a millisecond, and there is one for each request
         __slots__ = ()
 
         @property
@@ -47,4 +47,4 @@ def questions(access: Access) -> Questions:
         def moments(self, embed: Embed, classes: int, *, width: int, radius: float) -> Moments:
             return access.moments(embed, classes, width=width, radius=radius)
 
-    return Asked()
+    return AccessFunctions()

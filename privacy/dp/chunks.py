@@ -38,14 +38,15 @@ _REPEATABLY: ContextVar[bool] = ContextVar("repeatably", default=False)
 
 
 def is_repeatable() -> bool:
-    """Whether what runs now must not hang on what ran before: see `compute_repeatably`."""
+    """Whether the running computation must not depend on earlier ones: see `compute_repeatably`."""
     return _REPEATABLY.get()
 
 
 @contextmanager
 def compute_repeatably() -> Iterator[None]:
-    """Compute the same bits from the same numbers, whatever was computed before or is computed beside. A network of
-    somebody's own code passes through a copy of itself then (`is_repeatable`), since it may keep what it sees.
+    """Compute the same bits from the same numbers, whatever was computed before or is computed at the same time.
+    Inside, a network of other people's code passes through a copy of itself (`is_repeatable`), because it may keep what
+    it sees.
 
     On one thread: with several, how work is shared out changes from one call to the next, and so do last bits (seen
     once with gradients of a ResNet-18 on two threads). On a GPU by torch's deterministic algorithms, without trials of

@@ -70,8 +70,8 @@ def private_gradient(
         patients: the gradient of each patient of one sample, by name; a sample without patients gets noise too.
         clip: C, the largest L2 norm, over all parameters, of one patient's gradient. noise: the multiplier of C.
         expected: the expected number of patients in a sample, q N.
-        strays: told how many patients have a gradient that is not finite. They count as zero: clipping does not help
-            against them, because one NaN, times any factor, would make everybody's sum NaN.
+        strays: called with the number of patients whose gradient is not finite. They count as zero: clipping does not
+            help against them, because one NaN, times any factor, would make everybody's sum NaN.
 
     Raises:
         ValueError: a patient's gradient has other names.

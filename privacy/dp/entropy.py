@@ -94,12 +94,12 @@ def state(source: Source = os.urandom) -> Tensor:
     """The state of such a generator, for `set_state` and `torch.set_rng_state`."""
     # The state of torch's CPU generator: 624 words of 64 bits, of which 32 are used, from byte 24 on.
     words = np.frombuffer(source(4 * WORDS), "<u4").astype("<u8").tobytes()
-    before, after = _around()
+    before, after = _state_margins()
     return torch.frombuffer(bytearray(before + words + after), dtype=torch.uint8)
 
 
 @cache
-def _around() -> tuple[bytes, bytes]:
+def _state_margins() -> tuple[bytes, bytes]:
     """The bytes before and after the words of a generator that has drawn nothing."""
     fresh = bytes(torch.Generator().manual_seed(0).get_state().numpy())
     return fresh[:24], fresh[24 + 8 * WORDS :]

@@ -50,7 +50,7 @@ class Gaussian:
     kind: ClassVar = "gaussian"
 
     def __post_init__(self) -> None:
-        _nonnegative("noise_multiplier", self.noise_multiplier)
+        _check_nonnegative("noise_multiplier", self.noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Laplace:
     kind: ClassVar = "laplace"
 
     def __post_init__(self) -> None:
-        _nonnegative("noise_multiplier", self.noise_multiplier)
+        _check_nonnegative("noise_multiplier", self.noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Pure:
     kind: ClassVar = "pure"
 
     def __post_init__(self) -> None:
-        _nonnegative("epsilon", self.epsilon)
+        _check_nonnegative("epsilon", self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class PoissonSampled:
     kind: ClassVar = "poisson_sampled"
 
     def __post_init__(self) -> None:
-        _nonnegative("probability", self.probability)
+        _check_nonnegative("probability", self.probability)
         if self.probability > 1:
             raise ValueError(f"probability must be in [0, 1], found {self.probability}")
 
@@ -173,6 +173,7 @@ def _flatten_events(events: Sequence[Event], times: int) -> Iterator[tuple[Event
 
 
 def _non_private(event: Event) -> bool:
+    """Whether any mechanism of an event is non-private."""
     return any(isinstance(part, NonPrivate) for part in list_leaves(event))
 
 
@@ -243,13 +244,14 @@ def parse_event(facts: Json) -> Event:
 
 
 def parse_or_non_private(facts: Json) -> Event:
-    """As `read`; an event that cannot be read counts as non-private, because it happened."""
+    """As `parse_event`; an event that cannot be read counts as non-private, because it happened."""
     try:
         return parse_event(facts)
     except UnknownEvent:
         return NON_PRIVATE
 
 
-def _nonnegative(name: str, value: float) -> None:
+def _check_nonnegative(name: str, value: float) -> None:
+    """Raises: ValueError: the value is not a finite number >= 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not (value >= 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be a finite number >= 0, found {value!r}")

@@ -29,7 +29,7 @@ ROUNDING = 1e-12  # of delta, for the rounding of Fourier transforms; of each Re
 LARGE = 1e8  # 1 / noise^2, above which the analytic epsilon loses its digits
 ORDERS = (1.02, 1.05, *(1 + tenth / 10 for tenth in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
 """Two more than `DEFAULT_RDP_ORDERS` of dp-accounting, which takes a second to import; a test compares them."""
-WHOLE = np.unique(np.ceil(ORDERS))
+WHOLE_ORDERS = np.unique(np.ceil(ORDERS))
 
 
 class Step(NamedTuple):
@@ -56,7 +56,7 @@ def price_spend(spend: Spend, delta: float) -> tuple[float, str]:
     from dp_accounting import get_epsilon_gaussian  # slow to import
 
     if set(spend) == {UNIT} and spend[UNIT] < LARGE:
-        epsilon, accountant = _attempt(lambda: get_epsilon_gaussian(spend[UNIT] ** -0.5, delta)), EXACT
+        epsilon, accountant = _compute_or_infinity(lambda: get_epsilon_gaussian(spend[UNIT] ** -0.5, delta)), EXACT
     else:
         epsilon, accountant = by_pld(spend, delta), BY_PLD
     return (epsilon, accountant) if epsilon < math.inf else (by_curve(lambda: curve(spend), delta), BY_RDP)
@@ -70,7 +70,7 @@ def by_pld(spend: Spend, delta: float) -> float:
     if not all(n * FIRST**2 <= POINTS**2 for step, n in spend.items() if step != UNIT):
         return math.inf
     parts = [(Step("gaussian", n**-0.5), 1) if step == UNIT else (step, int(n)) for step, n in sorted(spend.items())]
-    width = _attempt(lambda: max(_loss_width(step) for step, _ in parts))
+    width = _compute_or_infinity(lambda: max(_loss_width(step) for step, _ in parts))
     if not 0 < width < math.inf:
         return math.inf
     grid, best = 2.0 ** math.ceil(math.log2(width / FIRST)), math.inf
@@ -83,7 +83,7 @@ def by_pld(spend: Spend, delta: float) -> float:
 
 def curve(spend: Spend) -> Curve:
     """Upper bounds on the Renyi divergences at ORDERS of everything together: they add up."""
-    return sum((count * _divergences(step) for step, count in spend.items() if count), np.zeros(len(ORDERS)))
+    return sum((count * _compute_divergences(step) for step, count in spend.items() if count), np.zeros(len(ORDERS)))
 
 
 def by_curve(divergences: Callable[[], Curve], delta: float) -> float:
@@ -94,10 +94,10 @@ def by_curve(divergences: Callable[[], Curve], delta: float) -> float:
         divergence = divergences()  # dp-accounting treats negative values and NaN as no loss
         return float(rdp.compute_epsilon(ORDERS, np.where(divergence >= 0, divergence, math.inf), delta)[0])
 
-    return _attempt(compute)
+    return _compute_or_infinity(compute)
 
 
-def _attempt(compute: Callable[[], float]) -> float:
+def _compute_or_infinity(compute: Callable[[], float]) -> float:
     """The computed value, or infinity: if the numbers are too large, there is no guarantee."""
     try:
         with np.errstate(all="ignore"):
@@ -114,15 +114,16 @@ def _epsilon_at(parts: Sequence[tuple[Step, int]], grid: float, delta: float) ->
     def compute() -> float:
         nonlocal points
         every = (_repeat_step(step, count, grid) for step, count in parts)
-        distribution = reduce(lambda one, other: one.compose(other), every)
+        distribution = reduce(lambda left, right: left.compose(right), every)
         points = distribution._pmf_remove.size  # dp-accounting has no public field for it
         return float(distribution.get_epsilon_for_delta(delta))
 
-    return _attempt(compute), points
+    return _compute_or_infinity(compute), points
 
 
 @lru_cache(maxsize=64)
 def _repeat_step(step: Step, count: int, grid: float) -> Any:
+    """The privacy loss distribution of one mechanism that is used `count` times."""
     distribution = _distribution(step, grid)
     return distribution if count == 1 else distribution.self_compose(count)
 
@@ -177,7 +178,7 @@ def amplify_epsilon(step: Step, epsilon: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _divergences(step: Step) -> Curve:
+def _compute_divergences(step: Step) -> Curve:
     """Upper bounds on the Renyi divergences of one mechanism; infinite if they could not be computed.
 
     A pure epsilon bounds them by min(epsilon, order * epsilon^2 / 2) (Bun and Steinke 2016, arXiv 1605.02065,
@@ -199,6 +200,6 @@ def _divergences(step: Step) -> Curve:
     divergence = rdp.RdpAccountant(ORDERS).compose(noise).rdp
     if step.q < 1:
         sampled = dp_event.PoissonSampledDpEvent(-math.expm1(_log_missed(step)), noise)
-        scaled = (WHOLE - 1) * rdp.RdpAccountant(WHOLE).compose(sampled).rdp
-        divergence = np.minimum(divergence, np.interp(orders, [1, *WHOLE], [0, *scaled]) / (orders - 1))
+        scaled = (WHOLE_ORDERS - 1) * rdp.RdpAccountant(WHOLE_ORDERS).compose(sampled).rdp
+        divergence = np.minimum(divergence, np.interp(orders, [1, *WHOLE_ORDERS], [0, *scaled]) / (orders - 1))
     return np.where(np.isfinite(divergence) & (divergence > 0), divergence + ROUNDING, math.inf)

@@ -190,12 +190,14 @@ def flip_probabilities(scores: Tensor, *, sensitivity: float, epsilon: float, mo
 
 
 def _wrong_noise(noise_multiplier: float) -> list[str]:
+    """A sentence if the noise multiplier is negative or not finite."""
     if noise_multiplier >= 0 and math.isfinite(noise_multiplier):
         return []
     return [f"noise_multiplier is {noise_multiplier}, allowed is a finite number >= 0"]
 
 
 def _wrong_positive(**numbers: float) -> list[str]:
+    """A sentence for each number that is not finite or not above 0."""
     named: Mapping[str, float] = numbers
     return [
         f"{name} is {number}, allowed is a finite number above 0"
@@ -205,5 +207,6 @@ def _wrong_positive(**numbers: float) -> list[str]:
 
 
 def _refuse_problems(mechanism: str, wrong: list[str]) -> None:
+    """Raises: ValueError: there are sentences; the error names all."""
     if wrong:
         raise ValueError(f"{mechanism}: " + "; ".join(wrong))

@@ -71,5 +71,6 @@ def _of_one_example(part: _NormBase) -> bool:
 
 
 def _join_names(names: list[str]) -> str:
+    """The first three names as text, and how many more there are."""
     shown = ", ".join(name or "the top" for name in names[:3])
     return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")

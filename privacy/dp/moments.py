@@ -28,7 +28,9 @@ from privacy.dp import entropy
 from privacy.dp.entropy import Source
 
 Embed: TypeAlias = Callable[[Tensor], Tensor]
-"""embed(x (m, ...)) -> (m, d): what moments are taken of; each row on its own, and no patient shaped it."""
+"""embed(x (m, ...)) -> (m, d): what moments are taken of; each row on its own. `embed` itself must not depend on
+patients.
+"""
 CENTRE, GRAM, SUMS, SIZES = 0.10, 0.60, 0.25, 0.05
 """Shares of 1 / s², set once and not tuned: the second moments have most numbers, the class sizes fewest."""
 UNIT = 2.0**40
@@ -147,8 +149,10 @@ def _embed_patients(patients: Patients, embed: Embed, classes: int) -> Iterator[
 
 
 def _to_whole_numbers(part: Tensor) -> Tensor:
+    """The numbers in units of 1 / UNIT, rounded: int64."""
     return (part * UNIT).round().to(torch.int64)
 
 
 def _draw_noise(shape: tuple[int, ...], noise: float, share: float, source: Source) -> Tensor:
+    """Gaussian noise for a part with this share of 1 / s², for a sensitivity of 1."""
     return entropy.gaussian(shape, SLACK * noise / math.sqrt(share), source)

@@ -33,16 +33,18 @@ class Passes:
 
         from torch.func import functional_call  # imported by torch already
 
-        def passed(*inputs: object) -> object:
+        def pass_through(*inputs: object) -> object:
             with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                 if not self.channels_last:
                     return to_float32(module(*inputs))
                 # Weights too: with one channel, how images lie tells torch nothing.
                 weights = {name: lay_channels_last(p) for name, p in module.named_parameters()}
-                given = tuple(lay_channels_last(one) if isinstance(one, Tensor) else one for one in inputs)
-                return to_float32(functional_call(module, weights, given))
+                laid_inputs = tuple(
+                    lay_channels_last(value) if isinstance(value, Tensor) else value for value in inputs
+                )
+                return to_float32(functional_call(module, weights, laid_inputs))
 
-        return passed
+        return pass_through
 
 
 PLAIN = Passes()

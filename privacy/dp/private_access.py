@@ -95,7 +95,7 @@ class PrivateAccess:
 
     def size(self, split: Split) -> int:
         """Number of patients of a split, as the hospital released it: means here weight patients, not rows."""
-        self._count("size")
+        self._count_access("size")
         self.booked.append(self.counts)
         return self.sizes.get(split, 0)
 
@@ -104,7 +104,7 @@ class PrivateAccess:
 
         Uniform without `counts_noise`, because then no privacy budget was planned for it.
         """
-        self._count("share of each class")
+        self._count_access("share of each class")
         noise = self.protection.counts_noise
         if noise is None:
             return torch.full((classes,), 1.0 / classes, dtype=torch.float64)
@@ -120,7 +120,7 @@ class PrivateAccess:
 
     def draw(self, *, full: bool = False) -> Sample:
         """Draw a Poisson sample of patients, or with `full` all patients with every row, not augmented."""
-        self._count("draw")
+        self._count_access("draw")
         units, p = self.units["train"], self.protection
         who = torch.arange(0 if self.dry else len(units.sizes))
         who = who if full else who[draw_choices(len(who), p.sampling, self.source)]
@@ -143,8 +143,8 @@ class PrivateAccess:
             raise TypeError("this draw belongs to plain data access; ask the access that drew it")
         use, p = self.uses[draw.number], self.protection
         named = {name: value for name, value in module.named_parameters() if value.requires_grad}
-        self._check(module)
-        self._count("gradient", sum(value.numel() for value in named.values()))
+        self._check_module(module)
+        self._count_access("gradient", sum(value.numel() for value in named.values()))
         use.times += 1
         self.booked.append(self.counts)  # N divides the sum
         if self.dry:
@@ -168,11 +168,11 @@ class PrivateAccess:
 
         NaN where it was not paid for (`validation_noise`), and for a split without patients.
         """
-        self._count("measure")
+        self._count_access("measure")
         p, rows = self.protection, self.splits.get(split)
         if p.validation_noise is None or rows is None or not self.sizes.get(split, 0):
             return math.nan
-        self._check(module)
+        self._check_module(module)
         units = self.units[split]
         values = (
             torch.zeros(len(units.sizes))
@@ -195,7 +195,7 @@ class PrivateAccess:
 
         See `privacy.dp.moments`.
         """
-        self._count("moments", width * width)
+        self._count_access("moments", width * width)
         p, rows, units = self.protection, self.splits["train"], self.units["train"]
         whose = [] if self.dry else list(torch.split(units.order, units.sizes.tolist()))
         patients = Patients(rows.x, rows.y, whose)
@@ -216,7 +216,7 @@ class PrivateAccess:
         Raises:
             ValueError: `votes_noise` is not set, or as `privacy.dp.access.count_ballots`.
         """
-        self._count("vote")
+        self._count_access("vote")
         noise = self.protection.votes_noise
         if noise is None:
             raise ValueError("votes were not paid for: votes_noise is null; give the noise multiplier that was planned")
@@ -234,14 +234,14 @@ class PrivateAccess:
         random = torch.Generator()
         if self.augment is not None:
             random.set_state(use.state)
-        given = torch.zeros(len(use.views)) if aux is None else self._given(len(use.views), len(aux))
-        for index, number in zip(use.views, given, strict=True):
+        set_numbers = torch.zeros(len(use.views)) if aux is None else self._draw_set_numbers(len(use.views), len(aux))
+        for index, number in zip(use.views, set_numbers, strict=True):
             x, y = copy_rows(rows.x, index), copy_rows(rows.y, index)
             if self.augment is not None and not use.full:
                 x, y = self.augment(x, y, random)
             yield Batch(x, y, None if aux is None else copy_rows(aux[int(number)], torch.arange(len(y)) % aux.shape[1]))
 
-    def _given(self, patients: int, sets: int) -> Tensor:
+    def _draw_set_numbers(self, patients: int, sets: int) -> Tensor:
         """Which set of aux each patient of a sample gets: (patients,), drawn independently for each.
 
         It must not follow from the position in the sample: one more patient would shift all later ones to other sets
@@ -250,12 +250,12 @@ class PrivateAccess:
         shape = (patients, 1)
         return draw_integers(shape, torch.full(shape, sets), self.source)[:, 0]
 
-    def _count(self, what: str, numbers: int = 0) -> None:
+    def _count_access(self, what: str, numbers: int = 0) -> None:
         """In a dry run, count a request. Raises: TooLong: there were too many."""
         if self.dry:
             self.limit.count(what, numbers)
 
-    def _check(self, module: nn.Module) -> None:
+    def _check_module(self, module: nn.Module) -> None:
         """Check the module, once; and on every call, that it has no buffers."""
         if all(known is not module for known in self.fit) and (complaints := find_unfit_parts(module)):
             raise ValueError("this network cannot be trained privately: " + "; ".join(complaints))

@@ -70,6 +70,7 @@ def replace_spend(spend: Spend) -> Spend | None:
 
 
 def _replaced_step(step: Step) -> Step | None:
+    """The mechanism's form for a replaced patient; None if it has none."""
     if step == UNIT:
         return UNIT
     if step.members > 1:
@@ -91,11 +92,11 @@ def _compose_cost(tally: Tally, delta: float) -> Cost | None:
         return None
     known = [[spend for spend in spends if spend is not None] for spends in pairs]
     priced = (price(sum_spends(common, *chosen), delta) for chosen in itertools.product(*known))
-    return max(priced, key=lambda one: one.epsilon)
+    return max(priced, key=lambda candidate: candidate.epsilon)
 
 
 def _pair_spends(spends: Sequence[Spend]) -> Iterator[Spend | None]:
-    """The events if both are in one split, and if they are in two."""
+    """The events of the removed and the added patient: both in one split, or each in another."""
     yield from map(replace_spend, spends)
     yield from (sum_spends(first, second) for first, second in itertools.combinations(spends, 2))
 

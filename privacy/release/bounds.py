@@ -1,8 +1,8 @@
 """The bounds that every call and message from the coordinator must meet.
 
-`check` is the first thing that a hospital does with a request, in every engine. No patient's data have been read by
-then, so a refusal cannot depend on a patient. It leaves no line in the ledger, so that malformed requests cannot fill
-the ledger with text of the sender's choice.
+`check_request` is the first thing that a hospital does with a request, in every engine. No patient's data have been
+read by then, so a refusal cannot depend on a patient. It leaves no line in the ledger, so that malformed requests
+cannot fill the ledger with text of the sender's choice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_request(call: Call, message: Message, rounds: Mapping[str, bool]) -> N
         cause is a sentence on one line, which quotes at most `SHOWN` characters of the request.
     """
     for code, complaint in (
-        ("malformed_run", _run(call.run)),
+        ("malformed_run", _find_run_problem(call.run)),
         (
             "unknown_request",
             (
@@ -54,7 +54,7 @@ def check_request(call: Call, message: Message, rounds: Mapping[str, bool]) -> N
                 else f"no such request: {show_value(call.request)}"
             ),
         ),
-        ("malformed_round", _round_of(call, rounds)),
+        ("malformed_round", _find_round_problem(call, rounds)),
         ("malformed_merged", _find_merged_problem(call.merged)),
         ("malformed_message", facts_beyond(message.facts)),
         ("malformed_message", tensors_beyond(message.tensors)),
@@ -84,13 +84,14 @@ def escape_text(text: str) -> str:
     return ACTIVE.sub(r"\\\g<0>", words).replace("://", "&#58;//")
 
 
-def _run(run: object) -> str | None:
+def _find_run_problem(run: object) -> str | None:
+    """What is wrong with a run's name, or None."""
     if isinstance(run, str) and len(run) <= 161 and RUN.fullmatch(run):
         return None
     return f"a run is named RUN/CONVERSATION, each of a-z 0-9 _ - (1 to 80), found {show_value(run)}"
 
 
-def _round_of(call: Call, rounds: Mapping[str, bool]) -> str | None:
+def _find_round_problem(call: Call, rounds: Mapping[str, bool]) -> str | None:
     """Training has rounds from 1; all other requests have round 0."""
     low, high = (1, ROUNDS) if rounds.get(call.request) else (0, 0)
     if _is_round(call.round) and low <= call.round <= high:
@@ -99,10 +100,12 @@ def _round_of(call: Call, rounds: Mapping[str, bool]) -> str | None:
 
 
 def _is_round(value: object) -> bool:
+    """Whether a value is an integer in [0, ROUNDS]; a truth value is none."""
     return type(value) is int and 0 <= value <= ROUNDS
 
 
 def _find_merged_problem(merged: object) -> str | None:
+    """What is wrong with `Call.merged`, or None."""
     if not isinstance(merged, Mapping) or len(merged) > SITES:
         return f"merged must be a mapping of at most {SITES} sites, found {show_value(merged)}"
     for site, value in merged.items():
@@ -146,10 +149,12 @@ def facts_beyond(facts: object) -> str | None:
 
 
 def _is_unprintable(text: str) -> bool:
+    """Whether a text has a character of `CONTROL`."""
     return not text.isprintable() and any(unicodedata.category(c) in CONTROL for c in text)
 
 
 def _is_number(value: object) -> bool:
+    """Whether a value is an integer below 2^64 in size, or a finite float."""
     return abs(value) < NUMBER if isinstance(value, int) else isinstance(value, float) and math.isfinite(value)
 
 

@@ -87,7 +87,7 @@ def build_statement(
         caps: the most ε of one release and of one run, by the policy.
         details: by run. contents: what a reply to each request holds. pretraining: the weights that models started
             from, and their licence; "none" = random weights. packages: whose code took part besides ours, in words.
-        beyond: what no ε covers in these runs besides what none ever does.
+        not_covered: what no ε covers in these runs, in addition to what no ε ever covers.
 
     Raises:
         ValueError: a δ is not between 0 and 1, or the budget's ε is negative.
@@ -139,6 +139,7 @@ def build_statement(
 
 
 def _check_arguments(delta: float, budget: tuple[float, float] | None) -> None:
+    """Raises: ValueError: a δ is not between 0 and 1, or the budget's ε is negative."""
     deltas = {"delta": delta, **({} if budget is None else {"the budget's delta": budget[1]})}
     wrong = [f"{name} must lie between 0 and 1, found {value}" for name, value in deltas.items() if not 0 < value < 1]
     if budget is not None and not budget[0] >= 0:
@@ -174,6 +175,7 @@ def _list_atoms(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
 
 
 def _tally_lines(lines: Iterable[_Line]) -> _Tally:
+    """The mechanisms of all lines, each with the sum of its counts."""
     tally: Counter[Event] = Counter()
     for line in lines:
         for atom, times in line.atoms:
@@ -182,6 +184,7 @@ def _tally_lines(lines: Iterable[_Line]) -> _Tally:
 
 
 def _select_noised(tally: _Tally) -> _Tally:
+    """All mechanisms but the non-private ones."""
     return tuple((atom, times) for atom, times in tally if not isinstance(atom, NonPrivate))
 
 
@@ -206,6 +209,7 @@ def _make_pricer(delta: float, *, replaced: bool = False) -> _Pricer:
 
 
 def _build_run(run: str, lines: Sequence[_Line], price: _Pricer, details: Details) -> Run:
+    """The part of the statement on one run. lines: of this run."""
     total = _tally_lines(lines)
     rows = [
         _build_row(request, atom, times, price)
@@ -217,6 +221,7 @@ def _build_run(run: str, lines: Sequence[_Line], price: _Pricer, details: Detail
 
 
 def _build_row(request: str, atom: Event, times: int, price: _Pricer) -> Row:
+    """One mechanism of a request, priced alone."""
     split, event = (atom.split, atom.event) if isinstance(atom, Part) else ("", atom)
     mechanism, probability, noise = mechanism_of(event)
     return Row(request, split, mechanism, probability, noise, times, price(((atom, times),))[0])
@@ -241,6 +246,7 @@ def mechanism_of(event: Event) -> tuple[str, float, float | None]:
 
 
 def _split_losses(total: _Tally, delta: float) -> tuple[SplitLoss, ...]:
+    """The ε of each split's patients; empty if an event is of an unknown kind."""
     from privacy.dp.accounting import by_split
 
     try:
@@ -253,6 +259,7 @@ def _split_losses(total: _Tally, delta: float) -> tuple[SplitLoss, ...]:
 def _build_budget(
     total: _Tally, budget: tuple[float, float] | None, caps: tuple[float | None, float | None]
 ) -> Budget | None:
+    """What is spent and what remains, both at the budget's δ; None without a budget."""
     if budget is None:
         return None
     epsilon, delta = budget
@@ -261,6 +268,7 @@ def _build_budget(
 
 
 def _list_unprotected(lines: Sequence[_Line], contents: Mapping[str, str]) -> Iterator[Unprotected]:
+    """Requests that had replies, or refusal codes, without any guarantee."""
     unnoised = [line for line in lines if any(isinstance(atom, NonPrivate) for atom, _ in line.atoms)]
     for request, refused in dict.fromkeys((line.request, line.refused) for line in unnoised):
         request_lines = [line for line in unnoised if (line.request, line.refused) == (request, refused)]
@@ -278,11 +286,13 @@ def _list_released(lines: Sequence[_Line], contents: Mapping[str, str]) -> Itera
 
 
 def _is_bounded(line: _Line) -> bool:
+    """Whether a line has no non-private mechanism, and more than declared facts if it has any."""
     kinds = [type(atom) for atom, _ in line.atoms]
     return NonPrivate not in kinds and (not kinds or any(kind is not Declared for kind in kinds))
 
 
 def _list_declarations(lines: Sequence[_Line]) -> Iterator[Declaration]:
+    """Each kind of declared facts that left, with its requests."""
     for what in DECLARATIONS:
         declaring_lines = [line for line in lines if not line.again and Declared(what) in dict(line.atoms)]
         if declaring_lines:
@@ -295,4 +305,5 @@ def _list_declarations(lines: Sequence[_Line]) -> Iterator[Declaration]:
 
 
 def _sum_bytes(lines: Sequence[_Line]) -> int:
+    """The bytes that left by these lines."""
     return sum(whole_of(line.said, "bytes", 0) for line in lines)

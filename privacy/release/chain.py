@@ -76,7 +76,7 @@ def parse_line(raw: bytes, number: int) -> dict[str, Json]:
 
 
 def is_torn(line: Mapping[str, Json]) -> bool:
-    """Whether `parsed` found no object."""
+    """Whether `parse_line` found no object."""
     return line.get("torn") is True
 
 

@@ -115,6 +115,7 @@ def _refuse_undeclared(policy: Policy, forms: Sequence[type], reply: Message) ->
 
 
 def _refuse_by_policy(policy: Policy, call: Call, size: int, recipient: str) -> str | None:
+    """The refusal code of a policy that does not allow this request, recipient or size; otherwise None."""
     if not policy.allows(call.request):
         return "policy_request"
     if recipient not in policy.recipients:
@@ -138,7 +139,7 @@ class Refusal(NamedTuple):
 def find_unaffordable(
     policy: Policy, before: Iterable[Mapping[str, Json]], events: Sequence[Event], run: str
 ) -> Refusal | None:
-    """Why a hospital refuses further events beside those in its ledger, or None if it allows them.
+    """Why a hospital refuses events in addition to those in its ledger, or None if it allows them.
 
     `policy_public`: they release facts without noise that the hospital does not declare public. `budget`: a patient
     would be charged more than the policy allows for one reply, one run or in total. `policy_privacy`: the policy
@@ -183,6 +184,7 @@ def lacks_noise(event: Event) -> bool:
 
 
 def _costs_privacy(events: Sequence[Event]) -> bool:
+    """Whether events are more than nothing or one kind of declared facts."""
     free = (NOTHING, *(Declared(what) for what in DECLARATIONS))
     return compose_events(events) not in free
 
@@ -195,6 +197,7 @@ def book_refusal(code: str, event: Json, *, call: Call, ledger: Path, recipient:
 
 
 def _call_facts(call: Call, recipient: str, now: str) -> dict[str, Json]:
+    """The fields of a ledger line that identify the call."""
     return {"time": now, "run": call.run, "round": call.round, "request": call.request, "recipient": recipient}
 
 

@@ -42,7 +42,7 @@ from privacy.release.chain import (
 HEAD, NEW_HEAD, LOCK = ".head", ".head.new", ".lock"
 PATIENCE_S, POLL_S = 60.0, 0.005
 HEADS = 16  # lines of a head file, before it is replaced
-SHOWN = 3  # complaints in an error; `verify` gives all
+SHOWN = 3  # complaints in an error; `verify_ledger` gives all
 
 _KNOWN: dict[Path, Chain] = {}
 """Chains that this process has checked. Changed only with the ledger's lock held."""
@@ -50,13 +50,13 @@ _KNOWN: dict[Path, Chain] = {}
 
 @dataclass(frozen=True)
 class OpenLedger:
-    """A ledger that no other process writes to meanwhile: see `transaction`."""
+    """A ledger that no other process writes to meanwhile: see `open_transaction`."""
 
     path: Path
     _lock: FileLock = field(repr=False)
 
     def lines(self) -> Iterator[Mapping[str, Json]]:
-        """As `lines` of this module, from memory."""
+        """As `read_lines`, from memory."""
         return iter(tuple(_KNOWN[self.path].said)) if self.path in _KNOWN else read_lines(self.path)
 
     def append(self, line: Mapping[str, Json]) -> None:
@@ -73,11 +73,11 @@ class OpenLedger:
 
 @contextmanager
 def open_transaction(ledger: Path) -> Iterator[OpenLedger]:
-    """Read and append without other writers: `with transaction(path) as opened`, then `opened.lines()`,
+    """Read and append without other writers: `with open_transaction(path) as opened`, then `opened.lines()`,
     `opened.append`.
 
     A ledger is checked completely once per process, after that only lines that others added. Within a transaction, the
-    function `append` would wait for the transaction's end, and give up.
+    function `append_line` would wait for the transaction's end, and give up.
 
     Raises:
         Damaged: the ledger was changed. Says where, what was found, and what to do.
@@ -93,7 +93,7 @@ def open_transaction(ledger: Path) -> Iterator[OpenLedger]:
 
 def append_line(ledger: Path, line: Mapping[str, Json]) -> None:
     """Add one line; it is on the disk when this returns. A torn last line of an earlier crash is closed first, never
-    overwritten. Raises: as `transaction` and `OpenLedger.append`.
+    overwritten. Raises: as `open_transaction` and `OpenLedger.append`.
     """
     with open_transaction(ledger) as opened:
         opened.append(line)
@@ -111,7 +111,8 @@ def read_lines(ledger: Path) -> Iterator[dict[str, Json]]:
 
 
 def read_head(ledger: Path) -> Head:
-    """The head for a witness to keep and pass to `verify` later. For a ledger without a head yet: its future one.
+    """The head for a witness to keep and pass to `verify_ledger` later. For a ledger without a head yet: its future
+    one.
 
     Raises:
         Damaged: the head cannot be read.
@@ -130,7 +131,7 @@ def verify_ledger(ledger: Path, witness: tuple[int, str] | None = None) -> list[
     a crash looks the same: one line added at the very end, which can only make more seem to have left.
 
     Args:
-        witness: a `head` that someone kept: its sha256 vouched for line n and all lines before it.
+        witness: a head (`read_head`) that someone kept: its sha256 vouched for line n and all lines before it.
     """
     path, chain = ledger.resolve(), Chain()
     try:
@@ -160,11 +161,12 @@ def charged_lines(lines: Iterable[Mapping[str, Json]]) -> Iterator[tuple[Mapping
 
 
 def spent_events(lines: Iterable[Mapping[str, Json]]) -> tuple[Event, ...]:
-    """The charged events, in the ledger's order: see `charged`."""
+    """The charged events, in the ledger's order: see `charged_lines`."""
     return tuple(event for _, event in charged_lines(lines))
 
 
 def _read_bytes(ledger: Path) -> bytes:
+    """The ledger's bytes; none if there is no file."""
     try:
         return ledger.read_bytes()
     except FileNotFoundError:
@@ -172,6 +174,7 @@ def _read_bytes(ledger: Path) -> bytes:
 
 
 def _read_head(path: Path) -> Head | None:
+    """The newest head on the disk; None if there is no file. Raises: Damaged: it cannot be read."""
     file = path.with_suffix(HEAD)
     try:
         complete, _, rest = file.read_bytes().rpartition(b"\n")  # a crash tears the last line
@@ -206,6 +209,7 @@ def _check_chain(path: Path) -> Chain:
 
 
 def _damage_message(path: Path, complaints: list[str]) -> str:
+    """The text of the error: what does not fit, and what to do."""
     if newer := [complaint for complaint in complaints if "made by a later version" in complaint]:
         return f"the ledger {path}, {newer[0]}. It is not damaged; nothing leaves until then"
     more = f"; and {len(complaints) - SHOWN} more" if len(complaints) > SHOWN else ""
@@ -238,6 +242,7 @@ def _settle_writes(path: Path, chain: Chain, data: bytes, *, everything: bool) -
 
 
 def _add_line(path: Path, chain: Chain, line: Mapping[str, Json]) -> None:
+    """Append a line, let the head count it, and remember the chain."""
     data = format_line(line, chain.end.sha256)
     _KNOWN.pop(path, None)  # until all is done
     if chain.head is None:
@@ -271,6 +276,7 @@ def _put_head(path: Path, chain: Chain) -> None:
 
 
 def _head_line(head: Head) -> bytes:
+    """A head as a line of its file."""
     return json.dumps(head._asdict()).encode() + b"\n"
 
 
@@ -286,6 +292,7 @@ def _write_bytes(path: Path, data: bytes, how: int) -> None:
 
 
 def _file_stamp(path: Path) -> tuple[int, ...]:
+    """Device, inode, size and times of a file, by which a change is noticed; empty if there is none."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

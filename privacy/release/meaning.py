@@ -6,7 +6,8 @@ Theorem for Differential Privacy", ICML 2015, theorem 2.1)
 
     t <= e^ε f + δ     and     1 - f <= e^ε (1 - t) + δ.
 
-`success` and `found` are the largest values that these bounds allow; some mechanism reaches them, so they are tight.
+`attack_success` and `true_positive_rate` are the largest values that these bounds allow; some mechanism reaches them,
+so they are tight.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def true_positive_rate(epsilon: float, delta: float, false_alarms: float) -> flo
     """The largest true positive rate of an attack on participation whose false positive rate is `false_alarms`.
 
     Raises:
-        ValueError: as `success`, or false_alarms is not in [0, 1].
+        ValueError: as `attack_success`, or false_alarms is not in [0, 1].
     """
     _check_loss(epsilon, delta)
     if not 0 <= false_alarms <= 1:
@@ -114,7 +115,7 @@ def true_positive_rate(epsilon: float, delta: float, false_alarms: float) -> flo
 
 
 def describe_strength(epsilon: float) -> str:
-    """A word for ε at patient level, to be shown only with the numbers of `meaning`."""
+    """A word for ε at patient level, to be shown only with the numbers of `describe_meaning`."""
     return "strong" if epsilon <= STRONG else "moderate" if epsilon <= MODERATE else "formal but weak"
 
 
@@ -122,7 +123,7 @@ def describe_meaning(epsilon: float, delta: float, unit: str = "patient") -> str
     """What ε and δ guarantee to one person, in a few sentences.
 
     Raises:
-        ValueError: as `success`.
+        ValueError: as `attack_success`.
     """
     _check_loss(epsilon, delta)
     if math.isinf(epsilon):
@@ -167,10 +168,12 @@ def format_percent(share: float) -> str:
 
 
 def _round_to(value: float, figures: int, rounding: str) -> float:
+    """The value with so many significant figures, rounded in the given direction; infinity stays."""
     return float(Context(prec=figures, rounding=rounding).plus(Decimal(repr(value)))) if math.isfinite(value) else value
 
 
 def _check_loss(epsilon: float, delta: float) -> None:
+    """Raises: ValueError: ε is negative or NaN, or δ is not in [0, 1]."""
     if not epsilon >= 0:
         raise ValueError(f"ε must be >= 0, found {epsilon}")
     if not 0 <= delta <= 1:

@@ -235,7 +235,7 @@ class Policy:
         }
 
     def _cap_problems(self) -> list[Problem]:
-        """Why these caps would not hold, or none is there."""
+        """Problems of settings that need a budget, and of a cap that is above the next larger one."""
         line = "add budget: {epsilon: 8.0, delta: 1.0e-5}"
         if self.budget is None:
             needs = {

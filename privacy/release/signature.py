@@ -1,8 +1,8 @@
-"""Signatures of finished models: who answers for a file, unchanged, with which settings, until when.
+"""Signatures of finished models: which signer answers for the unchanged file, with which settings, until when.
 
 Ed25519 (RFC 8032) by the package `cryptography`, over a statement that names the file's SHA-256, its size and its
-settings. The signature is detached: MODEL.sig, a JSON text beside MODEL. A hospital checks it before it parses a byte
-of the model: whoever the file comes through, only its signer can have written it.
+settings. The signature is detached: MODEL.sig, a JSON text next to MODEL. A hospital checks it before it parses a byte
+of the model: whichever way the file came, only its signer can have written it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def sign_statement(statement: Statement, key: Path) -> Signature:
     """Sign a statement.
 
     Raises:
-        ValueError: the key is none, or others may read it; or `cryptography` is not installed.
+        ValueError: the file is no key, or others may read it; or `cryptography` is not installed.
         OSError: it cannot be read.
     """
     private = _read_key(key)
@@ -102,7 +102,7 @@ def check_signature(data: bytes, signature: Signature, trusted: Mapping[str, str
 
     Args:
         data: the model's file.
-        said: its signature, of which nothing is believed yet.
+        signature: of the file; nothing in it is trusted yet.
         trusted: name -> public key.
 
     Raises:
@@ -148,6 +148,7 @@ def make_key(path: Path) -> str:
 
 
 def _read_key(path: Path) -> Ed25519PrivateKey:
+    """The private key in a file. Raises: as `sign_statement`."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -168,6 +169,7 @@ def _read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _public_key(private: Ed25519PrivateKey) -> str:
+    """The public key in hexadecimal digits."""
     return private.public_key().public_bytes_raw().hex()
 
 

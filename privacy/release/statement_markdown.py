@@ -25,6 +25,7 @@ def render_markdown(statement: Statement) -> str:
 
 
 def _head_lines(statement: Statement) -> Iterator[str]:
+    """The title, the meaning of ε, and the table of the main figures."""
     unit, budget = escape_text(statement.unit), statement.budget
     yield from (f"# Privacy statement: {escape_text(statement.site)}", "", escape_text(statement.meaning), "")
     yield from ("| | |", "| --- | --- |")
@@ -55,6 +56,7 @@ def _head_lines(statement: Statement) -> Iterator[str]:
 
 
 def _mechanism_lines(statement: Statement) -> Iterator[str]:
+    """Mechanisms run by run, ε by split, and what was released."""
     yield from ("", "## What was done, run by run", "", escape_text(statement.legend))
     for run in statement.runs:
         yield from ("", f"### {escape_text(run.run)}", "", *_run_lines(run)) if run.rows else ()
@@ -84,6 +86,7 @@ def _mechanism_lines(statement: Statement) -> Iterator[str]:
 
 
 def _run_lines(run: Run) -> Iterator[str]:
+    """One run's ε, details and table of mechanisms."""
     alone = "" if run.noised == run.epsilon else f"; replies with noise alone: {format_loss(run.noised)}"
     yield f"ε of the run: {format_loss(run.epsilon)}{alone}.{_describe_details(run.details)}"
     names = ("request", "split", "mechanism", "q", "σ", "T", "ε alone")
@@ -95,10 +98,12 @@ def _run_lines(run: Run) -> Iterator[str]:
 
 
 def _format_numbers(row: Row) -> tuple[str, str, str]:
+    """The cells σ, T and ε of a row."""
     return "–" if row.noise is None else f"{row.noise:.4g}", f"{row.times}", format_loss(row.epsilon)
 
 
 def _describe_details(details: Details) -> str:
+    """A run's clip, views and batch as a sentence; empty if none is known."""
     words = [f"clip C = {details.clip:g}"] if details.clip is not None else []
     words += [f"K = {details.views} views of a patient, averaged before the clip"] if details.views is not None else []
     words += [f"{details.batch:g} patients expected in a sample"] if details.batch is not None else []
@@ -106,6 +111,7 @@ def _describe_details(details: Details) -> str:
 
 
 def _unbounded_lines(statement: Statement) -> Iterator[str]:
+    """What left without noise, and what is outside the guarantee."""
     yield from ("", f"## {NO_GUARANTEE.capitalize()}", "")
     if statement.unprotected:
         yield from (f"What follows left without noise: for it there is {NO_GUARANTEE}, ε = ∞.", "")
@@ -128,6 +134,7 @@ def _unbounded_lines(statement: Statement) -> Iterator[str]:
 
 
 def _rest_lines(statement: Statement) -> Iterator[str]:
+    """The statement's paragraphs, and its audit."""
     for paragraph in statement.paragraphs:
         yield from ("", f"## {escape_text(paragraph.title)}", "", escape_text(paragraph.text))
     yield from (

@@ -1,8 +1,9 @@
-"""Whether a ledger was put back from an older copy, by what somebody else remembers of it; and how to go on honestly.
+"""Whether a ledger was restored from an older copy, by what others remember of it; and how to record that openly.
 
 A ledger that was restored with its head is whole in itself: nothing in it tells that later lines are missing, and what
-they spent would be spent again. Whoever got an answer is a witness that its line was there. A coordinator remembers the
-last answer of each hospital, and names it when it begins again; a ledger without its line is refused (`older_ledger`).
+they spent would be spent again. The receiver of an answer is a witness that its line was there. A coordinator remembers
+the last answer of each hospital, and names it when it begins again; a ledger without its line is refused
+(`older_ledger`).
 
 A person who restored a ledger on purpose says so by a line of its own, `restored`, which counts what was lost.
 """
@@ -33,11 +34,11 @@ def book_restored(ledger: Path, sha256: str, epsilon: float | None, *, now: str)
 
     Args:
         sha256: of the answer that a witness holds. epsilon: what all missing lines may have cost a patient; None:
-        nobody knows, so that no finite ε is left. If they had a δ, it adds to the ledger's.
+        unknown, so that no finite ε is left. If they had a δ, it adds to the ledger's.
 
     Raises:
-        ValueError: sha256 is none; its line is there, so nothing was lost; or epsilon is negative.
-        Damaged, OSError: as `ledger.transaction`.
+        ValueError: sha256 is not a digest; its line is there, so nothing was lost; or epsilon is negative.
+        Damaged, OSError: as `ledger.open_transaction`.
     """
     if not re.fullmatch("[0-9a-f]{64}", sha256):
         raise ValueError(f"the sha256 of an answer has 64 hex digits, found {sha256[:80]!r}; the hospital's log has it")
