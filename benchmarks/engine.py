@@ -60,7 +60,7 @@ from pipelines.runs.replies import on_disk
 from pipelines.runs.store import DiskFolder, short_digest
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows, Split
-from privacy.dp.batches import minibatches
+from privacy.dp.batches import iterate_minibatches
 from privacy.message import Message
 
 SEED, RUN = 0, "benchmark/fedavg-000000000000"
@@ -161,7 +161,7 @@ class Bare:
         for site, rows in self.rows.items():
             seed = derived(SEED, site, self.number, "train", "draws")
             y, generator = rows["train"].y, torch.Generator().manual_seed(seed)
-            stream = minibatches(y, batch=WORK.batch, balance=False, generator=generator)
+            stream = iterate_minibatches(y, batch=WORK.batch, balance=False, generator=generator)
             drawn[site] = [next(stream) for _ in range(-(-len(y) // WORK.batch))]
         return drawn
 

@@ -60,7 +60,7 @@ def by_method() -> list[list[str]]:
     """A row for each group of methods whose networks differ as little."""
     found: dict[str, tuple[float, float]] = {}
     for one in methods.ALL:
-        task = small_clip.task() if one.name in methods.ON_PROMPTS else testbed.task()
+        task = small_clip.task() if one.name in methods.ON_PROMPTS else testbed.make_task()
         ready = replace(model(task, Pictures(size=16)), module=one.network(task).eval())
         found[one.name] = tried(onnx_bytes, ready)[0], tried(network_bytes, ready)[0]
         sys.stderr.write(f"{one.name} {found[one.name]}\n")

@@ -38,7 +38,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.worker import make_worker
 from pipelines.runs.replies import on_disk
 from pipelines.runs.store import DiskFolder
-from privacy.dp.accounting import calibrate_noise, cost
+from privacy.dp.accounting import calibrate_noise, compute_cost
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 from privacy.message import Call, Message, to_bytes
 
@@ -114,7 +114,9 @@ def epsilons() -> Mapping[str, float]:
     noise = calibrate_noise(lambda sigma: [Gaussian(sigma)], epsilon=EPSILON, delta=DELTA)
     steps = SelfComposed(PoissonSampled(0.25, Gaussian(noise)), 4 * ROUNDS)
     found = {"moments": [Gaussian(noise)], "fedavg": [steps]}
-    return {"noise": round(noise, 4)} | {name: round(cost(one, DELTA).epsilon, 3) for name, one in found.items()}
+    return {"noise": round(noise, 4)} | {
+        name: round(compute_cost(one, DELTA).epsilon, 3) for name, one in found.items()
+    }
 
 
 def table(found: Mapping[str, Any], commit: str) -> dict[str, object]:

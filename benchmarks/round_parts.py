@@ -46,13 +46,13 @@ PARTS = {
     "the cohort and access to it": [
         "pipelines.hospital.kept:cohort_of",
         "pipelines.hospital.training:data_access",
-        "privacy.dp.capability:questions",
+        "privacy.dp.capability:restrict_access",
     ],
     "the run's settings": ["pipelines.hospital.opening:read_opening"],
     "messages from and to bytes": ["privacy.message:to_bytes", "privacy.message:from_bytes"],
     "files of commit and model": ["pipelines.runs.store:DiskFolder.write"],
     "the memory before": ["federation.conversation:remembered"],
-    "gate and ledger": ["privacy.release.gate:release"],
+    "gate and ledger": ["privacy.release.gate:release_reply"],
     "the reply that waits on the disk": ["pipelines.runs.replies:_map_to_file"],
     "checks of question and reply": [
         "pipelines.hospital.worker:_check_request",

@@ -30,7 +30,7 @@ from federation.models.resnet import ResNet18
 from federation.models.unet import UNet
 from federation.task import Task
 from privacy.dp.access import Access, Rows, open_access
-from privacy.dp.capability import questions
+from privacy.dp.capability import restrict_access
 from privacy.dp.events import NOTHING
 from privacy.dp.passes import Precision
 from privacy.dp.private_access import open_private
@@ -73,7 +73,7 @@ def ours(task: Task, data: Rows, work: Work, private: bool) -> Callable[[], None
         return open_access({"train": data}, batch=work.batch, seed=0, passes=work.passes)
 
     def epoch() -> None:
-        Site("a", task, work, questions(access())).descend(module, task.objective)
+        Site("a", task, work, restrict_access(access())).descend(module, task.objective)
 
     return epoch
 

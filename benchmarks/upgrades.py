@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.release import ledger as ledgers
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ def epsilons(folder: Path) -> dict[str, float]:
     """ε that each hospital's ledger has charged a patient."""
     found = sorted(folder.glob("runs/golden/sites/*/ledger.jsonl"))
     return {
-        path.parent.name: round(cost(ledgers.spent_events(ledgers.read_lines(path)), DELTA).epsilon, 3)
+        path.parent.name: round(compute_cost(ledgers.spent_events(ledgers.read_lines(path)), DELTA).epsilon, 3)
         for path in found
     }
 

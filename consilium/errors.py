@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipelines.coordinator.failures import code_of
 from pipelines.runs.exits import Exit
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 
 
 class RunFailed(RuntimeError):
@@ -19,7 +19,7 @@ class RunFailed(RuntimeError):
         super().__init__("\n".join([words, *details]))
         self.code, self.details = code, tuple(details)
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 def build_run_failed(error: Exception, logs: Iterable[Path]) -> RunFailed:

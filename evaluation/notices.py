@@ -116,7 +116,7 @@ def _cut_off_notices(models: Iterable[Model]) -> Iterator[Notice]:
 def _audit_notices(audits: Iterable[Audit]) -> Iterator[Notice]:
     """One notice for each audit that refutes a claimed epsilon."""
     for audit in dict.fromkeys(audits):
-        if audit.refuted:
+        if audit.is_refuted:
             text = (
                 f"The audit refutes the claimed ε = {audit.claimed:g}: it found at least {audit.bound:.3g}. "
                 "Do not rely on any ε of this run."

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from federation.algorithm import Memory
 from privacy.folder import Folder
-from privacy.message import Call, Malformed, Message, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Call, Malformed, Message, from_bytes, seal_parts, to_bytes, unseal_parts
 from privacy.release.gate import Refused
 
 Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
@@ -100,10 +100,10 @@ def _trained_rounds(folder: Folder) -> list[int]:
 
 
 def _pack(reply: bytes, memory: bytes) -> bytes:
-    return sealed(struct.pack("<Q", len(reply)), reply, memory)
+    return seal_parts(struct.pack("<Q", len(reply)), reply, memory)
 
 
 def _unpack(data: bytes) -> tuple[bytes, Memory]:
-    body = unsealed(data)
+    body = unseal_parts(data)
     (length,) = struct.unpack("<Q", body[:8])
     return body[8 : 8 + length], from_bytes(body[8 + length :])

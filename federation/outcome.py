@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from federation.algorithm import State
 from privacy.folder import Folder
 from privacy.formats import check_format
-from privacy.message import Json, Malformed, Message, as_list, as_mapping, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import (
+    Json,
+    Malformed,
+    Message,
+    as_list,
+    as_mapping,
+    from_bytes,
+    seal_parts,
+    to_bytes,
+    unseal_parts,
+)
 from privacy.release.gate import BUDGET
 
 FORMAT = 1
@@ -53,7 +63,7 @@ def save(folder: Folder, run: str, outcome: Outcome, *, anew: bool = False) -> N
     for first in range(0, final, CHUNK):
         last = outcome.round == first + CHUNK  # may be there from before a power failure, when other replies came
         if anew or last or not folder.has(_chunk(run, first)):
-            folder.write(_chunk(run, first), sealed(to_bytes(Message({}, _records(outcome, first, first + CHUNK)))))
+            folder.write(_chunk(run, first), seal_parts(to_bytes(Message({}, _records(outcome, first, first + CHUNK)))))
     facts: dict[str, Json] = {
         "format": FORMAT,
         "run": run,
@@ -66,7 +76,7 @@ def save(folder: Folder, run: str, outcome: Outcome, *, anew: bool = False) -> N
         "received": dict(outcome.received),
         "state": dict(outcome.state.facts),
     }
-    folder.write(STATE, sealed(to_bytes(Message(outcome.state.tensors, facts))))
+    folder.write(STATE, seal_parts(to_bytes(Message(outcome.state.tensors, facts))))
 
 
 def restored(folder: Folder, run: str) -> Outcome | None:
@@ -77,7 +87,7 @@ def restored(folder: Folder, run: str) -> Outcome | None:
     """
     if not folder.has(STATE):
         return None
-    saved = from_bytes(unsealed(folder.read(STATE)))
+    saved = from_bytes(unseal_parts(folder.read(STATE)))
     facts = saved.facts
     check_format(facts.get("format"), FORMAT, f"the state of {run}")
     if facts["run"] != run:
@@ -85,7 +95,7 @@ def restored(folder: Folder, run: str) -> Outcome | None:
     names = [_chunk(run, CHUNK * number) for number in range(int(str(facts.get("chunks", 0))))]
     if gone := [name for name in names if not folder.has(name)]:
         raise Malformed(f"records of earlier rounds are missing: {', '.join(gone)}; restore them, or train anew")
-    records = [*(from_bytes(unsealed(folder.read(name))).facts for name in names), facts]
+    records = [*(from_bytes(unseal_parts(folder.read(name))).facts for name in names), facts]
     losses: dict[str, dict[str, Json]] = {}
     for one in records:
         for site, series in as_mapping(one["losses"]).items():

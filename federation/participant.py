@@ -30,7 +30,7 @@ from federation.parameters import loaded
 from federation.randomness import seeded
 from federation.task import Task
 from privacy.folder import Folder
-from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, seal_parts, to_bytes, unseal_parts
 
 Checkpoint: TypeAlias = Literal["latest", "global", "local"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("latest", "global", "local")
@@ -68,7 +68,7 @@ def participate(
     own = Message(_on(site.device, memory.tensors), as_mapping(memory.facts.get("algorithm")))
     scored = message.facts.get("score") is not False
     losses, validation, params = _validate(algorithm, site, call, received, own, memory, scored=scored)
-    model = None if params is None else sealed(to_bytes(Message(params)))
+    model = None if params is None else seal_parts(to_bytes(Message(params)))
     if call.request == "finish":
         _keep(models, call, model)
         return Message({}, {"algorithm": {}, **validation}), Message(
@@ -166,7 +166,7 @@ def checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int |
         chosen = max((r for r in rounds if r <= best), default=chosen)
     if not models.has(f"{chosen}"):
         raise KeyError(f"the model of round {chosen}, checkpoint {which!r}, is gone")
-    return chosen, from_bytes(unsealed(models.read(f"{chosen}"))).tensors
+    return chosen, from_bytes(unseal_parts(models.read(f"{chosen}"))).tensors
 
 
 def best_round(losses: Mapping[str, Json]) -> int | None:

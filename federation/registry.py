@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_
 
 from federation.installed import Offer, load, offers
 from federation.promised import lacking, names_of
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, TypeAdapter
@@ -58,7 +58,7 @@ class NotPermitted(Exception):
         super().__init__(f"{offer.text} is not permitted here; plugins: {{{line_of(offer)}}} permits it")
         self.offer = offer
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from federation.rehearsal import Forms
 from federation.verdict import MALFORMED, WRONG, check_introduction, verdict
 from privacy.folder import Folder
 from privacy.message import Call, Message, Params, as_mapping
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 from privacy.release.gate import BUDGET
 from privacy.settings_error import refuse, unmet
 
@@ -72,7 +72,7 @@ class QuorumLost(RuntimeError):
         super().__init__(f"{run}, round {round_}: too few sites answered ({reasons})")
         self.missing = dict(missing)
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 def conduct(

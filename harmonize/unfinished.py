@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from privacy.folder import Folder
-from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Json, Malformed, Message, Params, from_bytes, seal_parts, to_bytes, unseal_parts
 
 
 class Training(NamedTuple):
@@ -43,7 +43,7 @@ def write_state(training: Training, folder: Folder, step: int, training_id: str)
     """Write the state after `step` steps; `training_id` is the fingerprint of the training."""
     folder.write(
         _state_name(training_id),
-        sealed(to_bytes(Message(_training_tensors(training), {"step": step, "of": training_id}))),
+        seal_parts(to_bytes(Message(_training_tensors(training), {"step": step, "of": training_id}))),
     )
 
 
@@ -57,7 +57,7 @@ def restore_state(training: Training, folder: Folder | None, training_id: str) -
     if folder is None or not folder.has(_state_name(training_id)):
         return 0
     try:
-        message = from_bytes(unsealed(folder.read(_state_name(training_id))))
+        message = from_bytes(unseal_parts(folder.read(_state_name(training_id))))
     except Malformed:
         return 0
     if message.facts.get("of") != training_id:

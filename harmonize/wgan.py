@@ -49,7 +49,7 @@ from harmonize.networks import CLASSES, Generator, Inputs, Moments
 from harmonize.prior import PRIORS, PriorName, draw_pictures
 from harmonize.scale import Progress, ignore_progress
 from privacy.dp.access import Access, Rows, open_access
-from privacy.dp.accounting import Cost, cost
+from privacy.dp.accounting import Cost, compute_cost
 from privacy.dp.events import Event, Gaussian, Part, PoissonSampled, SelfComposed
 from privacy.message import Params
 from privacy.release.policy import MOST_DELTA
@@ -303,7 +303,7 @@ def compute_true_cost(settings: WganGp, noise: float) -> Cost:
     """The true (epsilon, delta) per patient of a noise multiplier, of settings for a number of patients (`at`); the
     page shows it next to the paper's claim.
     """
-    return cost(list_events(settings, noise), settings.delta)
+    return compute_cost(list_events(settings, noise), settings.delta)
 
 
 def _make_rules(settings: WganGp) -> Rules:

@@ -29,7 +29,7 @@ from rich.text import Text
 
 from pipelines.loader.command_line import announce, command_parser
 from pipelines.runs.exits import Exit, as_process, print_error
-from privacy.dp.events import NON_PRIVATE, Event, UnknownEvent, describe
+from privacy.dp.events import NON_PRIVATE, Event, UnknownEvent, describe_event
 from privacy.message import Json, as_mapping
 from privacy.release import ledger as ledgers
 from privacy.release.chain import Damaged, is_torn
@@ -211,12 +211,12 @@ def _sum(name: str, lines: Iterable[_Line], charged: _Charged, at: float) -> Sum
 
 @lru_cache
 def _priced(events: tuple[Event, ...], at: float) -> Cost:
-    from privacy.dp.accounting import cost
+    from privacy.dp.accounting import compute_cost
 
     try:
-        return cost(events, at)
+        return compute_cost(events, at)
     except UnknownEvent:
-        return cost([NON_PRIVATE], at)
+        return compute_cost([NON_PRIVATE], at)
 
 
 def _replaced(events: Sequence[Event], at: float) -> float:
@@ -281,7 +281,7 @@ def _explained_line(number: int, line: _Line, event: Event | None) -> ExplainedL
 
 def _unread(line: _Line, event: Event) -> bool:
     """Whether the line counts as non-private only because its event is unknown here."""
-    return event == NON_PRIVATE and line.get("event") != describe(NON_PRIVATE)
+    return event == NON_PRIVATE and line.get("event") != describe_event(NON_PRIVATE)
 
 
 def _bytes(line: _Line) -> int:

@@ -73,7 +73,7 @@ def make_folder(path: Path, *, mode: int = 0o777) -> None:
         flush_folder(folder.parent)
 
 
-def flush(files: Iterable[Path]) -> None:
+def flush_files(files: Iterable[Path]) -> None:
     """Force files that were written to the disk, and their names.
 
     Raises:

@@ -28,9 +28,9 @@ def check_format(file_format: object, newest: int, what: str) -> None:
             "it, or somebody changed it; upgrade this program, or take the file from a backup"
         )
     if file_format > newest:
-        raise LaterVersion(f"{what} was made by {later(file_format, newest)}")
+        raise LaterVersion(f"{what} was made by {describe_later_version(file_format, newest)}")
 
 
-def later(file_format: int, newest: int) -> str:
+def describe_later_version(file_format: int, newest: int) -> str:
     """The words for a file of a newer format."""
     return f"a later version (format {file_format}; this program reads up to {newest}): upgrade this program"

@@ -226,7 +226,7 @@ def _parse_finite(text: str) -> float:
     return value
 
 
-def sealed(*parts: bytes) -> bytes:
+def seal_parts(*parts: bytes) -> bytes:
     """The sha256 of the parts, followed by the parts: for files in which a flipped bit must be detected."""
     checksum = hashlib.sha256()
     for part in parts:
@@ -234,7 +234,7 @@ def sealed(*parts: bytes) -> bytes:
     return b"".join([checksum.digest(), *parts])
 
 
-def unsealed(data: bytes) -> bytes:
+def unseal_parts(data: bytes) -> bytes:
     """Undo `sealed`.
 
     Raises:

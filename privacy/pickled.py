@@ -12,12 +12,12 @@ from typing import Any
 Restored = tuple[Callable[..., BaseException], tuple[type[BaseException], tuple[Any, ...], Mapping[str, Any]]]
 
 
-def pickled(error: BaseException) -> Restored:
+def reduce_error(error: BaseException) -> Restored:
     """What pickle and copy need to make an equal exception: the value of `__reduce__`."""
-    return restored, (type(error), error.args, dict(vars(error)))
+    return restore_error, (type(error), error.args, dict(vars(error)))
 
 
-def restored(kind: type[BaseException], words: tuple[Any, ...], fields: Mapping[str, Any]) -> BaseException:
+def restore_error(kind: type[BaseException], words: tuple[Any, ...], fields: Mapping[str, Any]) -> BaseException:
     """The exception of this class with these words and fields."""
     error = kind.__new__(kind, *words)
     vars(error).update(fields)

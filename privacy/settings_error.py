@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -30,7 +30,7 @@ class Problem:
     @property
     def path(self) -> str:
         """The place in YAML notation, as in `train.methods[2].mu`; empty for the whole."""
-        return notation(self.where)
+        return format_yaml_path(self.where)
 
     def within(self, *group: str | int) -> Problem:
         """The same problem, with its paths extended by the enclosing group."""
@@ -48,7 +48,7 @@ class SettingsError(ValueError):
         super().__init__("; ".join(map(str, problems)))
         self.problems = tuple(problems)
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 def refuse(problems: Sequence[Problem]) -> None:
@@ -61,7 +61,7 @@ def words_of(error: BaseException) -> str:
     """An error in words; for one of pydantic's, each problem with its place, on one line and without a link."""
     if type(error).__name__ != "ValidationError" or not hasattr(error, "errors"):
         return str(error)
-    details = [(notation(tuple(detail["loc"])), detail["msg"]) for detail in error.errors(include_url=False)]
+    details = [(format_yaml_path(tuple(detail["loc"])), detail["msg"]) for detail in error.errors(include_url=False)]
     return "; ".join(f"{where}: {text}" if where else text for where, text in details)
 
 
@@ -91,7 +91,7 @@ def _must_be(settings: object, name: str, allowed: str) -> Problem:
     return Problem((name,), f"must be {allowed}, found {list(value) if isinstance(value, tuple) else value}")
 
 
-def notation(where: Path) -> str:
+def format_yaml_path(where: Path) -> str:
     """A place in YAML notation: `sites.north.methods[2].mu`. Keys that are not plain names are quoted and shortened."""
     text = ""
     for part in where:
@@ -100,11 +100,11 @@ def notation(where: Path) -> str:
         elif re.fullmatch(r"[A-Za-z0-9_-]{1,60}", part):
             text += f".{part}" if text else part
         else:
-            text += f"[{shown(part)}]"
+            text += f"[{shorten_value(part)}]"
     return text
 
 
-def shown(value: object) -> str:
+def shorten_value(value: object) -> str:
     """A value as a message shows it: as JSON, at most 60 characters."""
     text = json.dumps(value[:80] if isinstance(value, str) else value, ensure_ascii=True, default=repr)
     return text if len(text) <= 60 else text[:57] + "..."

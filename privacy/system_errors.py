@@ -29,12 +29,12 @@ OF_PATH = frozenset(
 """Errors of the system that come from the path that was asked for."""
 
 
-def failure(error: BaseException) -> str:
+def classify_failure(error: BaseException) -> str:
     """What an unexpected error was in one word: `disk`, `memory`, or `failed` for all else.
 
     Libraries have exceptions of their own for a full disk or memory, so what they were raised from counts as well.
     """
-    for link in chained(error):
+    for link in list_causes(error):
         system = link if isinstance(link, OSError) else system_error(link)
         if system is not None:
             return "memory" if system.errno == errno.ENOMEM else "disk"
@@ -47,17 +47,17 @@ def failure(error: BaseException) -> str:
 
 def of_machine(error: BaseException) -> bool:
     """Whether an error says nothing about the file that was read: with more memory or open files it would not occur."""
-    return failure(error) == "memory" or any(
-        isinstance(link, OSError) and link.errno in OF_MACHINE for link in chained(error)
+    return classify_failure(error) == "memory" or any(
+        isinstance(link, OSError) and link.errno in OF_MACHINE for link in list_causes(error)
     )
 
 
 def of_path(error: BaseException) -> bool:
     """Whether an error was raised because a path is wrong: nothing is there, or nothing that may be opened."""
-    return any(isinstance(link, OSError) and link.errno in OF_PATH for link in chained(error))
+    return any(isinstance(link, OSError) and link.errno in OF_PATH for link in list_causes(error))
 
 
-def chained(error: BaseException) -> list[BaseException]:
+def list_causes(error: BaseException) -> list[BaseException]:
     """An error, and what it was raised from (`raise ... from`), and so on."""
     links: list[BaseException] = []
     link: BaseException | None = error

@@ -34,7 +34,7 @@ from consilium.testing import testbed
 from pipelines.__main__ import main
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.exits import Exit, exit_code_outside
-from privacy.dp.accounting import by_split, cost
+from privacy.dp.accounting import by_split, compute_cost
 from privacy.release import ledger as ledgers
 
 RUN = ("run", "tiny.yaml")
@@ -346,7 +346,7 @@ def result(case: Case, folder: Path) -> Result:
 def epsilon(ledger: Path) -> float:
     """What all splits of a hospital's patients were charged, added up, so that no split hides another."""
     events = ledgers.spent_events(ledgers.read_lines(ledger))
-    whole = cost(events, 1e-5).epsilon
+    whole = compute_cost(events, 1e-5).epsilon
     return whole if math.isinf(whole) else sum(one.epsilon for one in by_split(events, 1e-5).values())
 
 

@@ -74,13 +74,13 @@ def with_work(algorithms, adam: Work, sgd: Work) -> list:
 
 def work_of(one, adam: Work, sgd: Work) -> Work:
     """The local work that a method accepts."""
-    task = small_clip.task() if one.name in ON_PROMPTS else testbed.task()
+    task = small_clip.task() if one.name in ON_PROMPTS else testbed.make_task()
     return sgd if any("sgd" in text for text in one.complaints(one.network(task), adam, False)) else adam
 
 
 def private(task: Task | None = None) -> list:
     """Methods that may be trained privately on a network without buffers."""
-    work, task = Work(optimizer="sgd", lr=0.05), task or testbed.task()
+    work, task = Work(optimizer="sgd", lr=0.05), task or testbed.make_task()
     settled = [PRIVATELY.get(one.name, one) for one in ALL]
     return [one for one in settled if not one.complaints(one.network(task), work, True)]
 

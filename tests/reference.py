@@ -26,7 +26,7 @@ from federation.rehearsal import initial_parameters
 from federation.rounds import Schedule, sampled
 from federation.task import Task
 from privacy.dp.access import Rows
-from privacy.dp.batches import batches_per_epoch, minibatches
+from privacy.dp.batches import batches_per_epoch, iterate_minibatches
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message, Params
 
@@ -41,17 +41,21 @@ def images(seed: int, n: int, side: int = 8) -> dict[str, Rows]:
 
 def alone(seed: int, shift: float = 0.0) -> dict[str, Rows]:
     """A table in double precision in which every patient has one row, so that a patient's mean is the row."""
-    rows = testbed.table(seed, shift=shift)
+    rows = testbed.make_table(seed, shift=shift)
     return {split: Rows(r.x.double(), r.y, torch.arange(len(r.y))) for split, r in rows.items()}
 
 
 NAMES = ("a", "b", "c")
-TABLES = {"a": testbed.table(1, n=10), "b": testbed.table(2, n=10, shift=0.7), "c": testbed.table(3, n=6, shift=-0.4)}
-UNEVEN = {**TABLES, "b": testbed.table(2, n=14, shift=0.7)}  # no two sites have as many patients
+TABLES = {
+    "a": testbed.make_table(1, n=10),
+    "b": testbed.make_table(2, n=10, shift=0.7),
+    "c": testbed.make_table(3, n=6, shift=-0.4),
+}
+UNEVEN = {**TABLES, "b": testbed.make_table(2, n=14, shift=0.7)}  # no two sites have as many patients
 IMAGES = {"a": images(1, 6), "b": images(2, 9), "c": images(3, 4)}
 CNN = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
-KINDS = {"mlp": (testbed.task(), TABLES), "batch norm": (CNN, IMAGES)}
-UNEVEN_KINDS = [pytest.param(testbed.task(), UNEVEN, id="mlp"), pytest.param(CNN, IMAGES, id="batch norm")]
+KINDS = {"mlp": (testbed.make_task(), TABLES), "batch norm": (CNN, IMAGES)}
+UNEVEN_KINDS = [pytest.param(testbed.make_task(), UNEVEN, id="mlp"), pytest.param(CNN, IMAGES, id="batch norm")]
 SGD = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)
 ADAM = Work(optimizer="adam", lr=0.02, batch=4, epochs=2)
 BRIEF = Work(optimizer="sgd", lr=0.1, batch=5)  # one epoch
@@ -72,8 +76,8 @@ def trained(
     **schedule: Any,
 ) -> tuple[Outcome, dict[str, testbed.Hospital]]:
     """Actual training, by default of `testbed.task()` and for four rounds."""
-    task = task or testbed.task()
-    crew = testbed.federation(algorithm, sites, task=task, work=work)
+    task = task or testbed.make_task()
+    crew = testbed.make_federation(algorithm, sites, task=task, work=work)
     crew = {name: replace(hospital, protection=protection) for name, hospital in crew.items()}
     rounds = Schedule(**{"rounds": 4, "quorum": 0.3, **schedule})
     engine = testbed.LossyEngine(InProcess(crew), lost)
@@ -119,7 +123,7 @@ def recorded_training(
     **schedule: Any,
 ) -> tuple[list[Params], dict[tuple[int, str], Params], dict[str, dict[str, Tensor]]]:
     """Training with all its states, the first included; the replies that arrived; and each site's last model."""
-    crew = testbed.federation(algorithm, sites, task=task, work=work)
+    crew = testbed.make_federation(algorithm, sites, task=task, work=work)
     engine, states = RecordingEngine(testbed.LossyEngine(InProcess(crew), lost)), list[Params]()
     rounds = Schedule(**{"rounds": 4, "quorum": 0.3, **schedule})
 
@@ -127,7 +131,7 @@ def recorded_training(
         states.append(outcome.state.tensors)
 
     testbed.train(algorithm, crew, task=task, work=work, schedule=rounds, engine=engine, between=keep)
-    return states, engine.seen, {name: testbed.final(hospital) for name, hospital in crew.items()}
+    return states, engine.seen, {name: testbed.newest_model(hospital) for name, hospital in crew.items()}
 
 
 def present(round_: int, lost: frozenset[tuple[int, str]] = LOST, participation: float = PARTICIPATION) -> list[str]:
@@ -146,7 +150,7 @@ def network(task: Task, params: Mapping[str, Tensor] | None = None) -> nn.Module
 def batches(rows: Rows, round_: int, site: str, work: Work = SGD, per_step: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
     """A site's batches (x, y) in a round; `per_step` batches for each of the round's steps."""
     generator = torch.Generator().manual_seed(derived(0, site, round_, "train"))
-    stream = minibatches(rows.y, batch=work.batch, balance=False, generator=generator)
+    stream = iterate_minibatches(rows.y, batch=work.batch, balance=False, generator=generator)
     for _ in range(per_step * (work.epochs or 0) * batches_per_epoch(len(rows.y), work.batch)):
         index = next(stream)
         yield rows.x[index], rows.y[index]

@@ -23,7 +23,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.models.file import parse_ready
 from pipelines.models.signed import settings_of
 from pipelines.models.translator_file import remove_places
-from privacy.message import Message, sealed, to_bytes
+from privacy.message import Message, seal_parts, to_bytes
 from privacy.release.signature import ENDING, Signature, sign_statement, statement_of
 
 TODAY = date(2026, 1, 1)
@@ -76,7 +76,7 @@ def finished(
         "run": "theirs/fedavg-0",
     }
     state = dict(network.state_dict()) if params is None else dict(params)
-    return sealed(to_bytes(Message(state, {**said, **facts})))
+    return seal_parts(to_bytes(Message(state, {**said, **facts})))
 
 
 def sees(weight: float, offset: float = 0.0) -> dict[str, torch.Tensor]:

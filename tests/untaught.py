@@ -10,7 +10,7 @@ import torch
 from federation.models.cam import Cam
 from federation.models.unet import UNet
 from pipelines.loader.validation import to_plain
-from privacy.message import Message, sealed, to_bytes
+from privacy.message import Message, seal_parts, to_bytes
 from translating import SELECT
 
 CLASSIFIER, SEGMENTER = Cam(widths=(8, 8, 8, 8), norm="group"), UNet(width=4, levels=2, norm="group")
@@ -52,5 +52,5 @@ def model(
         "images": images,
         "scale": None,
     }
-    path.write_bytes(sealed(to_bytes(Message(dict(module.state_dict()), facts))))  # type: ignore[arg-type]
+    path.write_bytes(seal_parts(to_bytes(Message(dict(module.state_dict()), facts))))  # type: ignore[arg-type]
     return path

@@ -134,7 +134,7 @@ def method_laws(algorithm: Algorithm, grounds: Mapping[str, Ground] | None = Non
         if work is not None:
             case = Case(algorithm, work, offered[name])
             checks |= {f"{law.__name__}-{name}": partial(law, case) for law in methods.LAWS}
-    task = testbed.task()
+    task = testbed.make_task()
     work = accepted_work(algorithm, task, private=True, works=(private.ADAM, private.SGD))
     if work is not None:
         checks |= {f"{law.__name__}-private": partial(_in_doubles, law, algorithm, work) for law in private.LAWS}

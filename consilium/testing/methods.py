@@ -16,13 +16,13 @@ from consilium.testing.runs import (
     PARTLY,
     SCHEDULE,
     Case,
-    as_it_is,
-    go,
-    hospitals,
-    lossy,
-    models,
-    undisturbed,
-    watched,
+    copy_hospitals,
+    make_hospitals,
+    newest_models,
+    run_lossy,
+    run_undisturbed,
+    run_watched,
+    train_case,
 )
 from federation.conversation import newest
 from federation.engine import InProcess
@@ -37,44 +37,44 @@ Law: TypeAlias = Callable[[Case], None]
 
 def neither_the_wire_nor_the_order_of_sites_changes_anything(case: Case) -> None:
     """Messages are all that is exchanged, and numbers do not depend on who is asked first."""
-    near, (far, _) = undisturbed(case), watched(case)
+    near, (far, _) = run_undisturbed(case), run_watched(case)
     hold_equal(near.outcome.state.tensors, far.outcome.state.tensors, "the state after a run over a wire")
     hold(near.outcome.losses == far.outcome.losses, "losses differ over a wire")
-    hold_same(models(near.crew), models(far.crew), "models after a run over a wire")
+    hold_same(newest_models(near.crew), newest_models(far.crew), "models after a run over a wire")
 
 
 def a_resumed_run_is_the_uninterrupted_one(case: Case, stop_at: int = 3) -> None:
     """All that a stopped run leaves is on disks: from there it goes on."""
-    uninterrupted = undisturbed(case)
+    uninterrupted = run_undisturbed(case)
     folder, parts = uninterrupted.stopped(min(stop_at, schedule_of(case.algorithm, SCHEDULE).rounds))
-    outcome = go(case, parts, folder=folder)
+    outcome = train_case(case, parts, folder=folder)
     hold_equal(uninterrupted.outcome.state.tensors, outcome.state.tensors, "the state after a resumed run")
     hold(
         (uninterrupted.outcome.losses, uninterrupted.outcome.best) == (outcome.losses, outcome.best),
         "losses of a resumed run differ",
     )
     hold(uninterrupted.outcome.received == outcome.received, "a resumed run does not remember what was sent")
-    hold_same(models(uninterrupted.crew), models(parts), "models after a resumed run")
+    hold_same(newest_models(uninterrupted.crew), newest_models(parts), "models after a resumed run")
 
 
 def a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(case: Case) -> None:
     """The coordinator dies after the sites committed and before it saved: the sites answer from their disks."""
-    uninterrupted = undisturbed(case)
+    uninterrupted = run_undisturbed(case)
     rounds = schedule_of(case.algorithm, SCHEDULE).rounds
-    folder, hospitals_then = uninterrupted.stopped(rounds - 1)[0], as_it_is(uninterrupted.crew)
-    again = go(case, hospitals_then, folder=folder)
+    folder, hospitals_then = uninterrupted.stopped(rounds - 1)[0], copy_hospitals(uninterrupted.crew)
+    again = train_case(case, hospitals_then, folder=folder)
     hold_equal(uninterrupted.outcome.state.tensors, again.state.tensors, "the state after a round was asked again")
     trained = {name: h.trained for name, h in hospitals_then.items()}
     hold(
         trained == dict.fromkeys(hospitals_then, rounds),
         f"rounds trained are {trained}, and each must train {rounds} times",
     )
-    hold_same(models(hospitals_then), models(uninterrupted.crew), "models after a round was asked again")
+    hold_same(newest_models(hospitals_then), newest_models(uninterrupted.crew), "models after a round was asked again")
 
 
 def a_lost_reply_leaves_site_and_coordinator_in_step(case: Case) -> None:
     """A lost reply must equal a site that was not there: its memory goes back with `merged`."""
-    run, absent = lossy(case), hospitals(case)
+    run, absent = run_lossy(case), make_hospitals(case)
 
     @dataclass
     class Away:
@@ -86,35 +86,40 @@ def a_lost_reply_leaves_site_and_coordinator_in_step(case: Case) -> None:
             return self.hospital(call, message)
 
     away = InProcess({name: Away(h) for name, h in absent.items()})
-    two = go(case, absent, engine=away, schedule=PARTLY)
+    two = train_case(case, absent, engine=away, schedule=PARTLY)
     hold_equal(run.outcome.state.tensors, two.state.tensors, "the state after lost replies")
-    hold_same(models(run.crew), models(absent), "models after lost replies")
+    hold_same(newest_models(run.crew), newest_models(absent), "models after lost replies")
     rounds = schedule_of(case.algorithm, PARTLY).rounds
     hold([m[:2] for m in run.outcome.missing] == sorted(each for each in LOST if each[0] <= rounds), "losses untold")
 
 
 def it_goes_on_when_only_some_sites_are_asked(case: Case) -> None:
     """A site that was not asked for some rounds takes part again, and models stay finite."""
-    run = lossy(case)
+    run = run_lossy(case)
     rounds = schedule_of(case.algorithm, PARTLY).rounds
     hold(run.outcome.round == rounds + 1, f"it ended after round {run.outcome.round - 1} of {rounds}")
     expected = {"a": 2, "b": 5, "c": 5} if rounds == PARTLY.rounds else {"a": 1, "b": 1, "c": 1}
     trained = {name: h.trained for name, h in run.crew.items()}
     hold(trained == expected, f"rounds trained are {trained}, asked were {expected}")
-    wild = {s for s, tensors in models(run.crew).items() for t in tensors.values() if not bool(torch.isfinite(t).all())}
+    wild = {
+        s
+        for s, tensors in newest_models(run.crew).items()
+        for t in tensors.values()
+        if not bool(torch.isfinite(t).all())
+    }
     hold(not wild, f"models are not finite at {sorted(wild)}")
 
 
 def every_reply_looks_as_it_was_rehearsed(case: Case) -> None:
     """By this law a hospital's gate knows each method's replies, and refuses any other: nothing undeclared leaves."""
-    wire = watched(case)[1]
+    wire = run_watched(case)[1]
     hold(wire.requests == {"introduce", "train", "finish"}, f"requests were {sorted(wire.requests)}")
     hold(wire.odd == [], f"replies are unlike those on invented patients: {wire.odd[:3]}")
 
 
 def the_coordinator_knows_how_many_bytes_each_site_was_sent(case: Case) -> None:
     """What a page says of traffic is what crossed the wire."""
-    far, wire = watched(case)
+    far, wire = run_watched(case)
     hold(far.outcome.received == wire.heard, f"told are {far.outcome.received} bytes, sent were {wire.heard}")
 
 
@@ -125,10 +130,10 @@ def states_are_messages_and_models_fit_the_network(case: Case) -> None:
     template = rehearse(case.algorithm, task, case.work, initial)
     odd = [name for name in template.tensors if name.partition("/")[2] not in initial]
     hold(not odd, f"tensors are named <what>/<parameter>, found {odd[:5]}")
-    run = undisturbed(case)
+    run = run_undisturbed(case)
     state = run.outcome.state
     hold(from_bytes(to_bytes(state)).facts == state.facts, "facts of the state change when they are serialized")
-    for name, params in models(run.crew).items():
+    for name, params in newest_models(run.crew).items():
         case.algorithm.network(task).load_state_dict(params)
         hold(all(bool(torch.isfinite(t).all()) for t in params.values()), f"the model of site {name} is not finite")
     last = str(schedule_of(case.algorithm, SCHEDULE).rounds)
@@ -138,7 +143,7 @@ def states_are_messages_and_models_fit_the_network(case: Case) -> None:
 
 def every_checkpoint_is_there_although_replies_were_lost(case: Case) -> None:
     """What a checkpoint names is on the disk, and `local` is the lowest remembered loss."""
-    run = lossy(case)
+    run = run_lossy(case)
     kept_as_promised(run.outcome, run.crew, schedule_of(case.algorithm, PARTLY).rounds)
 
 

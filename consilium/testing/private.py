@@ -32,36 +32,41 @@ QUIET = Protection(clip=1e2, sampling=1.0, views=1, noise=0.0, validation_noise=
 """Everybody is drawn at every step, nothing is clipped, and there is no noise."""
 
 
-def alone(seed: int, shift: float = 0.0) -> dict[Split, Rows]:
+def make_single_row_table(seed: int, shift: float = 0.0) -> dict[Split, Rows]:
     """A table in which every patient has one row, so that a patient's mean is the row."""
-    rows = testbed.table(seed, shift=shift)
+    rows = testbed.make_table(seed, shift=shift)
     return {split: Rows(r.x.double(), r.y, torch.arange(len(r.y))) for split, r in rows.items()}
 
 
-def crew(
+def make_private_hospitals(
     algorithm: Algorithm, work: Work, sites: Mapping[str, Mapping[Split, Rows]], protection: Protection | None
 ) -> dict[str, testbed.Hospital]:
     """Hospitals that train under this protection."""
-    made = testbed.federation(algorithm, sites, task=testbed.task(), work=work)
+    made = testbed.make_federation(algorithm, sites, task=testbed.make_task(), work=work)
     return {name: replace(hospital, protection=protection) for name, hospital in made.items()}
 
 
-def go(algorithm: Algorithm, work: Work, hospitals: Mapping[str, testbed.Hospital], **options: Any) -> Outcome:
+def train_hospitals(
+    algorithm: Algorithm, work: Work, hospitals: Mapping[str, testbed.Hospital], **options: Any
+) -> Outcome:
     """Train with these hospitals. options: of `testbed.train`."""
     options = {"schedule": SCHEDULE, **options}
-    return testbed.train(algorithm, hospitals, work=work, task=testbed.task(), **options)
+    return testbed.train(algorithm, hospitals, work=work, task=testbed.make_task(), **options)
 
 
 def without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_training(
     algorithm: Algorithm, work: Work, near: float = 1e-9
 ) -> None:
     """Same draws (all patients each step), patient-mean loss, huge clip, no noise."""
-    sites = {"a": alone(1), "b": alone(2, 0.7)}
-    plain, private = crew(algorithm, work, sites, None), crew(algorithm, work, sites, QUIET)
-    left, right = go(algorithm, work, plain), go(algorithm, work, private)
+    sites = {"a": make_single_row_table(1), "b": make_single_row_table(2, 0.7)}
+    plain, private = (
+        make_private_hospitals(algorithm, work, sites, None),
+        make_private_hospitals(algorithm, work, sites, QUIET),
+    )
+    left, right = train_hospitals(algorithm, work, plain), train_hospitals(algorithm, work, private)
     for name in sites:
-        models = testbed.final(plain[name]), testbed.final(private[name])
-        hold(testbed.close(*models, near), f"the model of site {name} is not that of plain training, to {near:g}")
+        models = testbed.newest_model(plain[name]), testbed.newest_model(private[name])
+        hold(testbed.are_close(*models, near), f"the model of site {name} is not that of plain training, to {near:g}")
         for round_ in left.losses[name]:
             private_loss, loss = number_of(right.losses[name], round_), number_of(left.losses[name], round_)
             hold(
@@ -72,12 +77,12 @@ def without_noise_and_clipping_and_with_everybody_drawn_it_is_plain_training(
 
 def what_was_done_is_what_was_rehearsed(algorithm: Algorithm, work: Work) -> None:
     """A hospital charges its patients by a rehearsal without patients, so training must touch them as it did."""
-    drawn = {"a": testbed.table(1), "b": testbed.table(2)}
+    drawn = {"a": testbed.make_table(1), "b": testbed.make_table(2)}
     sites = {name: {s: Rows(r.x.double(), r.y, r.patient) for s, r in splits.items()} for name, splits in drawn.items()}
-    hospitals = crew(algorithm, work, sites, NOISED)
-    go(algorithm, work, hospitals)
-    initial = initial_parameters(algorithm, testbed.task(), seed=0)
-    seen = rehearse_events(algorithm, testbed.task(), work, initial, NOISED)
+    hospitals = make_private_hospitals(algorithm, work, sites, NOISED)
+    train_hospitals(algorithm, work, hospitals)
+    initial = initial_parameters(algorithm, testbed.make_task(), seed=0)
+    seen = rehearse_events(algorithm, testbed.make_task(), work, initial, NOISED)
     rounds = schedule_of(algorithm, SCHEDULE).rounds
     expected = compose_events([seen.introduction, *[seen.training] * rounds, *[seen.validation] * rounds])
     for name, hospital in hospitals.items():
@@ -108,9 +113,11 @@ class Recording:
 
 def a_replayed_call_gives_the_same_bytes_and_spends_nothing(algorithm: Algorithm, work: Work) -> None:
     """Noise is drawn once: a second answer to the same question is the first."""
-    hospitals = crew(algorithm, work, {"a": alone(1), "b": alone(2)}, NOISED)
+    hospitals = make_private_hospitals(
+        algorithm, work, {"a": make_single_row_table(1), "b": make_single_row_table(2)}, NOISED
+    )
     engine = Recording(hospitals)
-    go(algorithm, work, hospitals, engine=engine)
+    train_hospitals(algorithm, work, hospitals, engine=engine)
     before = {name: list(hospital.events) for name, hospital in hospitals.items()}
     call, messages, answers = next(entry for entry in reversed(engine.calls) if entry[0].request == "train")
     again = testbed.SerializingEngine(hospitals).ask(call, messages)

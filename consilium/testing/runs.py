@@ -41,12 +41,16 @@ class Ground:
 
 
 TABLES = Ground(
-    testbed.task(),
-    {"a": testbed.table(1, n=14), "b": testbed.table(2, n=14, shift=0.7), "c": testbed.table(3, n=8, shift=-0.4)},
+    testbed.make_task(),
+    {
+        "a": testbed.make_table(1, n=14),
+        "b": testbed.make_table(2, n=14, shift=0.7),
+        "c": testbed.make_table(3, n=8, shift=-0.4),
+    },
 )
 MASKS = Ground(
     testbed.mask_task(),
-    {"a": testbed.scenes(1), "b": testbed.scenes(2, shift=0.1), "c": testbed.scenes(3, n=6, shift=-0.1)},
+    {"a": testbed.make_scenes(1), "b": testbed.make_scenes(2, shift=0.1), "c": testbed.make_scenes(3, n=6, shift=-0.1)},
 )
 
 
@@ -58,18 +62,18 @@ class Case(NamedTuple):
     ground: Ground
 
 
-def hospitals(case: Case) -> dict[str, testbed.Hospital]:
+def make_hospitals(case: Case) -> dict[str, testbed.Hospital]:
     """New hospitals of a case, with empty disks."""
-    return testbed.federation(case.algorithm, case.ground.sites, task=case.ground.task, work=case.work)
+    return testbed.make_federation(case.algorithm, case.ground.sites, task=case.ground.task, work=case.work)
 
 
-def go(case: Case, hospital_by_name: Mapping[str, testbed.Hospital], **options: Any) -> Outcome:
+def train_case(case: Case, hospital_by_name: Mapping[str, testbed.Hospital], **options: Any) -> Outcome:
     """Train with these hospitals. options: of `testbed.train`."""
     options = {"schedule": SCHEDULE, "task": case.ground.task, **options}
     return testbed.train(case.algorithm, hospital_by_name, work=case.work, **options)
 
 
-def as_it_is(hospital_by_name: Mapping[str, testbed.Hospital]) -> dict[str, testbed.Hospital]:
+def copy_hospitals(hospital_by_name: Mapping[str, testbed.Hospital]) -> dict[str, testbed.Hospital]:
     """The hospitals with a copy of what lies on their disks now."""
 
     def copy_folder(folder: Folder) -> testbed.MemoryFolder:
@@ -81,9 +85,9 @@ def as_it_is(hospital_by_name: Mapping[str, testbed.Hospital]) -> dict[str, test
     }
 
 
-def models(hospital_by_name: Mapping[str, testbed.Hospital]) -> dict[str, dict[str, Tensor]]:
+def newest_models(hospital_by_name: Mapping[str, testbed.Hospital]) -> dict[str, dict[str, Tensor]]:
     """Site -> its newest model."""
-    return {name: testbed.final(hospital) for name, hospital in hospital_by_name.items()}
+    return {name: testbed.newest_model(hospital) for name, hospital in hospital_by_name.items()}
 
 
 @dataclass(frozen=True)
@@ -97,29 +101,31 @@ class Run:
     def stopped(self, after: int) -> tuple[testbed.MemoryFolder, dict[str, testbed.Hospital]]:
         """The disks of a coordinator that was stopped after this round, and its hospitals: both are the caller's."""
         files, hospital_by_name = self.stops[after]
-        return testbed.MemoryFolder(dict(files)), as_it_is(hospital_by_name)
+        return testbed.MemoryFolder(dict(files)), copy_hospitals(hospital_by_name)
 
 
 @functools.cache
-def undisturbed(case: Case) -> Run:
+def run_undisturbed(case: Case) -> Run:
     """The run in which nothing goes wrong. It is cached for all laws: do not change it."""
-    hospital_by_name, folder = hospitals(case), testbed.MemoryFolder()
+    hospital_by_name, folder = make_hospitals(case), testbed.MemoryFolder()
     stops: list[tuple[Mapping[str, bytes], Mapping[str, testbed.Hospital]]] = []
-    outcome = go(
+    outcome = train_case(
         case,
         hospital_by_name,
         folder=folder,
-        between=lambda _: stops.append((dict(folder.files), as_it_is(hospital_by_name))),
+        between=lambda _: stops.append((dict(folder.files), copy_hospitals(hospital_by_name))),
     )
     return Run(outcome, hospital_by_name, tuple(stops))
 
 
 @functools.cache
-def lossy(case: Case) -> Run:
+def run_lossy(case: Case) -> Run:
     """A run that asks a part of the sites, and loses replies that they committed. It is cached: do not change it."""
-    hospital_by_name = hospitals(case)
+    hospital_by_name = make_hospitals(case)
     return Run(
-        go(case, hospital_by_name, engine=testbed.LossyEngine(InProcess(hospital_by_name), LOST), schedule=PARTLY),
+        train_case(
+            case, hospital_by_name, engine=testbed.LossyEngine(InProcess(hospital_by_name), LOST), schedule=PARTLY
+        ),
         hospital_by_name,
         (),
     )
@@ -166,11 +172,11 @@ class Watched:
 
 
 @functools.cache
-def watched(case: Case) -> tuple[Run, Watched]:
+def run_watched(case: Case) -> tuple[Run, Watched]:
     """The same run over a wire, with its sites named in another order. It is cached for all laws: do not change it."""
     turned = case._replace(ground=replace(case.ground, sites=dict(reversed(list(case.ground.sites.items())))))
-    hospital_by_name, task = hospitals(turned), case.ground.task
+    hospital_by_name, task = make_hospitals(turned), case.ground.task
     forms = rehearse_forms(case.algorithm, task, case.work, initial_parameters(case.algorithm, task, seed=1))
     wire, folder = Watched(hospital_by_name, forms), testbed.MemoryFolder()
-    outcome = go(turned, hospital_by_name, engine=wire, folder=folder)
+    outcome = train_case(turned, hospital_by_name, engine=wire, folder=folder)
     return Run(outcome, hospital_by_name, ((folder.files, hospital_by_name),)), wire

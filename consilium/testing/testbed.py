@@ -30,7 +30,7 @@ from privacy.dp.events import NOTHING, Event
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.folder import Folder
-from privacy.message import Call, Message, Params, from_bytes, unsealed
+from privacy.message import Call, Message, Params, from_bytes, unseal_parts
 from privacy.release.gate import Refused
 
 
@@ -76,7 +76,7 @@ class Linear:
         return 0.5 * ((output.logits - y.to(output.logits.dtype)[:, None]) ** 2).sum(dim=1)
 
 
-def table(seed: int, n: int = 24, d: int = 4, *, shift: float = 0.0) -> dict[Split, Rows]:
+def make_table(seed: int, n: int = 24, d: int = 4, *, shift: float = 0.0) -> dict[Split, Rows]:
     """Splits of a small binary table; `shift` makes sites differ."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(n + 8, d, generator=g) + shift
@@ -88,12 +88,12 @@ def table(seed: int, n: int = 24, d: int = 4, *, shift: float = 0.0) -> dict[Spl
     }
 
 
-def task(d: int = 4, hidden: tuple[int, ...] = (6,)) -> Task:
+def make_task(d: int = 4, hidden: tuple[int, ...] = (6,)) -> Task:
     """A task on `table`, with a network of one hidden layer."""
     return Task(Mlp(hidden=hidden), (d,), 2)
 
 
-def scenes(seed: int, n: int = 4, side: int = 8, *, shift: float = 0.0) -> dict[Split, Rows]:
+def make_scenes(seed: int, n: int = 4, side: int = 8, *, shift: float = 0.0) -> dict[Split, Rows]:
     """Splits of small images with masks of three classes of brightness; `shift` makes sites differ."""
     g = torch.Generator().manual_seed(seed)
     x = torch.rand(n + 4, 1, side // 2, side // 2, generator=g).repeat_interleave(2, -1).repeat_interleave(2, -2)
@@ -242,7 +242,7 @@ class LossyEngine:
         return Answers(delivered, {**answers.missing, **dict.fromkeys(lost, "lost")})
 
 
-def federation(
+def make_federation(
     algorithm: Algorithm,
     splits: Mapping[str, Mapping[Split, Rows]],
     *,
@@ -258,7 +258,7 @@ def federation(
 
 
 @cache
-def opened(method: Hashable, task: Task, work: Work, dtype: torch.dtype) -> tuple[Params, Forms]:
+def build_opening(method: Hashable, task: Task, work: Work, dtype: torch.dtype) -> tuple[Params, Forms]:
     """The common start, and the forms of an introduction and a reply: the same each time, so made once."""
     algorithm = cast(Algorithm, method)
     initial = initial_parameters(algorithm, task, seed=1)
@@ -278,7 +278,7 @@ def train(
     run: str = "law",
 ) -> Outcome:
     """A whole run. engine: to the hospitals, if not directly; folder: the coordinator's disk; between: after rounds."""
-    initial, forms = opened(cast(Hashable, algorithm), task, work, torch.get_default_dtype())
+    initial, forms = build_opening(cast(Hashable, algorithm), task, work, torch.get_default_dtype())
     return conduct(
         engine or InProcess(hospitals),  # type: ignore[arg-type]
         algorithm,
@@ -293,17 +293,17 @@ def train(
     )
 
 
-def final(hospital: Hospital) -> dict[str, Tensor]:
+def newest_model(hospital: Hospital) -> dict[str, Tensor]:
     """The newest model of a site."""
     name = max(hospital.models.names(), key=int)
-    return dict(from_bytes(unsealed(hospital.models.read(name))).tensors)
+    return dict(from_bytes(unseal_parts(hospital.models.read(name))).tensors)
 
 
-def equal(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
+def are_equal(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
     """Whether two models are equal bit for bit."""
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
-def close(left: Mapping[str, Tensor], right: Mapping[str, Tensor], tolerance: float) -> bool:
+def are_close(left: Mapping[str, Tensor], right: Mapping[str, Tensor], tolerance: float) -> bool:
     """Whether two models are equal to a tolerance."""
     return left.keys() == right.keys() and all(torch.allclose(left[k], right[k], atol=tolerance) for k in left)

@@ -12,7 +12,7 @@ from privacy.message import Message, from_bytes, to_bytes
 SIDES = (16, 24)
 
 
-def own(seed: int = 0) -> SiteImages:
+def make_site_images(seed: int = 0) -> SiteImages:
     """Five images (1, 16, 24) of patients 7, 3 and 5."""
     g = torch.Generator().manual_seed(seed)
     patient = torch.tensor([7, 3, 7, 3, 5])
@@ -21,7 +21,7 @@ def own(seed: int = 0) -> SiteImages:
 
 def it_keeps_shapes_inputs_and_its_promises_across_the_wire(settings: Translator) -> None:
     """Images stay in [-1, 1] and of their shape, the input is not changed, parameters are tensors of a message."""
-    site, shared = own(), own(1).images + 0.5
+    site, shared = make_site_images(), make_site_images(1).images + 0.5
     before = site.images.clone()
     params = settings.fit(site, shared, seed=3)
     received = from_bytes(to_bytes(Message(params))).tensors
@@ -35,8 +35,8 @@ def it_keeps_shapes_inputs_and_its_promises_across_the_wire(settings: Translator
 
 def who_else_comes_with_a_patient_makes_no_difference(settings: Translator) -> None:
     """A patient is translated alone as among others."""
-    site = own()
-    params = settings.fit(site, own(1).images, seed=3)
+    site = make_site_images()
+    params = settings.fit(site, make_site_images(1).images, seed=3)
     together = settings.translate(params, site.images, site.patient)
     for patient in (3, 5, 7):
         rows = site.patient == patient
@@ -46,11 +46,11 @@ def who_else_comes_with_a_patient_makes_no_difference(settings: Translator) -> N
 
 def a_patient_taken_away_changes_others_images_only_where_it_says_that_it_learns(settings: Translator) -> None:
     """`learns` decides what is refused under privacy, so it must be true of every translator."""
-    site = own()
+    site = make_site_images()
     rows = site.patient != 7
     without = SiteImages(site.images[rows], site.labels[rows], site.patient[rows])
     left, right = (
-        settings.translate(settings.fit(fitted, own(1).images, seed=3), without.images, without.patient)
+        settings.translate(settings.fit(fitted, make_site_images(1).images, seed=3), without.images, without.patient)
         for fitted in (site, without)
     )
     hold(
@@ -62,7 +62,7 @@ def a_patient_taken_away_changes_others_images_only_where_it_says_that_it_learns
 
 def nobody_is_nobody(settings: Translator) -> None:
     """No images become no images."""
-    params = settings.fit(own(), own(1).images, seed=3)
+    params = settings.fit(make_site_images(), make_site_images(1).images, seed=3)
     empty = settings.translate(params, torch.zeros(0, 1, *SIDES), torch.zeros(0, dtype=torch.int64))
     hold(tuple(empty.shape) == (0, 1, *SIDES), f"found {tuple(empty.shape)}")
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from federation.models.adapted import adapted
 from federation.models.cnn import Norm
 from federation.task import Kind, Output, cross_entropy, overlap_loss
-from privacy.settings_error import Problem, refuse, shown
+from privacy.settings_error import Problem, refuse, shorten_value
 
 Value: TypeAlias = bool | int | float | str | tuple[bool | int | float | str, ...] | None
 LARGEST, LONGEST, DEEPEST, WIDEST = 4096, 64, 256, 15
@@ -234,11 +234,11 @@ def _argument_problems(network: str, arguments: Mapping[str, Value]) -> Iterator
 def _unbounded(value: bool | float | str, bound: Bound) -> str | None:
     """What is wrong with a value."""
     if not isinstance(value, bound.types) or (isinstance(value, bool) and bool not in bound.types):
-        return f"must be {bound.words}, found {shown(value)}"
+        return f"must be {bound.words}, found {shorten_value(value)}"
     if isinstance(value, str):
         return f"must be {bound.words}, found {len(value)}" if len(value) > LONGEST else None
     if not bound.least <= value <= bound.most:  # NaN is in no range
-        return f"must be in [{bound.least:g}, {bound.most:g}], found {shown(value)}"
+        return f"must be in [{bound.least:g}, {bound.most:g}], found {shorten_value(value)}"
     return None
 
 

@@ -33,7 +33,7 @@ from pipelines.data.writing.dicom_series import series_files, series_folder
 from pipelines.data.writing.nifti_image import nifti_bytes, nifti_place
 from pipelines.models.translator_file import TranslatorFile
 from pipelines.runs.store import HIDDEN
-from privacy.durable import flush, flush_folder, make_folder
+from privacy.durable import flush_files, flush_folder, make_folder
 
 RANKED = 100_000  # most voxels in a rank correlation
 NOTHING = float("nan")
@@ -185,7 +185,7 @@ def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: P
     part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
         read_steadily(candidate.files, lambda: _made(candidate, study, change, job, part))
-        flush(sorted(part.iterdir()) if part.is_dir() else [part])
+        flush_files(sorted(part.iterdir()) if part.is_dir() else [part])
         os.rename(part, place)
         flush_folder(place.parent)
     finally:

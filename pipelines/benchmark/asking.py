@@ -22,7 +22,7 @@ from pipelines.runs.witness import asked_to_survey, remember_answers
 from pipelines.settings.benchmark import BenchmarkSettings
 from pipelines.settings.learning import Split
 from privacy.message import Call, Json, Message, as_mapping
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 
 VERSION = 1
 TOO_MANY = "too_many_rejected"
@@ -51,7 +51,7 @@ class NoAnswer(Exception):
         super().__init__(f"{request}: {code}")
         self.request, self.code = request, code
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 def ask_hospital(

@@ -223,7 +223,7 @@ def _compute_costs(world: World) -> dict[str, dict[str, Json]]:
         plan_method,
         total_cost,
     )
-    from privacy.dp.accounting import cost
+    from privacy.dp.accounting import compute_cost
     from privacy.dp.replacing import replaced_cost
 
     config, costs_by_site = world.config, {}
@@ -234,7 +234,7 @@ def _compute_costs(world: World) -> dict[str, dict[str, Json]]:
         other_events = {"(harmonize)": harmonization_events(config, site), "(augment)": augmentation_events(config)}
         shared = [event for made in other_events.values() for event in made]
         methods += [
-            _synthesis_cost_row(name, cost(made, delta), count_steps(made))
+            _synthesis_cost_row(name, compute_cost(made, delta), count_steps(made))
             for name, made in other_events.items()
             if made
         ]

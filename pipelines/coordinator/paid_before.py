@@ -37,14 +37,14 @@ def check_nothing_lost(world: World, lost: Mapping[str, str]) -> None:
 def _describe_price(config: Config, labels: list[str]) -> str:
     """ε of these methods at each site, in words."""
     from pipelines.coordinator.spending import plan_method
-    from privacy.dp.accounting import cost  # accountants: seconds
+    from privacy.dp.accounting import compute_cost  # accountants: seconds
 
     delta = config.privacy.delta if isinstance(config.privacy, PatientLevel) else 0.0
     epsilons = {}
     for site in config.sites:
         if site not in config.outside:
             events = [event for label in labels for event in plan_method(config, label, site).events]
-            epsilons[site] = f"{cost(events, delta).epsilon:.3g}"
+            epsilons[site] = f"{compute_cost(events, delta).epsilon:.3g}"
     if len({*epsilons.values()}) == 1:
         return f"ε = {next(iter(epsilons.values()))}"
     return f"ε = {', '.join(f'{epsilon} at {site}' for site, epsilon in epsilons.items())}"

@@ -54,14 +54,14 @@ def compute_prices(world: World, steps: Sequence[Step[World]]) -> dict[str, dict
     """Stage -> site -> ε of a patient, of the stages that would run, and of those that only --spend makes again."""
     if not costs_privacy(world.config):
         return {}
-    from privacy.dp.accounting import cost  # accountants: seconds
+    from privacy.dp.accounting import compute_cost  # accountants: seconds
 
     stage_names = [step.stage.name for step in steps if step.state == "run" or step.reason.startswith(KEPT_OLDER)]
     prices: dict[str, dict[str, float]] = {}
     for site in world.config.sites:
         for stage, events in list_events(world, site).items():
             if stage in stage_names and events:
-                prices.setdefault(stage, {})[site] = cost(events, _delta_of_site(world.config, site)).epsilon
+                prices.setdefault(stage, {})[site] = compute_cost(events, _delta_of_site(world.config, site)).epsilon
     return {stage: prices[stage] for stage in stage_names if stage in prices}
 
 

@@ -22,7 +22,7 @@ from personalize import AnyAlgorithm
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Public
 from pipelines.settings.privacy import PatientLevel
-from privacy.dp.accounting import Cost, calibrate_noise, cost, mu_of
+from privacy.dp.accounting import Cost, calibrate_noise, compute_cost, mu_of
 from privacy.dp.events import Composed, Event, Gaussian, Part, PoissonSampled, SelfComposed, change_event
 from privacy.dp.protection import Protection
 from privacy.release import ledger as ledgers
@@ -73,7 +73,7 @@ class Releases(NamedTuple):
     validated: bool
 
 
-def total_cost(config: Config, site: str, price: Callable[[Sequence[Event], float], Cost] = cost) -> Cost:
+def total_cost(config: Config, site: str, price: Callable[[Sequence[Event], float], Cost] = compute_cost) -> Cost:
     """Cost of all methods and syntheses together for a patient of a site. price: `cost` or `replaced_cost`."""
     privacy = config.privacy
     if not isinstance(privacy, PatientLevel):
@@ -129,7 +129,7 @@ def epsilon_after(
     """Epsilon that a ledger has charged a patient so far, and with these events added. run: by runs of this name."""
     charged = ledgers.charged_lines(ledgers.read_lines(ledger))
     before = [event for line, event in charged if run in (None, run_name(str(line.get("run"))))]
-    return cost(before, delta).epsilon, cost([*before, *events], delta).epsilon
+    return compute_cost(before, delta).epsilon, compute_cost([*before, *events], delta).epsilon
 
 
 def foresee_refusals(
@@ -143,7 +143,9 @@ def foresee_refusals(
     if policy.budget is None:
         return []
     delta, caps = policy.budget.delta, policy.caps
-    dear = {name: max(cost([event], delta).epsilon for event in each) for name, each in releases.items() if each}
+    dear = {
+        name: max(compute_cost([event], delta).epsilon for event in each) for name, each in releases.items() if each
+    }
     _, epsilon_of_run = epsilon_after(ledger, delta, events, run=run)
     _, total = epsilon_after(ledger, delta, events)
     rows = [(f"one reply of {name}", epsilon, caps["release"]) for name, epsilon in dear.items()]
@@ -198,7 +200,7 @@ def _plan_noise(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: Patien
         }
         return [replace_mechanisms(event, noises) for event in learning]
 
-    epsilon = privacy.epsilon or cost(price_events(float(privacy.noise or 0), 1.0), privacy.delta).epsilon
+    epsilon = privacy.epsilon or compute_cost(price_events(float(privacy.noise or 0), 1.0), privacy.delta).epsilon
     mu = mu_of(epsilon, privacy.delta)
     noise = privacy.noise or calibrate_noise(
         lambda noise: price_events(noise, mu), epsilon=epsilon, delta=privacy.delta
@@ -215,7 +217,7 @@ def _plan_noise(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: Patien
     single = (*once, Part(marked.cut, "test", Gaussian(evaluation_noise)))
     counts_noise = _sufficient_noise(COUNTS_SHARE / count_releases, mu)
     protection = replace(marked, noise=noise, validation_noise=validation_noise, counts_noise=counts_noise)
-    return Plan(protection, evaluation_noise, events, single, cost(events, privacy.delta))
+    return Plan(protection, evaluation_noise, events, single, compute_cost(events, privacy.delta))
 
 
 def _sufficient_noise(share: float, mu: float) -> float:

@@ -17,7 +17,7 @@ from pipelines.runs.store import digest_json, short_digest
 from pipelines.runs.witness import begun_anew
 from pipelines.settings.config import Config
 from privacy.message import Json
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 from privacy.release.witness import OLDER
 
 Q = TypeVar("Q")
@@ -34,7 +34,7 @@ class SitesMissing(RuntimeError):
         super().__init__(f"{request}: no answer from {reasons}; what happened stands in {where}")
         self.missing = dict(missing)
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pipelines.data.archive_sources import ArchiveSource
 from pipelines.pacs.archive import Archive, Entry, Odd
 from pipelines.pacs.opening import open_archive
 from pipelines.pacs.settings import GIB
-from privacy.durable import flush, flush_folder, write_whole
+from privacy.durable import flush_files, flush_folder, write_whole
 
 IMAGES, SERIES, ODD, ARRIVING = "images", "series.json", "odd.json", ".arriving"
 OF_ONE_ANSWER = ("bad_uid", "long_text", "not_asked_for")
@@ -109,7 +109,7 @@ def _store_series(folder: Path, known: dict[str, int | None], entry: Entry, file
         with path.open("rb") as file:
             time = int(hashlib.file_digest(file, "sha256").hexdigest()[:15], 16)
         os.utime(path, ns=(time, time))
-    flush(files)
+    flush_files(files)
     (folder / ARRIVING).rename(folder / IMAGES / entry.series)
     flush_folder(folder / IMAGES)
     known[entry.series] = entry.instances

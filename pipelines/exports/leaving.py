@@ -15,9 +15,9 @@ from pipelines.loader.document import ConfigError, parsed, render
 from pipelines.loader.validation import validate_settings
 from pipelines.models.file import Ready
 from pipelines.settings.load import POLICY
-from privacy.dp.events import NON_PRIVATE, NOTHING, Event, describe
+from privacy.dp.events import NON_PRIVATE, NOTHING, Event, describe_event
 from privacy.message import Call
-from privacy.release.gate import Refused, release
+from privacy.release.gate import Refused, release_reply
 from privacy.release.policy import OUTSIDE, Policy
 
 LEDGER = "ledger.jsonl"
@@ -93,9 +93,9 @@ def book_files(ready: Ready, files: Mapping[str, bytes], folder: Path, policy: P
     call = Call(str(ready.facts.get("run", "export/file")), 0, "export", {})
     for name, data in files.items():
         try:
-            release(
+            release_reply(
                 data,
-                describe(event_of(ready)),
+                describe_event(event_of(ready)),
                 forms=None,
                 call=call,
                 policy=policy,

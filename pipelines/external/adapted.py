@@ -46,7 +46,7 @@ from pipelines.models.file import Ready, read_ready
 from pipelines.models.translator_file import remove_places
 from pipelines.settings.route import NEEDS, PERSONAL, SHARED
 from privacy.formats import LaterVersion
-from privacy.message import Malformed, Message, Params, as_mapping, sealed, to_bytes
+from privacy.message import Malformed, Message, Params, as_mapping, seal_parts, to_bytes
 from privacy.system_errors import of_path
 
 STATE = ":state"
@@ -142,7 +142,7 @@ def adapted_bytes(description: AdaptedDescription, experts: Mapping[str, Params]
     tensors = dict(prefixed(STATE, state))
     for name in description.models.experts:
         tensors |= prefixed(name, experts[name])
-    return sealed(to_bytes(Message(tensors, as_mapping(to_plain(description)))))
+    return seal_parts(to_bytes(Message(tensors, as_mapping(to_plain(description)))))
 
 
 def ready_of(description: AdaptedDescription, module: nn.Module, digest: str) -> Ready:

@@ -33,7 +33,18 @@ from pipelines.models.size_limits import find_size_problems
 from pipelines.settings.route import PERSONAL, SHARED
 from pipelines.settings.task import MOST, MOST_LABELS
 from privacy.formats import LaterVersion, check_format
-from privacy.message import FACTS, Json, Malformed, Message, Params, as_mapping, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import (
+    FACTS,
+    Json,
+    Malformed,
+    Message,
+    Params,
+    as_mapping,
+    from_bytes,
+    seal_parts,
+    to_bytes,
+    unseal_parts,
+)
 from privacy.settings_error import Problem, refuse
 
 T = TypeVar("T")
@@ -150,7 +161,7 @@ def image_problems(images: AnyImages) -> list[Problem]:
 def models_bytes(described: ModelsDescription, experts: Mapping[str, Params]) -> bytes:
     """The bytes of the file. experts: parameters by name, as `described.experts` names them."""
     tensors = {name: value for expert in described.experts for name, value in prefixed(expert, experts[expert]).items()}
-    return sealed(to_bytes(Message(tensors, as_mapping(to_plain(described)))))
+    return seal_parts(to_bytes(Message(tensors, as_mapping(to_plain(described)))))
 
 
 def read_models(path: Path) -> Models:
@@ -184,7 +195,7 @@ def read_sealed(path: Path) -> tuple[Message, str]:
     if (size := path.stat().st_size) > LARGEST:
         raise ValueError(f"it has {size} bytes; at most {LARGEST} are read")
     data = path.read_bytes()
-    return from_bytes(unsealed(data)), hashlib.sha256(data).hexdigest()[:16]
+    return from_bytes(unseal_parts(data)), hashlib.sha256(data).hexdigest()[:16]
 
 
 def parse_facts(facts: Mapping[str, Json], kind: type[T]) -> T:

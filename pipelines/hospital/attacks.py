@@ -24,7 +24,7 @@ from pipelines.requests.audit import Attacked, Audit
 from pipelines.runs.store import DiskFolder
 from privacy.attacks.membership import Membership, model_membership
 from privacy.dp.access import Rows
-from privacy.dp.events import NON_PRIVATE, NOTHING, describe
+from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
 from privacy.message import Json, as_mapping
 from privacy.release.form import ABSENT, value_or_none
 
@@ -53,7 +53,7 @@ def attack_models(hospital: Hospital, context: Context[Audit]) -> Done[Attacked]
     leaves = start.protection is None and not hospital.policy.promises
     if not leaves:
         reply = Attacked(found=None, inversion=ABSENT if reply.inversion is ABSENT else None)
-    return Done(reply, describe(NON_PRIVATE if leaves else NOTHING))
+    return Done(reply, describe_event(NON_PRIVATE if leaves else NOTHING))
 
 
 def _infer_membership(hospital: Hospital, task: Task, module: nn.Module, facts: Mapping[str, Json]) -> Json:

@@ -41,7 +41,7 @@ from pipelines.runs.store import DiskFolder, short_digest
 from pipelines.settings.augment import Augment
 from pipelines.settings.harmonization import Public
 from privacy.dp.access import Rows, Split
-from privacy.dp.events import NON_PRIVATE, Event, compose_events, describe
+from privacy.dp.events import NON_PRIVATE, Event, compose_events, describe_event
 from privacy.message import Call, Json, Message, Params, to_bytes
 from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
@@ -98,7 +98,7 @@ def augment_cohort(hospital: Hospital, context: Context[request.Augment]) -> Don
     if lack is None or not class_counts[lack.label]:
         return _keep_cohort(hospital, question.cohort, BALANCED if lack is None else ONE_CLASS, count_event)
     made = _synthesize_images(hospital, cohort, call, question, lack)
-    event = describe(compose_events([count_event, *made.events]))
+    event = describe_event(compose_events([count_event, *made.events]))
     how: dict[Split, str] = {"train": SHAPED} if quiet else {"train": SHAPED, "validation": COMPARED_WITH}
     memory = Message({}, {**looked_at(question.cohort, how), **made.said})
     figures = None if quiet else _compute_figures(cohort, made.images, lack, question, network)
@@ -234,7 +234,9 @@ def _write_cohort(hospital: Hospital, cohort: Cohort) -> str:
 
 def _keep_cohort(hospital: Hospital, cohort: str, state: str, count_event: Event) -> Done[request.Augmented]:
     return Done(
-        _build_reply(hospital, cohort, state, None, 0, None), describe(count_event), Message({}, looked_at(cohort, {}))
+        _build_reply(hospital, cohort, state, None, 0, None),
+        describe_event(count_event),
+        Message({}, looked_at(cohort, {})),
     )
 
 

@@ -36,7 +36,7 @@ from pipelines.requests.benchmark import (
 from pipelines.requests.writing import read_reply
 from privacy.dp.access import Rows
 from privacy.dp.chunks import compute_repeatably
-from privacy.dp.events import NON_PRIVATE, Gaussian, describe
+from privacy.dp.events import NON_PRIVATE, Gaussian, describe_event
 from privacy.message import Call, Message
 from privacy.release.form import value_or_none
 from privacy.release.gate import PRIVACY, Refused
@@ -86,7 +86,7 @@ def score_signed_model(hospital: Hospital, context: Context[Benchmark]) -> Done[
     )
     seen = looked_at(question.cohort, dict.fromkeys(SPLITS, SEEN))
     reply = read_reply(BENCHMARK, Message(tensors, {**score_facts, "model": _digest_in(call)}))
-    return Done(reply, describe(event), Message({}, seen))
+    return Done(reply, describe_event(event), Message({}, seen))
 
 
 def _read_trusted_model(hospital: Hospital, call: Call, question: Benchmark) -> Ready:

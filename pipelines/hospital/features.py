@@ -20,7 +20,7 @@ from pipelines.models.fixed_features import Fixed, compute_features, from_tensor
 from pipelines.requests.extract import Extract, Extracted
 from pipelines.runs.store import DiskFolder, short_digest
 from privacy.dp.chunks import apply_to_each_row
-from privacy.dp.events import NOTHING, describe
+from privacy.dp.events import NOTHING, describe_event
 from privacy.message import Json, Message, to_bytes
 from privacy.release.gate import Refused
 
@@ -61,7 +61,7 @@ def extract_features(hospital: Hospital, context: Context[Extract]) -> Done[Extr
     folder.write(SCALE, to_bytes(Message(to_tensors(fixed))))
     code = digest_of(hospital.cohort_folder(name) / COHORT) or ""
     memory = Message({}, {FEATURES: {"public": message.facts["public"], **_network(model, fixed)}})
-    return Done(Extracted(cohort=name, sha256=keyed_digest(hospital.key(), code)), describe(NOTHING), memory)
+    return Done(Extracted(cohort=name, sha256=keyed_digest(hospital.key(), code)), describe_event(NOTHING), memory)
 
 
 def _network(model: OnFeatures, fixed: Fixed) -> dict[str, Json]:

@@ -40,7 +40,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.requests.survey import Survey, Surveyed
 from pipelines.runs.store import DiskFolder, digest_json, short_digest
 from pipelines.settings.sites import Elsewhere, SiteSettings
-from privacy.dp.events import describe
+from privacy.dp.events import describe_event
 from privacy.message import Json, as_mapping, whole_of
 from privacy.release.form import ABSENT, value_or_none
 from privacy.release.gate import Refused
@@ -89,7 +89,7 @@ def survey_files(hospital: Hospital, context: Context[Survey]) -> Done[Surveyed]
         private=policy.promises,
         plugins=dict(policy.plugins) if policy.plugins else ABSENT,
     )
-    return Done(reply, describe(hospital.counts))
+    return Done(reply, describe_event(hospital.counts))
 
 
 def cohort_settings(settings: SiteSettings) -> dict[str, Json]:

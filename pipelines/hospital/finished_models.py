@@ -11,7 +11,7 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import read_opening
 from pipelines.loader.names import is_name
 from pipelines.models.file import COMPLETE, READY, ended_in
-from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, losses_of, unsealed, whole_of
+from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, losses_of, unseal_parts, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.gate import BUDGET, Refused
 
@@ -75,7 +75,7 @@ def _model_path(hospital: Hospital, method: Mapping[str, Json]) -> str:
     if not is_name(label) or not path.is_file():  # labels come from the coordinator and become file names
         return ""
     try:
-        facts = from_bytes(unsealed(path.read_bytes())).facts
+        facts = from_bytes(unseal_parts(path.read_bytes())).facts
     except (Malformed, ValueError, OSError):
         return ""  # damaged, so it cannot be recommended
     return str(path) if facts.get("run") == method["train_run"] else ""

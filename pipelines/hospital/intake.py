@@ -32,8 +32,8 @@ from pipelines.requests.holds import Held, Holds
 from pipelines.requests.ingest import Counted, CountedOnce, Ingest
 from pipelines.requests.reading import Reading as Asks
 from pipelines.runs.store import DiskFolder, short_digest
-from privacy.dp.events import NON_PRIVATE, NOTHING, describe
-from privacy.message import Call, Json, Malformed, Message, from_bytes, unsealed, whole_of
+from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
+from privacy.message import Call, Json, Malformed, Message, from_bytes, unseal_parts, whole_of
 from privacy.release.form import read_form, value_or_none
 from privacy.release.gate import Refused
 
@@ -81,13 +81,13 @@ def ingest_cohort(hospital: Hospital, context: Context[Ingest]) -> Done[Counted 
             raise Refused("too_many_rejected") from ValueError(f"why, study by study: {folder.root / REJECTED}")
         counted, event = count_once(hospital, context.call, cohort, dict(message.facts))
         released = Message({}, {**named, **counted.facts(), "min_patients": floor_of(hospital)})
-        return Done(read_form(CountedOnce, released), describe(event))
+        return Done(read_form(CountedOnce, released), describe_event(event))
     rejections: dict[str, Json] = {
         "rejected": len(reading.rejected),
         "max_rejected": settings.max_rejected,
         "too_many_rejected": too_many,
     }
-    return Done(read_form(Counted, Message({}, {**facts, **named, **rejections})), describe(hospital.counts))
+    return Done(read_form(Counted, Message({}, {**facts, **named, **rejections})), describe_event(hospital.counts))
 
 
 def _describe_unmatched_names(facts: Mapping[str, Json]) -> str:
@@ -108,7 +108,9 @@ def pooled_moments(hospital: Hospital, context: Context[requests.ReadFeatures]) 
     """
     moments = compute_training_moments(read_as_asked(hospital, context.question).cohort)
     count = torch.tensor([moments.count], dtype=torch.float64)
-    return Done(requests.Moments(count=count, total=moments.total, squares=moments.squares), describe(NON_PRIVATE))
+    return Done(
+        requests.Moments(count=count, total=moments.total, squares=moments.squares), describe_event(NON_PRIVATE)
+    )
 
 
 def read_as_asked(hospital: Hospital, question: Asks) -> Reading:
@@ -155,7 +157,7 @@ def check_holdings(hospital: Hospital, context: Context[Holds]) -> Done[Held]:
     facts = context.message.facts
     known_runs = [run for run in _list_runs(facts) if _has_trained(hospital, run)]
     # About patients this reveals only whether keyed digests that the hospital sent before are unchanged.
-    return Done(Held(complaint=_find_complaint(hospital, facts), known=known_runs), describe(NOTHING))
+    return Done(Held(complaint=_find_complaint(hospital, facts), known=known_runs), describe_event(NOTHING))
 
 
 def forget_damaged(hospital: Hospital, call: Call) -> None:
@@ -225,7 +227,7 @@ def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
             remembered(folder, 0)
         memory = newest(folder) if state == "begun" else newest_whole(folder)
         for name in models.names():
-            unsealed(models.read(name))
+            unseal_parts(models.read(name))
     except Malformed:
         return f"a model or a memory of {run} is corrupt"
     if state == "begun":

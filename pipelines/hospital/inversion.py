@@ -193,7 +193,7 @@ def _mean_without_patient(rows: Rows, place: int) -> Tensor:
 
 def _mean_figures(likenesses: Sequence[Likeness], floor: Sequence[Likeness]) -> dict[str, Json]:
     psnr, ssim = (math.fsum(values) / len(values) for values in zip(*likenesses, strict=True))
-    better = sum(likeness_of_image.above(low) for likeness_of_image, low in zip(likenesses, floor, strict=True))
+    better = sum(likeness_of_image.is_above(low) for likeness_of_image, low in zip(likenesses, floor, strict=True))
     return {"psnr": _finite_or_none(psnr), "ssim": _finite_or_none(ssim), "better": better}
 
 

@@ -30,9 +30,9 @@ from privacy.message import (
     Params,
     as_mapping,
     from_bytes,
-    sealed,
+    seal_parts,
     to_bytes,
-    unsealed,
+    unseal_parts,
 )
 
 
@@ -83,7 +83,7 @@ def make_ready(
     fitted = {} if served.centring is None else {CENTRING: torch.tensor(served.centring, dtype=torch.float64)}
     fixed = {f"{FIXED}{name}": tensor.cpu().clone() for name, tensor in fixed_in(served.module).items()}
     content = Message({**params, **fixed, **tensors, **fitted}, facts)
-    data = sealed(to_bytes(content))
+    data = seal_parts(to_bytes(content))
     folder = DiskFolder(hospital.root / READY)
     name = _choose_place(folder, label, data, facts)
     folder.remove(f"{name}{ENDING}")  # left by another model
@@ -97,7 +97,7 @@ def _choose_place(folder: DiskFolder, label: str, data: bytes, facts: Mapping[st
     """The name under which a model is written, after the one there moved aside if patients paid for it."""
     try:
         before = folder.read(f"{label}.safetensors")
-        known = from_bytes(unsealed(before)).facts
+        known = from_bytes(unseal_parts(before)).facts
     except (OSError, ValueError):
         return label  # there is none, or it is damaged
     if known.get("privacy") is None or known.get("run") == facts.get("run"):

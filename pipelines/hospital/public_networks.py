@@ -17,7 +17,7 @@ from harmonize.scale import Progress
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import HIDDEN, DiskFolder, digest_json, short_digest
 from privacy.folder import Folder
-from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Json, Malformed, Message, Params, from_bytes, seal_parts, to_bytes, unseal_parts
 
 PUBLIC = ".public"
 """Folder beside the runs, for networks trained on public images only; all runs share it."""
@@ -39,13 +39,13 @@ def learnt_once(
         if (params := _load_kept(folder, name)) is None:
             params = learn()
             with suppress(OSError):
-                folder.write(name, sealed(to_bytes(Message(params))))
+                folder.write(name, seal_parts(to_bytes(Message(params))))
         return params
 
 
 def _load_kept(folder: Folder, name: str) -> Params | None:
     with suppress(Malformed, OSError):
-        return from_bytes(unsealed(folder.read(name))).tensors if folder.has(name) else None
+        return from_bytes(unseal_parts(folder.read(name))).tensors if folder.has(name) else None
     return None
 
 

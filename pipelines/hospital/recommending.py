@@ -44,7 +44,7 @@ from pipelines.hospital.validation_scores import VALIDATED
 from pipelines.models.recommended import RECOMMENDED, is_newer, to_bytes
 from pipelines.requests.compare import Compare, Compared
 from pipelines.runs.store import DiskFolder
-from privacy.dp.events import NON_PRIVATE, NOTHING, describe
+from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
 from privacy.message import Json, Malformed, as_list, as_mapping, from_bytes, whole_of
 from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
@@ -60,14 +60,14 @@ def compare_models(hospital: Hospital, context: Context[Compare]) -> Done[Compar
     """
     facts = context.message.facts
     if _is_promised(hospital, facts):
-        return Done(Compared(), describe(NOTHING))
+        return Done(Compared(), describe_event(NOTHING))
     measured_gains = _measure_gains(hospital, facts, list_usable_models(hospital, facts), ())
     gains = {
         label: (gain.value, gain.variance)
         for label, gain in measured_gains.gains.items()
         if math.isfinite(gain.variance)
     }
-    return Done(Compared(gains=gains), describe(NON_PRIVATE))
+    return Done(Compared(gains=gains), describe_event(NON_PRIVATE))
 
 
 def make_recommendation(

@@ -48,8 +48,8 @@ from pipelines.runs.listing import list_paths
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.route import FineTuned, How
 from privacy.dp.access import Rows, Split
-from privacy.dp.capability import questions
-from privacy.dp.events import NON_PRIVATE, describe
+from privacy.dp.capability import restrict_access
+from privacy.dp.events import NON_PRIVATE, describe_event
 from privacy.message import Call, Message, Params, to_bytes
 from privacy.release.form import value_or_none
 from privacy.release.gate import Refused
@@ -103,7 +103,7 @@ def route_models(hospital: Hospital, context: Context[Route]) -> Done[LabelScore
     if isinstance(how, FineTuned):
         how_seen |= {"train": "a model was fine-tuned on them"}
     seen = looked_at(question.cohort, how_seen)
-    return Done(read_reply(ROUTE, Message(tensors)), describe(NON_PRIVATE), Message({}, seen))
+    return Done(read_reply(ROUTE, Message(tensors)), describe_event(NON_PRIVATE), Message({}, seen))
 
 
 def _check_willing(hospital: Hospital, call: Call) -> None:
@@ -197,7 +197,7 @@ def _fine_tune(
     if not access.size("train"):
         raise ValueError("fine_tuned needs training patients, and this hospital has none")
     with seeded(seed):
-        return fine_tuned(Site(hospital.name, start.task, start.work, questions(access)), model, how.tuning())
+        return fine_tuned(Site(hospital.name, start.task, start.work, restrict_access(access)), model, how.tuning())
 
 
 def _score_model(

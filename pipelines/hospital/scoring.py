@@ -34,7 +34,7 @@ from pipelines.requests.writing import read_reply
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.variants import Variant
 from privacy.dp.access import Rows, Split
-from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, compose_events, describe
+from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, compose_events, describe_event
 from privacy.dp.mechanisms import vote_histogram
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.form import value_or_none
@@ -99,7 +99,7 @@ def evaluate_model(
     ):  # shown on the hospital's page beside its own models
         visiting = Message(params, {"opening": opening_with_cohort})
         DiskFolder(hospital.root / "scores").write(central_name(facts), to_bytes(visiting))
-    return Done(read_reply(EVALUATE, Message(tensors, {"round": round_, **facts_out})), describe(event))
+    return Done(read_reply(EVALUATE, Message(tensors, {"round": round_, **facts_out})), describe_event(event))
 
 
 def _load_model(start: Opening, params: Params, *, promises: bool) -> nn.Module:

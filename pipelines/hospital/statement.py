@@ -21,7 +21,7 @@ from pipelines.requests.leaving import TO, left_in
 from pipelines.requests.sample import SAMPLE
 from pipelines.requests.track import TRACK
 from pipelines.requests.train import INTRODUCE, TRAIN
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import NON_PRIVATE, Declared, Event, compose_events, parse_or_non_private
 from privacy.message import Json, Malformed, as_list, as_mapping, number_of, whole_of
 from privacy.release import ledger as ledgers
@@ -218,7 +218,7 @@ def _epsilon_text(events: Sequence[Event], delta: float) -> str:
     event = compose_events(events)
     if event == NON_PRIVATE:
         return UNBOUNDED
-    epsilon = cost([event], delta).epsilon
+    epsilon = compute_cost([event], delta).epsilon
     if epsilon == 0:
         return "declared public" if isinstance(event, Declared) else "0: nothing new of patients"
     return UNBOUNDED if math.isinf(epsilon) else f"{format_loss(epsilon)} at δ = {delta:g}"

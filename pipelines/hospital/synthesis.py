@@ -44,7 +44,7 @@ from pipelines.requests.sample import MOST_SHARED, Sample, Sampled, Shared
 from pipelines.requests.synthesize import Synthesize, Synthesized
 from pipelines.runs.progress import show_progress
 from pipelines.runs.store import DiskFolder
-from privacy.dp.events import NON_PRIVATE, NOTHING, Event, Gaussian, Part, compose_events, describe
+from privacy.dp.events import NON_PRIVATE, NOTHING, Event, Gaussian, Part, compose_events, describe_event
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
 from privacy.release.form import value_or_none
@@ -74,7 +74,7 @@ def score_images(hospital: Hospital, context: Context[request.Score]) -> Done[re
         access = access_to(hospital, cohort, rows, protection, batch=1, seed=seed)
         value = access.measure(Outside(public).to(hospital.device), measure_outside, "train")
         noised = request.Scored(score=value, deviation=None, values=[value])
-        return Done(noised, describe(compose_events(access.events)), memory)
+        return Done(noised, describe_event(compose_events(access.events)), memory)
     check_affordable(hospital, [NON_PRIVATE], call)
     images = value_or_none(question.images)
     if images is None or not 8 <= images <= 10**5:
@@ -96,7 +96,7 @@ def score_images(hospital: Hospital, context: Context[request.Score]) -> Done[re
     _write_map(hospital, rows.x, made[0], settings, seed)
     deviation = None if len(complexity.values) < 2 else complexity.deviation
     reply = request.Scored(score=complexity.mean, deviation=deviation, values=list(complexity.values))
-    return Done(reply, describe(NON_PRIVATE), memory)
+    return Done(reply, describe_event(NON_PRIVATE), memory)
 
 
 def synthesize_images(hospital: Hospital, context: Context[Synthesize]) -> Done[Synthesized]:
@@ -110,7 +110,9 @@ def synthesize_images(hospital: Hospital, context: Context[Synthesize]) -> Done[
     cohort = cohort_in(hospital, question.cohort)
     generator = learn_generator(hospital, cohort, settings, context.call, question, "synthesize")
     memory_facts = {**looked_at(question.cohort, {"train": SYNTHESIZED}), **generator.said}
-    return Done(Synthesized(), describe(compose_events(generator.events)), Message(generator.params, memory_facts))
+    return Done(
+        Synthesized(), describe_event(compose_events(generator.events)), Message(generator.params, memory_facts)
+    )
 
 
 class LearntGenerator(NamedTuple):
@@ -224,7 +226,7 @@ def sample_shared_images(hospital: Hospital, context: Context[Sample]) -> Done[S
         same=samples.same,
     )
     event = NOTHING if private and settings.name == "surrogate" else NON_PRIVATE
-    return Done(reply, describe(event), memory)
+    return Done(reply, describe_event(event), memory)
 
 
 def inputs_of(cohort: Cohort) -> Inputs:
@@ -238,7 +240,7 @@ def _share_real_images(settings: Real, inputs: Inputs, params: Params, count: in
     counts = [min(count, int((params["labels"] == label).sum())) for label in (0, 1)]
     y = torch.arange(2).repeat_interleave(torch.tensor(counts))
     images = synthesis.draw_candidates(settings, inputs, params, y, seed=seed)
-    return Done(Shared(images=images, labels=y, tried=len(y)), describe(NON_PRIVATE))
+    return Done(Shared(images=images, labels=y, tried=len(y)), describe_event(NON_PRIVATE))
 
 
 def _public_basis(name: str, inputs: Inputs, components: int) -> Basis:

@@ -11,7 +11,7 @@ from pipelines.hospital.hospital import Context, Done, Hospital
 from pipelines.hospital.training import RECIPIENT
 from pipelines.requests.track import Agreed, Track
 from pipelines.requests.writing import to_facts
-from privacy.dp.events import NOTHING, describe
+from privacy.dp.events import NOTHING, describe_event
 from privacy.message import Message
 from privacy.release.gate import Refused
 from privacy.release.policy import COORDINATOR, TRACKING
@@ -32,4 +32,4 @@ def agree_to_tracking(hospital: Hospital, context: Context[Track]) -> Done[Agree
             f"[coordinator, {TRACKING}] in the policy, or leave `track` out of requests"
         )
     reply = Agreed(places=[*question.places], rests_on=question.rests_on)
-    return Done(reply, describe(NOTHING), Message({}, {RECIPIENT: recipient, **to_facts(reply)}))
+    return Done(reply, describe_event(NOTHING), Message({}, {RECIPIENT: recipient, **to_facts(reply)}))

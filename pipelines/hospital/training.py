@@ -29,8 +29,8 @@ from pipelines.requests.train import FINISH, INTRODUCE, TRAIN, Finished, Introdu
 from pipelines.requests.writing import read_reply
 from pipelines.settings.harmonization import default_scale
 from privacy.dp.access import Access, Split, open_access
-from privacy.dp.capability import questions
-from privacy.dp.events import NON_PRIVATE, NOTHING, Event, compose_events, describe
+from privacy.dp.capability import restrict_access
+from privacy.dp.events import NON_PRIVATE, NOTHING, Event, compose_events, describe_event
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
 from privacy.release.form import value_or_none
@@ -50,7 +50,7 @@ def introduce(hospital: Hospital, context: Context[Introduce]) -> Done[Introduce
     site, events = _build_site(hospital, start, call)
     reply, memory = _participate(hospital, start, site, call, message, context.memory)
     said_something = bool(reply.tensors or reply.facts["algorithm"])
-    event = describe(compose_events(events() or ([NON_PRIVATE] if said_something else [])))
+    event = describe_event(compose_events(events() or ([NON_PRIVATE] if said_something else [])))
     facts = {**memory.facts, "opening": dict(facts_of_run), RECIPIENT: start.recipient}
     return Done(read_reply(INTRODUCE, reply), event, Message(memory.tensors, facts))
 
@@ -76,7 +76,9 @@ def _take_part(hospital: Hospital, context: Context[Train], request: Request[Tra
     memory = Message(memory.tensors, {**memory.facts, RECIPIENT: recipient})
     # A reply depends on this request's patients and on memory from earlier rounds; in a private run the ledger already
     # charges for those rounds.
-    return Done(read_reply(request, reply), describe(compose_events([*events(), model_release_event(start)])), memory)
+    return Done(
+        read_reply(request, reply), describe_event(compose_events([*events(), model_release_event(start)])), memory
+    )
 
 
 def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]:
@@ -94,7 +96,9 @@ def export_model(hospital: Hospital, context: Context[Export]) -> Done[Exported]
         )
     _, params = own_model(hospital, question.train_run, question.checkpoint, value_or_none(question.best))
     start = read_opening(hospital, question.train_run)
-    return Done(Exported(parameters=params), describe(model_release_event(start)), Message({}, {RECIPIENT: recipient}))
+    return Done(
+        Exported(parameters=params), describe_event(model_release_event(start)), Message({}, {RECIPIENT: recipient})
+    )
 
 
 def pool_images(hospital: Hospital, context: Context[Pool]) -> Done[Pooled]:
@@ -103,7 +107,7 @@ def pool_images(hospital: Hospital, context: Context[Pool]) -> Done[Pooled]:
     images = {f"{split}/x": rows[split].x for split in POOLED}
     labels = {f"{split}/y": rows[split].y for split in POOLED}
     patients = {f"{split}/patient": rows[split].patient for split in POOLED}
-    return Done(Pooled(images=images, labels={**labels, **patients}), describe(NON_PRIVATE))
+    return Done(Pooled(images=images, labels={**labels, **patients}), describe_event(NON_PRIVATE))
 
 
 def delete_unneeded_models(hospital: Hospital, call: Call, best: Json, memories: Sequence[Message]) -> None:
@@ -192,4 +196,4 @@ def _build_site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, C
     """The method's view of the site; and a function with the privacy events so far, which the method does not see."""
     seed = derived(start.seed, hospital.name, call.round, call.request, "draws")
     access = data_access(hospital, cohort_of(hospital, start.cohort), start, seed)
-    return Site(hospital.name, start.task, start.work, questions(access)), lambda: access.events
+    return Site(hospital.name, start.task, start.work, restrict_access(access)), lambda: access.events

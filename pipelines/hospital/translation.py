@@ -39,7 +39,7 @@ from pipelines.runs.progress import show_progress
 from pipelines.runs.store import DiskFolder, short_digest
 from pipelines.settings.harmonization import AnySpace, Exported, Oracle
 from privacy.dp.access import Split
-from privacy.dp.events import NON_PRIVATE, NOTHING, describe
+from privacy.dp.events import NON_PRIVATE, NOTHING, describe_event
 from privacy.message import Call, Json, Message, Params, to_bytes
 from privacy.release.gate import Refused
 
@@ -152,7 +152,7 @@ def _build_answer(
         vetoed=list(reasons),
         quality={} if quality is None else finite_numbers(asdict(quality)),
     )
-    return Done(reply, describe(NOTHING if quiet else NON_PRIVATE))
+    return Done(reply, describe_event(NOTHING if quiet else NON_PRIVATE))
 
 
 def _check_question(hospital: Hospital, context: Context[Translate], inputs: Inputs) -> How:

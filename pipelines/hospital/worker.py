@@ -41,13 +41,13 @@ from pipelines.requests.writing import to_message
 from pipelines.runs.exits import trace_of_error
 from pipelines.runs.stopping import Stopped
 from pipelines.runs.written import note_files
-from privacy.dp.events import NOTHING, Declared, describe
+from privacy.dp.events import NOTHING, Declared, describe_event
 from privacy.message import Call, Json, Message, to_bytes
 from privacy.release.bounds import check_request, remove_controls
 from privacy.release.chain import Damaged
-from privacy.release.gate import Refused, book_refusal, release
+from privacy.release.gate import Refused, book_refusal, release_reply
 from privacy.release.policy import COORDINATOR
-from privacy.system_errors import failure
+from privacy.system_errors import classify_failure
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -106,7 +106,7 @@ def make_worker(hospital: Hospital) -> Worker:
         except Exception as error:  # a reply without its ledger line must not leave, nor a failure without a line
             call_text = remove_controls(f"{call.run} round {call.round} {call.request}")[:LONGEST]
             write_log_line(hospital, f"{call_text}: {trace_of_error(error)}")
-            raise Refused(failure(error)) from error
+            raise Refused(classify_failure(error)) from error
 
     return answer
 
@@ -115,7 +115,7 @@ def _answer_call(hospital: Hospital, call: Call, message: Message) -> Message:
     """The reply, once it is in the ledger. Raises: Refused, or what went wrong on the way out."""
     policy = hospital.policy
     place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
-    done = Work(b"", describe(NOTHING))
+    done = Work(b"", describe_event(NOTHING))
     with permitting(policy.plugins) as allowed:
         question = _parse_request(hospital, call, message, place)
         if policy.allows(call.request):  # no work on what the policy forbids; the gate refuses it below
@@ -123,7 +123,9 @@ def _answer_call(hospital: Hospital, call: Call, message: Message) -> Message:
     try:
         place["recipient"] = done.recipient
         how: Replay = {"replay": done.replay, "commit": done.commit}
-        reply = release(done.reply, done.event, forms=REQUESTS[call.request].replies, policy=policy, **how, **place)
+        reply = release_reply(
+            done.reply, done.event, forms=REQUESTS[call.request].replies, policy=policy, **how, **place
+        )
     except Refused as refused:
         write_log_line(hospital, f"{call.run} round {call.round} {call.request}: refused with code {refused.code}")
         raise
@@ -200,7 +202,7 @@ def _try_work(hospital: Hospital, context: Context[Any], allowed: Permission, pl
     except Stopped as stopped:  # stopped by a person, so it reveals nothing about patients
         raise Refused("stopped") from stopped
     except Exception as error:
-        code = error.code if isinstance(error, Refused) else failure(error)
+        code = error.code if isinstance(error, Refused) else classify_failure(error)
         if code == "lost_ledger":  # writing a line would start a new ledger
             raise Refused(code) from error
         text = (
@@ -228,7 +230,7 @@ def _not_permitted(hospital: Hospital, call: Call, place: Place, error: NotPermi
 def _book_failure(hospital: Hospital, call: Call, place: Place, code: str, text: str) -> None:
     write_log_line(hospital, f"{call.run} round {call.round} {call.request}: {text}")
     with suppress(OSError, Damaged):  # the code must still reach the coordinator
-        book_refusal(code, describe(Declared("failure")), **place)
+        book_refusal(code, describe_event(Declared("failure")), **place)
 
 
 def _packages_of_reader(hospital: Hospital, call: Call) -> set[tuple[str, str, str]]:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from privacy.pickled import pickled
-from privacy.settings_error import Path, Problem, shown
+from privacy.pickled import reduce_error
+from privacy.settings_error import Path, Problem, shorten_value
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -47,7 +47,7 @@ class ConfigError(ValueError):
         self.problems = tuple(sorted(set(problems), key=lambda p: (p.line or 0, p.path, p.message)))
         super().__init__(render(self, "settings"))
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 class FilesMissing(ConfigError):
@@ -144,7 +144,7 @@ class _TooLargeError(Exception):
         super().__init__(message)
         self.path = path
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 class _Composer(yaml.SafeLoader):
@@ -160,7 +160,7 @@ class _Composer(yaml.SafeLoader):
         if self.level >= MAX_DEPTH:
             raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
         if getattr(event, "tag", None) is not None:
-            told = f"tags are refused, found {shown(event.tag)}; remove it"
+            told = f"tags are refused, found {shorten_value(event.tag)}; remove it"
             self.problems.append(Problem((), told, event.start_mark.line + 1))
             event.tag = None  # ignored, so that the rest is checked, too
             event.implicit = (True, False) if isinstance(event, yaml.ScalarEvent) else True
@@ -176,7 +176,7 @@ def _compose_node(text: str, seen: _Seen) -> yaml.Node | None:
         node: yaml.Node | None = composer.get_single_node()
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        text = f"a character that YAML does not allow: {shown(chr(error.character))}"
+        text = f"a character that YAML does not allow: {shorten_value(chr(error.character))}"
         seen.problems.append(Problem((), text, line))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -234,9 +234,9 @@ def _key_complaint(node: yaml.Node) -> str | None:
     if not node.value:
         return "a key must not be empty; write a name before the colon"
     if not _is_encodable(node.value):
-        return f"the key {shown(node.value)} is not valid Unicode"
+        return f"the key {shorten_value(node.value)} is not valid Unicode"
     if "${" in node.value:
-        return f"nothing is substituted in a key, found {shown(node.value)}"
+        return f"nothing is substituted in a key, found {shorten_value(node.value)}"
     return None
 
 
@@ -256,10 +256,10 @@ def _parse_scalar(text: str, style: str | None, data_root: str | None) -> tuple[
 def _parse_number(text: str) -> tuple[Json, str | None] | None:
     if WHOLE.fullmatch(text):
         fits = len(text) <= 20 and -(2**63) <= int(text) < 2**63
-        return (int(text), None) if fits else (0, f"whole numbers must fit 64 bits, found {shown(text)}")
+        return (int(text), None) if fits else (0, f"whole numbers must fit 64 bits, found {shorten_value(text)}")
     if DECIMAL.fullmatch(text) and not LEADING_ZERO.fullmatch(text):
         value = float(text)
-        return (value, None) if math.isfinite(value) else (0.0, f"too large for a number, found {shown(text)}")
+        return (value, None) if math.isfinite(value) else (0.0, f"too large for a number, found {shorten_value(text)}")
     if NO_NUMBER.fullmatch(text):
         return None, f"numbers must be finite, found {text}; for 'no limit' use null"
     return None
@@ -269,11 +269,11 @@ def _substitute_variables(text: str, data_root: str | None) -> tuple[str, str | 
     variables = set(SUBSTITUTION.findall(text))
     unknown = sorted(variables - {f"${{{DATA_ROOT}}}"})
     if unknown:
-        return text, f"unknown substitution {shown(unknown[0])}; the only one is ${{{DATA_ROOT}}}"
+        return text, f"unknown substitution {shorten_value(unknown[0])}; the only one is ${{{DATA_ROOT}}}"
     if variables and data_root is None:
         return text, f"{DATA_ROOT} is not set; set it to the folder of the data: export {DATA_ROOT}=/path/to/data"
     replaced = text.replace(f"${{{DATA_ROOT}}}", data_root) if variables and data_root else text
-    return replaced, None if _is_encodable(replaced) else f"not valid Unicode: {shown(text)}"
+    return replaced, None if _is_encodable(replaced) else f"not valid Unicode: {shorten_value(text)}"
 
 
 def _is_encodable(text: str) -> bool:

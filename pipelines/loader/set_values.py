@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipelines.loader.document import ConfigError, Document, parsed
-from privacy.settings_error import Path, Problem, notation, shown
+from privacy.settings_error import Path, Problem, format_yaml_path, shorten_value
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -75,7 +75,7 @@ def naming_values(error: ConfigError, texts: Sequence[str], lines: Mapping[Path,
             inside = bool(problem.where) and _is_within(problem.where, value.path)
             made = bool(problem.where) and _is_within(value.path, problem.where) and problem.where not in lines
             if inside or made:
-                return _build_problem(value.text, f"{notation(problem.where)}: {problem.message}")
+                return _build_problem(value.text, f"{format_yaml_path(problem.where)}: {problem.message}")
         return problem
 
     return type(error)([name_problem(problem) for problem in error.problems])
@@ -86,7 +86,7 @@ def _parse_set_value(text: str) -> SetValue:
     name, equals, value = text.partition("=")
     path = _parse_path(name)
     if not equals or not path:
-        problem = f"must be KEY=VALUE with a key such as train.schedule.rounds, found {shown(text)}"
+        problem = f"must be KEY=VALUE with a key such as train.schedule.rounds, found {shorten_value(text)}"
         raise ConfigError([_build_problem(text, problem)])
     try:
         document = parsed(value, environment=os.environ)
@@ -115,7 +115,7 @@ def _put_value(data: Json, path: Path, value: Json) -> Json:
             raise LookupError(f"[{first}] must be the place of a value that is there, from 0; found {size}")
         return [*data[:first], _put_value(data[first], rest, value), *data[first + 1 :]]
     if data is not None and not isinstance(data, dict):
-        raise LookupError(f"{first} must be a key of a group, found {shown(data)} in the group's place")
+        raise LookupError(f"{first} must be a key of a group, found {shorten_value(data)} in the group's place")
     group = {} if data is None else data
     return {**group, first: _put_value(group.get(first), rest, value)}
 

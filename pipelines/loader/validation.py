@@ -26,7 +26,7 @@ from pipelines.loader.keys import keys_at, tags_at
 from pipelines.loader.names import FILL_IN
 from pipelines.loader.numbers import find_absurd_numbers
 from pipelines.loader.recovery import is_beside, may_follow, remove_settings
-from privacy.settings_error import Path, Problem, problems_of, shown
+from privacy.settings_error import Path, Problem, problems_of, shorten_value
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -233,7 +233,9 @@ def problems_in(error_details: ValidationError, document: Document, kind: type) 
         if isinstance(value, dict) and (deeper or any(_lies_below(problem.where, path) for problem in problems)):
             continue  # one of several forms was meant, and the problem inside it is reported
         value_text = (
-            f"a {type(value).__name__}" if _is_private(path) else f"{shown(value)}{_describe_hint(phrases, value)}"
+            f"a {type(value).__name__}"
+            if _is_private(path)
+            else f"{shorten_value(value)}{_describe_hint(phrases, value)}"
         )
         message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {value_text}"
         problems.append(problem_at(document, Problem(path, message)))
@@ -279,13 +281,13 @@ def _problems_of_error(error: ErrorDetails, document: Document, kind: type) -> l
             message = f"unknown key{_guess_word(str(path[-1]), allowed)}; allowed: {_join_names(allowed)}"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             path = (*locate_error(document.data, error["loc"][:-1]), error["loc"][-1])
-            message = MISSING if isinstance(path[-1], str) else f"missing; found only {shown(error['input'])}"
+            message = MISSING if isinstance(path[-1], str) else f"missing; found only {shorten_value(error['input'])}"
         case "union_tag_invalid":
             tag = error["ctx"]["discriminator"].strip("'")
             path = (*locate_error(document.data, error["loc"]), tag)
             choices = re.findall(r"'([^']*)'", error["ctx"]["expected_tags"])
             word = str(error["ctx"]["tag"])
-            message = f"unknown {shown(word)}{_guess_word(word, choices)}; allowed: {_join_names(choices)}"
+            message = f"unknown {shorten_value(word)}{_guess_word(word, choices)}; allowed: {_join_names(choices)}"
         case "union_tag_not_found":
             tag = error["ctx"]["discriminator"].strip("'")
             base = locate_error(document.data, error["loc"])
@@ -298,7 +300,7 @@ def _problems_of_error(error: ErrorDetails, document: Document, kind: type) -> l
             return [problem_at(document, each.within(*base)) for each in problems_of(error["ctx"]["error"])]
         case _:
             path = locate_error(document.data, error["loc"])
-            message = f"{error['msg']}, found {shown(error['input'])}"
+            message = f"{error['msg']}, found {shorten_value(error['input'])}"
     return [problem_at(document, Problem(path, message))]
 
 

@@ -44,7 +44,7 @@ from privacy.message import (
     Message,
     as_list,
     from_bytes,
-    unsealed,
+    unseal_parts,
     whole_of,
     wholes_of,
 )
@@ -164,7 +164,7 @@ def parse_ready(data: bytes) -> Ready:
         ValueError: it is not one, is damaged, too large (`pipelines.models.size_limits`), or of a later version.
     """
     try:
-        message = from_bytes(unsealed(data))
+        message = from_bytes(unseal_parts(data))
         facts = message.facts
         check_format(facts["format"], FORMAT, "this model")
         if not isinstance(facts.get("label"), str) or not is_name(str(facts["label"])):

@@ -32,9 +32,9 @@ from privacy.message import (
     as_mapping,
     from_bytes,
     number_of,
-    sealed,
+    seal_parts,
     to_bytes,
-    unsealed,
+    unseal_parts,
     whole_of,
 )
 
@@ -146,7 +146,7 @@ def to_file(likeness: Likeness, model: str) -> bytes:
     for name, reference in likeness.references.items():
         tensors |= {f"{name}/{part}": torch.from_numpy(getattr(reference, part)) for part in TENSORS}
         facts[name] = {"patients": reference.patients, "centre": reference.centre, "spread": reference.spread}
-    return sealed(to_bytes(Message(tensors, facts)))
+    return seal_parts(to_bytes(Message(tensors, facts)))
 
 
 def read_likeness(path: Path, model: str) -> Likeness | str:
@@ -158,7 +158,7 @@ def read_likeness(path: Path, model: str) -> Likeness | str:
     if not path.is_file():
         return f"no {path.name} lies beside it, which needs {FEWEST} training patients"
     try:
-        message = from_bytes(unsealed(path.read_bytes()))
+        message = from_bytes(unseal_parts(path.read_bytes()))
         if message.facts.get("what") != "statistics":
             raise ValueError("it holds no statistics")
         check_format(message.facts.get("format"), FORMAT, path.name)

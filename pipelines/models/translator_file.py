@@ -24,7 +24,7 @@ from pipelines.data.sources import KIND, SOURCE, Files
 from pipelines.loader.validation import to_plain
 from privacy.folder import Folder
 from privacy.formats import LaterVersion, check_format
-from privacy.message import Json, Malformed, Message, Params, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Json, Malformed, Message, Params, from_bytes, seal_parts, to_bytes, unseal_parts
 from privacy.settings_error import words_of
 
 TECHNICAL = (
@@ -115,7 +115,7 @@ def write_translator(
         "vetoed": list(vetoed),
         **packages_of(settings),
     }
-    data = sealed(to_bytes(Message(params, facts)))
+    data = seal_parts(to_bytes(Message(params, facts)))
     folder.write(f"{label}.safetensors", data)
     return _file_digest(data)
 
@@ -129,7 +129,7 @@ def read_translator(path: Path) -> TranslatorFile:
     """
     data = path.read_bytes()
     try:
-        message = from_bytes(unsealed(data))
+        message = from_bytes(unseal_parts(data))
         facts = message.facts
         check_format(facts["format"], FORMAT, f"{path}, a translator,")
         with permitting(permitted_in(facts), unless_set=True):

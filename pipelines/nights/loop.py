@@ -22,9 +22,9 @@ from pipelines.nights.worklist import NO_ANSWER, Result, Task
 from pipelines.pacs.archive import NOT_WHOLE, Archive, Entry, Odd, Query, Unreachable
 from pipelines.runs.exits import trace_of_error
 from pipelines.runs.stopping import Stop
-from privacy.durable import flush
+from privacy.durable import flush_files
 from privacy.message import Json
-from privacy.system_errors import failure
+from privacy.system_errors import classify_failure
 
 IMAGES, RESULTS = "images", "results"
 DOUBTED = 2  # tasks in a row without an answer, after which the archive counts as away
@@ -161,7 +161,7 @@ def _advance_task(desk: Desk, task: Task, tonight: Tonight) -> None:
             desk.log("unreachable", task=task.id, doing=task.state)
             return
         except Exception as error:
-            if failure(error) != "memory":
+            if classify_failure(error) != "memory":
                 raise
             tonight.short = "memory"
             _try_later(desk, task, [Odd(task.series, "short_memory", "too little memory")], tonight, time.monotonic())
@@ -206,7 +206,7 @@ def _fetch_task(desk: Desk, task: Task, tonight: Tonight) -> bool:
         short = "; ".join([short, *(f"{odd.reason}: {odd.detail}" for odd in about_series)])
         odd = [*fetched.odd, Odd(task.series, "incomplete" if fetched.files else "nothing_came", short)]
         return _try_later(desk, task, odd, tonight, start)
-    flush(fetched.files)
+    flush_files(fetched.files)
     worklist.note_retrieved(desk.db, task, len(fetched.files), fetched.odd, desk.now())
     desk.log("fetched", task=task.id, seconds=time.monotonic() - start, files=received, odd=len(fetched.odd))
     return True
@@ -239,12 +239,12 @@ def _work_on_task(desk: Desk, task: Task, tonight: Tonight) -> bool:
             worklist.fetch_again(desk.db, task, odd, desk.now())
         return False
     except Exception as error:  # one series must not keep the others from being done
-        if failure(error) == "memory":
+        if classify_failure(error) == "memory":
             raise
         tonight.bugs += 1
         return _try_later(desk, task, [Odd(task.series, "not_foreseen", trace_of_error(error))], tonight, start)
     worklist.count_tries(desk.db, task, 0)
-    flush(desk.folder / result.file for result in made.results)
+    flush_files(desk.folder / result.file for result in made.results)
     unread = lookup.count_unread_files(desk.db, task)
     files = {**made.files, "quarantined": made.files.get("quarantined", 0) + unread}
     files["received"] = sum(files.values())

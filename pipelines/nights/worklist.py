@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from pipelines.nights.schema import SCHEMA, VERSION
 from pipelines.pacs.archive import Entry, Odd
-from privacy.formats import later
+from privacy.formats import describe_later_version
 from privacy.message import Json
 
 State: TypeAlias = Literal["waiting", "retrieved", "done", "stored", "refused"]
@@ -93,7 +93,7 @@ def open_worklist(path: Path) -> sqlite3.Connection:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version > VERSION:
-            raise Damaged(f"{path}: a worklist that was made by {later(version, VERSION)}")
+            raise Damaged(f"{path}: a worklist that was made by {describe_later_version(version, VERSION)}")
         elif version != VERSION:
             raise Damaged(f"{path}: a worklist of version {version}, and {VERSION} is read here; {remedy}")
         (check_result,) = db.execute("PRAGMA quick_check(1)").fetchone()

@@ -22,7 +22,7 @@ from pipelines.pacs.inbox import TooMuch
 from pipelines.pacs.patience import Pace, Passing
 from pipelines.pacs.settings import DicomNode
 from privacy.deidentify.quiet import silence_warnings
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 
 FIND = str(StudyRootQueryRetrieveInformationModelFind)
 BYTES_AN_ANSWER = 2**13
@@ -44,7 +44,7 @@ class Failed(Exception):
         super().__init__(f"the archive answers with status 0x{status:04X} (PS3.4, annexes B and C)")
         self.status = status
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 @contextmanager

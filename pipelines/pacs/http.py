@@ -25,7 +25,7 @@ from requests.adapters import HTTPAdapter
 from pipelines.pacs.archive import Denied
 from pipelines.pacs.patience import Passing, run_within
 from pipelines.pacs.settings import DicomWeb
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 
 T = TypeVar("T")
 CHUNK = 2**17
@@ -42,7 +42,7 @@ class Refused(Exception):
         super().__init__(f"the archive answers {status} ({http.client.responses.get(status, 'unknown')})")
         self.status = status
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 class Unusable(Exception):
@@ -52,7 +52,7 @@ class Unusable(Exception):
         super().__init__(detail)
         self.reason = reason
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 class Wildcards(HTTPAdapter):

@@ -18,7 +18,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian
 from pipelines.pacs.archive import Entry, Fetched, Odd, is_uid
 from pipelines.pacs.settings import GIB, Limits
 from privacy.deidentify.quiet import silence_warnings
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 from privacy.system_errors import of_machine
 
 HEADERS = ["StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"]
@@ -37,7 +37,7 @@ class Unfit(Exception):
         super().__init__(detail)
         self.reason = reason
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 @dataclass

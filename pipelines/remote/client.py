@@ -25,7 +25,7 @@ from pipelines.runs.store import remove_unfinished
 from pipelines.settings.config import chosen_device
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
-from privacy.system_errors import failure
+from privacy.system_errors import classify_failure
 
 SETTINGS = "CONSILIUM_SITE"
 """Environment variable: path of site.yaml."""
@@ -65,7 +65,7 @@ def lazy_worker(place: Place) -> Worker:
                 raise Refused("busy") from error
             except Exception as error:
                 sys.stderr.write(f"the hospital cannot begin: {trace_of_error(error)}\n")
-                raise Refused(failure(error)) from error
+                raise Refused(classify_failure(error)) from error
         return workers[0](call, message)
 
     return answer

@@ -48,7 +48,7 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
     from pipelines.runs.stopping import LockedError, Stopped
     from pipelines.runs.store import ArtifactError
     from privacy.formats import LaterVersion
-    from privacy.system_errors import failure
+    from privacy.system_errors import classify_failure
 
     if isinstance(error, StageFailed):
         return exit_code(error.cause, also=also)
@@ -62,7 +62,7 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
         ArtifactError: Exit.DISK,
         LaterVersion: Exit.CONFIG,
     }
-    code_of_failure = {"disk": Exit.DISK, "memory": Exit.MEMORY, "failed": Exit.FAILED}[failure(error)]
+    code_of_failure = {"disk": Exit.DISK, "memory": Exit.MEMORY, "failed": Exit.FAILED}[classify_failure(error)]
     return next((code for kind, code in known.items() if isinstance(error, kind)), code_of_failure)
 
 

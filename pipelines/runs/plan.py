@@ -17,7 +17,7 @@ from rich.cells import cell_len
 
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import ArtifactError, check_artifact, content_digest, digest_json, read_manifest, short_digest
-from privacy.settings_error import notation, shown
+from privacy.settings_error import format_yaml_path, shorten_value
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -300,11 +300,11 @@ def list_differences(before: Json, now: Json) -> list[str]:
     for path in dict.fromkeys([*old, *new]):
         was, is_now = old.get(path, ABSENT), new.get(path, ABSENT)
         if was is ABSENT:
-            sentences.append(f"{notation(path)} {shown(is_now)} added".strip())
+            sentences.append(f"{format_yaml_path(path)} {shorten_value(is_now)} added".strip())
         elif is_now is ABSENT:
-            sentences.append(f"{notation(path)} {shown(was)} removed".strip())
+            sentences.append(f"{format_yaml_path(path)} {shorten_value(was)} removed".strip())
         elif type(was) is not type(is_now) or was != is_now:
-            sentences.append(f"{notation(path)} {shown(was)} -> {shown(is_now)}".strip())
+            sentences.append(f"{format_yaml_path(path)} {shorten_value(was)} -> {shorten_value(is_now)}".strip())
     return sentences
 
 

@@ -12,7 +12,7 @@ from pipelines.runs.exits import trace_of_error
 from pipelines.runs.store import make_hidden_name
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
-from privacy.system_errors import failure
+from privacy.system_errors import classify_failure
 
 ALIGNED = 64  # bytes: where each tensor begins, as its numbers must lie
 
@@ -45,7 +45,7 @@ def kept_in(folder: Path, log: Callable[[str], None]) -> Callable[[Call, Message
                 f"{call.run} round {call.round} {call.request}: the reply cannot wait in {folder}:"
                 f" {trace_of_error(error)}"
             )
-            raise Refused(failure(error)) from error
+            raise Refused(classify_failure(error)) from error
 
     return keep
 

@@ -21,7 +21,7 @@ from pipelines.runs.plan import (
 )
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.runs.store import content_digest, read_manifest, remove_unfinished, short_digest, write_artifact
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 from privacy.settings_error import words_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class StageFailed(RuntimeError):
             what = f"{gone} is gone, with the stages that were finished: somebody removed it meanwhile; to begin anew:"
         super().__init__(f"{text}\n{what}\n{command}")
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 def ignore_event(event: Event) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 
 LOCK = ".lock"
 HOLDER = ".lock.json"
@@ -32,7 +32,7 @@ class Stopped(Exception):
         text = f"stopped at a safe point: {reason}"
         super().__init__(f"{text}; to go on:\n{command}" if command else text)
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 class LockedError(RuntimeError):

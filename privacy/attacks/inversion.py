@@ -79,7 +79,7 @@ class Likeness(NamedTuple):
     psnr: float
     ssim: float
 
-    def above(self, other: Likeness) -> bool:
+    def is_above(self, other: Likeness) -> bool:
         """Whether both figures are higher: one alone can rise by blurring, or by guessing the background."""
         return self.psnr > other.psnr and self.ssim > other.ssim
 

@@ -159,7 +159,7 @@ def is_made_of_numbers(original: DataElement, known: Identifiers) -> bool:
     parts = [text for text in list_texts(original.value) if text]
     digits = re.sub(r"\D", "", "".join(parts)).lstrip("0")[:LONGEST]
     telling = LONG_NUMBER if int(original.tag) in ESSENTIAL else SIGNIFICANT
-    if original.VR in {"DS", "IS"} and len(digits) >= telling and known.among(int(digits)):
+    if original.VR in {"DS", "IS"} and len(digits) >= telling and known.is_identifier(int(digits)):
         return False
     return all(_is_number(text, known) for text in parts) and free_of_identifiers(original, known)
 
@@ -218,7 +218,7 @@ def _is_usual(text: str, known: Identifiers) -> bool:
 def _is_number(text: str, known: Identifiers) -> bool:
     """Whether a text is a number that is no identifier; infinity and NaN are numbers."""
     value = _parse_float(text)
-    return value is not None and (math.isinf(value) or math.isnan(value) or not known.among(value))
+    return value is not None and (math.isinf(value) or math.isnan(value) or not known.is_identifier(value))
 
 
 def _parse_float(text: str) -> float | None:

@@ -20,15 +20,15 @@ from pydicom.uid import UID_dictionary
 from privacy.deidentify.actions import parse_tags, split_words
 from privacy.deidentify.shift import is_plausible
 from privacy.deidentify.spelling import (
-    compact,
+    compact_text,
     day_digits,
     day_pattern,
     days_of,
-    fold,
+    fold_text,
     joined_names,
+    list_spellings,
     name_words,
     number_forms,
-    spellings,
 )
 
 DEEPEST = 40  # sequences within sequences; a file that goes deeper is an attack or damage
@@ -145,14 +145,14 @@ class Identifiers:
     def within(self, text: str, *, shortest: int = 2) -> bool:
         """Whether the text contains an identifier of at least `shortest` characters."""
         return bool(self._uids_pattern.search(text)) or any(
-            self._contains_folded(folded, shortest) for folded in spellings(text)
+            self._contains_folded(folded, shortest) for folded in list_spellings(text)
         )
 
     def _contains_folded(self, folded: str, shortest: int) -> bool:
         """Whether folded text contains a word, a joined form or a day. shortest: of words that must stand alone."""
         return bool(
             self._anywhere_pattern.search(folded)
-            or self._joined_pattern.search(compact(folded))
+            or self._joined_pattern.search(compact_text(folded))
             or self._days_pattern.search(folded)
             or any(
                 len(match[0]) >= shortest and _stands_alone(folded, match)
@@ -166,7 +166,7 @@ class Identifiers:
         wide = {data[at:].decode(code, "ignore") for at in (0, 1) for code in ("utf-16-le", "utf-16-be")}
         return any(self.within(text, shortest=shortest) for text in read | wide)
 
-    def among(self, number: float) -> bool:
+    def is_identifier(self, number: float) -> bool:
         """Whether a number is an identifier, ignoring its sign and decimals."""
         return int(abs(number)) in self.numbers
 
@@ -185,11 +185,11 @@ def find_identifiers(dataset: Dataset, *, but: frozenset[int] = frozenset()) -> 
                 joined |= {word for word in together if len(word) >= SHORT or not word.isascii()}
                 names |= together - joined
             elif tag in PLACES:
-                names |= {fold(value).strip()} if len(value.strip()) >= 4 else set()
+                names |= {fold_text(value).strip()} if len(value.strip()) >= 4 else set()
                 names |= name_words(value, 4)
             elif tag in NUMBERS:
                 joined |= number_forms(value)
-                names |= {fold(value).strip()} if len(value.strip()) >= 3 else set()
+                names |= {fold_text(value).strip()} if len(value.strip()) >= 3 else set()
             elif vr in {"DA", "DT"}:
                 days |= set(filter(is_plausible, days_of(value)))
             elif vr == "UI" and len(value) >= 6 and value.count(".") >= 3 and value not in UID_dictionary:

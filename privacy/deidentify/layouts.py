@@ -76,10 +76,10 @@ class Layout:
     @property
     def kind(self) -> tuple[str, str, int, int]:
         """The key by which images are matched to this layout."""
-        return kind(self.manufacturer, self.model, self.rows, self.columns)
+        return layout_key(self.manufacturer, self.model, self.rows, self.columns)
 
 
-def kind(manufacturer: object, model: object, rows: object, columns: object) -> tuple[str, str, int, int]:
+def layout_key(manufacturer: object, model: object, rows: object, columns: object) -> tuple[str, str, int, int]:
     """The same key for all images of one layout."""
     size = [int(str(side)) if str(side or "").isdecimal() else 0 for side in (rows, columns)]
     return _fold_text(manufacturer), _fold_text(model), size[0], size[1]
@@ -87,7 +87,7 @@ def kind(manufacturer: object, model: object, rows: object, columns: object) -> 
 
 def kind_of(dataset: Dataset) -> tuple[str, str, int, int]:
     """The key of an image; an unreadable attribute counts as absent."""
-    return kind(
+    return layout_key(
         *(_read_value(dataset, keyword) for keyword in ("Manufacturer", "ManufacturerModelName", "Rows", "Columns"))
     )
 

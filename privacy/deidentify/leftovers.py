@@ -39,7 +39,11 @@ class Leaf(NamedTuple):
 
 
 def find_leftovers(
-    original: Dataset, written: bytes, *, private: frozenset[tuple[str, int, int]] = SAFE_PRIVATE, kept: bool = False
+    original: Dataset,
+    written: bytes,
+    *,
+    private: frozenset[tuple[str, int, int]] = SAFE_PRIVATE,
+    retains_attributes: bool = False,
 ) -> list[str]:
     """Sentences about what is left of `original` in the file `written`; empty = nothing was found.
 
@@ -50,7 +54,7 @@ def find_leftovers(
         secrets = dict(_list_secrets(original))
         cleaned = pydicom.dcmread(io.BytesIO(written), force=True)
         places = [*_in_text(secrets, cleaned), *_find_private(cleaned, private), *_find_dates(original, cleaned)]
-        if not kept:
+        if not retains_attributes:
             places += _find_unchanged(original, cleaned)
         places += _in_bytes(secrets, written)
         if any(written[:128]):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from privacy.deidentify.actions import SAFE_PRIVATE
 from privacy.deidentify.layouts import Layout, layout_problems
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 from privacy.settings_error import Problem, refuse
 
 
@@ -18,7 +18,7 @@ class NotDeidentifiable(Exception):
         self.reason = reason
         self.detail = detail
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 GAP = r"[\W_]*"
 
 
-def fold(text: str) -> str:
+def fold_text(text: str) -> str:
     """Text for comparison: lower case, no accents, one form of each character, no zero-width characters."""
     plain = unicodedata.normalize("NFKC", text).casefold().translate(PLAIN)
     parts = unicodedata.normalize("NFKD", plain)
@@ -26,26 +26,31 @@ def fold(text: str) -> str:
     return unicodedata.normalize("NFC", base_characters.casefold()).translate(PLAIN).translate(KATAKANA)
 
 
-def spellings(text: str) -> set[str]:
+def list_spellings(text: str) -> set[str]:
     """The folded text with ü as u, and as ue."""
     if text.isascii():
-        return {fold(text)}
-    return {fold(text), fold(unicodedata.normalize("NFKC", text).casefold().translate(LONG))}
+        return {fold_text(text)}
+    return {fold_text(text), fold_text(unicodedata.normalize("NFKC", text).casefold().translate(LONG))}
 
 
-def compact(text: str) -> str:
+def compact_text(text: str) -> str:
     """Only the letters and digits of folded text: 12-34 56 and 123456 are one number."""
-    return re.sub(r"[\W_]+", "", fold(text))
+    return re.sub(r"[\W_]+", "", fold_text(text))
 
 
-def parts(text: str) -> list[str]:
+def split_parts(text: str) -> list[str]:
     """The words of folded text."""
     return [part for part in re.split(r"[\W_]+", text) if part]
 
 
 def name_words(value: str, shortest: int) -> set[str]:
     """The words of a name; in another script also those of two characters."""
-    return {part for text in spellings(value) for part in parts(text) if len(part) >= shortest or _is_foreign(part)}
+    return {
+        part
+        for text in list_spellings(value)
+        for part in split_parts(text)
+        if len(part) >= shortest or _is_foreign(part)
+    }
 
 
 def joined_names(value: str, common: frozenset[str]) -> set[str]:
@@ -55,8 +60,8 @@ def joined_names(value: str, common: frozenset[str]) -> set[str]:
     """
     joined_words = set()
     for group in value.split("="):
-        for text in spellings(group.replace("^", "\0")):
-            components = [parts(component) for component in text.split("\0")]
+        for text in list_spellings(group.replace("^", "\0")):
+            components = [split_parts(component) for component in text.split("\0")]
             units = dict.fromkeys(
                 [word for words in components for word in words] + ["".join(words) for words in components if words]
             )
@@ -70,8 +75,8 @@ def joined_names(value: str, common: frozenset[str]) -> set[str]:
 
 def number_forms(value: str) -> set[str]:
     """A number as written, without leading zeros, and the runs of digits in it, from five characters on."""
-    compact_form = compact(value)
-    runs = {compact_form, *re.findall(r"\d+", fold(value))}
+    compact_form = compact_text(value)
+    runs = {compact_form, *re.findall(r"\d+", fold_text(value))}
     return {form for run in runs for form in (run, run.lstrip("0")) if len(form) >= 5 and form.strip("0")}
 
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from privacy.dp.batches import batches_per_epoch, minibatches
+from privacy.dp.batches import batches_per_epoch, iterate_minibatches
 from privacy.dp.chunks import at_once, in_turn
 from privacy.dp.events import NON_PRIVATE, Event
 from privacy.dp.moments import Embed, Moments, Patients, exact_moments
@@ -274,7 +274,7 @@ def open_access(
     if problems:
         raise ValueError("; ".join(problems))
     generator = torch.Generator().manual_seed(seed)
-    stream = minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator)
+    stream = iterate_minibatches(splits["train"].y, batch=batch, balance=balance, generator=generator)
     return PlainAccess(splits, batch, stream, generator, augment, passes=passes)
 
 

@@ -31,7 +31,7 @@ from privacy.dp.events import (
     SelfComposed,
     UnknownEvent,
 )
-from privacy.dp.losses import ENDLESS, LIBRARY, UNIT, Curve, Spend, Step, by_curve, curve, price_spend
+from privacy.dp.losses import ENDLESS, LIBRARY, UNIT, Curve, Spend, Step, by_curve, compute_curve, price_spend
 
 NO_GUARANTEE, NOTHING_SPENT = "none: no formal guarantee", "none: nothing was spent"
 OVER_SPLITS = f"RDP, {LIBRARY} (too many combinations of splits for PLD)"
@@ -54,7 +54,7 @@ class Cost:
     accountant: str
 
 
-def cost(events: Sequence[Event], delta: float) -> Cost:
+def compute_cost(events: Sequence[Event], delta: float) -> Cost:
     """The highest cost of any patient: all events outside a `Part`, and for each cut those of one split.
 
     Raises:
@@ -101,8 +101,8 @@ def group_cost(q: float, noise: float, steps: int, members: int, delta: float) -
         raise ValueError(f"must be whole numbers >= 0: {', '.join(wrong)}")
     at_once = SelfComposed(PoissonSampled(q, Gaussian(noise / max(members, 1))), steps)
     if members > 1 and 0 < q < 1 and noise > 0 and steps:
-        return price({Step("gaussian", noise, q, members): steps}, check_delta(delta))
-    return cost([at_once] if members else [], delta)
+        return compute_spend_cost({Step("gaussian", noise, q, members): steps}, check_delta(delta))
+    return compute_cost([at_once] if members else [], delta)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -137,7 +137,7 @@ def calibrate_noise(planned: Callable[[float], Sequence[Event]], *, epsilon: flo
 
     @cache
     def compute_epsilon(noise: float) -> float:
-        return cost(planned(noise), delta).epsilon
+        return compute_cost(planned(noise), delta).epsilon
 
     if compute_epsilon(MOST_NOISE) > epsilon:
         raise ValueError(
@@ -229,7 +229,9 @@ def _highest_cost(tally: Tally, delta: float) -> Cost:
     if math.prod(map(len, choices)) > COMBINATIONS:
         return Cost(by_curve(lambda: _worst_curve(outside, choices), delta), delta, OVER_SPLITS)
     combinations = itertools.product(*choices)
-    return max((price(sum_spends(outside, *chosen), delta) for chosen in combinations), key=lambda c: c.epsilon)
+    return max(
+        (compute_spend_cost(sum_spends(outside, *chosen), delta) for chosen in combinations), key=lambda c: c.epsilon
+    )
 
 
 def split_choices(tally: Tally) -> tuple[Spend, list[list[Spend]]]:
@@ -243,8 +245,8 @@ def split_choices(tally: Tally) -> tuple[Spend, list[list[Spend]]]:
 
 def _worst_curve(outside: Spend, choices: Sequence[Sequence[Spend]]) -> Curve:
     """Bounds on the Renyi divergences that hold for every combination: order by order the worst split of each cut."""
-    worst = (reduce(np.maximum, map(curve, spends)) for spends in choices)
-    return sum(worst, curve(outside))
+    worst = (reduce(np.maximum, map(compute_curve, spends)) for spends in choices)
+    return sum(worst, compute_curve(outside))
 
 
 def _drop_dominated(spends: Sequence[Spend]) -> list[Spend]:
@@ -265,7 +267,7 @@ def sum_spends(*spends: Spend) -> Spend:
     return total
 
 
-def price(spend: Spend, delta: float) -> Cost:
+def compute_spend_cost(spend: Spend, delta: float) -> Cost:
     """The cost of these mechanisms together, and the accountant."""
     done = {step: count for step, count in spend.items() if count}
     epsilon, accountant = price_spend(done, delta) if done else (0.0, NOTHING_SPENT)

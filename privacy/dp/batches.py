@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def minibatches(y: Tensor, *, batch: int, balance: bool, generator: torch.Generator) -> Iterator[Tensor]:
+def iterate_minibatches(y: Tensor, *, batch: int, balance: bool, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield index tensors (b,) without end: epoch after epoch of a fresh shuffle, the last batch of an epoch partial.
 
     A last batch of a single row joins the one before it, because batch norm has no variance of one value. With

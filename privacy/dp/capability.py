@@ -14,7 +14,7 @@ from privacy.dp.access import Access, Draw, Gradient, Objective, Questions, Samp
 from privacy.dp.moments import Embed, Moments
 
 
-def questions(access: Access) -> Questions:
+def restrict_access(access: Access) -> Questions:
     """The functions of data access, as an object whose attributes lead to no patient's data and to no event."""
 
     class AccessFunctions:  # no dataclass: making one takes a millisecond, and there is one for each request

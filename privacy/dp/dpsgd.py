@@ -18,7 +18,7 @@ from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from privacy.dp.entropy import Source, gaussians
+from privacy.dp.entropy import Source, draw_gaussians
 from privacy.dp.moments import SLACK, UNIT
 from privacy.message import Params
 
@@ -32,7 +32,7 @@ class _Noised(DPOptimizer):  # type: ignore[misc]
     def add_noise(self) -> None:
         """In float64."""
         (p,) = self.params
-        drawn = gaussians(self.sizes, SLACK * self.noise_multiplier * self.max_grad_norm, self.source)
+        drawn = draw_gaussians(self.sizes, SLACK * self.noise_multiplier * self.max_grad_norm, self.source)
         p.grad = p.summed_grad + drawn.to(p.device)
 
     def clip(self, gradient: Tensor) -> Tensor:

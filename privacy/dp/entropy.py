@@ -26,7 +26,7 @@ PARTS = 4
 WORDS = 624  # of the Mersenne Twister's state
 
 
-def uniform(shape: tuple[int, ...], source: Source = os.urandom) -> Tensor:
+def draw_uniform(shape: tuple[int, ...], source: Source = os.urandom) -> Tensor:
     """Float64 on the open interval (0, 1): the middles of 2^52 equal steps, so never 0 or 1."""
     words = np.frombuffer(source(8 * math.prod(shape)), np.int64)
     steps = (words >> (64 - RESOLUTION)).astype(np.float64)  # signed: -2^52 .. 2^52 - 1
@@ -36,16 +36,16 @@ def uniform(shape: tuple[int, ...], source: Source = os.urandom) -> Tensor:
     return torch.from_numpy(steps).view(shape)
 
 
-def gaussian(shape: tuple[int, ...], std: float, source: Source = os.urandom) -> Tensor:
+def draw_gaussian(shape: tuple[int, ...], std: float, source: Source = os.urandom) -> Tensor:
     """Float64 Gaussian noise of mean 0, see `gaussians`.
 
     Raises:
         ValueError: std is negative or not finite.
     """
-    return gaussians([math.prod(shape)], std, source).reshape(shape)
+    return draw_gaussians([math.prod(shape)], std, source).reshape(shape)
 
 
-def gaussians(sizes: Sequence[int], std: float, source: Source = os.urandom) -> Tensor:
+def draw_gaussians(sizes: Sequence[int], std: float, source: Source = os.urandom) -> Tensor:
     """Float64 Gaussian noise of mean 0 for tensors of these sizes, one after the other: (their sum,).
 
     Each number is the sum of four (Holohan and Braghin, arXiv 2107.10138, section 5.1): rounding leaves gaps between
@@ -57,7 +57,7 @@ def gaussians(sizes: Sequence[int], std: float, source: Source = os.urandom) -> 
     """
     if not (std >= 0 and math.isfinite(std)):
         raise ValueError(f"std must be finite and >= 0, found {std}")
-    drawn = uniform((PARTS * sum(sizes),), source)
+    drawn = draw_uniform((PARTS * sum(sizes),), source)
     each = [part.view(PARTS, -1) for part in torch.split(drawn, [PARTS * size for size in sizes]) if len(part)]
     u = (torch.cat(each, dim=1) if each else drawn).view(2, PARTS // 2, -1)
     radius, angle = u[0].log().mul_(-2.0).sqrt_(), u[1] * (2.0 * math.pi)
@@ -72,25 +72,25 @@ def draw_choices(count: int, probability: float, source: Source = os.urandom) ->
     """
     if not 0 <= probability <= 1:
         raise ValueError(f"the sampling probability must be in [0, 1], found {probability}")
-    return uniform((count,), source) < probability
+    return draw_uniform((count,), source) < probability
 
 
 def draw_integers(shape: tuple[int, ...], below: Tensor, source: Source = os.urandom) -> Tensor:
     """Int64 of a shape, each equally likely in 0 .. below - 1, where `below` can be broadcast to the shape."""
-    return (uniform(shape, source) * below).long().clamp(max=below.expand(shape) - 1)
+    return (draw_uniform(shape, source) * below).long().clamp(max=below.expand(shape) - 1)
 
 
-def generator(source: Source = os.urandom) -> torch.Generator:
+def make_generator(source: Source = os.urandom) -> torch.Generator:
     """A torch generator for randomness within one patient's contribution (views, dropout), never for noise.
 
     All of the Mersenne Twister's state is random, not only the 32 bits of a seed.
     """
     made = torch.Generator()
-    made.set_state(state(source))
+    made.set_state(make_generator_state(source))
     return made
 
 
-def state(source: Source = os.urandom) -> Tensor:
+def make_generator_state(source: Source = os.urandom) -> Tensor:
     """The state of such a generator, for `set_state` and `torch.set_rng_state`."""
     # The state of torch's CPU generator: 624 words of 64 bits, of which 32 are used, from byte 24 on.
     words = np.frombuffer(source(4 * WORDS), "<u4").astype("<u8").tobytes()
@@ -106,14 +106,14 @@ def _state_margins() -> tuple[bytes, bytes]:
 
 
 @contextmanager
-def unrepeatable(source: Source = os.urandom) -> Iterator[None]:
+def seed_unrepeatably(source: Source = os.urandom) -> Iterator[None]:
     """Seed torch's generators, which dropout uses, from `source`, so that nobody can reproduce them."""
     cuda = torch.cuda.is_available()
     before = torch.get_rng_state()
     with torch.random.fork_rng() if cuda else nullcontext():
         if cuda:
             torch.cuda.manual_seed_all(int.from_bytes(source(8), "little"))
-        torch.set_rng_state(state(source))
+        torch.set_rng_state(make_generator_state(source))
         try:
             yield
         finally:

@@ -200,7 +200,7 @@ def change_event(event: Event, change: Callable[[Event], Event | None]) -> Event
     return event
 
 
-def describe(event: Event) -> Json:
+def describe_event(event: Event) -> Json:
     """The event as the ledger writes it.
 
     Raises:
@@ -209,8 +209,8 @@ def describe(event: Event) -> Json:
     if type(event) not in KINDS.values():
         raise UnknownEvent(f"the event {event!r} is of a kind that the ledger does not know")
     if isinstance(event, Composed):
-        return {"kind": event.kind, "events": [describe(part) for part in event.events]}
-    inner = {"event": describe(event.event)} if isinstance(event, PoissonSampled | SelfComposed | Part) else {}
+        return {"kind": event.kind, "events": [describe_event(part) for part in event.events]}
+    inner = {"event": describe_event(event.event)} if isinstance(event, PoissonSampled | SelfComposed | Part) else {}
     facts = {name: value for name, value in vars(event).items() if name != "event"}
     return {"kind": event.kind, **facts, **inner}
 

@@ -59,7 +59,7 @@ def price_spend(spend: Spend, delta: float) -> tuple[float, str]:
         epsilon, accountant = _compute_or_infinity(lambda: get_epsilon_gaussian(spend[UNIT] ** -0.5, delta)), EXACT
     else:
         epsilon, accountant = by_pld(spend, delta), BY_PLD
-    return (epsilon, accountant) if epsilon < math.inf else (by_curve(lambda: curve(spend), delta), BY_RDP)
+    return (epsilon, accountant) if epsilon < math.inf else (by_curve(lambda: compute_curve(spend), delta), BY_RDP)
 
 
 def by_pld(spend: Spend, delta: float) -> float:
@@ -81,7 +81,7 @@ def by_pld(spend: Spend, delta: float) -> float:
         grid, best = grid / FINER, epsilon
 
 
-def curve(spend: Spend) -> Curve:
+def compute_curve(spend: Spend) -> Curve:
     """Upper bounds on the Renyi divergences at ORDERS of everything together: they add up."""
     return sum((count * _compute_divergences(step) for step, count in spend.items() if count), np.zeros(len(ORDERS)))
 
@@ -124,12 +124,12 @@ def _epsilon_at(parts: Sequence[tuple[Step, int]], grid: float, delta: float) ->
 @lru_cache(maxsize=64)
 def _repeat_step(step: Step, count: int, grid: float) -> Any:
     """The privacy loss distribution of one mechanism that is used `count` times."""
-    distribution = _distribution(step, grid)
+    distribution = _build_distribution(step, grid)
     return distribution if count == 1 else distribution.self_compose(count)
 
 
 @lru_cache(maxsize=64)
-def _distribution(step: Step, grid: float) -> Any:
+def _build_distribution(step: Step, grid: float) -> Any:
     """The privacy loss distribution of one mechanism, rounded upwards to multiples of `grid`."""
     from dp_accounting import NeighboringRelation  # slow to import
     from dp_accounting.pld import common  # slow to import

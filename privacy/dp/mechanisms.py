@@ -69,7 +69,7 @@ def analytic_gaussian(
         wrong.append("value is not finite somewhere, so no sensitivity holds: bound each patient's part before the sum")
     _refuse_problems("analytic_gaussian", wrong)
     sigma = float(get_sigma_gaussian(epsilon, delta)) * (1 + SLACK)
-    noise = entropy.gaussian(tuple(value.shape), sensitivity * sigma, source)
+    noise = entropy.draw_gaussian(tuple(value.shape), sensitivity * sigma, source)
     return Noised((value.double() + noise).to(value.dtype), Gaussian(sigma))
 
 
@@ -106,7 +106,7 @@ def bounded_mean(
     middle = low + half
     exact = values.double()
     offsets = torch.where(exact.isfinite(), exact - middle, 0.0).clamp(-half, half)
-    noise = float(entropy.gaussian((), noise_multiplier * half, source))
+    noise = float(entropy.draw_gaussian((), noise_multiplier * half, source))
     mean = middle + (math.fsum(offsets.tolist()) + noise) / count
     return Noised(min(max(mean, low), high), Gaussian(noise_multiplier))
 
@@ -142,7 +142,7 @@ def vote_histogram(votes: Tensor, *, noise_multiplier: float, source: Source = o
     parts, ends = share.T[columns, rows].tolist(), torch.bincount(columns, minlength=votes.shape[1]).cumsum(0).tolist()
     sums = [math.fsum(parts[start:end]) for start, end in pairwise([0, *ends])]
     total = torch.tensor(sums, dtype=torch.float64)
-    noise = entropy.gaussian((votes.shape[1],), noise_multiplier, source)
+    noise = entropy.draw_gaussian((votes.shape[1],), noise_multiplier, source)
     return Noised(total + noise, Gaussian(noise_multiplier))
 
 
@@ -176,8 +176,8 @@ def noisy_max(
     _refuse_problems("noisy_max", wrong)
     exact = scores.double()
     taken = flip_probabilities(exact, sensitivity=sensitivity, epsilon=epsilon, monotone=monotone)
-    heads = entropy.uniform(tuple(exact.shape), source) < taken
-    place = entropy.uniform(tuple(exact.shape), source)
+    heads = entropy.draw_uniform(tuple(exact.shape), source) < taken
+    place = entropy.draw_uniform(tuple(exact.shape), source)
     return Noised(int(torch.where(heads, place, math.inf).argmin()), Pure(epsilon))
 
 

@@ -155,4 +155,4 @@ def _to_whole_numbers(part: Tensor) -> Tensor:
 
 def _draw_noise(shape: tuple[int, ...], noise: float, share: float, source: Source) -> Tensor:
     """Gaussian noise for a part with this share of 1 / s², for a sensitivity of 1."""
-    return entropy.gaussian(shape, SLACK * noise / math.sqrt(share), source)
+    return entropy.draw_gaussian(shape, SLACK * noise / math.sqrt(share), source)

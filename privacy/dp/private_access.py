@@ -24,7 +24,7 @@ from privacy.dp.access import Assign, Augment, Batch, Draw, Gradient, Objective,
 from privacy.dp.access_limit import AccessLimit
 from privacy.dp.chunks import compute_repeatably, copy_rows
 from privacy.dp.dpsgd import private_gradient
-from privacy.dp.entropy import Source, draw_choices, draw_integers, state, unrepeatable
+from privacy.dp.entropy import Source, draw_choices, draw_integers, make_generator_state, seed_unrepeatably
 from privacy.dp.events import NON_PRIVATE, Event, Gaussian, Part, PoissonSampled, compose_events
 from privacy.dp.mechanisms import bounded_mean, vote_histogram
 from privacy.dp.modules import find_unfit_parts, keep_unchanged
@@ -125,7 +125,7 @@ class PrivateAccess:
         who = torch.arange(0 if self.dry else len(units.sizes))
         who = who if full else who[draw_choices(len(who), p.sampling, self.source)]
         views = all_views(units, who) if full else some_views(units, who, p.views, self.source)
-        self.uses.append(_Use(views, full, torch.zeros(0) if self.dry else state(self.source)))
+        self.uses.append(_Use(views, full, torch.zeros(0) if self.dry else make_generator_state(self.source)))
         return Sample(len(self.uses) - 1)
 
     def gradient(
@@ -151,7 +151,7 @@ class PrivateAccess:
             return Gradient({name: torch.zeros_like(value) for name, value in named.items()}, math.nan)
         expected = (1.0 if use.full else p.sampling) * max(1, self.sizes.get("train", 0))
         patients = patient_gradients(module, objective, self._iterate_views(use, aux))
-        with unrepeatable(self.source), compute_repeatably(), keep_unchanged(module):
+        with seed_unrepeatably(self.source), compute_repeatably(), keep_unchanged(module):
             gradient = private_gradient(
                 named,
                 patients,

@@ -24,8 +24,8 @@ from privacy.dp.accounting import (
     Cost,
     Tally,
     check_delta,
-    cost,
-    price,
+    compute_cost,
+    compute_spend_cost,
     split_choices,
     sum_spends,
     tally_events,
@@ -43,11 +43,11 @@ def replaced_cost(events: Sequence[Event], delta: float) -> Cost:
     """The highest cost of any patient, if neighbours are a set of patients and the same with one replaced.
 
     Raises:
-        UnknownEvent, ValueError: as `privacy.dp.accounting.cost`.
+        UnknownEvent, ValueError: as `privacy.dp.accounting.compute_cost`.
     """
     tally = tally_events(events)
     if any(spend.get(ENDLESS) for spend in tally.values()) or not any(map(any_of, tally.values())):
-        return cost(events, delta)  # no guarantee, or nothing spent: the same for all neighbours
+        return compute_cost(events, delta)  # no guarantee, or nothing spent: the same for all neighbours
     total_cost = _compose_cost(tally, check_delta(delta))
     return total_cost if total_cost is not None and total_cost.epsilon < math.inf else _by_group(events, delta)
 
@@ -91,7 +91,7 @@ def _compose_cost(tally: Tally, delta: float) -> Cost | None:
     if math.prod(map(len, pairs)) > COMBINATIONS:
         return None
     known = [[spend for spend in spends if spend is not None] for spends in pairs]
-    priced = (price(sum_spends(common, *chosen), delta) for chosen in itertools.product(*known))
+    priced = (compute_spend_cost(sum_spends(common, *chosen), delta) for chosen in itertools.product(*known))
     return max(priced, key=lambda candidate: candidate.epsilon)
 
 
@@ -103,9 +103,9 @@ def _pair_spends(spends: Sequence[Spend]) -> Iterator[Spend | None]:
 
 def _by_group(events: Sequence[Event], delta: float) -> Cost:
     """The least epsilon, up to 1 %, whose own delta is small enough for both steps."""
-    guess = cost(events, delta).epsilon
+    guess = compute_cost(events, delta).epsilon
     while guess <= MOST_EPSILON:
-        epsilon = cost(events, delta / (1 + math.exp(guess))).epsilon
+        epsilon = compute_cost(events, delta / (1 + math.exp(guess))).epsilon
         if epsilon <= guess:
             return Cost(2 * epsilon, delta, BY_GROUP)
         guess = max(epsilon, guess * STEP_UP)

@@ -195,7 +195,7 @@ def _make_pricer(delta: float, *, replaced: bool = False) -> _Pricer:
         replacing,
     )
 
-    cost = replacing.replaced_cost if replaced else accounting.cost
+    cost = replacing.replaced_cost if replaced else accounting.compute_cost
 
     @functools.cache
     def price(tally: _Tally) -> tuple[float, str]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from privacy.formats import later
+from privacy.formats import describe_later_version
 from privacy.message import Json
 
 ZEROS = "0" * 64
@@ -99,7 +99,7 @@ def follow_chain(chain: Chain, data: bytes) -> list[str]:
         number, before = len(chain.links) + 1, chain.end.sha256
         content = parse_line(raw, number)
         if type(form := content.get("format")) is int and form > FORMAT:
-            complaints.append(f"line {number}: made by {later(form, FORMAT)}")
+            complaints.append(f"line {number}: made by {describe_later_version(form, FORMAT)}")
         if "previous" in content:
             chain.since, chain.first = hashlib.sha256(raw), chain.first or number
             if content["previous"] != before:

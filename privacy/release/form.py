@@ -28,7 +28,7 @@ from torch import Tensor
 from typing_extensions import TypedDict, get_type_hints
 
 from privacy.message import Message
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 
 T = TypeVar("T")
 
@@ -205,7 +205,7 @@ class Misformed(ValueError):
         super().__init__("; ".join(map(str, flaws[:5])))
         self.flaws = tuple(flaws)
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 def _parse_message(form: type, message: Message, *, closed: bool) -> tuple[list[Flaw], dict[str, Any]]:

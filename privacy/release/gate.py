@@ -17,7 +17,7 @@ from privacy.dp.events import (
     Laplace,
     NonPrivate,
     compose_events,
-    describe,
+    describe_event,
     list_leaves,
     parse_or_non_private,
 )
@@ -42,7 +42,7 @@ class Refused(Exception):
         self.code = code
 
 
-def release(
+def release_reply(
     reply: bytes,
     event: Json,
     *,
@@ -87,7 +87,7 @@ def release(
         opened.append(
             {
                 **_call_facts(call, recipient, now),
-                "event": event if code is None else describe(NOTHING),
+                "event": event if code is None else describe_event(NOTHING),
                 "sha256": digest,
                 "bytes": 0 if code else len(reply),
                 "again": again and code is None,
@@ -157,13 +157,13 @@ def find_unaffordable(
         return None
     if any(compose_events([event]) == NON_PRIVATE for event in events):
         return Refusal(BUDGET, "it would leave without noise, and the policy has a budget")
-    from privacy.dp.accounting import cost  # seconds that a hospital without a budget saves
+    from privacy.dp.accounting import compute_cost  # seconds that a hospital without a budget saves
 
     charged, name = list(ledgers.charged_lines(before)), run_name(run)
     past = {"release": (), "run": (e for line, e in charged if run_name(str(line.get("run"))) == name)}
     past["total"] = (event for _, event in charged)
     for what, cap in policy.caps.items():
-        epsilon = cost([*past[what], *events], policy.budget.delta).epsilon
+        epsilon = compute_cost([*past[what], *events], policy.budget.delta).epsilon
         if epsilon > cap.epsilon:
             text = f"the {what} would cost epsilon = {epsilon:.4g}, and the policy allows {cap.epsilon:g}: {cap.line}"
             return Refusal(BUDGET, text)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from privacy.durable import write_once
 from privacy.message import Json
-from privacy.pickled import pickled
+from privacy.pickled import reduce_error
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -37,7 +37,7 @@ class Unsigned(ValueError):
         super().__init__(text)
         self.code = code
 
-    __reduce__ = pickled
+    __reduce__ = reduce_error
 
 
 @dataclass(frozen=True, kw_only=True)

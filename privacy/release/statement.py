@@ -123,7 +123,7 @@ class Audit:
     confidence: float
 
     @property
-    def refuted(self) -> bool:
+    def is_refuted(self) -> bool:
         """Whether the code reveals more than was claimed."""
         return self.bound > self.claimed
 

@@ -153,7 +153,7 @@ def describe_audit(audit: Audit) -> str:
     """What an audit says, and what it does not."""
     share = f"{100 * audit.confidence:g} %"
     verdict_sentence = (
-        "This refutes the claim." if audit.refuted else "The claim is not refuted; an audit cannot prove it."
+        "This refutes the claim." if audit.is_refuted else "The claim is not refuted; an audit cannot prove it."
     )
     return (
         f"The code was attacked at a setting of its own, not that of these runs: {audit.canaries} synthetic patients, "

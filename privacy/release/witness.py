@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from privacy.dp.events import NON_PRIVATE, Pure, describe
+from privacy.dp.events import NON_PRIVATE, Pure, describe_event
 from privacy.message import Json
 from privacy.release import ledger as ledgers
 
@@ -47,5 +47,5 @@ def book_restored(ledger: Path, sha256: str, epsilon: float | None, *, now: str)
         if has_left(opened.lines(), sha256):
             raise ValueError(f"the answer {sha256[:12]}… is in the ledger: it lacks nothing that this witness knows")
         line: dict[str, Json] = {"run": "", "round": 0, "request": RESTORED, "recipient": "", "bytes": 0}
-        facts: dict[str, Json] = {"sha256": sha256, "event": describe(event), "again": False, "refused": None}
+        facts: dict[str, Json] = {"sha256": sha256, "event": describe_event(event), "again": False, "refused": None}
         opened.append({"time": now, **line, **facts})

@@ -13,7 +13,7 @@ from consilium import Examples, Work, own, train
 from federation.models.own import _tried
 from pipelines.exports.network import build_exported
 from pipelines.models.file import FIXED
-from privacy.message import from_bytes, unsealed
+from privacy.message import from_bytes, unseal_parts
 
 VALUE = {0: 0.125}
 """What the constructor finds, as in a file that somebody may change."""
@@ -56,7 +56,7 @@ def test_a_finished_model_holds_what_was_fixed(tmp_path: Path, monkeypatch: pyte
     assert bool((shown["stem.0.weight"] == 0.125).all()) and bool((shown["stem.1.running_var"] == 2.125).all())
     assert torch.allclose(build_exported(done.ready("fedavg", "h0"))(torch.as_tensor(x)), before, atol=1e-6)
     file = done.folder / "sites" / "h0" / "ready" / "fedavg.safetensors"
-    names = set(from_bytes(unsealed(file.read_bytes())).tensors)
+    names = set(from_bytes(unseal_parts(file.read_bytes())).tensors)
     norm = {f"stem.1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
     kept = {f"{FIXED}/{name}" for name in {"stem.0.weight", "stem.0.bias"} | norm}
     assert {name for name in names if name.startswith(FIXED)} == kept

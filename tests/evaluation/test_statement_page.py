@@ -22,7 +22,7 @@ from privacy.dp.events import (
     PoissonSampled,
     SelfComposed,
     compose_events,
-    describe,
+    describe_event,
 )
 from privacy.release import meaning
 from privacy.release.build_statement import build_statement
@@ -66,7 +66,7 @@ def ledger(bare=False):
     def line(request, event, number=0, size=1000):
         said = {"time": "2026-11-21T12:07:40+00:00", "run": "fedavg", "round": number, "request": request}
         more = {"sha256": f"{request}{number}", "bytes": size, "again": False, "refused": None}
-        return {**said, "recipient": "coordinator", "event": describe(event), **more}
+        return {**said, "recipient": "coordinator", "event": describe_event(event), **more}
 
     private = compose_events([SelfComposed(STEP, 10), Declared("counts")])
     return [line("train", private, n) for n in (1, 2, 3)] + ([line("export", NON_PRIVATE, size=5000)] if bare else [])

@@ -15,7 +15,7 @@ from evaluation.scale import LEVELS, TREE
 from evaluation.scoring import label_measures
 from evaluation.support import compute_support, find_mean_classes
 from evaluation.votes import BINS, bins_from, class_votes, release_histograms, split_noise
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import Composed, Gaussian, SelfComposed
 from privacy.dp.mechanisms import vote_histogram
 
@@ -68,7 +68,7 @@ def test_all_of_it_costs_what_one_histogram_costs(classes):
     told = Recorded(0)
     release_histograms(*hospital(0, classes), noise=1.5, class_patients=[9] * classes, number=30, add_noise=told)
     events = [Composed(tuple(map(Gaussian, told.noise)))]
-    assert cost(events, 1e-5).epsilon == pytest.approx(cost([Gaussian(1.5)], 1e-5).epsilon, rel=1e-6)
+    assert compute_cost(events, 1e-5).epsilon == pytest.approx(compute_cost([Gaussian(1.5)], 1e-5).epsilon, rel=1e-6)
     how = split_noise(1.5, classes)
     assert told.noise[: LEVELS * (1 if classes == 2 else classes)] == [how.scale] * (len(told.noise) - _after(classes))
     assert SelfComposed(Gaussian(how.scale), LEVELS) != Gaussian(how.scale)

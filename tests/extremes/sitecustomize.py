@@ -21,7 +21,7 @@ KINDS = ("high", "low", "turns", "none", "nobody", "everybody")
 KIND = os.environ.get("NOISE", "")
 ENTROPY, AUDIT = "privacy.dp.entropy", "privacy.attacks.audit"
 LEAST, HALF, MOST = ((number % 2**64).to_bytes(8, "little") for number in (-(2**63), 0, 2**63 - 1))
-"""Eight bytes of which `uniform` makes a number right above 0, 1/2, and right below 1."""
+"""Eight bytes of which `draw_uniform` makes a number right above 0, 1/2, and right below 1."""
 
 _urandom = os.urandom
 
@@ -29,10 +29,10 @@ _urandom = os.urandom
 def urandom(size: int, /) -> bytes:
     """As `os.urandom`, but for the noise and the samples of `privacy.dp`."""
     caller = sys._getframe(1)
-    asks = caller.f_back if caller.f_globals.get("__name__") == ENTROPY and caller.f_code.co_name == "uniform" else None
+    asks = caller.f_back if caller.f_globals.get("__name__") == ENTROPY and caller.f_code.co_name == "draw_uniform" else None
     if asks is None:
         return _urandom(size)
-    if asks.f_code.co_name == "gaussians":
+    if asks.f_code.co_name == "draw_gaussians":
         drawn = b"".join(gaussian(number) for number in asks.f_locals["sizes"])
     elif asks.f_back is not None and asks.f_back.f_globals.get("__name__") == AUDIT:
         drawn = b""  # of 100 canaries or more nobody is none or all: 2^-100

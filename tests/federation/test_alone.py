@@ -94,7 +94,7 @@ def test_nothing_is_sent_and_the_one_round_is_the_model():
     outcome, crew = reference.trained(Alone(name="local_ridge"), own, TASK, Work())
     assert list(outcome.totals) == ["1"]
     expected = learnt("local_ridge", own["b"]["train"]).state_dict()
-    assert testbed.equal(testbed.final(crew["b"]), expected)
+    assert testbed.are_equal(testbed.newest_model(crew["b"]), expected)
 
 
 def test_images_and_privacy_are_refused_in_words():

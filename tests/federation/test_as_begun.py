@@ -11,9 +11,11 @@ from privacy.dp.protection import Protection
 
 
 def test_the_model_is_the_common_start_at_every_hospital_and_costs_nothing():
-    task = testbed.task()
+    task = testbed.make_task()
     outcome, crew = reference.trained(AsBegun())
     start = initial_parameters(AsBegun(), task, seed=1)
-    assert list(outcome.totals) == ["1"] and all(testbed.equal(testbed.final(one), start) for one in crew.values())
+    assert list(outcome.totals) == ["1"] and all(
+        testbed.are_equal(testbed.newest_model(one), start) for one in crew.values()
+    )
     seen = rehearse_events(AsBegun(), task, reference.BRIEF, start, Protection(validation_noise=1.0))
     assert seen.training == seen.introduction == compose_events([])

@@ -140,7 +140,7 @@ def test_losses_of_examples_do_not_know_of_each_other_and_labels_of_examples_sta
     logits, y = torch.randn(5, 3), scattered(5)
     whole = functional.cross_entropy(logits, y, reduction="none")
     assert torch.equal(cross_entropy(Output(logits, logits), y), whole)
-    assert torch.equal(testbed.task().yardstick(Output(logits, logits), y), whole)
+    assert torch.equal(testbed.make_task().yardstick(Output(logits, logits), y), whole)
 
 
 def test_features_are_pooled_over_places_and_features_of_examples_stay():
@@ -181,7 +181,7 @@ def test_every_slice_of_a_volume_moves_alike():
 
 
 def test_plain_access_draws_masks_with_their_images_and_refuses_to_balance_them():
-    rows = testbed.scenes(0, n=6)["train"]
+    rows = testbed.make_scenes(0, n=6)["train"]
     rows = Rows(rows.y[:, None].float(), rows.y, rows.patient)
     draw = open_access({"train": rows}, batch=4, seed=0, augment=flip).draw()
     assert draw.y.shape == (4, 8, 8) and torch.equal(draw.x[:, 0].long(), draw.y)
@@ -216,7 +216,7 @@ def test_a_patients_gradient_is_that_of_the_patient_alone(inputs):
 
 
 def test_private_access_moves_masks_with_the_views_of_a_patient():
-    rows = testbed.scenes(0)["train"]
+    rows = testbed.make_scenes(0)["train"]
     rows, seen = Rows(rows.y[:, None].double(), rows.y, rows.patient), []
 
     def noted(x, y, generator):
@@ -246,13 +246,13 @@ def test_private_training_on_masks_without_noise_is_plain_training(algorithm, do
     task, work, schedule = testbed.mask_task(norm="group"), Work(lr=0.02), Schedule(rounds=2)
     if algorithm.name == "cusfl":
         work = Work(optimizer="sgd", lr=0.05)  # Adam would show the rounding of tiny gradients
-    sites = {name: alone(testbed.scenes(k)) for k, name in enumerate("ab")}
-    plain, bare = (testbed.federation(algorithm, sites, task=task, work=work) for _ in range(2))
+    sites = {name: alone(testbed.make_scenes(k)) for k, name in enumerate("ab")}
+    plain, bare = (testbed.make_federation(algorithm, sites, task=task, work=work) for _ in range(2))
     private = {name: replace(hospital, protection=QUIET) for name, hospital in bare.items()}
     left, right = (testbed.train(algorithm, crew, task=task, work=work, schedule=schedule) for crew in (plain, private))
     planned = rehearse_events(algorithm, task, work, initial_parameters(algorithm, task, seed=0), QUIET)
     for name in sites:
-        assert testbed.close(testbed.final(plain[name]), testbed.final(private[name]), 1e-8)
+        assert testbed.are_close(testbed.newest_model(plain[name]), testbed.newest_model(private[name]), 1e-8)
         assert right.losses[name]["2"] == pytest.approx(left.losses[name]["2"], abs=1e-8)
         wanted = [planned.introduction, *[planned.training] * 2, *[planned.validation] * 2]
         assert compose_events(private[name].events) == compose_events(wanted)
@@ -270,7 +270,7 @@ def test_heads_of_methods_are_1x1_convolutions_and_a_projector_sees_pooled_featu
 
 
 def test_fine_tuning_lowers_the_loss_on_masks_and_calibration_says_that_it_cannot():
-    task, splits = testbed.dense_task(), testbed.scenes(0, n=12)
+    task, splits = testbed.dense_task(), testbed.make_scenes(0, n=12)
     access = open_access(splits, batch=4, seed=0)
     module = task.network()
     before = access.measure(module, task.validation, "train")
@@ -282,7 +282,7 @@ def test_fine_tuning_lowers_the_loss_on_masks_and_calibration_says_that_it_canno
 
 def test_in_evaluation_masks_go_through_in_chunks_and_nothing_changes(monkeypatch):
     monkeypatch.setattr("privacy.dp.chunks.DENSE", 2 * 8 * 8)
-    task, rows = testbed.dense_task(), testbed.scenes(0, n=3)["train"]
+    task, rows = testbed.dense_task(), testbed.make_scenes(0, n=3)["train"]
     access, network = open_access({"train": rows}, batch=2, seed=0), task.network().eval()
     sizes: list[int] = []
     network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))

@@ -23,7 +23,7 @@ from federation.fedavg import FedAvg
 from federation.parameters import loaded
 from federation.rounds import Schedule
 from privacy.dp.access import Rows
-from privacy.dp.batches import minibatches
+from privacy.dp.batches import iterate_minibatches
 from privacy.dp.protection import Protection
 
 GPU = (
@@ -56,38 +56,40 @@ def ground(algorithm):
     """A task that the method accepts, and two hospitals."""
     if algorithm.name in methods.ON_PROMPTS:
         return small_clip.task(), small_clip.table(1, n=14), small_clip.table(2, n=14, shift=0.4)
-    return testbed.task(), testbed.table(1), testbed.table(2, shift=0.7)
+    return testbed.make_task(), testbed.make_table(1), testbed.make_table(2, shift=0.7)
 
 
 @pytest.mark.parametrize(("device", "algorithm", "work"), everywhere(methods.ALL))
 def test_a_mixed_federation_learns_what_one_on_the_cpu_learns(device, algorithm, work):
     task, here, there = ground(algorithm)
     if algorithm.name not in {one.name for one in methods.fit(task)}:
-        task, here, there = testbed.mask_task(), testbed.scenes(1), testbed.scenes(2, shift=0.1)
+        task, here, there = testbed.mask_task(), testbed.make_scenes(1), testbed.make_scenes(2, shift=0.1)
     found = []
     for where in ("cpu", device):
         with place(where):
             sites = {"a": here, "b": on(where, there)}
-            crew = testbed.federation(algorithm, sites, task=task, work=work)
+            crew = testbed.make_federation(algorithm, sites, task=task, work=work)
             outcome = testbed.train(algorithm, crew, task=task, work=work, schedule=Schedule(rounds=3))
-            found.append((outcome.state.tensors, {name: testbed.final(hospital) for name, hospital in crew.items()}))
+            found.append(
+                (outcome.state.tensors, {name: testbed.newest_model(hospital) for name, hospital in crew.items()})
+            )
     (one, mine), (two, theirs) = found
     assert all(tensor.device.type == "cpu" for tensor in two.values())
-    assert testbed.close(one, two, 1e-3)
-    assert all(testbed.close(mine[name], theirs[name], 1e-3) for name in mine)
+    assert testbed.are_close(one, two, 1e-3)
+    assert all(testbed.are_close(mine[name], theirs[name], 1e-3) for name in mine)
 
 
 @pytest.mark.parametrize(("device", "algorithm", "work"), everywhere(methods.private()))
 def test_private_training_is_the_same_on_any_device(device, algorithm, work):
     """Samples and views come from the same bytes, and without noise so does all that follows, to rounding."""
-    found, task = [], testbed.task()
+    found, task = [], testbed.make_task()
     for where in ("cpu", device):
         with place(where):
-            sites = {"a": on(where, testbed.table(1)), "b": on(where, testbed.table(2, shift=0.7))}
-            crew = testbed.federation(algorithm, sites, task=task, work=work)
+            sites = {"a": on(where, testbed.make_table(1)), "b": on(where, testbed.make_table(2, shift=0.7))}
+            crew = testbed.make_federation(algorithm, sites, task=task, work=work)
             private = {name: replace(hospital, protection=QUIET) for name, hospital in crew.items()}
             found.append(testbed.train(algorithm, private, task=task, work=work, schedule=Schedule(rounds=3)))
-    assert testbed.close(found[0].state.tensors, found[1].state.tensors, 1e-3)
+    assert testbed.are_close(found[0].state.tensors, found[1].state.tensors, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_augmentation_moves_the_same_way_on_any_device(name, device):
 
 
 def test_a_model_goes_to_where_its_parameters_are():
-    network = testbed.task().network()
+    network = testbed.make_task().network()
     there = {name: tensor.to("meta") for name, tensor in network.state_dict().items()}
     assert {p.device.type for p in loaded(network, there).parameters()} == {"meta"}
 
@@ -112,10 +114,10 @@ def test_a_model_goes_to_where_its_parameters_are():
 def test_bfloat16_and_channels_last_learn_the_same_to_rounding(device):
     task, found = testbed.dense_task(norm="group"), []
     for work in (SGD, replace(SGD, precision="bf16", channels_last=True)):
-        sites = {"a": on(device, testbed.scenes(1)), "b": on(device, testbed.scenes(2, shift=0.1))}
-        crew = testbed.federation(FedAvg(), sites, task=task, work=work)
+        sites = {"a": on(device, testbed.make_scenes(1)), "b": on(device, testbed.make_scenes(2, shift=0.1))}
+        crew = testbed.make_federation(FedAvg(), sites, task=task, work=work)
         found.append(testbed.train(FedAvg(), crew, task=task, work=work, schedule=Schedule(rounds=2)).state.tensors)
-    assert not testbed.equal(*found) and testbed.close(*found, 0.05)
+    assert not testbed.are_equal(*found) and testbed.are_close(*found, 0.05)
     assert all(tensor.dtype == torch.float32 for tensor in found[1].values() if tensor.is_floating_point())
 
 
@@ -124,7 +126,7 @@ def test_balanced_batches_are_drawn_in_the_same_way_for_any_device(device):
     y = torch.tensor([0, 0, 0, 0, 1, 0, 1, 0])
     with place(device):
         here, there = (
-            next(minibatches(labels, batch=8, balance=True, generator=torch.Generator().manual_seed(3)))
+            next(iterate_minibatches(labels, batch=8, balance=True, generator=torch.Generator().manual_seed(3)))
             for labels in (y, y.to(device))
         )
     assert torch.equal(here, there.cpu())

@@ -33,7 +33,7 @@ from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 
-SITES = {"a": testbed.scenes(1, n=7), "b": testbed.scenes(2, n=5, shift=0.1)}
+SITES = {"a": testbed.make_scenes(1, n=7), "b": testbed.make_scenes(2, n=5, shift=0.1)}
 SGD = Work(optimizer="sgd", lr=0.05, batch=4)
 SHAPES = st.sampled_from([(1, 8, 8), (2, 6, 9), (1, 7, 4), (1, 4, 5, 6), (2, 1, 3)])
 
@@ -211,7 +211,7 @@ def test_rounds_of_two_sites_by_hand(norm):
                         p -= SGD.lr * slope
             locals_.append(theta)
         model = reference.averaged(locals_, [7.0, 5.0])
-    crew = testbed.federation(algorithm, SITES, task=task, work=SGD)
+    crew = testbed.make_federation(algorithm, SITES, task=task, work=SGD)
     outcome = testbed.train(algorithm, crew, task=task, work=SGD, schedule=Schedule(rounds=2))
     reference.agree(section(outcome.state.tensors, "model"), model.state_dict())
 
@@ -220,9 +220,9 @@ def test_without_spectra_inner_steps_and_contrast_it_is_fedavg_at_twice_the_rate
     task, plain = testbed.mask_task(norm="group"), FedDG(beta=0.0, gamma=0.0, spectra=0)
     one = reference.trained(plain, SITES, task, SGD)[0]
     two = reference.trained(FedAvg(), SITES, task, Work(optimizer="sgd", lr=2 * SGD.lr, batch=SGD.batch))[0]
-    assert testbed.close(section(one.state.tensors, "model"), section(two.state.tensors, "model"), 1e-5)
+    assert testbed.are_close(section(one.state.tensors, "model"), section(two.state.tensors, "model"), 1e-5)
     with_others = reference.trained(FedDG(beta=0.0, gamma=0.0), SITES, task, SGD)[0]
-    assert not testbed.close(section(one.state.tensors, "model"), section(with_others.state.tensors, "model"), 1e-4)
+    assert not testbed.are_close(section(one.state.tensors, "model"), section(with_others.state.tensors, "model"), 1e-4)
 
 
 @pytest.mark.parametrize("change", [{"beta": 0.5}, {"gamma": 1.0}, {"window": 0}, {"tau": 1.0}, {"rim": 1}])
@@ -233,7 +233,7 @@ def test_every_setting_changes_what_is_learnt(change):
         section(reference.trained(FedDG(**said), SITES, task, SGD)[0].state.tensors, "model")
         for said in (settled, {**settled, **change})
     )
-    assert not testbed.close(one, two, 1e-5)
+    assert not testbed.are_close(one, two, 1e-5)
 
 
 def site_of(name, work=SGD):
@@ -282,7 +282,7 @@ def test_a_site_gets_the_others_spectra_in_rounds_and_its_replies_hold_the_model
         reply, _ = algorithm.train(site_of("b"), sent, Message(), Call("law", 1, "train", {}))
     assert {name.split("/")[0] for name in reply.tensors} == {"model"} and set(reply.facts) == {"n"}
     after = algorithm.merge(state, {"b": reply})
-    assert testbed.equal(section(after.tensors, "spectra"), section(state.tensors, "spectra"))
+    assert testbed.are_equal(section(after.tensors, "spectra"), section(state.tensors, "spectra"))
 
 
 def test_a_round_draws_the_same_whatever_was_drawn_before_it():
@@ -295,7 +295,7 @@ def test_a_round_draws_the_same_whatever_was_drawn_before_it():
         with seeded(11):
             torch.rand(before)
             replies.append(algorithm.train(site_of("a"), algorithm.send(state, "a", call), Message(), call)[0])
-    assert testbed.equal(replies[0].tensors, replies[1].tensors)
+    assert testbed.are_equal(replies[0].tensors, replies[1].tensors)
 
 
 def test_spectra_that_cannot_be_used_together_are_refused_by_name():
@@ -310,7 +310,7 @@ def test_spectra_that_cannot_be_used_together_are_refused_by_name():
 
 
 def test_labels_and_private_training_are_refused_by_name():
-    dense, table = testbed.mask_task().network(), testbed.task().network()
+    dense, table = testbed.mask_task().network(), testbed.make_task().network()
     assert FedDG().complaints(dense, SGD, False) == []
     (text,) = FedDG().complaints(table, SGD, False)
     assert "edges of masks" in text and "fedavg" in text

@@ -112,12 +112,12 @@ def test_rounds_on_a_network_with_batch_norm(name, lost):
 
 def test_where_tau_outweighs_every_moment_the_step_is_a_multiple_of_fedavgs():
     """Adagrad, beta1 0: x + eta D / (sqrt(tau^2 + D^2) + tau) is x + D for a huge tau and eta = 2 tau."""
-    sites = {"a": testbed.table(1), "b": testbed.table(2, shift=0.7)}
-    work, task, found = replace(WORK, batch=6), testbed.task(), []
+    sites = {"a": testbed.make_table(1), "b": testbed.make_table(2, shift=0.7)}
+    work, task, found = replace(WORK, batch=6), testbed.make_task(), []
     for algorithm in (FedAvg(), FedOpt(name="fedadagrad", eta=2e4, tau=1e4, beta1=0.0)):
         outcome, _ = reference.trained(algorithm, sites, task, work, rounds=3, quorum=1.0)
         found.append(section(outcome.state.tensors, "model"))
-    assert testbed.close(*found, 1e-5)
+    assert testbed.are_close(*found, 1e-5)
 
 
 def test_uniform_weights_take_the_plain_mean_of_algorithm_2():

@@ -40,11 +40,11 @@ def model_of(outcome):
 @pytest.mark.parametrize("normalize", [False, True])
 def test_one_site_with_its_full_batch_is_plain_training(normalize):
     one, work = {"a": reference.TABLES["a"]}, replace(ADAM, batch=24)
-    assert testbed.close(
+    assert testbed.are_close(
         model_of(run(FedSld(normalize=normalize), one, work=work)), model_of(run(FedAvg(), one, work=work)), 1e-6
     )
     parts = run(FedSld(), one, work=replace(work, batch=6))
-    assert not testbed.close(model_of(parts), model_of(run(FedAvg(), one, work=replace(work, batch=6))), 1e-4)
+    assert not testbed.are_close(model_of(parts), model_of(run(FedAvg(), one, work=replace(work, batch=6))), 1e-4)
 
 
 def test_sites_with_the_same_label_shares_weighed_by_them_are_fedavg():
@@ -54,17 +54,17 @@ def test_sites_with_the_same_label_shares_weighed_by_them_are_fedavg():
         n = len(rows["train"].y) // 2 * 2
         train = Rows(rows["train"].x[:n], torch.arange(n) % 2, torch.arange(n))
         alike[name] = {**rows, "train": train}
-    assert testbed.close(model_of(run(FedSld(share="site"), alike)), model_of(run(FedAvg(), alike)), 1e-6)
+    assert testbed.are_close(model_of(run(FedSld(share="site"), alike)), model_of(run(FedAvg(), alike)), 1e-6)
     different = model_of(run(FedSld(share="site"), reference.TABLES))
-    assert not testbed.close(different, model_of(run(FedAvg(), reference.TABLES)), 1e-4)
+    assert not testbed.are_close(different, model_of(run(FedAvg(), reference.TABLES)), 1e-4)
 
 
 def test_a_sum_over_the_batch_is_a_learning_rate_times_its_size():
     work = Work(optimizer="sgd", lr=0.01, batch=6)
-    even = {"a": testbed.table(1)}  # 24 examples: every batch has 6
+    even = {"a": testbed.make_table(1)}  # 24 examples: every batch has 6
     mean = run(FedSld(), even, work=replace(work, lr=0.06))
     total = run(FedSld(reduction="sum"), even, work=work)
-    assert testbed.close(model_of(mean), model_of(total), 1e-5)
+    assert testbed.are_close(model_of(mean), model_of(total), 1e-5)
 
 
 def test_a_step_of_two_sites_by_hand():
@@ -137,10 +137,10 @@ def test_label_counts_leave_in_the_introduction_and_a_site_gets_its_own_back():
     algorithm = FedSld()
     introductions = {}
     for name, rows in reference.TABLES.items():
-        site = Site(name, testbed.task(), ADAM, open_access(rows, batch=5, seed=0))
+        site = Site(name, testbed.make_task(), ADAM, open_access(rows, batch=5, seed=0))
         introductions[name] = algorithm.introduce(site)
         assert introductions[name].facts["n"] == len(rows["train"].y)
-    state = algorithm.start(initial_parameters(algorithm, testbed.task(), seed=1), introductions)
+    state = algorithm.start(initial_parameters(algorithm, testbed.make_task(), seed=1), introductions)
     y = torch.cat([rows["train"].y for rows in reference.TABLES.values()])
     ones = int(y.sum()) / len(y)
     assert state.facts["prior"] == pytest.approx([1 - ones, ones])
@@ -160,7 +160,7 @@ def test_a_label_that_a_site_does_not_have_needs_no_division():
 
 
 def test_private_training_refuses_the_batchs_shares_by_name():
-    network = testbed.task().network()
+    network = testbed.make_task().network()
     assert FedSld().complaints(network, ADAM, False) == []
     assert FedSld(share="site").complaints(network, ADAM, True) == []
     first, second = FedSld(reduction="sum").complaints(network, ADAM, True)
@@ -171,18 +171,18 @@ def test_private_training_refuses_the_batchs_shares_by_name():
 
 def test_privately_label_shares_are_paid_for_once_and_rounds_as_in_fedavg():
     noised = Protection(sampling=0.5, noise=1.3, counts_noise=7.0, cut="c")
-    initial = initial_parameters(FedSld(), testbed.task(), seed=0)
-    seen = rehearse_events(FedSld(share="site"), testbed.task(), ADAM, initial, noised)
+    initial = initial_parameters(FedSld(), testbed.make_task(), seed=0)
+    seen = rehearse_events(FedSld(share="site"), testbed.make_task(), ADAM, initial, noised)
     assert seen.introduction == Part("c", "train", Gaussian(7.0))
     assert seen.training == SelfComposed(Part("c", "train", PoissonSampled(0.5, Gaussian(1.3))), 2)
 
 
 def test_privately_nobodys_gradient_hangs_on_others():
     """One patient's part of a private gradient is the same with and without another patient in the sample."""
-    rows = replace(testbed.table(1)["train"], patient=torch.arange(24))
+    rows = replace(testbed.make_table(1)["train"], patient=torch.arange(24))
     prior, shares = torch.tensor([0.3, 0.7], dtype=torch.float64), torch.tensor([0.6, 0.4], dtype=torch.float64)
-    objective = FedSld(share="site")._objective(testbed.task(), prior, shares)
-    module = testbed.task().network()
+    objective = FedSld(share="site")._objective(testbed.make_task(), prior, shares)
+    module = testbed.make_task().network()
     quiet = Protection(clip=1e2, sampling=1.0, views=1, noise=0.0)
 
     def total(index):
@@ -192,6 +192,6 @@ def test_privately_nobodys_gradient_hangs_on_others():
         return {n: g * len(index) for n, g in gradient.items()}
 
     whole, without, alone = total(list(range(24))), total(list(range(23))), total([23])
-    assert testbed.close({n: whole[n] - without[n] for n in whole}, alone, 1e-4)
-    loss = objective(module, Batch(rows.x, rows.y)) / testbed.task().objective(module, Batch(rows.x, rows.y))
+    assert testbed.are_close({n: whole[n] - without[n] for n in whole}, alone, 1e-4)
+    loss = objective(module, Batch(rows.x, rows.y)) / testbed.make_task().objective(module, Batch(rows.x, rows.y))
     assert torch.allclose(loss.double(), torch.where(rows.y == 1, 0.7 / 0.4, 0.3 / 0.6).double(), atol=1e-5)

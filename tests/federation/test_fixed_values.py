@@ -87,7 +87,7 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: Network(normed()),
 }
 MODEL = Own(network="odd", stem=("part",), head="head")
-TASK = replace(testbed.task(), model=MODEL)
+TASK = replace(testbed.make_task(), model=MODEL)
 
 
 def built(build: Callable[[], nn.Module]) -> OwnModule:
@@ -201,7 +201,9 @@ def _with_body(fixed: nn.Module) -> nn.Module:
 
 def test_a_hospital_whose_code_gives_other_values_is_named() -> None:
     built(KINDS["batch norm"])
-    crew = testbed.federation(FedAvg(), {name: testbed.table(k) for k, name in enumerate("ab")}, task=TASK, work=WORK)
+    crew = testbed.make_federation(
+        FedAvg(), {name: testbed.make_table(k) for k, name in enumerate("ab")}, task=TASK, work=WORK
+    )
 
     def elsewhere(call: Call, message: Message) -> Message:
         reply = crew["b"](call, message)
@@ -214,7 +216,7 @@ def test_a_hospital_whose_code_gives_other_values_is_named() -> None:
 
 
 def test_a_network_without_anything_fixed_says_nothing_of_it() -> None:
-    crew = testbed.federation(FedAvg(), {"a": testbed.table(0)}, task=testbed.task(), work=WORK)
+    crew = testbed.make_federation(FedAvg(), {"a": testbed.make_table(0)}, task=testbed.make_task(), work=WORK)
     assert dict(crew["a"](Call("law", 0, "introduce", {}), Message()).facts) == {"algorithm": {}}
 
 
@@ -249,7 +251,9 @@ def test_of_an_adapter_only_the_small_matrices_are_sent(algorithm: Any, values: 
         "odd", lambda: nn.Sequential(Lora(nn.Linear(4, 32), 2), nn.ReLU(), Lora(nn.Linear(32, 32), 2), nn.Linear(32, 2))
     )
     task = replace(TASK, model=replace(MODEL, stem=("0",), blocks=("2",), head="3"))
-    crew = testbed.federation(algorithm, {name: testbed.table(k) for k, name in enumerate("ab")}, task=task, work=WORK)
+    crew = testbed.make_federation(
+        algorithm, {name: testbed.make_table(k) for k, name in enumerate("ab")}, task=task, work=WORK
+    )
     if private:
         crew = {name: replace(each, protection=NOISED) for name, each in crew.items()}
     sent: list[int] = []
@@ -272,7 +276,7 @@ def test_of_an_adapter_only_the_small_matrices_are_sent(algorithm: Any, values: 
     )
     assert sent == [values] * 4, "of 1482 values that the network has"
     start = read(task.network())
-    learnt = testbed.final(crew["a"])
+    learnt = testbed.newest_model(crew["a"])
     assert set(learnt) == set(start) and bool(learnt["stem.b.weight"].abs().max() > 0), "B began at zero"
 
 

@@ -17,7 +17,7 @@ from personalize.pfedme import PFedMe
 from privacy.dp.access import Access, open_access
 from privacy.message import Call, Message
 
-TASK = testbed.task()
+TASK = testbed.make_task()
 PLAIN = Work(optimizer="sgd", lr=0.05, batch=5, epochs=None, steps=6)
 
 
@@ -44,7 +44,7 @@ class Watching:
 @pytest.mark.parametrize("method", methods.fit(TASK), ids=lambda one: one.name)
 def test_it_is_what_a_hospital_does(method, work):
     """24 patients in batches of 5: an epoch has 5."""
-    watching = Watching(open_access({**testbed.table(1)}, batch=5, seed=0, balance=False))
+    watching = Watching(open_access({**testbed.make_table(1)}, batch=5, seed=0, balance=False))
     site = Site("a", TASK, work, watching)
     state = method.start(initial_parameters(method, TASK, seed=0), {"a": method.introduce(site)})
     watching.asked, call = 0, Call("law", 1, "train", {})

@@ -18,16 +18,16 @@ from federation.rounds import QuorumLost, Schedule
 from personalize import AnyAlgorithm
 from personalize.moments import Moments
 from privacy.dp.protection import Protection
-from privacy.message import Message, from_bytes, unsealed
+from privacy.message import Message, from_bytes, unseal_parts
 from privacy.release.gate import BUDGET, Refused
 
-HOW, WORK, TASK = Moments(radius=4.0), Work(), testbed.task()
-TABLES = {name: testbed.table(k, shift=0.3 * k) for k, name in enumerate("abcd")}
+HOW, WORK, TASK = Moments(radius=4.0), Work(), testbed.make_task()
+TABLES = {name: testbed.make_table(k, shift=0.3 * k) for k, name in enumerate("abcd")}
 NOISED = Protection(noise=2.0, validation_noise=3.0)
 
 
 def crew(names, protection=None):
-    made = testbed.federation(HOW, {name: TABLES[name] for name in names}, task=TASK, work=WORK)
+    made = testbed.make_federation(HOW, {name: TABLES[name] for name in names}, task=TASK, work=WORK)
     for hospital in made.values():
         hospital.protection = protection
     return made
@@ -53,15 +53,15 @@ def changed(hospitals, folder, *, scored=True, engine=None):
 
 
 def name_of(folder):
-    return str(from_bytes(unsealed(folder.read("state"))).facts["run"])
+    return str(from_bytes(unseal_parts(folder.read("state"))).facts["run"])
 
 
 def models(hospitals):
-    return {name: testbed.final(hospital) for name, hospital in hospitals.items()}
+    return {name: testbed.newest_model(hospital) for name, hospital in hospitals.items()}
 
 
 def same(left, right):
-    return left.keys() == right.keys() and all(testbed.equal(left[name], right[name]) for name in left)
+    return left.keys() == right.keys() and all(testbed.are_equal(left[name], right[name]) for name in left)
 
 
 def test_a_hospital_that_leaves_is_forgotten_bit_for_bit():
@@ -70,7 +70,7 @@ def test_a_hospital_that_leaves_is_forgotten_bit_for_bit():
     del hospitals["c"]
     changed(hospitals, folder)
     assert same(models(hospitals), models(finished("ab")[0]))
-    assert not any(testbed.equal(one, models(hospitals)[name]) for name, one in with_c.items())
+    assert not any(testbed.are_equal(one, models(hospitals)[name]) for name, one in with_c.items())
     assert b"site/c/" not in folder.read("state")
 
 

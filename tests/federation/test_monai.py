@@ -148,7 +148,7 @@ def wrapped(of: Task) -> Task:
 
 def trained(algorithm: Algorithm, of: Task, private: bool) -> dict[str, Tensor]:
     splits = {site: labelled(seed) for seed, site in enumerate("ab")}
-    hospitals = testbed.federation(algorithm, splits, task=of, work=SGD)
+    hospitals = testbed.make_federation(algorithm, splits, task=of, work=SGD)
     if private:
         hospitals = {name: replace(each, protection=NOISED) for name, each in hospitals.items()}
     done = testbed.train(algorithm, hospitals, task=of, work=SGD, schedule=Schedule(rounds=1))
@@ -157,7 +157,7 @@ def trained(algorithm: Algorithm, of: Task, private: bool) -> dict[str, Tensor]:
 
 def labelled(seed: int) -> Any:
     """Pictures with a label each: whether more than half of it is bright."""
-    scenes = testbed.scenes(seed, n=6, side=8, shift=0.1 * seed)
+    scenes = testbed.make_scenes(seed, n=6, side=8, shift=0.1 * seed)
     return {name: replace(one, y=(one.y.flatten(1).double().mean(dim=1) > 0.5).long()) for name, one in scenes.items()}
 
 
@@ -178,9 +178,9 @@ def test_methods_train_it_as_the_network_that_a_person_wraps(name: str) -> None:
 @pytest.mark.parametrize("name", ["fedavg", "fenda", "cusfl"])
 def test_methods_train_networks_that_segment(name: str, network: str) -> None:
     of = task(network)
-    splits = {site: testbed.scenes(seed, side=32) for seed, site in enumerate("ab")}
+    splits = {site: testbed.make_scenes(seed, side=32) for seed, site in enumerate("ab")}
     algorithm = EVERY[name]
-    hospitals = testbed.federation(algorithm, splits, task=of, work=SGD)
+    hospitals = testbed.make_federation(algorithm, splits, task=of, work=SGD)
     done = testbed.train(algorithm, hospitals, task=of, work=SGD, schedule=Schedule(rounds=1))
     assert done.state.tensors and all(bool(value.isfinite().all()) for value in done.state.tensors.values())
 

@@ -38,9 +38,9 @@ def test_without_contrast_it_is_fedavg_bit_for_bit(model, weights):
     task, sites = (TASK, SITES) if images else (Task(model, (4,), 2), reference.TABLES)
     plain, _ = run(FedAvg(weights=weights), sites, task, ADAM)
     moon, _ = run(Moon(mu=0.0, weights=weights), sites, task, ADAM)
-    assert testbed.equal(plain.state.tensors, moon.state.tensors)
+    assert testbed.are_equal(plain.state.tensors, moon.state.tensors)
     other, _ = run(Moon(mu=5.0, weights=weights), sites, task, ADAM)
-    assert not testbed.close(plain.state.tensors, other.state.tensors, 1e-4)
+    assert not testbed.are_close(plain.state.tensors, other.state.tensors, 1e-4)
 
 
 def contrasted(own, glob, previous, x, y, mu, temperature):
@@ -84,8 +84,8 @@ def test_several_rounds_on_a_network_with_batch_norm(lost):
 
 def trained(algorithm, memory, round_=1):
     """One round at site a from the common start, with this memory."""
-    site = Site("a", testbed.task(), ADAM, open_access(reference.TABLES["a"], batch=5, seed=7))
-    initial = testbed.initial_parameters(algorithm, testbed.task(), seed=1)
+    site = Site("a", testbed.make_task(), ADAM, open_access(reference.TABLES["a"], batch=5, seed=7))
+    initial = testbed.initial_parameters(algorithm, testbed.make_task(), seed=1)
     received = Message(prefixed("model", initial))
     return algorithm.train(site, received, memory, Call("law", round_, "train", {}))
 
@@ -95,20 +95,20 @@ def test_a_sites_first_round_has_no_contrast_whatever_the_round():
     free, _ = trained(FedAvg(), Message())
     for round_ in (1, 9):
         first, memory = trained(Moon(mu=9.0), Message(), round_)
-        assert testbed.equal(first.tensors, free.tensors)
-    assert testbed.equal(section(memory.tensors, "previous"), section(first.tensors, "model"))
+        assert testbed.are_equal(first.tensors, free.tensors)
+    assert testbed.are_equal(section(memory.tensors, "previous"), section(first.tensors, "model"))
 
 
 def test_a_previous_model_equal_to_the_global_one_has_no_effect():
     """Positive and negative are the same: the loss is log 2 and has no gradient. The paper's round 1, if it had one."""
-    initial = testbed.initial_parameters(FedAvg(), testbed.task(), seed=1)
+    initial = testbed.initial_parameters(FedAvg(), testbed.make_task(), seed=1)
     free, _ = trained(FedAvg(), Message())
     same, _ = trained(Moon(mu=9.0), Message(prefixed("previous", initial)))
-    assert testbed.close(free.tensors, same.tensors, 1e-5)
+    assert testbed.are_close(free.tensors, same.tensors, 1e-5)
 
 
 def test_the_contrast_draws_features_toward_the_global_model_and_away_from_the_previous():
-    initial = testbed.initial_parameters(FedAvg(), testbed.task(), seed=1)
+    initial = testbed.initial_parameters(FedAvg(), testbed.make_task(), seed=1)
     previous = {
         n: v + 0.5 * torch.randn(v.shape, generator=torch.Generator().manual_seed(3)) for n, v in initial.items()
     }
@@ -117,7 +117,7 @@ def test_the_contrast_draws_features_toward_the_global_model_and_away_from_the_p
         reply, _ = trained(Moon(mu=mu), Message(prefixed("previous", previous)))
         networks = []
         for params in (section(reply.tensors, "model"), initial, previous):
-            networks.append(testbed.task().network())
+            networks.append(testbed.make_task().network())
             networks[-1].load_state_dict(dict(params))
         x = reference.TABLES["a"]["train"].x
         z, toward, away = (network(x).features for network in networks)
@@ -137,7 +137,7 @@ def test_one_example_by_hand():
         def forward(self, x):
             return Output(torch.zeros(1, 2), self.features)
 
-    objective = Moon(mu=10.0)._objective(testbed.task(), Fixed(toward), Fixed(away))
+    objective = Moon(mu=10.0)._objective(testbed.make_task(), Fixed(toward), Fixed(away))
     found = objective(Fixed(z), Batch(torch.zeros(1, 4), torch.tensor([1])))
     assert float(found) == pytest.approx(math.log(2) + 10 * math.log(1 + math.exp((0.8 - 0.96) / 0.5)), rel=1e-5)
 
@@ -145,7 +145,7 @@ def test_one_example_by_hand():
 def test_privately_a_patients_contrast_is_the_same_and_rounds_cost_the_same():
     """Patients one at a time, unclipped and without noise, give the gradient of the batch of all of them."""
     work = replace(ADAM, optimizer="sgd", batch=99, epochs=None, steps=3)
-    initial = testbed.initial_parameters(FedAvg(), testbed.task(), seed=1)
+    initial = testbed.initial_parameters(FedAvg(), testbed.make_task(), seed=1)
     table = reference.TABLES["a"]["train"]
     rows = {"train": replace(table, patient=torch.arange(len(table.y)))}
     quiet = Protection(clip=1e2, sampling=1.0, views=1, noise=0.0)
@@ -154,19 +154,19 @@ def test_privately_a_patients_contrast_is_the_same_and_rounds_cost_the_same():
         plain = open_access(rows, batch=99, seed=0)
         private = open_private(rows, quiet, source=random.Random(0).randbytes)
         for access in (plain, private):
-            site = Site("a", testbed.task(), work, access)
+            site = Site("a", testbed.make_task(), work, access)
             reply, _ = Moon(mu=3.0).train(site, Message(prefixed("model", initial)), memory, Call("l", 1, "train", {}))
             found.append(reply.tensors)
         events.append(private.events)
-    assert testbed.close(found[0], found[1], 1e-5) and testbed.close(found[2], found[3], 1e-5)
-    assert not testbed.close(found[0], found[2], 1e-3), "the contrast did something"
+    assert testbed.are_close(found[0], found[1], 1e-5) and testbed.are_close(found[2], found[3], 1e-5)
+    assert not testbed.are_close(found[0], found[2], 1e-3), "the contrast did something"
     assert events[0] == events[1], "and costs nothing"
 
 
 def test_a_network_whose_features_nobody_trains_is_refused_by_name():
-    (text,) = Moon().complaints(testbed.task(hidden=()).network(), ADAM, False)
+    (text,) = Moon().complaints(testbed.make_task(hidden=()).network(), ADAM, False)
     assert "fedavg" in text and "hidden layer" in text
-    assert Moon().complaints(testbed.task().network(), ADAM, True) == []
+    assert Moon().complaints(testbed.make_task().network(), ADAM, True) == []
     with pytest.raises(ValueError, match="mu must be >= 0, found -1; temperature must be > 0, found 0"):
         Moon(mu=-1, temperature=0)
 
@@ -178,5 +178,5 @@ def test_what_is_compared_with_stays_as_it_is():
     still = frozen(module, params)
     module.train()
     still(SITES["a"]["train"].x)
-    assert testbed.equal(read(still), params)
+    assert testbed.are_equal(read(still), params)
     assert not any(p.requires_grad for p in still.parameters()) and not still.training

@@ -110,10 +110,10 @@ def test_gradients_of_each_example_are_those_of_the_network_alone() -> None:
 
 
 @pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("algorithm", [pytest.param(one, id=one.name) for one in methods.fit(testbed.task())])
+@pytest.mark.parametrize("algorithm", [pytest.param(one, id=one.name) for one in methods.fit(testbed.make_task())])
 def test_every_method_trains_it_as_the_network_that_it_is(algorithm: Any, private: bool) -> None:
     algorithm = methods.PRIVATELY.get(algorithm.name, algorithm) if private else algorithm
-    work, ours = methods.work_of(algorithm, ADAM, SGD), testbed.task()
+    work, ours = methods.work_of(algorithm, ADAM, SGD), testbed.make_task()
     own = replace(ours, model=PLAIN)
     work = SGD if private else work
     said = algorithm.complaints(algorithm.network(ours), work, private)
@@ -124,8 +124,8 @@ def test_every_method_trains_it_as_the_network_that_it_is(algorithm: Any, privat
         return
     found = []
     for task in (ours, own):
-        splits = {site: testbed.table(seed) for seed, site in enumerate("ab")}
-        hospitals = testbed.federation(algorithm, splits, task=task, work=work)
+        splits = {site: testbed.make_table(seed) for seed, site in enumerate("ab")}
+        hospitals = testbed.make_federation(algorithm, splits, task=task, work=work)
         if private:
             hospitals = {name: replace(each, protection=NOISED) for name, each in hospitals.items()}
         done = testbed.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=1))

@@ -17,7 +17,7 @@ from federation.parameters import loaded, prefixed, read
 from federation.participant import participate
 from federation.task import Task
 from privacy.dp.access import Rows, open_access
-from privacy.message import Call, Message, from_bytes, to_bytes, unsealed
+from privacy.message import Call, Message, from_bytes, to_bytes, unseal_parts
 
 PICTURES = Task(Cnn(widths=(8, 8)), (1, 8, 8), 2)
 DROPPING = Task(Mlp(hidden=(6,), dropout=0.5), (4,), 2)
@@ -93,7 +93,7 @@ def test_a_model_is_on_the_disk_before_a_site_has_its_answer_and_a_full_disk_is_
             models.write(name, data)
 
     answer(PICTURES, 1, Slow())
-    kept = from_bytes(unsealed(models.read("1"))).tensors
+    kept = from_bytes(unseal_parts(models.read("1"))).tensors
     assert to_bytes(Message(prefixed("model", kept))) == to_bytes(Message(model(PICTURES, 1).tensors))
 
     class Full(testbed.MemoryFolder):
@@ -112,19 +112,19 @@ def test_what_does_not_fit_is_named():
         loaded(module, {n: t for n, t in params.items() if n != "head.bias"})
     with pytest.raises(RuntimeError, match=r"size mismatch for head\.bias"):
         loaded(PICTURES.network(), {**params, "head.bias": torch.ones(3)})
-    assert testbed.equal(read(loaded(module, params)), params)
+    assert testbed.are_equal(read(loaded(module, params)), params)
 
 
 def test_a_network_of_another_precision_is_not_taken():
     """A run in float64 beside one in float32, as tests have them."""
-    single, double = testbed.task().network(), testbed.task().network().double()
+    single, double = testbed.make_task().network(), testbed.make_task().network().double()
     participant._IDLE.clear()
-    participant._put_back(FedAvg(), testbed.task(), single)
-    assert (FedAvg(), testbed.task(), torch.float64) not in participant._IDLE
+    participant._put_back(FedAvg(), testbed.make_task(), single)
+    assert (FedAvg(), testbed.make_task(), torch.float64) not in participant._IDLE
     torch.set_default_dtype(torch.float64)
     try:
-        participant._put_back(FedAvg(), testbed.task(), double)
-        assert {(FedAvg(), testbed.task(), torch.float64): double} == participant._IDLE
+        participant._put_back(FedAvg(), testbed.make_task(), double)
+        assert {(FedAvg(), testbed.make_task(), torch.float64): double} == participant._IDLE
     finally:
         torch.set_default_dtype(torch.float32)
         participant._IDLE.clear()

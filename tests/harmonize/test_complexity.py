@@ -30,7 +30,7 @@ from harmonize.complexity import (
 from harmonize.distances import frechet
 from harmonize.embedding import compute_basis, project_images
 from privacy.dp.access import Rows, open_access
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import Declared, Gaussian, Part
 from privacy.dp.modules import find_unfit_parts
 from privacy.dp.private_access import open_private
@@ -160,7 +160,7 @@ def test_the_noised_share_costs_what_the_settings_say_and_is_as_noisy_as_told(ep
     access = open_private({"train": own}, protection, counts=Declared("n"), source=source)
     access.measure(module, measure_outside, "train")
     assert Part("", "train", Gaussian(noise_of(settings))) in access.booked
-    assert cost(access.events, 1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
+    assert compute_cost(access.events, 1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
     found = [access.measure(module, measure_outside, "train") for _ in range(200)]
     assert np.std(found) == pytest.approx(deviation_of(settings, 100), rel=0.2)
 

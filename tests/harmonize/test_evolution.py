@@ -16,7 +16,7 @@ from harmonize.embedding import compute_basis, project_images
 from harmonize.evolution import PrivateEvolution, draw_images, evolve_population, noise_per_round, reflect_into_unit
 from harmonize.prior import PRIORS, draw_pictures
 from privacy.dp.access import Rows, open_access
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import Gaussian
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -79,7 +79,7 @@ def test_with_next_to_no_budget_there_are_still_pictures_of_both_classes():
 
 @given(st.floats(0.05, 30), st.sampled_from([1e-6, 1e-5, 1e-3]), st.integers(1, 20))
 def test_rounds_cost_together_what_was_asked(epsilon, delta, rounds):
-    spent = cost([Gaussian(noise_per_round(epsilon, delta, rounds))] * rounds, delta).epsilon
+    spent = compute_cost([Gaussian(noise_per_round(epsilon, delta, rounds))] * rounds, delta).epsilon
     assert 0.99 * epsilon < spent <= epsilon * (1 + 1e-3)
 
 
@@ -89,7 +89,7 @@ def test_what_is_booked_costs_what_was_asked_and_a_dry_run_books_the_same():
     wet, dry = (_private(_patients(6), noise, dry=dry) for dry in (False, True))
     for access in (wet, dry):
         evolve_population(settings, access, INPUTS, seed=0)
-    assert cost(wet.events, settings.delta).epsilon == pytest.approx(3.0, rel=0.01)
+    assert compute_cost(wet.events, settings.delta).epsilon == pytest.approx(3.0, rel=0.01)
     assert wet.events == dry.events
 
 

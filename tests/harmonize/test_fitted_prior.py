@@ -17,7 +17,7 @@ from harmonize.fitted_prior import LOOKS, FittedPrior, Looked, draw_images, feat
 from harmonize.prior import PRIORS, Prior, draw_pictures
 from harmonize.public_features import compute_features, make_view
 from privacy.dp.access import Gradient, Rows, Sample, open_access
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import Declared, Gaussian
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -101,7 +101,7 @@ def test_patients_who_are_hardly_heard_leave_the_prior_nearly_as_it_is():
 
 @given(st.floats(0.05, 30), st.sampled_from([1e-6, 1e-5, 1e-3]))
 def test_looks_cost_together_what_was_asked(epsilon, delta):
-    spent = cost([Gaussian(noise_of(epsilon, delta))] * sum(LOOKS), delta).epsilon
+    spent = compute_cost([Gaussian(noise_of(epsilon, delta))] * sum(LOOKS), delta).epsilon
     assert 0.99 * epsilon < spent <= epsilon * (1 + 1e-3)
 
 
@@ -110,7 +110,7 @@ def test_what_is_booked_costs_what_was_asked_and_a_dry_run_books_the_same():
     wet, dry = (_private(_patients(6), noise, dry=dry) for dry in (False, True))
     for access in (wet, dry):
         fit(settings, access, INPUTS, seed=0)
-    assert cost(wet.events, settings.delta).epsilon == pytest.approx(3.0, rel=0.01)
+    assert compute_cost(wet.events, settings.delta).epsilon == pytest.approx(3.0, rel=0.01)
     assert wet.events == dry.events
 
 

@@ -14,7 +14,7 @@ from harmonize.fitted_prior import FittedPrior
 from harmonize.synthesis import AnySynthesis, Real, draw_candidates, draw_size, list_events, make_protection, synthesize
 from harmonize.wgan import WganGp
 from privacy.dp.access import Rows, open_access
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import NON_PRIVATE, Declared, compose_events
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -42,9 +42,9 @@ def test_what_is_booked_was_planned_and_costs_what_was_asked_for(way, dry):
     synthesize(settings, access, INPUTS, seed=0)
     planned = list_events(settings, noised)
     assert {*_parts(compose_events(access.events))} - {Declared("counts")} == {*_parts(compose_events(planned))}
-    spent = cost(access.events, settings.delta).epsilon
+    spent = compute_cost(access.events, settings.delta).epsilon
     assert 0.998 * settings.epsilon <= spent <= settings.epsilon
-    assert spent == cost(planned, settings.delta).epsilon
+    assert spent == compute_cost(planned, settings.delta).epsilon
 
 
 def _parts(event):
@@ -67,7 +67,7 @@ def test_the_papers_noise_hangs_on_how_many_patients_there_are():
     assert few.noise == pytest.approx(2 * many.noise), "24 patients a step in either case, so q is half"
     assert few.noise == pytest.approx(ppwgan.noise_multiplier(0.6, 24, epsilon=10, delta=1e-5))
     assert (few.clip, few.sampling, few.views, many.sampling) == (1, 0.6, 1, 0.3)
-    assert cost(list_events(settings, few), 1e-5) == wgan.compute_true_cost(settings.at(40), few.noise)
+    assert compute_cost(list_events(settings, few), 1e-5) == wgan.compute_true_cost(settings.at(40), few.noise)
 
 
 def test_what_the_paper_trains_privately_is_booked_as_planned():
@@ -75,7 +75,9 @@ def test_what_the_paper_trains_privately_is_booked_as_planned():
     noised = make_protection(settings, patients=6, cut="c")
     access = open_private({"train": rows()}, noised, counts=Declared("counts"))
     synthesize(settings, access, INPUTS, seed=0)
-    assert cost(access.events, 1e-5).epsilon == pytest.approx(wgan.compute_true_cost(settings, noised.noise).epsilon)
+    assert compute_cost(access.events, 1e-5).epsilon == pytest.approx(
+        wgan.compute_true_cost(settings, noised.noise).epsilon
+    )
     assert (noised.sampling, noised.views) == (1.0, 4)
 
 

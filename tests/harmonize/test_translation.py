@@ -10,7 +10,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from consilium.testing import translators as laws
-from consilium.testing.translators import own
+from consilium.testing.translators import make_site_images
 from harmonize.translation import AnyTranslator, CycleGan, Translator, Translators, translate_back
 
 ADAPTER: TypeAdapter[AnyTranslator] = TypeAdapter(AnyTranslator)
@@ -63,15 +63,15 @@ def test_nobody_is_nobody(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_cyclegan_has_a_way_back(name: str) -> None:
-    settings, site = asked(name), own()
-    params = settings.fit(site, own(1).images, seed=3)
+    settings, site = asked(name), make_site_images()
+    params = settings.fit(site, make_site_images(1).images, seed=3)
     returned = translate_back(settings, params, site.images)
     assert settings.name == name and (name == "cyclegan") == (returned is not None)
     assert returned is None or returned.shape == site.images.shape
 
 
 def test_the_identity_is_the_identity() -> None:
-    site, settings = own(), asked("identity")
+    site, settings = make_site_images(), asked("identity")
     assert torch.equal(
         settings.translate(settings.fit(site, site.images, seed=0), site.images, site.patient), site.images
     )

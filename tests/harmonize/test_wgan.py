@@ -17,7 +17,7 @@ from harmonize.networks import Critic, Generator
 from harmonize.prior import PRIORS
 from harmonize.wgan import WganGp, compute_true_cost, draw_images, list_events, pretrain_networks, train
 from privacy.dp.access import Batch, Rows, open_access
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import NON_PRIVATE, Declared, compose_events
 from privacy.dp.persample import patient_gradients
 from privacy.dp.private_access import open_private
@@ -234,7 +234,7 @@ def test_what_private_access_books_is_what_was_planned_whatever_it_computes():
         assert compose_events(access.events) == compose_events(
             [Declared("counts"), *list_events(settings, noise, cut="c")]
         )
-        assert cost(access.events, 1e-5).epsilon == pytest.approx(compute_true_cost(settings, noise).epsilon)
+        assert compute_cost(access.events, 1e-5).epsilon == pytest.approx(compute_true_cost(settings, noise).epsilon)
         assert all(bool(value.isfinite().all()) for value in params.values())
 
 

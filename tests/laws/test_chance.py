@@ -67,10 +67,10 @@ def test_global_generators_begin_each_test_alike() -> None:
 
 
 DRAWS = """
-from privacy.dp.entropy import draw_choices, gaussians, uniform
+from privacy.dp.entropy import draw_choices, draw_gaussians, draw_uniform
 import os
 import random
-print(gaussians([2, 3], 1.0).tolist(), draw_choices(400, 0.1).double().mean().item(), len(set(os.urandom(64))) > 8)
+print(draw_gaussians([2, 3], 1.0).tolist(), draw_choices(400, 0.1).double().mean().item(), len(set(os.urandom(64))) > 8)
 """
 
 

@@ -14,7 +14,7 @@ import methods
 import small_clip
 from consilium.testing import methods as laws
 from consilium.testing import runs, testbed
-from consilium.testing.runs import ADAM, MASKS, SCHEDULE, SGD, TABLES, Case, Ground, models, undisturbed
+from consilium.testing.runs import ADAM, MASKS, SCHEDULE, SGD, TABLES, Case, Ground, newest_models, run_undisturbed
 from federation.conversation import newest, once
 from federation.descent import Work
 from federation.engine import InProcess
@@ -63,7 +63,7 @@ def test_every_method_that_a_yaml_can_name_is_under_this_contract():
 
 
 def hospitals(algorithm, work, ground=TABLES):
-    return runs.hospitals(Case(algorithm, work, ground))
+    return runs.make_hospitals(Case(algorithm, work, ground))
 
 
 def go(algorithm, work, crew, **options):
@@ -72,7 +72,7 @@ def go(algorithm, work, crew, **options):
 
 
 def same(left, right):
-    return left.keys() == right.keys() and all(testbed.equal(left[site], right[site]) for site in left)
+    return left.keys() == right.keys() and all(testbed.are_equal(left[site], right[site]) for site in left)
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
@@ -104,9 +104,9 @@ def test_a_run_that_is_interrupted_leaves_what_it_resumes_from(stop_at):
     crew, folder = hospitals(FedPer(), ADAM), testbed.MemoryFolder()
     with pytest.raises(Interrupted):
         go(FedPer(), ADAM, crew, folder=folder, between=interrupt)
-    found, whole = go(FedPer(), ADAM, crew, folder=folder), undisturbed(Case(FedPer(), ADAM, TABLES))
-    assert testbed.equal(whole.outcome.state.tensors, found.state.tensors)
-    assert same(models(whole.crew), models(crew))
+    found, whole = go(FedPer(), ADAM, crew, folder=folder), run_undisturbed(Case(FedPer(), ADAM, TABLES))
+    assert testbed.are_equal(whole.outcome.state.tensors, found.state.tensors)
+    assert same(newest_models(whole.crew), newest_models(crew))
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), METHODS)
@@ -192,7 +192,7 @@ def test_every_algorithm_trains_every_image_network(algorithm, work, ground):
     outcome = go(algorithm, work, crew, engine=testbed.SerializingEngine(crew), schedule=Schedule(rounds=2))
     assert all(torch.isfinite(t).all() for t in outcome.state.tensors.values() if t.is_floating_point())
     for hospital in crew.values():
-        network = loaded(algorithm.network(ground.task), testbed.final(hospital))
+        network = loaded(algorithm.network(ground.task), testbed.newest_model(hospital))
         sure = ground.task.probabilities(network, hospital.splits["train"].x)
         assert sure.shape == (6, ground.task.classes, *ground.task.spatial)
         assert torch.allclose(sure.sum(dim=1), torch.ones(()), atol=1e-4)
@@ -249,7 +249,7 @@ def test_too_few_answers_stop_the_run_by_name_and_the_state_is_kept():
     with pytest.raises(QuorumLost, match=r"round 3: .*a: lost, b: lost"):
         go(FedAvg(), ADAM, crew, engine=engine, folder=folder, schedule=Schedule(rounds=5, quorum=0.6))
     expected = go(FedAvg(), ADAM, hospitals(FedAvg(), ADAM))
-    assert testbed.equal(go(FedAvg(), ADAM, crew, folder=folder).state.tensors, expected.state.tensors)
+    assert testbed.are_equal(go(FedAvg(), ADAM, crew, folder=folder).state.tensors, expected.state.tensors)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_a_site_that_fails_once_at_the_beginning_or_the_end_is_asked_again(reque
     assert outcome.round == SCHEDULE.rounds + 1
     expected = hospitals(FedAvg(), ADAM)
     go(FedAvg(), ADAM, expected)
-    assert same(models(crew), models(expected))
+    assert same(newest_models(crew), newest_models(expected))
 
 
 def test_a_finish_that_a_site_never_answers_stops_the_run_by_name_and_resumes():
@@ -426,7 +426,7 @@ def test_a_late_reply_is_lost_though_the_site_committed_it():
     outcome = go(FedAvg(), ADAM, crew, schedule=Schedule(rounds=1, deadline_s=60.0))
     assert outcome.missing == ()
     fresh = hospitals(FedAvg(), ADAM)["a"]
-    start = Message({f"model/{n}": v for n, v in initial_parameters(FedAvg(), testbed.task(), seed=1).items()})
+    start = Message({f"model/{n}": v for n, v in initial_parameters(FedAvg(), testbed.make_task(), seed=1).items()})
     answers = InProcess({"a": fresh}).ask(Call("law", 1, "train", {}), {"a": start}, deadline_s=1e-9)
     assert answers.missing == {"a": "late"}
     assert fresh.trained == 1

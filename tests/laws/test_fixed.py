@@ -79,10 +79,10 @@ def test_what_is_fixed_is_no_parameter_and_is_the_same_at_every_hospital():
 
 
 @pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("algorithm", [pytest.param(one, id=one.name) for one in methods.fit(testbed.task())])
+@pytest.mark.parametrize("algorithm", [pytest.param(one, id=one.name) for one in methods.fit(testbed.make_task())])
 def test_no_method_trains_notes_or_sends_it(algorithm: Any, private: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = methods.PRIVATELY.get(algorithm.name, algorithm) if private else algorithm
-    task, work = replace(testbed.task(), model=MODEL), SGD if private else methods.work_of(algorithm, ADAM, SGD)
+    task, work = replace(testbed.make_task(), model=MODEL), SGD if private else methods.work_of(algorithm, ADAM, SGD)
     if algorithm.complaints(algorithm.network(task), work, private):
         pytest.skip("the method takes no such network")
     before, noised = built().read_fixed(), set[str]()
@@ -93,8 +93,8 @@ def test_no_method_trains_notes_or_sends_it(algorithm: Any, private: bool, monke
         return release(params, *rest, **how)
 
     monkeypatch.setattr(private_access, "private_gradient", recorded)
-    hospitals = testbed.federation(
-        algorithm, {site: testbed.table(seed) for seed, site in enumerate("ab")}, task=task, work=work
+    hospitals = testbed.make_federation(
+        algorithm, {site: testbed.make_table(seed) for seed, site in enumerate("ab")}, task=task, work=work
     )
     if private:
         hospitals = {name: replace(each, protection=NOISED) for name, each in hospitals.items()}
@@ -106,7 +106,7 @@ def test_no_method_trains_notes_or_sends_it(algorithm: Any, private: bool, monke
     done = testbed.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=2), between=said)
     held = [*seen, *done.state.tensors, *noised]
     for hospital in hospitals.values():
-        held += [*testbed.final(hospital)]
+        held += [*testbed.newest_model(hospital)]
     assert held and not [name for name in held if "stem." in name or name.endswith("blocks.0.bias")]
     assert all(torch.equal(value, built().read_fixed()[name]) for name, value in before.items())
 

@@ -21,12 +21,16 @@ from personalize.fedper import FedPer
 from privacy.dp.access import Batch, Rows, open_access
 
 WORK = Work(optimizer="adam", lr=0.02, batch=5, epochs=2)
-SITES = {"a": testbed.table(1), "b": testbed.table(2, shift=0.7), "c": testbed.table(3, n=10, shift=-0.4)}
+SITES = {
+    "a": testbed.make_table(1),
+    "b": testbed.make_table(2, shift=0.7),
+    "c": testbed.make_table(3, n=10, shift=-0.4),
+}
 
 
 def run(algorithm, sites=SITES, work=WORK, task=None, rounds=4, **options):
-    task = task or testbed.task()
-    hospitals = testbed.federation(algorithm, sites, task=task, work=work)
+    task = task or testbed.make_task()
+    hospitals = testbed.make_federation(algorithm, sites, task=task, work=work)
     outcome = testbed.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=rounds, **options))
     return outcome, hospitals
 
@@ -34,14 +38,14 @@ def run(algorithm, sites=SITES, work=WORK, task=None, rounds=4, **options):
 def test_fedprox_without_proximal_term_is_fedavg():
     average, _ = run(FedAvg())
     prox, _ = run(FedProx(mu=0.0))
-    assert testbed.equal(average.state.tensors, prox.state.tensors)
+    assert testbed.are_equal(average.state.tensors, prox.state.tensors)
 
 
 def test_a_strong_proximal_term_holds_sites_at_the_start():
     work = Work(optimizer="sgd", lr=1e-3, batch=5)
     free, _ = run(FedProx(mu=0.0), work=work, rounds=1)
     held, _ = run(FedProx(mu=900.0), work=work, rounds=1)
-    start = testbed.initial_parameters(FedAvg(), testbed.task(), seed=1)
+    start = testbed.initial_parameters(FedAvg(), testbed.make_task(), seed=1)
     moved = [sum(float((section(o.state.tensors, "model")[n] - start[n]).norm()) for n in start) for o in (free, held)]
     assert moved[1] < 0.5 * moved[0]
 
@@ -53,20 +57,20 @@ def test_one_site_and_fedavg_is_local_training(work, keep):
     one = {"a": SITES["a"]}
     _, federated = run(FedAvg(), one, work)
     _, alone = run(Local(), one, work)
-    assert testbed.equal(testbed.final(federated["a"]), testbed.final(alone["a"]))
+    assert testbed.are_equal(testbed.newest_model(federated["a"]), testbed.newest_model(alone["a"]))
 
 
 def test_fedper_with_every_layer_shared_or_none_is_refused_but_a_split_is_not():
-    network = testbed.task().network()
+    network = testbed.make_task().network()
     assert FedPer().complaints(network, WORK, False) == []
-    only_head = testbed.task(hidden=()).network()
+    only_head = testbed.make_task(hidden=()).network()
     (text,) = FedPer().complaints(only_head, WORK, False)
     assert "no parameter" in text
 
 
 def test_fedper_heads_differ_and_bodies_agree():
     _, hospitals = run(FedPer())
-    a, b = testbed.final(hospitals["a"]), testbed.final(hospitals["b"])
+    a, b = testbed.newest_model(hospitals["a"]), testbed.newest_model(hospitals["b"])
     assert all(torch.equal(a[n], b[n]) for n in a if not n.startswith("head."))
     assert not torch.equal(a["head.weight"], b["head.weight"])
 
@@ -109,11 +113,11 @@ def test_scaffold_with_one_local_step_is_fedavg():
     scaffold, _ = run(Scaffold(), sites, work, task, rounds=8)
     average, _ = run(FedAvg(weights="uniform"), sites, work, task, rounds=8)
     left, right = section(scaffold.state.tensors, "model"), section(average.state.tensors, "model")
-    assert testbed.close(left, right, 1e-5)
+    assert testbed.are_close(left, right, 1e-5)
 
 
 def test_scaffold_refuses_adam_by_name():
-    (text,) = Scaffold().complaints(testbed.task().network(), WORK, False)
+    (text,) = Scaffold().complaints(testbed.make_task().network(), WORK, False)
     assert "adam" in text and "work" in text
 
 
@@ -142,7 +146,7 @@ def test_merge_weights_follow_the_number_of_examples():
 
 def test_a_frozen_part_does_not_move_and_the_correction_reaches_the_gradient():
     access = open_access(SITES["a"], batch=5, seed=0)
-    task = testbed.task()
+    task = testbed.make_task()
     site = Site("a", task, Work(optimizer="sgd", lr=1.0, batch=5, epochs=None, steps=1), access)
     module = task.network()
     before = {n: p.detach().clone() for n, p in module.named_parameters()}
@@ -159,7 +163,7 @@ def test_a_frozen_part_does_not_move_and_the_correction_reaches_the_gradient():
 
 def test_gradient_is_that_of_the_mean_loss_over_the_draw():
     access = open_access(SITES["a"], batch=7, seed=3)
-    task = testbed.task()
+    task = testbed.make_task()
     module = task.network()
     draw = access.draw()
     gradient = access.gradient(module, task.objective, draw).gradient
@@ -170,5 +174,5 @@ def test_gradient_is_that_of_the_mean_loss_over_the_draw():
             module.named_parameters(), torch.autograd.grad(loss, list(module.parameters())), strict=True
         ):
             loop[n] += g / len(draw.y)
-    assert testbed.close(dict(gradient), loop, 1e-6)
+    assert testbed.are_close(dict(gradient), loop, 1e-6)
     assert isinstance(module, nn.Module)

@@ -62,8 +62,8 @@ class RecordingHospital(testbed.Hospital):
 
 def runs(algorithm, work, task=None, tables=None, protection=LOUD) -> tuple[list[Piece], list]:
     """The noise in two runs at two hospitals, and their events except those of counts."""
-    task = task or testbed.task()
-    tables = tables or {"a": testbed.table(1), "b": testbed.table(2, shift=0.5)}
+    task = task or testbed.make_task()
+    tables = tables or {"a": testbed.make_table(1), "b": testbed.make_table(2, shift=0.5)}
     pieces, events = [], []
     for run in (0, 1):
         hospitals = {
@@ -87,7 +87,7 @@ def test_each_answer_of_each_method_and_phase_has_the_noise_that_was_booked_and_
 
 
 def test_a_network_of_masks_has_it_too():
-    task, tables = testbed.dense_task(norm="group"), {"a": testbed.scenes(1), "b": testbed.scenes(2)}
+    task, tables = testbed.dense_task(norm="group"), {"a": testbed.make_scenes(1), "b": testbed.make_scenes(2)}
     assert complaints(*runs(FedAvg(), STEPS, task, tables, replace(LOUD, validation_noise=None))) == []
 
 
@@ -151,7 +151,7 @@ def test_means_that_a_prior_is_fitted_to_have_it_at_each_look():
 
 
 def test_shares_of_classes_have_it_each_time():
-    rows = testbed.table(1, n=400)
+    rows = testbed.make_table(1, n=400)
     source = Tape(random.Random(0).randbytes)
     access = RecordingAccess(open_private(rows, Protection(counts_noise=2.0), source=source))
     for _ in range(100):

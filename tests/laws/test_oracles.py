@@ -23,7 +23,7 @@ from federation.rounds import Schedule, sampled
 from federation.scaffold import Scaffold
 from federation.task import Task
 from privacy.dp.access import Batch, Rows
-from privacy.dp.batches import batches_per_epoch, minibatches
+from privacy.dp.batches import batches_per_epoch, iterate_minibatches
 
 TASK = Task(Cnn(widths=(8, 8), norm="batch"), (1, 8, 8), 2)
 WORK = Work(optimizer="sgd", lr=0.05, batch=4, epochs=2)
@@ -45,7 +45,7 @@ NAMES = tuple(SITES)
 def local_work(model, rows, round_, site, *, extra=lambda name, p: 0.0):
     """Plain SGD over the same mini-batches; `extra` is added to each gradient. Returns the number of steps."""
     seed = derived(0, site, round_, "train")
-    stream = minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
+    stream = iterate_minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
     model.train()
     steps = 2 * batches_per_epoch(len(rows.y), 4)
     with seeded(seed):
@@ -85,7 +85,7 @@ def asked(round_):
 
 
 def ours(algorithm, lost=frozenset()):
-    crew = testbed.federation(algorithm, SITES, task=TASK, work=WORK)
+    crew = testbed.make_federation(algorithm, SITES, task=TASK, work=WORK)
     schedule = Schedule(rounds=ROUNDS, participation=PARTICIPATION, quorum=0.3)
     outcome = testbed.train(
         algorithm, crew, task=TASK, work=WORK, schedule=schedule, engine=testbed.LossyEngine(InProcess(crew), lost)
@@ -153,7 +153,7 @@ def test_scaffold_option_2(global_lr, lost):
 
 def test_a_sites_own_settings_reach_its_training():
     """Site b holds itself still by a strong proximal term of its own; the others are plain FedAvg."""
-    crew = testbed.federation(
+    crew = testbed.make_federation(
         FedProx(mu=0.0), SITES, task=TASK, work=WORK, per_site=lambda s: FedProx(mu=18.0 if s == "b" else 0.0)
     )
     outcome = testbed.train(FedProx(mu=0.0), crew, task=TASK, work=WORK, schedule=Schedule(rounds=1))

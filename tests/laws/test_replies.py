@@ -113,13 +113,13 @@ LENIENT = Schedule(rounds=9, quorum=0.3)
 def told(algorithm: Any, work: Any, ground: str) -> tuple[Any, Any, Message, Mapping[Any, Mapping[str, Message]]]:
     """The coordinator after one round, the form of a reply, and honest replies of round 2."""
     place = {"tables": TABLES, "prompts": PROMPTS}[ground]
-    crew = runs.hospitals(Case(algorithm, work, place))
+    crew = runs.make_hospitals(Case(algorithm, work, place))
     seen: list[Any] = []
     HEARD.clear()
     limit = replace(LENIENT, rounds=2)
     kept = {"task": place.task, "work": work, "schedule": limit, "engine": Recording(crew), "between": seen.append}
     testbed.train(algorithm, crew, **kept)
-    _, forms = testbed.opened(algorithm, place.task, work, torch.get_default_dtype())
+    _, forms = testbed.build_opening(algorithm, place.task, work, torch.get_default_dtype())
     before = next(one for one in seen if one.round == (1 if ("train", 2) in HEARD else 0))
     return before, seen[-1], forms.reply, dict(HEARD)
 
@@ -129,7 +129,7 @@ def went(algorithm: Any, before: Any, template: Message, replies: Mapping[str, M
 
 
 def same(left: Message, right: Message) -> bool:
-    return testbed.equal(left.tensors, right.tensors) and left.facts == right.facts
+    return testbed.are_equal(left.tensors, right.tensors) and left.facts == right.facts
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), CASES)
@@ -250,7 +250,7 @@ def test_an_introduction_that_the_method_cannot_take_is_lost_by_name():
 @pytest.mark.parametrize(("algorithm", "work", "ground"), CASES)
 def test_an_introduction_of_another_form_is_lost_by_name_and_any_other_can_be_sent_on(algorithm, work, ground):
     introductions = dict(told(algorithm, work, "tables" if ground is TABLES else "prompts")[3]["introduce", 0])
-    initial, forms = testbed.opened(algorithm, ground.task, work, torch.get_default_dtype())
+    initial, forms = testbed.build_opening(algorithm, ground.task, work, torch.get_default_dtype())
     openings = dict.fromkeys("abc", Message())
 
     @settings(max_examples=25, deadline=None)
@@ -274,7 +274,7 @@ def test_an_introduction_of_another_form_is_lost_by_name_and_any_other_can_be_se
 @pytest.mark.parametrize("shares", [[0.2, 0.3, 0.5], [], [1e30, 0.0], [-5.0, 6.0], [0.2, 0.2], [math.nan, 1.0]])
 def test_shares_of_classes_that_are_none_stop_nobody_elses_losses(shares):
     method = methods.SETTLED["fedsld"]
-    initial, forms = testbed.opened(method, TABLES.task, SGD, torch.get_default_dtype())
+    initial, forms = testbed.build_opening(method, TABLES.task, SGD, torch.get_default_dtype())
     good = Message({}, {"algorithm": {"n": 5, "shares": [0.4, 0.6]}})
     bad = Message({}, {"algorithm": {"n": 5, "shares": shares}})
     with pytest.raises(QuorumLost, match=r"\(b: "):

@@ -102,7 +102,7 @@ def test_a_draw_says_nothing_of_later_draws(draws):
 
 def test_draws_of_nobody_are_steps_with_noise_that_are_booked():
     """With q = 0.02 and 12 patients, four draws in five are of nobody."""
-    rows, task = testbed.table(1), testbed.task()
+    rows, task = testbed.make_table(1), testbed.make_task()
     access = open_private(
         rows, Protection(sampling=0.02, noise=50.0), counts=NOTHING, source=Tape(random.Random(5).randbytes)
     )

@@ -31,18 +31,20 @@ CASES = [one for one in methods.ALL if one.name == next(field.default for field 
 @pytest.mark.parametrize("algorithm", [pytest.param(one, id=one.name) for one in CASES])
 def test_a_subclass_with_another_name_trains_as_its_parent(algorithm: Any) -> None:
     work = methods.work_of(algorithm, ADAM, SGD)
-    task, sites = testbed.task(), {"a": testbed.table(1), "b": testbed.table(2, shift=0.7)}
+    task, sites = testbed.make_task(), {"a": testbed.make_table(1), "b": testbed.make_table(2, shift=0.7)}
     if algorithm.name in methods.ON_PROMPTS:
         task, sites = small_clip.task(), {"a": small_clip.table(1, n=14), "b": small_clip.table(2, n=14)}
     elif algorithm.name not in {one.name for one in methods.fit(task)}:
-        task, sites = testbed.mask_task(), {"a": testbed.scenes(1), "b": testbed.scenes(2, shift=0.1)}
+        task, sites = testbed.mask_task(), {"a": testbed.make_scenes(1), "b": testbed.make_scenes(2, shift=0.1)}
     states = []
     for method in (algorithm, renamed(algorithm)):
-        crew = testbed.federation(method, sites, task=task, work=work)
+        crew = testbed.make_federation(method, sites, task=task, work=work)
         outcome = testbed.train(method, crew, task=task, work=work, schedule=Schedule(rounds=2))
-        finals = {f"{name}/{key}": value for name, one in crew.items() for key, value in testbed.final(one).items()}
+        finals = {
+            f"{name}/{key}": value for name, one in crew.items() for key, value in testbed.newest_model(one).items()
+        }
         states.append({**outcome.state.tensors, **finals})
-    assert testbed.equal(*states) and len(states[0]) > 1
+    assert testbed.are_equal(*states) and len(states[0]) > 1
 
 
 def test_a_method_of_none_of_the_names_is_said_to_be_none() -> None:

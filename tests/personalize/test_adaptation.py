@@ -195,7 +195,7 @@ def test_a_step_of_training_with_turns_is_that_of_both_losses():
     x, y = torch.randn(4, 1, 8, 8, generator=g), torch.randint(0, 3, (4, 8, 8), generator=g)
     rows, task = Rows(x, y, torch.arange(4)), testbed.dense_task()
     method, work = FedTurns(rotation=0.5), Work(optimizer="sgd", lr=0.1, batch=4)
-    crew = testbed.federation(method, {"a": {"train": rows, "validation": rows}}, task=task, work=work)
+    crew = testbed.make_federation(method, {"a": {"train": rows, "validation": rows}}, task=task, work=work)
     outcome = testbed.train(method, crew, task=task, work=work, schedule=Schedule(rounds=1))
     slow = method.network(task)
     slow.load_state_dict(dict(testbed.initial_parameters(method, task, seed=1)))

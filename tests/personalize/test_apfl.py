@@ -22,7 +22,9 @@ MIXES = ["outputs", "parameters"]
 
 
 def personal(crew, site):
-    return {n.removeprefix("personal."): v for n, v in testbed.final(crew[site]).items() if n.startswith("personal.")}
+    return {
+        n.removeprefix("personal."): v for n, v in testbed.newest_model(crew[site]).items() if n.startswith("personal.")
+    }
 
 
 def shared(outcome):
@@ -36,7 +38,7 @@ def test_alpha_held_at_1_is_local_training(kind, mix, work):
     _, ours = reference.run(Apfl(alpha=1.0, adaptive=False, mix=mix), kind, work)
     _, local = reference.run(Local(), kind, work)
     for site in reference.NAMES:
-        assert testbed.equal(personal(ours, site), testbed.final(local[site])), site
+        assert testbed.are_equal(personal(ours, site), testbed.newest_model(local[site])), site
 
 
 @pytest.mark.parametrize("mix", MIXES)
@@ -44,7 +46,7 @@ def test_alpha_held_at_1_is_local_training(kind, mix, work):
 def test_the_shared_twin_is_fedavgs_whatever_alpha_does(kind, mix):
     ours, _ = reference.run(Apfl(mix=mix, alpha_lr=0.5), kind, reference.ADAM)
     average, _ = reference.run(FedAvg(), kind, reference.ADAM)
-    assert testbed.equal(shared(ours), section(average.state.tensors, "model"))
+    assert testbed.are_equal(shared(ours), section(average.state.tensors, "model"))
 
 
 def test_alpha_held_at_0_answers_as_fedavg_does():
@@ -54,8 +56,8 @@ def test_alpha_held_at_0_answers_as_fedavg_does():
     _, average = reference.run(FedAvg(), "mlp", reference.ADAM)
     for site in reference.NAMES:
         mixed, plain = algorithm.network(task), task.network()
-        mixed.load_state_dict(testbed.final(ours[site]))
-        plain.load_state_dict(testbed.final(average[site]))
+        mixed.load_state_dict(testbed.newest_model(ours[site]))
+        plain.load_state_dict(testbed.newest_model(average[site]))
         x = sites[site]["validation"].x
         assert torch.equal(task.probabilities(mixed, x), task.probabilities(plain, x))
 
@@ -123,7 +125,7 @@ def test_it_is_algorithm_1(kind, mix, variant):
     reference.agree(shared(outcome), w.state_dict())
     for site in reference.NAMES:
         reference.agree(personal(crew, site), v[site].state_dict())
-        assert float(testbed.final(crew[site])["alpha"]) == pytest.approx(alpha[site], abs=2e-5)
+        assert float(testbed.newest_model(crew[site])["alpha"]) == pytest.approx(alpha[site], abs=2e-5)
     assert 0.4 not in alpha.values() and any(0 < value < 1 for value in alpha.values())
 
 
@@ -131,7 +133,7 @@ def test_it_is_algorithm_1(kind, mix, variant):
 def test_alpha_stays_in_its_range_and_is_a_note_of_the_site(optimizer):
     _, crew = reference.run(Apfl(alpha_lr=1e3), "mlp", optimizer)
     for site in reference.NAMES:
-        alpha = float(testbed.final(crew[site])["alpha"])
+        alpha = float(testbed.newest_model(crew[site])["alpha"])
         assert alpha in (0.0, 1.0)
         notes = newest(crew[site].disk).facts["notes"]
         assert notes[max(notes)] == {"alpha": alpha}

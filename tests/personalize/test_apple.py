@@ -41,7 +41,7 @@ def test_with_p_frozen_on_the_own_core_it_is_local_training_bit_for_bit(task, si
     _, apple = reference.trained(OneHot(), sites, task, work, rounds=3)
     _, alone = reference.trained(Local(), sites, task, work, rounds=3)
     for name in sites:
-        assert testbed.equal(testbed.final(apple[name]), testbed.final(alone[name]))
+        assert testbed.are_equal(testbed.newest_model(apple[name]), testbed.newest_model(alone[name]))
 
 
 def test_with_p_at_p_0_the_model_is_fedavgs_merge_of_the_same_cores():
@@ -49,22 +49,22 @@ def test_with_p_at_p_0_the_model_is_fedavgs_merge_of_the_same_cores():
     cores = [section(outcome.state.tensors, f"core/{name}") for name in reference.UNEVEN]
     merge = mean(cores, [len(rows["train"].y) for rows in reference.UNEVEN.values()])
     for hospital in crew.values():
-        assert testbed.close(testbed.final(hospital), merge, 1e-6)
+        assert testbed.are_close(testbed.newest_model(hospital), merge, 1e-6)
 
 
 def test_one_step_at_p_0_moves_the_mixture_by_the_squared_shares_times_the_gradients():
     work = Work(optimizer="sgd", lr=0.5, batch=99, epochs=None, steps=1)
     _, apple = reference.trained(Apple(eta_2=0.0), work=work, rounds=1)
     _, alone = reference.trained(Local(), work=work, rounds=1)
-    start = initial_parameters(FedAvg(), testbed.task(), seed=1)
+    start = initial_parameters(FedAvg(), testbed.make_task(), seed=1)
     n = {name: len(rows["train"].y) for name, rows in reference.UNEVEN.items()}
     p = {name: n[name] / sum(n.values()) for name in n}
-    found = testbed.final(apple["a"])
+    found = testbed.newest_model(apple["a"])
     for key, w in start.items():
-        step = sum(p[name] ** 2 * (testbed.final(alone[name])[key] - w) for name in reference.UNEVEN)
+        step = sum(p[name] ** 2 * (testbed.newest_model(alone[name])[key] - w) for name in reference.UNEVEN)
         assert torch.allclose(found[key], w + step, atol=1e-6)
         assert not torch.allclose(
-            found[key], w + sum(p[s] * (testbed.final(alone[s])[key] - w) for s in reference.UNEVEN), atol=1e-4
+            found[key], w + sum(p[s] * (testbed.newest_model(alone[s])[key] - w) for s in reference.UNEVEN), atol=1e-4
         )
 
 
@@ -94,7 +94,7 @@ def test_one_step_on_two_sites_by_hand():
         assert found == pytest.approx([core[s][o][0] for o in (0, 1)], abs=1e-5)
         assert newest(crew[s].disk).tensors["p"].tolist() == pytest.approx([p[s]["a"], p[s]["b"]], abs=1e-5)
         expected = [sum(p[s][j] * core[j][o][0] for j in x) for o in (0, 1)]
-        assert testbed.final(crew[s])["head.weight"].flatten().tolist() == pytest.approx(expected, abs=1e-5)
+        assert testbed.newest_model(crew[s])["head.weight"].flatten().tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def slow(algorithm, task, sites, lost, rounds):
@@ -142,7 +142,7 @@ def test_several_rounds_against_a_slow_implementation(task, sites, M, lost):
     _, crew = reference.trained(algorithm, sites, task=task, rounds=5, lost=lost, participation=reference.PARTICIPATION)
     expected = slow(algorithm, task, sites, lost, 5)
     for s, hospital in crew.items():
-        reference.agree(testbed.final(hospital), expected[s])
+        reference.agree(testbed.newest_model(hospital), expected[s])
 
 
 def test_with_m_a_site_downloads_everything_once_and_then_only_what_it_asked_for():
@@ -156,10 +156,10 @@ def test_with_m_a_site_downloads_everything_once_and_then_only_what_it_asked_for
 
 
 def test_independent_cores_differ_before_the_first_round_and_common_ones_do_not():
-    task, states = testbed.task(), {}
+    task, states = testbed.make_task(), {}
     for cores in ("independent", "common"):
         algorithm = Apple(cores=cores)
-        crew = testbed.federation(algorithm, reference.UNEVEN, task=task, work=reference.BRIEF)
+        crew = testbed.make_federation(algorithm, reference.UNEVEN, task=task, work=reference.BRIEF)
         said = {s: h(Call("law", 0, "introduce", {}), Message()) for s, h in crew.items()}
         parts = {s: replace(m, facts=m.facts["algorithm"]) for s, m in said.items()}
         state = algorithm.start(initial_parameters(algorithm, task, seed=1), parts)
@@ -168,7 +168,7 @@ def test_independent_cores_differ_before_the_first_round_and_common_ones_do_not(
         same = torch.equal(sent["core/a/head.weight"], sent["core/b/head.weight"])
         assert same == (cores == "common")
     _, crew = reference.trained(Apple(cores="independent"), reference.IMAGES, task=reference.CNN, rounds=2)
-    assert all(torch.isfinite(value).all() for value in testbed.final(crew["a"]).values())
+    assert all(torch.isfinite(value).all() for value in testbed.newest_model(crew["a"]).values())
 
 
 def test_p_stays_at_home_in_the_notes_and_a_core_that_climbs_is_told():

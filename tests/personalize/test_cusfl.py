@@ -54,15 +54,18 @@ def test_without_guidance_it_is_local_training(task, sites, depth, options):
     )
     local, theirs = reference.trained(Local(), sites, task, ADAM, reference.LOST_OF_ALL, **schedule)
     assert cusfl.losses == local.losses
-    assert all(testbed.equal(diagnosing(testbed.final(ours[site])), testbed.final(theirs[site])) for site in sites)
+    assert all(
+        testbed.are_equal(diagnosing(testbed.newest_model(ours[site])), testbed.newest_model(theirs[site]))
+        for site in sites
+    )
 
 
 def test_the_first_round_is_local_training_as_the_federated_part_knows_nothing_yet():
     for rounds, same in ((1, True), (2, False)):
-        _, ours = reference.trained(CusFL(depth=1), reference.TABLES, testbed.task(), ADAM, rounds=rounds)
-        _, theirs = reference.trained(Local(), reference.TABLES, testbed.task(), ADAM, rounds=rounds)
+        _, ours = reference.trained(CusFL(depth=1), reference.TABLES, testbed.make_task(), ADAM, rounds=rounds)
+        _, theirs = reference.trained(Local(), reference.TABLES, testbed.make_task(), ADAM, rounds=rounds)
         assert all(
-            testbed.equal(diagnosing(testbed.final(ours[s])), testbed.final(theirs[s])) == same
+            testbed.are_equal(diagnosing(testbed.newest_model(ours[s])), testbed.newest_model(theirs[s])) == same
             for s in reference.TABLES
         )
 
@@ -73,7 +76,7 @@ def test_the_federated_part_is_the_plain_mean_of_what_the_sites_hold(balance):
     outcome, crew = reference.trained(CusFL(depth=2, balance=balance), reference.IMAGES, reference.CNN, ADAM)
     federated = section(outcome.state.tensors, "federated")
     assert {name.split(".")[0] for name in federated} == {"stem", "blocks", "projector"}
-    finals = [testbed.final(crew[site]) for site in sorted(crew)]
+    finals = [testbed.newest_model(crew[site]) for site in sorted(crew)]
     for name, value in federated.items():
         values = torch.stack([final[name].double() for final in finals])
         expected = values.mean(dim=0) if value.is_floating_point() else values.amax(dim=0)
@@ -200,7 +203,7 @@ def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(options):
             federated, merged = reference.mixed(came, [1] * len(came)), merged + 1
     for site in reference.IMAGES:
         state = own[site].net.state_dict()
-        for name, value in diagnosing(testbed.final(crew[site])).items():
+        for name, value in diagnosing(testbed.newest_model(crew[site])).items():
             assert torch.allclose(value.float(), state[name].float(), atol=1e-4), (site, name)
     for name, value in section(outcome.state.tensors, "federated").items():
         expected = federated.get(name)
@@ -209,7 +212,7 @@ def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(options):
 
 def test_guidance_without_the_stopped_gradient_would_cancel():
     """lambda_2 L_sim equals r / (1 - r) L_task; its gradient is that of L_task * log L_sim with L_task held."""
-    task = testbed.task()
+    task = testbed.make_task()
     algorithm = CusFL(depth=1, balance="paper")
     own, other = algorithm.network(task), algorithm.network(task)
     module = Guided(own, algorithm._extractor(other, other.state_dict()), None, 1, True).train()
@@ -250,9 +253,9 @@ def test_a_frozen_guide_follows_the_batch_and_remembers_nothing(freeze):
     x = torch.rand(6, 1, 8, 8) * 3
     found = module(x)
     assert torch.allclose(found.own, found.guide, atol=1e-6), "same weights, same statistics: those of the batch"
-    same = testbed.equal(before, guide.state_dict())
+    same = testbed.are_equal(before, guide.state_dict())
     assert same == freeze
-    assert not testbed.equal(before, {n: v for n, v in own.state_dict().items() if n in before})
+    assert not testbed.are_equal(before, {n: v for n, v in own.state_dict().items() if n in before})
 
 
 def test_dropout_is_off_in_what_is_frozen():
@@ -265,7 +268,7 @@ def test_dropout_is_off_in_what_is_frozen():
 
 
 def test_a_site_that_joins_late_starts_from_the_common_start_and_is_guided_at_once():
-    algorithm, task = CusFL(depth=1), testbed.task()
+    algorithm, task = CusFL(depth=1), testbed.make_task()
     initial = initial_parameters(algorithm, task, seed=1)
     state = algorithm.start(initial, {"a": Message(), "b": Message()})
     f = {name: value for name, value in initial.items() if algorithm._is_shared(name)}
@@ -273,8 +276,8 @@ def test_a_site_that_joins_late_starts_from_the_common_start_and_is_guided_at_on
     known = algorithm.send(state, "a", Call("law", 2, "train", {"a": 1}))
     joins = algorithm.send(state, "b", Call("law", 2, "train", {"a": 1}))
     assert set(known.tensors) == {f"federated/{n}" for n in f}
-    assert testbed.equal(dict(section(joins.tensors, "model")), dict(initial))
-    assert testbed.equal(dict(section(joins.tensors, "federated")), {n: v + 1 for n, v in f.items()})
+    assert testbed.are_equal(dict(section(joins.tensors, "model")), dict(initial))
+    assert testbed.are_equal(dict(section(joins.tensors, "federated")), {n: v + 1 for n, v in f.items()})
 
 
 def test_only_f_and_g_travel_and_all_of_the_rest_stays():
@@ -308,7 +311,7 @@ def test_the_model_to_diagnose_with_is_the_tasks_own_and_g_is_beside_it(model):
     _, crew = reference.trained(
         CusFL(projection=4), {s: {"train": rows, "validation": rows} for s in "ab"}, task, SGD, rounds=2
     )
-    final = testbed.final(crew["a"])
+    final = testbed.newest_model(crew["a"])
     module, plain = CusFL(projection=4).network(task), task.network()
     module.load_state_dict(final)
     plain.load_state_dict(diagnosing(final))
@@ -333,10 +336,10 @@ def test_a_site_sees_what_guided_it_and_is_warned_when_the_projections_say_nothi
 
 def test_a_constant_projection_is_called_collapsed():
     """A g whose last layer is only a bias gives one vector for all images."""
-    algorithm, task = CusFL(depth=1, balance="paper", normalize="none"), testbed.task()
+    algorithm, task = CusFL(depth=1, balance="paper", normalize="none"), testbed.make_task()
     initial = dict(initial_parameters(algorithm, task, seed=1))
     initial["projector.2.weight"] = torch.zeros_like(initial["projector.2.weight"])
-    hospital = testbed.federation(algorithm, {"a": reference.TABLES["a"]}, task=task, work=ADAM)["a"]
+    hospital = testbed.make_federation(algorithm, {"a": reference.TABLES["a"]}, task=task, work=ADAM)["a"]
     hospital(Call("law", 1, "train", {}), Message({f"model/{n}": v for n, v in initial.items()}))
     notes = newest(hospital.disk).facts["notes"]["1"]
     assert notes["collapsed"] == 1.0 and notes["between"] == pytest.approx(1.0)
@@ -395,9 +398,12 @@ def test_a_single_image_is_trained_on_and_not_guided():
     rows = reference.alone(1)["train"]
     one = Rows(rows.x[:1].float(), rows.y[:1], rows.patient[:1])
     sites = {s: {"train": one, "validation": one} for s in "ab"}
-    _, ours = reference.trained(CusFL(depth=1), sites, testbed.task(), SGD)
-    _, theirs = reference.trained(Local(), sites, testbed.task(), SGD)
-    assert all(testbed.close(diagnosing(testbed.final(ours[s])), testbed.final(theirs[s]), 1e-6) for s in sites)
+    _, ours = reference.trained(CusFL(depth=1), sites, testbed.make_task(), SGD)
+    _, theirs = reference.trained(Local(), sites, testbed.make_task(), SGD)
+    assert all(
+        testbed.are_close(diagnosing(testbed.newest_model(ours[s])), testbed.newest_model(theirs[s]), 1e-6)
+        for s in sites
+    )
 
 
 QUIET = Protection(clip=1e2, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, cut="c")
@@ -409,10 +415,10 @@ def test_private_training_without_noise_and_clipping_is_plain_training_where_the
     sites = {"a": reference.alone(1), "b": reference.alone(2, 0.7)}
     work = Work(optimizer="sgd", lr=0.05, batch=24, epochs=2)  # Adam would show the rounding of tiny gradients
     algorithm = CusFL(depth=1, cap=0.01, normalize="none")
-    _, plain = reference.trained(algorithm, sites, testbed.task(), work)
-    _, private = reference.trained(algorithm, sites, testbed.task(), work, protection=QUIET)
+    _, plain = reference.trained(algorithm, sites, testbed.make_task(), work)
+    _, private = reference.trained(algorithm, sites, testbed.make_task(), work, protection=QUIET)
     # Where a patient's features hardly differ from the guide's, that patient's lambda_2 is 0 and the batch's is not.
-    assert all(testbed.close(testbed.final(plain[s]), testbed.final(private[s]), 1e-7) for s in sites)
+    assert all(testbed.are_close(testbed.newest_model(plain[s]), testbed.newest_model(private[s]), 1e-7) for s in sites)
     assert newest(plain["a"].disk).facts["notes"]["4"]["lambda2"] == pytest.approx(0.01)
     assert newest(private["a"].disk).facts["notes"]["4"] == {}
 
@@ -421,14 +427,14 @@ def test_private_training_without_noise_and_clipping_is_plain_training_where_the
 @pytest.mark.parametrize("contrast", ["similarity", "moon"])
 def test_under_privacy_each_patient_is_balanced_alone(contrast):
     """One private step without noise is the mean of single patients' gradients, each with a lambda_2 of its own."""
-    task, algorithm = testbed.task(), CusFL(depth=1, r=0.6, contrast=contrast, balance="paper", normalize="none")
+    task, algorithm = testbed.make_task(), CusFL(depth=1, r=0.6, contrast=contrast, balance="paper", normalize="none")
     own, other, old = (algorithm.network(task) for _ in range(3))
     past = algorithm._extractor(old, old.state_dict()) if contrast == "moon" else None
     module = Guided(own, algorithm._extractor(other, other.state_dict()), past, 1, True).train()
     for name, p in module.named_parameters():
         p.requires_grad_(name.startswith("network."))
     rows = reference.alone(1)
-    hospital = testbed.federation(algorithm, {"a": rows}, task=task, work=ADAM)["a"]
+    hospital = testbed.make_federation(algorithm, {"a": rows}, task=task, work=ADAM)["a"]
     access = replace(hospital, protection=QUIET).access(0)
     objective = algorithm._objective(task, [])
     found = access.gradient(module, objective, access.draw()).gradient
@@ -440,7 +446,7 @@ def test_under_privacy_each_patient_is_balanced_alone(contrast):
             expected, torch.autograd.grad(loss, [dict(module.named_parameters())[n] for n in expected]), strict=True
         ):
             expected[name] += g / len(train.y)
-    assert testbed.close(dict(found), expected, 1e-10)
+    assert testbed.are_close(dict(found), expected, 1e-10)
     together = objective(module, Batch(train.x, train.y)).mean()
     batch = torch.autograd.grad(together, [dict(module.named_parameters())[n] for n in expected])
     assert not all(torch.allclose(a, expected[n], atol=1e-6) for n, a in zip(expected, batch, strict=True))
@@ -453,28 +459,28 @@ def test_what_privacy_costs_is_the_same_every_round(options):
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
     algorithm = CusFL(depth=1, normalize="none", **options)
     _, crew = reference.trained(
-        algorithm, {"a": reference.alone(1), "b": reference.alone(2)}, testbed.task(), work, protection=noised
+        algorithm, {"a": reference.alone(1), "b": reference.alone(2)}, testbed.make_task(), work, protection=noised
     )
     seen = rehearse_events(
-        algorithm, testbed.task(), work, initial_parameters(algorithm, testbed.task(), seed=0), noised
+        algorithm, testbed.make_task(), work, initial_parameters(algorithm, testbed.make_task(), seed=0), noised
     )
     wanted = [seen.introduction, *[seen.training] * ROUNDS, *[seen.validation] * ROUNDS]
     assert all(compose_events(hospital.events) == compose_events(wanted) for hospital in crew.values())
-    assert all(bool(t.isfinite().all()) for hospital in crew.values() for t in testbed.final(hospital).values())
+    assert all(bool(t.isfinite().all()) for hospital in crew.values() for t in testbed.newest_model(hospital).values())
 
 
 def test_a_split_that_this_network_does_not_have_is_refused_by_name():
-    (deep,) = CusFL().complaints(CusFL().network(testbed.task()), ADAM, False)
+    (deep,) = CusFL().complaints(CusFL().network(testbed.make_task()), ADAM, False)
     assert "after part 3" in deep and "depth to at most 1" in deep
-    task = testbed.task(hidden=())
+    task = testbed.make_task(hidden=())
     (empty,) = CusFL(depth=1).complaints(CusFL(depth=1).network(task), ADAM, False)
     assert "without parameters" in empty
     private = CusFL(depth=1, normalize="none")
-    assert private.complaints(private.network(testbed.task()), ADAM, True) == []
+    assert private.complaints(private.network(testbed.make_task()), ADAM, True) == []
 
 
 def test_private_training_has_no_batch_to_normalize_by():
-    task = testbed.task()
+    task = testbed.make_task()
     for normalize, refused in (("both", True), ("hidden", True), ("none", False)):
         algorithm = CusFL(depth=1, normalize=normalize)
         assert (
@@ -492,6 +498,6 @@ def test_wrong_settings_are_refused_all_at_once():
 def test_restarting_without_guidance_is_fedavg_of_f_under_heads_of_their_own():
     """One site: nothing is averaged, so restarting changes nothing either."""
     one = {"a": reference.TABLES["a"]}
-    _, ours = reference.trained(CusFL(r=0.0, depth=1, resync=True), one, testbed.task(), ADAM)
-    _, whole = reference.trained(FedAvg(), one, testbed.task(), ADAM)
-    assert testbed.equal(diagnosing(testbed.final(ours["a"])), testbed.final(whole["a"]))
+    _, ours = reference.trained(CusFL(r=0.0, depth=1, resync=True), one, testbed.make_task(), ADAM)
+    _, whole = reference.trained(FedAvg(), one, testbed.make_task(), ADAM)
+    assert testbed.are_equal(diagnosing(testbed.newest_model(ours["a"])), testbed.newest_model(whole["a"]))

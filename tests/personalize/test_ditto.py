@@ -27,22 +27,24 @@ def test_lambda_0_is_local_training_bit_for_bit_whoever_is_away(kind, work):
     _, ours = reference.run(Ditto(lam=0.0), kind, work)
     _, local = reference.run(Local(), kind, work)
     for site in reference.NAMES:
-        assert testbed.equal(testbed.final(ours[site]), testbed.final(local[site])), site
+        assert testbed.are_equal(testbed.newest_model(ours[site]), testbed.newest_model(local[site])), site
 
 
 def test_dropout_breaks_neither_law():
     ours, crew = reference.run(Ditto(lam=0.0), "mlp", reference.ADAM, task=DROPOUT)
     average, _ = reference.run(FedAvg(), "mlp", reference.ADAM, task=DROPOUT)
     _, local = reference.run(Local(), "mlp", reference.ADAM, task=DROPOUT)
-    assert all(testbed.equal(testbed.final(crew[s]), testbed.final(local[s])) for s in reference.NAMES)
-    assert testbed.equal(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
+    assert all(
+        testbed.are_equal(testbed.newest_model(crew[s]), testbed.newest_model(local[s])) for s in reference.NAMES
+    )
+    assert testbed.are_equal(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
 
 
 @pytest.mark.parametrize("kind", reference.KINDS)
 def test_the_shared_model_is_fedavgs_bit_for_bit_whatever_lambda_is(kind):
     ours, _ = reference.run(Ditto(lam=0.7), kind, reference.ADAM)
     average, _ = reference.run(FedAvg(), kind, reference.ADAM)
-    assert testbed.equal(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
+    assert testbed.are_equal(section(ours.state.tensors, "model"), section(average.state.tensors, "model"))
 
 
 @pytest.mark.parametrize("weights", ["size", "uniform"])
@@ -67,7 +69,7 @@ def test_it_is_algorithm_1(kind, weights):
     outcome, crew = reference.run(Ditto(lam=0.8, weights=weights), kind)
     reference.agree(section(outcome.state.tensors, "model"), w.state_dict())
     for site in reference.NAMES:
-        reference.agree(testbed.final(crew[site]), v[site].state_dict())
+        reference.agree(testbed.newest_model(crew[site]), v[site].state_dict())
 
 
 def test_the_runs_of_these_tests_have_sites_that_join_late_and_replies_that_are_lost():
@@ -81,7 +83,7 @@ def test_a_large_lambda_holds_the_personal_model_at_the_shared_one():
     def distance(lam):
         outcome, crew = reference.run(Ditto(lam=lam), "mlp", rounds=2, participation=1.0, lost=frozenset())
         w = section(outcome.state.tensors, "model")
-        return sum(float((testbed.final(crew["b"])[n] - w[n]).square().sum()) for n in w) ** 0.5
+        return sum(float((testbed.newest_model(crew["b"])[n] - w[n]).square().sum()) for n in w) ** 0.5
 
     assert distance(10.0) < 0.5 * distance(0.0)
 

@@ -18,7 +18,7 @@ from federation.rounds import Schedule
 from federation.task import Task
 from personalize.dp_head import DpHead
 from privacy.dp.access import Rows, open_access
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import Gaussian, SelfComposed
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -148,22 +148,26 @@ def test_a_hospital_that_never_answered_gets_the_mean_of_the_others():
 
 
 def test_what_is_before_the_head_stays_as_it_was():
-    how, task, rows = DpHead(), testbed.task(), {"a": testbed.table(1), "b": testbed.table(2)}
-    crew = testbed.federation(how, rows, task=task, work=WORK)
+    how, task, rows = DpHead(), testbed.make_task(), {"a": testbed.make_table(1), "b": testbed.make_table(2)}
+    crew = testbed.make_federation(how, rows, task=task, work=WORK)
     testbed.train(how, crew, task=task, work=WORK, schedule=Schedule(rounds=5))
     began = testbed.initial_parameters(how, task, seed=1)
     for one in crew.values():
-        same = [name for name, value in testbed.final(one).items() if torch.equal(value, began[name])]
+        same = [name for name, value in testbed.newest_model(one).items() if torch.equal(value, began[name])]
         assert sorted(same) == sorted(name for name in began if not name.startswith("head."))
 
 
 def test_all_steps_cost_as_much_as_one_of_less_noise():
     """T steps of noise s sqrt(T) are one of noise s: nothing is sampled, and nothing is lost."""
-    how, task = DpHead(steps=16), testbed.task()
+    how, task = DpHead(steps=16), testbed.make_task()
     protection = Protection(noise=8.0, sampling=0.3)
     seen = rehearse_events(how, task, WORK, initial_parameters(how, task, seed=0), protection)
-    assert cost([seen.training], 1e-5).epsilon == pytest.approx(cost([Gaussian(2.0)], 1e-5).epsilon, rel=1e-6)
-    assert cost([SelfComposed(seen.training, 4)], 1e-5).epsilon == pytest.approx(cost([Gaussian(1.0)], 1e-5).epsilon)
+    assert compute_cost([seen.training], 1e-5).epsilon == pytest.approx(
+        compute_cost([Gaussian(2.0)], 1e-5).epsilon, rel=1e-6
+    )
+    assert compute_cost([SelfComposed(seen.training, 4)], 1e-5).epsilon == pytest.approx(
+        compute_cost([Gaussian(1.0)], 1e-5).epsilon
+    )
 
 
 def test_noise_costs_less_the_more_patients_there_are():

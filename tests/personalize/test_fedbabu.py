@@ -23,7 +23,7 @@ HEAD = {"head.weight", "head.bias"}
 
 def run(work, task=reference.CNN, sites=reference.IMAGES, lost=frozenset(), weights="size", rounds=3, **options):
     _, crew = reference.trained(FedBabu(weights=weights), sites, task, work, lost, rounds=rounds, **options)
-    return {name: testbed.final(hospital) for name, hospital in crew.items()}
+    return {name: testbed.newest_model(hospital) for name, hospital in crew.items()}
 
 
 @pytest.mark.parametrize("model", [Cnn(widths=(8, 8), norm="batch"), Cam(widths=(8, 8, 8, 8))], ids=["cnn", "cam"])
@@ -36,7 +36,7 @@ def test_the_head_stays_at_its_common_start_bit_for_bit_and_bodies_agree(model):
         Work(optimizer="sgd", lr=0.02, batch=4, weight_decay=0.5, momentum=0.9),
     ):
         found = run(work, task, sites)
-        assert testbed.equal(found["a"], found["b"])
+        assert testbed.are_equal(found["a"], found["b"])
         assert all(torch.equal(found["a"][n], start[n]) for n in HEAD)
         assert not any(torch.equal(found["a"][n], start[n]) for n in start if n.endswith("weight") and n not in HEAD)
 
@@ -58,7 +58,7 @@ def test_a_plain_loop_with_sites_away_and_replies_lost_finds_the_same(weights):
             sizes.append(len(rows.y) if weights == "size" else 1)
         server = reference.mixed(locals_, sizes)
     found = run(SGD, lost=lost, weights=weights, rounds=4, participation=reference.PARTICIPATION)
-    assert all(testbed.close(found[site], server, 2e-5) for site in reference.IMAGES)
+    assert all(testbed.are_close(found[site], server, 2e-5) for site in reference.IMAGES)
 
 
 def test_only_the_body_leaves():
@@ -67,6 +67,6 @@ def test_only_the_body_leaves():
 
 
 def test_a_network_that_is_all_head_is_refused():
-    (text,) = FedBabu().complaints(testbed.task(hidden=()).network(), SGD, True)
+    (text,) = FedBabu().complaints(testbed.make_task(hidden=()).network(), SGD, True)
     assert "fedbabu" in text and "no parameter" in text
     assert FedBabu().complaints(reference.CNN.network(), SGD, True) == []

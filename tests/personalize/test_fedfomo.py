@@ -22,13 +22,15 @@ def test_one_site_alone_trains_locally_bit_for_bit():
     one = {"a": reference.UNEVEN["a"]}
     _, fomo = reference.trained(FedFomo(), one)
     _, alone = reference.trained(Local(), one)
-    assert testbed.equal(testbed.final(fomo["a"]), testbed.final(alone["a"]))
+    assert testbed.are_equal(testbed.newest_model(fomo["a"]), testbed.newest_model(alone["a"]))
 
 
 def test_the_first_round_is_local_training_bit_for_bit():
     _, fomo = reference.trained(FedFomo(), rounds=1)
     _, alone = reference.trained(Local(), rounds=1)
-    assert all(testbed.equal(testbed.final(fomo[s]), testbed.final(alone[s])) for s in reference.UNEVEN)
+    assert all(
+        testbed.are_equal(testbed.newest_model(fomo[s]), testbed.newest_model(alone[s])) for s in reference.UNEVEN
+    )
 
 
 def test_the_second_round_starts_where_weights_by_hand_say():
@@ -39,7 +41,7 @@ def test_the_second_round_starts_where_weights_by_hand_say():
     before, newest_, near, far = 3.0, 2.0, 1.5, 9.0  # both weights; the loss is (w + 0 - 1)^2 for two outputs
     pack = lambda w: {"head.weight": torch.full((2, 1), w), "head.bias": torch.zeros(2)}  # noqa: E731
     work = Work(optimizer="sgd", lr=1e-9, batch=2)
-    hospital = testbed.federation(FedFomo(), sites, task=task, work=work)["a"]
+    hospital = testbed.make_federation(FedFomo(), sites, task=task, work=work)["a"]
     memory = {
         **{f"model/{n}": v for n, v in pack(newest_).items()},
         **{f"before/{n}": v for n, v in pack(before).items()},
@@ -61,20 +63,22 @@ def test_the_second_round_starts_where_weights_by_hand_say():
 
 
 def test_where_nobody_is_better_the_site_goes_back_to_the_round_before():
-    task = testbed.task()
+    task = testbed.make_task()
     start = initial_parameters(FedFomo(), task, seed=1)
     _, crew = reference.trained(FedFomo(), work=Work(optimizer="sgd", lr=0.5, batch=5), rounds=3)
-    good = testbed.final(crew["a"])
+    good = testbed.newest_model(crew["a"])
     bad = {
         name: value + 5 * torch.randn(value.shape, generator=torch.Generator().manual_seed(1))
         for name, value in good.items()
     }
     work = Work(optimizer="sgd", lr=1e-9, batch=5)
-    site = Site("a", task, work, testbed.federation(FedFomo(), reference.UNEVEN, task=task, work=work)["a"].access(0))
+    site = Site(
+        "a", task, work, testbed.make_federation(FedFomo(), reference.UNEVEN, task=task, work=work)["a"].access(0)
+    )
     memory = {**{f"model/{n}": v for n, v in bad.items()}, **{f"before/{n}": v for n, v in good.items()}}
     message = Message({f"model/b/{n}": v for n, v in start.items()}, {"models": ["b"], "sites": ["a", "b"]})
     _, kept = FedFomo().train(site, message, Message(memory), Call("law", 2, "train", {}))
-    assert testbed.close({n: kept.tensors[f"model/{n}"] for n in good}, good, 1e-5)
+    assert testbed.are_close({n: kept.tensors[f"model/{n}"] for n in good}, good, 1e-5)
 
 
 def slow(algorithm, task, sites, lost, rounds):
@@ -123,7 +127,7 @@ def test_several_rounds_against_a_slow_implementation(task, sites, M, lost):
     algorithm = FedFomo(M=M)
     _, crew = reference.trained(algorithm, sites, task=task, rounds=6, lost=lost, participation=reference.PARTICIPATION)
     for s, expected in slow(algorithm, task, sites, lost, 6).items():
-        reference.agree(testbed.final(crew[s]), expected)
+        reference.agree(testbed.newest_model(crew[s]), expected)
 
 
 def test_with_m_only_what_was_asked_for_is_sent_and_affinity_stays_at_home():
@@ -139,18 +143,18 @@ def test_with_m_only_what_was_asked_for_is_sent_and_affinity_stays_at_home():
 def test_a_site_without_validation_patients_is_refused_before_anything_is_trained():
     empty = Rows(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     sites = {**reference.UNEVEN, "b": {"train": reference.UNEVEN["b"]["train"], "validation": empty}}
-    crew = testbed.federation(FedFomo(), sites, task=testbed.task(), work=reference.BRIEF)
-    site = Site("b", testbed.task(), reference.BRIEF, crew["b"].access(0))
+    crew = testbed.make_federation(FedFomo(), sites, task=testbed.make_task(), work=reference.BRIEF)
+    site = Site("b", testbed.make_task(), reference.BRIEF, crew["b"].access(0))
     with pytest.raises(ValueError, match="b has none: give it some, or choose heurfedamp or apple"):
         FedFomo().introduce(site)
     with pytest.raises(QuorumLost, match="round 0"):
-        testbed.train(FedFomo(), crew, task=testbed.task(), work=reference.BRIEF, schedule=Schedule(rounds=2))
+        testbed.train(FedFomo(), crew, task=testbed.make_task(), work=reference.BRIEF, schedule=Schedule(rounds=2))
     assert all(hospital.trained == 0 for hospital in crew.values())
 
 
 def test_private_training_and_a_wrong_m_are_refused_by_name():
-    (text,) = FedFomo().complaints(testbed.task().network(), reference.BRIEF, True)
+    (text,) = FedFomo().complaints(testbed.make_task().network(), reference.BRIEF, True)
     assert "validation patients" in text and "heurfedamp" in text
-    assert FedFomo().complaints(testbed.task().network(), reference.BRIEF, False) == []
+    assert FedFomo().complaints(testbed.make_task().network(), reference.BRIEF, False) == []
     with pytest.raises(ValueError, match="M must be >= 1 or null, found 0"):
         FedFomo(M=0)

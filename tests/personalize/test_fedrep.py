@@ -29,7 +29,7 @@ ADAM = Work(optimizer="adam", lr=0.02, batch=4)
 
 def run(algorithm, work=SGD, lost=frozenset(), task=reference.CNN, sites=reference.IMAGES, rounds=3, **options):
     outcome, crew = reference.trained(algorithm, sites, task, work, lost, rounds=rounds, **options)
-    return outcome, {name: testbed.final(hospital) for name, hospital in crew.items()}
+    return outcome, {name: testbed.newest_model(hospital) for name, hospital in crew.items()}
 
 
 def is_head(name):
@@ -83,13 +83,13 @@ def test_a_plain_loop_with_sites_away_and_replies_lost_finds_the_same(weights):
         rounds=4,
         participation=reference.PARTICIPATION,
     )
-    assert all(testbed.close(found[site], expected[site], 2e-5) for site in reference.IMAGES)
+    assert all(testbed.are_close(found[site], expected[site], 2e-5) for site in reference.IMAGES)
 
 
 def test_both_optimizers_live_on_between_rounds():
     expected = plain_loop(rules=split(torch.optim.Adam, 0.02), weights="uniform", rounds=3, participation=1.0)
     _, found = run(FedRep(head_epochs=3, body_epochs=2), ADAM)
-    assert all(testbed.close(found[site], expected[site], 1e-4) for site in reference.IMAGES)
+    assert all(testbed.are_close(found[site], expected[site], 1e-4) for site in reference.IMAGES)
 
 
 def test_one_step_by_hand_moves_the_head_first():
@@ -132,8 +132,8 @@ class _UnitModule(torch.nn.Module):
 def test_without_epochs_for_the_head_it_is_fedbabu_and_refused():
     rep, theirs = run(FedRep(head_epochs=0, body_epochs=2, weights="size"), ADAM)
     babu, ours = run(FedBabu(), Work(optimizer="adam", lr=0.02, batch=4, epochs=2))
-    assert testbed.equal(rep.state.tensors, babu.state.tensors)
-    assert all(testbed.equal(theirs[site], ours[site]) for site in reference.IMAGES)
+    assert testbed.are_equal(rep.state.tensors, babu.state.tensors)
+    assert all(testbed.are_equal(theirs[site], ours[site]) for site in reference.IMAGES)
     (text,) = FedRep(head_epochs=0).complaints(reference.CNN.network(), SGD, False)
     assert "fedbabu" in text
 
@@ -147,7 +147,7 @@ def test_only_the_body_leaves():
 def test_what_makes_no_sense_is_refused_at_once():
     with pytest.raises(ValueError, match=r"head_epochs must be >= 0, found -1; body_epochs must be >= 1, found 0"):
         FedRep(head_epochs=-1, body_epochs=0)
-    (text,) = FedRep().complaints(testbed.task(hidden=()).network(), SGD, True)
+    (text,) = FedRep().complaints(testbed.make_task(hidden=()).network(), SGD, True)
     assert "no parameter" in text
 
 
@@ -155,18 +155,18 @@ def test_a_private_round_asks_for_eleven_epochs():
     algorithm = FedRep()
     protection = Protection(sampling=0.25, noise=1.5, cut="c")
     seen = rehearse_events(
-        algorithm, testbed.task(), SGD, initial_parameters(algorithm, testbed.task(), seed=0), protection
+        algorithm, testbed.make_task(), SGD, initial_parameters(algorithm, testbed.make_task(), seed=0), protection
     )
     assert seen.training == SelfComposed(Part("c", "train", PoissonSampled(0.25, Gaussian(1.5))), 44)
 
 
 def test_steps_in_place_of_epochs_are_epochs_of_as_many_steps():
     """Every site has 10 rows: an epoch has three batches of 4, 4 and 2."""
-    sites = {name: testbed.table(k, n=10) for k, name in enumerate("ab")}
+    sites = {name: testbed.make_table(k, n=10) for k, name in enumerate("ab")}
     epochs, steps = FedRep(head_epochs=2, body_epochs=1), FedRep(head_steps=6, body_steps=3)
-    _, left = run(epochs, task=testbed.task(), sites=sites)
-    _, right = run(steps, task=testbed.task(), sites=sites)
-    assert all(testbed.equal(left[site], right[site]) for site in sites)
+    _, left = run(epochs, task=testbed.make_task(), sites=sites)
+    _, right = run(steps, task=testbed.make_task(), sites=sites)
+    assert all(testbed.are_equal(left[site], right[site]) for site in sites)
     with pytest.raises(ValueError, match="both head_steps and body_steps or none, found 4 and None"):
         FedRep(head_steps=4)
     with pytest.raises(ValueError, match="body_steps must be >= 1 or null, found 0"):

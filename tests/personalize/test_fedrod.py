@@ -43,7 +43,7 @@ SITES = {
 
 def run(algorithm, work=SGD, task=TASK, sites=SITES, rounds=3, **options):
     outcome, crew = reference.trained(algorithm, sites, task, work, rounds=rounds, **options)
-    return outcome, {name: testbed.final(hospital) for name, hospital in crew.items()}
+    return outcome, {name: testbed.newest_model(hospital) for name, hospital in crew.items()}
 
 
 @pytest.mark.parametrize("work", [SGD, ADAM], ids=["sgd", "adam"])
@@ -53,7 +53,7 @@ def test_without_balance_the_generic_part_is_fedavg_bit_for_bit(work):
     outcome, _ = run(FedRod(gamma=0.0), work, **options)
     average, _ = run(FedAvg(), work, **options)
     shared = reference.part(section(outcome.state.tensors, "model"), "generic")
-    assert testbed.equal(shared, section(average.state.tensors, "model"))
+    assert testbed.are_equal(shared, section(average.state.tensors, "model"))
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.5])
@@ -85,7 +85,7 @@ def test_a_plain_loop_of_fedavg_with_balanced_softmax_finds_the_same(gamma, lost
         server = reference.mixed(locals_, sizes)
     _, found = run(FedRod(gamma=gamma), lost=lost, rounds=4, participation=reference.PARTICIPATION)
     for site in SITES:
-        assert testbed.close(reference.part(found[site], "generic"), server, 2e-5)
+        assert testbed.are_close(reference.part(found[site], "generic"), server, 2e-5)
         assert torch.allclose(found[site]["personal_head.weight"], heads[site][0], atol=2e-5)
         assert torch.allclose(found[site]["personal_head.bias"], heads[site][1], atol=2e-5)
 
@@ -120,7 +120,7 @@ def test_a_site_begins_with_the_generic_diagnosis_and_training_says_both(model):
     plain, ours = task.network(), FedRod().network(task)
     start = initial_parameters(FedRod(), task, seed=3)
     generic = reference.part(start, "generic")
-    assert testbed.equal(generic, initial_parameters(FedAvg(), task, seed=3)), "the same common start as FedAvg's"
+    assert testbed.are_equal(generic, initial_parameters(FedAvg(), task, seed=3)), "the same common start as FedAvg's"
     plain.load_state_dict(generic)
     ours.load_state_dict(dict(start))
     x = torch.rand(3, 1, 16, 16)
@@ -150,15 +150,15 @@ def test_privately_without_noise_it_is_plain_training_and_every_round_asks_for_s
     sites = {"a": reference.alone(1), "b": reference.alone(2)}
     work = Work(optimizer="sgd", lr=0.05, batch=24)
     quiet = Protection(clip=1e2, sampling=1.0, views=1, noise=0.0, counts_noise=0.0)
-    _, plain = run(FedRod(), work, testbed.task(), sites)
-    _, private = run(FedRod(), work, testbed.task(), sites, protection=quiet)
-    assert all(testbed.close(plain[name], private[name], 1e-9) for name in sites)
+    _, plain = run(FedRod(), work, testbed.make_task(), sites)
+    _, private = run(FedRod(), work, testbed.make_task(), sites, protection=quiet)
+    assert all(testbed.are_close(plain[name], private[name], 1e-9) for name in sites)
 
 
 def test_a_private_round_books_its_shares_once():
     protection = Protection(sampling=0.5, noise=1.5, counts_noise=5.0)
-    initial = initial_parameters(FedRod(), testbed.task(), seed=0)
-    seen = rehearse_events(FedRod(), testbed.task(), SGD, initial, protection).training
+    initial = initial_parameters(FedRod(), testbed.make_task(), seed=0)
+    seen = rehearse_events(FedRod(), testbed.make_task(), SGD, initial, protection).training
     assert isinstance(seen, Composed)
     shares = [e for e in seen.events if getattr(e, "event", None) == Gaussian(5.0)]
     steps = [e.count for e in seen.events if isinstance(e, SelfComposed)]

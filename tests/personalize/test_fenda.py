@@ -77,8 +77,8 @@ def test_without_a_local_extractor_it_is_fedper(task, sites, weights):
     )
     assert fenda.losses == fedper.losses
     for site in sites:
-        model = {name.removeprefix("shared."): value for name, value in testbed.final(ours[site]).items()}
-        assert testbed.equal(model, testbed.final(theirs[site]))
+        model = {name.removeprefix("shared."): value for name, value in testbed.newest_model(ours[site]).items()}
+        assert testbed.are_equal(model, testbed.newest_model(theirs[site]))
 
 
 def slow_work(nets, draws, loss_of, lr=0.05):
@@ -131,7 +131,7 @@ def test_it_is_the_papers_two_extractors_over_rounds_with_absent_sites_and_lost_
             sizes.append(len(rows.y) if weights == "size" else 1)
         shared = reference.averaged(came, sizes)
     for site in reference.IMAGES:
-        final = testbed.final(crew[site])
+        final = testbed.newest_model(crew[site])
         for part, net in (("shared", shared), ("local", local[site]), ("head", heads[site])):
             for name, value in reference.part(final, part).items():
                 assert torch.allclose(value.float(), net.state_dict()[name].float(), atol=2e-5), (site, part, name)
@@ -139,7 +139,7 @@ def test_it_is_the_papers_two_extractors_over_rounds_with_absent_sites_and_lost_
 
 
 def test_only_the_shared_extractor_travels():
-    task = testbed.task()
+    task = testbed.make_task()
     initial = initial_parameters(Fenda(), task, seed=1)
     reply = rehearse(Fenda(), task, ADAM, initial)
     assert set(reply.tensors) == {f"model/{name}" for name in initial if name.startswith("shared.")}
@@ -173,13 +173,13 @@ def test_with_cam_the_loss_is_cross_entropy():
     module.load_state_dict(initial_parameters(Fenda(), task, seed=1))
     ((x, y),) = reference.batches(rows, 1, "a", work)
     grads = torch.autograd.grad(cross_entropy(module(x), y).mean(), list(module.parameters()))
-    final = testbed.final(crew["a"])
+    final = testbed.newest_model(crew["a"])
     for (name, p), g in zip(module.named_parameters(), grads, strict=True):
         assert torch.allclose(final[name], p - 0.1 * g, atol=1e-5), name
 
 
 def test_a_network_without_layers_before_its_head_is_refused():
-    task = testbed.task(hidden=())
+    task = testbed.make_task(hidden=())
     (text,) = Fenda().complaints(Fenda().network(task), ADAM, False)
     assert "no parameter" in text and "fenda" in text
 
@@ -206,15 +206,15 @@ def test_one_site_alone_is_fedavg_of_the_whole_network():
     one = {"a": reference.TABLES["a"]}
     for keep in (True, False):
         work = replace(ADAM, keep_optimizer=keep)
-        _, ours = reference.trained(Fenda(), one, testbed.task(), work)
-        _, whole = reference.trained(Whole(), one, testbed.task(), work)
-        assert testbed.equal(testbed.final(ours["a"]), testbed.final(whole["a"]))
+        _, ours = reference.trained(Fenda(), one, testbed.make_task(), work)
+        _, whole = reference.trained(Whole(), one, testbed.make_task(), work)
+        assert testbed.are_equal(testbed.newest_model(ours["a"]), testbed.newest_model(whole["a"]))
 
 
 def test_batches_do_not_reach_the_head_that_was_taken_off():
-    module = Fenda().network(testbed.task())
+    module = Fenda().network(testbed.make_task())
     loss = (
-        testbed.task()
+        testbed.make_task()
         .objective(module, Batch(reference.TABLES["a"]["train"].x, reference.TABLES["a"]["train"].y))
         .mean()
     )

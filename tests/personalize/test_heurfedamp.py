@@ -20,7 +20,7 @@ from privacy.message import Call, Message
 def test_with_only_itself_in_mind_and_no_pull_it_is_local_training_bit_for_bit(task, sites):
     _, amp = reference.trained(HeurFedAMP(xi=1.0, lam=0.0), sites, task=task)
     _, alone = reference.trained(Local(), sites, task=task)
-    assert all(testbed.equal(testbed.final(amp[s]), testbed.final(alone[s])) for s in sites)
+    assert all(testbed.are_equal(testbed.newest_model(amp[s]), testbed.newest_model(alone[s])) for s in sites)
 
 
 @pytest.mark.parametrize(("task", "sites"), reference.UNEVEN_KINDS)
@@ -29,7 +29,7 @@ def test_with_equal_attention_and_no_pull_u_is_the_uniform_fedavg(task, sites):
     average, _ = reference.trained(FedAvg(weights="uniform"), sites, task=task)
     for s in sites:
         u = HeurFedAMP().send(outcome.state, s, Call("law", 5, "train", {}))
-        assert testbed.close(section(u.tensors, "model"), section(average.state.tensors, "model"), 1e-5)
+        assert testbed.are_close(section(u.tensors, "model"), section(average.state.tensors, "model"), 1e-5)
 
 
 def test_attention_by_hand():
@@ -85,14 +85,18 @@ def test_several_rounds_against_a_slow_implementation(task, sites, algorithm, lo
     )
     expected, attention = slow(algorithm, task, sites, lost, 6)
     for s, model in expected.items():
-        reference.agree(testbed.final(crew[s]), model)
+        reference.agree(testbed.newest_model(crew[s]), model)
     assert torch.allclose(outcome.state.tensors["between/attention"], attention, atol=1e-4)
 
 
 def test_the_pull_holds_a_site_near_u_and_says_how_near():
     apart, sites = (
         {},
-        {"a": testbed.table(1), "b": testbed.table(2, n=30, shift=0.7), "c": testbed.table(3, n=10, shift=-0.4)},
+        {
+            "a": testbed.make_table(1),
+            "b": testbed.make_table(2, n=30, shift=0.7),
+            "c": testbed.make_table(3, n=10, shift=-0.4),
+        },
     )
     for lam in (0.0, 5.0):
         _, crew = reference.trained(HeurFedAMP(lam=lam, alpha=1.0), sites, rounds=2)
@@ -109,4 +113,4 @@ def test_a_site_that_was_merged_gets_nothing_with_the_finish_and_one_that_was_no
 def test_settings_out_of_range_are_all_named_at_once():
     with pytest.raises(ValueError, match=r"lam .* -1.*alpha .* 0.*sigma .* -2.*xi .* 3"):
         HeurFedAMP(lam=-1, alpha=0, sigma=-2, xi=3)
-    assert HeurFedAMP().complaints(testbed.task().network(), reference.BRIEF, True) == []
+    assert HeurFedAMP().complaints(testbed.make_task().network(), reference.BRIEF, True) == []

@@ -19,7 +19,9 @@ LOST = frozenset({(1, "a"), (3, "b")})
 
 
 KINDS = pytest.mark.parametrize(
-    ("task", "sites"), [(reference.CNN, reference.IMAGES), (testbed.task(), reference.TABLES)], ids=["images", "tables"]
+    ("task", "sites"),
+    [(reference.CNN, reference.IMAGES), (testbed.make_task(), reference.TABLES)],
+    ids=["images", "tables"],
 )
 
 
@@ -35,14 +37,14 @@ def run(algorithm, task=reference.CNN, sites=reference.IMAGES, lost=LOST, work=r
 def test_what_travels_is_fedavgs_bit_for_bit(task, sites, weights):
     states, replies, _ = run(IopFL(weights=weights), task, sites)
     expected, sent, _ = run(FedAvg(weights=weights), task, sites)
-    assert len(states) == 6 and all(testbed.equal(one, two) for one, two in zip(states, expected, strict=True))
-    assert replies.keys() == sent.keys() and all(testbed.equal(replies[key], sent[key]) for key in sent)
+    assert len(states) == 6 and all(testbed.are_equal(one, two) for one, two in zip(states, expected, strict=True))
+    assert replies.keys() == sent.keys() and all(testbed.are_equal(replies[key], sent[key]) for key in sent)
 
 
 @KINDS
 def test_tau_1_is_the_newest_local_model_bit_for_bit(task, sites):
     ours, local = run(IopFL(tau=1.0), task, sites)[2], run(FedAvgLocal(weights="uniform"), task, sites)[2]
-    assert all(testbed.equal(ours[site], local[site]) for site in sites)
+    assert all(testbed.are_equal(ours[site], local[site]) for site in sites)
 
 
 @KINDS
@@ -60,21 +62,21 @@ def test_a_slow_loop_gives_the_same_models_with_sites_away_and_replies_lost(task
             for name, w in sent[r, site].items():
                 mixed = (1 - tau) * personal[name].double() + tau * w.double()
                 personal[name] = mixed if w.is_floating_point() else torch.maximum(personal[name], w)
-        assert testbed.close(found[site], {n: v.to(found[site][n].dtype) for n, v in personal.items()}, 1e-6), site
-        assert not testbed.equal(found[site], states[-1])
+        assert testbed.are_close(found[site], {n: v.to(found[site][n].dtype) for n, v in personal.items()}, 1e-6), site
+        assert not testbed.are_equal(found[site], states[-1])
 
 
 def test_where_all_sites_are_alike_p_is_the_global_models_moving_average():
-    rows = testbed.table(4)
+    rows = testbed.make_table(4)
     work = Work(optimizer="sgd", lr=0.3, batch=24, epochs=None, steps=1)
     states, _, found = run(
-        IopFL(tau=0.6), testbed.task(), dict.fromkeys("abc", rows), frozenset(), work, participation=1.0
+        IopFL(tau=0.6), testbed.make_task(), dict.fromkeys("abc", rows), frozenset(), work, participation=1.0
     )
     average = states[0]
     for state in states[1:]:
         average = {name: 0.4 * average[name] + 0.6 * state[name] for name in state}
-    assert all(testbed.close(model, average, 1e-6) for model in found.values())
-    assert not testbed.close(found["a"], states[-1], 1e-3)
+    assert all(testbed.are_close(model, average, 1e-6) for model in found.values())
+    assert not testbed.are_close(found["a"], states[-1], 1e-3)
 
 
 def test_two_rounds_of_two_sites_by_hand():
@@ -104,7 +106,7 @@ def test_two_rounds_of_two_sites_by_hand():
 
 def test_a_site_that_never_took_part_diagnoses_with_what_it_receives():
     states, _, found = run(IopFL(), lost=frozenset((r, "a") for r in range(1, 6)), participation=1.0)
-    assert testbed.equal(found["a"], states[-1])
+    assert testbed.are_equal(found["a"], states[-1])
 
 
 @pytest.mark.parametrize("tau", [0.0, -0.1, 1.1, float("nan")])

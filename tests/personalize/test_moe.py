@@ -30,7 +30,7 @@ def shared(outcome):
 def test_the_federated_expert_is_fedavgs_whatever_the_gate_does(kind, gate):
     ours, _ = reference.run(MoE(gate=gate), kind, reference.ADAM)
     average, _ = reference.run(FedAvg(), kind, reference.ADAM)
-    assert testbed.equal(shared(ours), section(average.state.tensors, "model"))
+    assert testbed.are_equal(shared(ours), section(average.state.tensors, "model"))
 
 
 @pytest.mark.parametrize("task", [None, DROPOUT], ids=["", "dropout"])
@@ -38,14 +38,16 @@ def test_a_gate_held_at_0_is_local_training(task):
     _, ours = reference.run(MoE(gate=0.0), "mlp", task=task)
     _, local = reference.run(Local(), "mlp", task=task)
     for site in reference.NAMES:
-        reference.agree(reference.part(testbed.final(ours[site]), "personal"), testbed.final(local[site]), 1e-5)
+        reference.agree(
+            reference.part(testbed.newest_model(ours[site]), "personal"), testbed.newest_model(local[site]), 1e-5
+        )
 
 
 def test_a_gate_held_at_0_is_local_training_with_batch_norm_too():
     _, ours = reference.run(MoE(gate=0.0), "batch norm")
     _, local = reference.run(Local(), "batch norm")
     for site in reference.NAMES:
-        reference.agree(reference.part(testbed.final(ours[site]), "personal"), testbed.final(local[site]))
+        reference.agree(reference.part(testbed.newest_model(ours[site]), "personal"), testbed.newest_model(local[site]))
 
 
 @pytest.mark.parametrize(("gate", "other"), [(1.0, FedAvg()), (0.0, Local())])
@@ -55,8 +57,8 @@ def test_a_gate_held_at_an_end_answers_with_that_expert(gate, other):
     _, theirs = reference.run(other, "mlp")
     for site in reference.NAMES:
         mixture, one = MoE(gate=gate).network(task), task.network()
-        mixture.load_state_dict(testbed.final(ours[site]))
-        one.load_state_dict(testbed.final(theirs[site]))
+        mixture.load_state_dict(testbed.newest_model(ours[site]))
+        one.load_state_dict(testbed.newest_model(theirs[site]))
         x = sites[site]["validation"].x
         assert torch.allclose(task.probabilities(mixture, x), task.probabilities(one, x), atol=1e-5)
 
@@ -100,7 +102,7 @@ def test_it_is_equation_1(kind, joint):
     outcome, crew = reference.run(MoE(joint=joint), kind)
     reference.agree(shared(outcome), c_g.state_dict())
     for site in reference.NAMES:
-        final = testbed.final(crew[site])
+        final = testbed.newest_model(crew[site])
         reference.agree(reference.part(final, "personal"), c_i[site].state_dict())
         reference.agree(reference.part(final, "gate"), gates[site].state_dict())
         assert float(final["gate.weight"].abs().max()) > 1e-4

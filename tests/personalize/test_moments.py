@@ -134,8 +134,10 @@ def test_what_others_get_depends_on_who_took_part_and_on_no_order():
 
 
 def test_it_takes_one_round_however_many_the_others_have():
-    task, work = testbed.task(), Work(lr=0.02, batch=5)
-    crew = testbed.federation(Moments(), {"a": testbed.table(1), "b": testbed.table(2)}, task=task, work=work)
+    task, work = testbed.make_task(), Work(lr=0.02, batch=5)
+    crew = testbed.make_federation(
+        Moments(), {"a": testbed.make_table(1), "b": testbed.make_table(2)}, task=task, work=work
+    )
     outcome = testbed.train(Moments(), crew, task=task, work=work, schedule=Schedule(rounds=7))
     assert outcome.round == 2  # one round, and the finish
     assert outcome.best == 1

@@ -37,8 +37,10 @@ def test_without_its_contrasts_it_is_fenda(task, sites, weights):
         PerFCL(mu=0.0, gamma=0.0, weights=weights), sites, task, ADAM, reference.LOST_OF_ALL, **schedule
     )
     fenda, theirs = reference.trained(Fenda(weights=weights), sites, task, ADAM, reference.LOST_OF_ALL, **schedule)
-    assert perfcl.losses == fenda.losses and testbed.equal(perfcl.state.tensors, fenda.state.tensors)
-    assert all(testbed.equal(testbed.final(ours[site]), testbed.final(theirs[site])) for site in sites)
+    assert perfcl.losses == fenda.losses and testbed.are_equal(perfcl.state.tensors, fenda.state.tensors)
+    assert all(
+        testbed.are_equal(testbed.newest_model(ours[site]), testbed.newest_model(theirs[site])) for site in sites
+    )
 
 
 def test_the_contrast_by_hand():
@@ -111,7 +113,7 @@ def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(mu, gamma, tempera
             sizes.append(len(rows.y))
         shared = reference.averaged(came, sizes)
     for site in reference.IMAGES:
-        final = testbed.final(crew[site])
+        final = testbed.newest_model(crew[site])
         for name, net in (("shared", shared), ("local", local[site]), ("head", heads[site])):
             for key, value in reference.part(final, name).items():
                 assert torch.allclose(value.float(), net.state_dict()[key].float(), atol=5e-5), (site, name, key)
@@ -119,17 +121,20 @@ def test_it_is_a_slow_loop_with_absent_sites_and_lost_replies(mu, gamma, tempera
 
 def test_the_contrasts_change_what_is_learnt_from_the_second_round_on():
     for rounds, same in ((1, True), (2, False)):
-        _, plain = reference.trained(Fenda(), reference.TABLES, testbed.task(), ADAM, rounds=rounds)
-        _, drawn = reference.trained(PerFCL(), reference.TABLES, testbed.task(), ADAM, rounds=rounds)
-        assert all(testbed.equal(testbed.final(plain[s]), testbed.final(drawn[s])) == same for s in reference.TABLES)
+        _, plain = reference.trained(Fenda(), reference.TABLES, testbed.make_task(), ADAM, rounds=rounds)
+        _, drawn = reference.trained(PerFCL(), reference.TABLES, testbed.make_task(), ADAM, rounds=rounds)
+        assert all(
+            testbed.are_equal(testbed.newest_model(plain[s]), testbed.newest_model(drawn[s])) == same
+            for s in reference.TABLES
+        )
 
 
 def test_a_site_sees_its_contrasts_round_by_round_and_nobody_else_does():
-    outcome, crew = reference.trained(PerFCL(), reference.TABLES, testbed.task(), ADAM)
+    outcome, crew = reference.trained(PerFCL(), reference.TABLES, testbed.make_task(), ADAM)
     notes = newest(crew["a"].disk).facts["notes"]
     assert notes["1"] == {} and set(notes["4"]) == {"global_contrast", "local_contrast"}
     assert all(0 < value < 5 for value in notes["4"].values())
-    reply = rehearse(PerFCL(), testbed.task(), ADAM, initial_parameters(PerFCL(), testbed.task(), seed=1))
+    reply = rehearse(PerFCL(), testbed.make_task(), ADAM, initial_parameters(PerFCL(), testbed.make_task(), seed=1))
     assert set(reply.facts["algorithm"]) == {"n"} and all(
         ".".join(n.split(".")[:1]) == "model/shared" for n in reply.tensors
     )
@@ -141,9 +146,9 @@ def test_private_training_without_noise_and_clipping_is_plain_training():
     sites = {"a": reference.alone(1), "b": reference.alone(2, 0.7)}
     quiet = Protection(clip=1e2, sampling=1.0, views=1, noise=0.0, validation_noise=0.0, loss_bound=1e6, cut="c")
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
-    _, plain = reference.trained(PerFCL(), sites, testbed.task(), work)
-    _, private = reference.trained(PerFCL(), sites, testbed.task(), work, protection=quiet)
-    assert all(testbed.close(testbed.final(plain[s]), testbed.final(private[s]), 1e-9) for s in sites)
+    _, plain = reference.trained(PerFCL(), sites, testbed.make_task(), work)
+    _, private = reference.trained(PerFCL(), sites, testbed.make_task(), work, protection=quiet)
+    assert all(testbed.are_close(testbed.newest_model(plain[s]), testbed.newest_model(private[s]), 1e-9) for s in sites)
     assert newest(private["a"].disk).facts["notes"]["4"] == {}, "the loss is not told, and so is nothing beside it"
 
 
@@ -152,10 +157,10 @@ def test_what_privacy_costs_is_the_same_every_round():
     noised = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, cut="c")
     work = Work(optimizer="adam", lr=0.02, batch=24, epochs=2)
     _, crew = reference.trained(
-        PerFCL(), {"a": reference.alone(1), "b": reference.alone(2)}, testbed.task(), work, protection=noised
+        PerFCL(), {"a": reference.alone(1), "b": reference.alone(2)}, testbed.make_task(), work, protection=noised
     )
-    initial = initial_parameters(PerFCL(), testbed.task(), seed=0)
-    seen = rehearse_events(PerFCL(), testbed.task(), work, initial, noised)
+    initial = initial_parameters(PerFCL(), testbed.make_task(), seed=0)
+    seen = rehearse_events(PerFCL(), testbed.make_task(), work, initial, noised)
     wanted = [seen.introduction, *[seen.training] * ROUNDS, *[seen.validation] * ROUNDS]
     assert all(compose_events(hospital.events) == compose_events(wanted) for hospital in crew.values())
 
@@ -163,6 +168,6 @@ def test_what_privacy_costs_is_the_same_every_round():
 def test_wrong_settings_are_refused_all_at_once():
     with pytest.raises(ValueError, match=r"mu must be >= 0, found -1; gamma .* -2; temperature must be > 0, found 0"):
         PerFCL(mu=-1, gamma=-2, temperature=0)
-    task = testbed.task(hidden=())
+    task = testbed.make_task(hidden=())
     (text,) = PerFCL().complaints(PerFCL().network(task), ADAM, False)
     assert "perfcl" in text and "no parameter" in text

@@ -76,7 +76,7 @@ def test_it_is_algorithm_1(kind, variant, weights):
     for site in reference.NAMES:
         rows = sites[site]["train"]
         adapted = moved(model.eval(), reference.slopes(model.eval(), rows.x, rows.y), alpha)
-        reference.agree(testbed.final(crew[site]), adapted.state_dict(), 2e-4)
+        reference.agree(testbed.newest_model(crew[site]), adapted.state_dict(), 2e-4)
 
 
 def quadratic(variant: str, alpha: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,11 +137,11 @@ def test_nothing_of_a_site_is_remembered_and_what_it_shares_is_not_adapted():
     w = section(outcome.state.tensors, "model")
     for hospital in crew.values():
         assert not newest(hospital.disk).tensors
-        assert not torch.equal(testbed.final(hospital)["head.weight"], w["head.weight"])
+        assert not torch.equal(testbed.newest_model(hospital)["head.weight"], w["head.weight"])
 
 
 def test_private_training_and_other_optimizers_are_refused_by_name():
-    module = testbed.task().network()
+    module = testbed.make_task().network()
     assert PerFedAvg().complaints(module, reference.SGD, False) == []
     (private,) = PerFedAvg().complaints(module, reference.SGD, True)
     assert "without differential privacy" in private
@@ -152,7 +152,7 @@ def test_private_training_and_other_optimizers_are_refused_by_name():
 
 
 def test_a_model_is_never_adapted_at_private_access():
-    task = testbed.task()
+    task = testbed.make_task()
     access = open_private(reference.TABLES["a"], Protection(clip=1.0, sampling=0.5, views=1, noise=1.0))
     start = testbed.initial_parameters(FedAvg(), task, seed=1)
     received = Message({f"model/{n}": v for n, v in start.items()})

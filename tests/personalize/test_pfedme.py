@@ -64,7 +64,7 @@ def test_it_is_algorithm_1(kind, weights, beta):
     outcome, crew = reference.run(PFedMe(lam=lam, eta=eta, beta=beta, K=inner, weights=weights), kind)
     reference.agree(section(outcome.state.tensors, "model"), model.state_dict())
     for site in reference.NAMES:
-        reference.agree(testbed.final(crew[site]), personal[site].state_dict())
+        reference.agree(testbed.newest_model(crew[site]), personal[site].state_dict())
 
 
 def test_theta_solves_the_envelope_of_a_quadratic():
@@ -96,12 +96,12 @@ def test_theta_solves_the_envelope_of_a_quadratic():
 def test_a_site_that_never_took_part_diagnoses_with_the_shared_model():
     w = {"head.weight": torch.ones(1)}
     received = Message({"model/head.weight": w["head.weight"]})
-    assert testbed.equal(PFedMe().model(None, received, Message()), w)  # type: ignore[arg-type]
+    assert testbed.are_equal(PFedMe().model(None, received, Message()), w)  # type: ignore[arg-type]
 
 
 def test_private_training_books_k_looks_at_each_sample_of_patients():
     protection = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, cut="c")
-    algorithm, task = PFedMe(K=3), testbed.task()
+    algorithm, task = PFedMe(K=3), testbed.make_task()
     initial = testbed.initial_parameters(algorithm, task, seed=1)
     seen = rehearse_events(algorithm, task, reference.SGD, initial, protection)
     one = Part("c", "train", PoissonSampled(0.4, SelfComposed(Gaussian(1.1), 3)))
@@ -113,7 +113,7 @@ def test_what_would_not_work_is_refused_by_name():
         PFedMe(beta=0.0, K=0)
     with pytest.raises(ValueError, match=r"eta \* lam must be <= 1"):
         PFedMe(lam=15.0, eta=0.1)
-    module = testbed.task().network()
+    module = testbed.make_task().network()
     assert PFedMe().complaints(module, reference.SGD, True) == []
     (adam,) = PFedMe().complaints(module, reference.ADAM, False)
     assert "adam" in adam and "pfedme: {optimizer: sgd" in adam

@@ -27,10 +27,10 @@ SITES = {name: small_clip.table(k, shift=0.4 * k) for k, name in enumerate("abcd
 
 
 def trained(algorithm, *, work=WORK, rounds=3, protection=None, schedule=None):
-    crew = testbed.federation(algorithm, SITES, task=TASK, work=work)
+    crew = testbed.make_federation(algorithm, SITES, task=TASK, work=work)
     crew = {name: replace(one, protection=protection) for name, one in crew.items()}
     done = testbed.train(algorithm, crew, task=TASK, work=work, schedule=schedule or Schedule(rounds=rounds))
-    return {name: testbed.final(one) for name, one in crew.items()}, done, crew
+    return {name: testbed.newest_model(one) for name, one in crew.items()}, done, crew
 
 
 def mixture(settings=SMALL, prompts=0, seed=0) -> MixedPrompts:

@@ -28,11 +28,11 @@ def test_without_mu_the_global_model_is_fedavgs_and_the_sites_is_what_it_replied
     left, crew = reference.trained(PGFed(mu=0.0), sites, task, work, rounds=3, participation=reference.PARTICIPATION)
     right, other = reference.trained(FedAvg(), sites, task, work, rounds=3, participation=reference.PARTICIPATION)
     model = section(left.state.tensors, "model")
-    assert testbed.equal(model, section(right.state.tensors, "model"))
+    assert testbed.are_equal(model, section(right.state.tensors, "model"))
     for name, hospital in crew.items():
         if left.merged.get(name):
             replied = section(testbed.from_bytes(stored(other[name], left.merged[name])).tensors, "model")
-            assert testbed.equal(testbed.final(hospital), replied)
+            assert testbed.are_equal(testbed.newest_model(hospital), replied)
 
 
 def stored(hospital, round_):
@@ -42,8 +42,8 @@ def stored(hospital, round_):
 def test_pgfedmo_without_momentum_is_pgfed():
     plain, crew = reference.trained(PGFed(eta_2=0.1))
     momentum, other = reference.trained(PGFed(name="pgfedmo", beta=0.0, eta_2=0.1))
-    assert testbed.equal(plain.state.tensors, momentum.state.tensors)
-    assert all(testbed.equal(testbed.final(crew[name]), testbed.final(other[name])) for name in crew)
+    assert testbed.are_equal(plain.state.tensors, momentum.state.tensors)
+    assert all(testbed.are_equal(testbed.newest_model(crew[name]), testbed.newest_model(other[name])) for name in crew)
 
 
 def test_two_rounds_on_two_sites_by_hand():
@@ -78,7 +78,7 @@ def test_two_rounds_on_two_sites_by_hand():
         glob, past = [sum(theta[i][k] for i in x) / 2 for k in range(4)], now
     assert flat(section(outcome.state.tensors, "model")) == pytest.approx(glob, abs=1e-5)
     for i in x:
-        assert flat(testbed.final(crew[i])) == pytest.approx(theta[i], abs=1e-5)
+        assert flat(testbed.newest_model(crew[i])) == pytest.approx(theta[i], abs=1e-5)
     found = outcome.state.tensors["between/alpha"].flatten().tolist()
     assert found == pytest.approx([alpha[i][j] for i in "ab" for j in "ab"], abs=1e-6)
 
@@ -138,7 +138,7 @@ def test_several_rounds_against_a_slow_implementation(task, sites, algorithm, lo
     model, personal, alpha = slow(algorithm, task, sites, lost, 5)
     reference.agree(section(outcome.state.tensors, "model"), model.state_dict())
     for name, own in personal.items():
-        reference.agree(testbed.final(crew[name]), own.state_dict())
+        reference.agree(testbed.newest_model(crew[name]), own.state_dict())
     order = sorted(sites)
     expected = torch.tensor([[alpha[i][j] for j in order] for i in order], dtype=torch.float64)
     assert torch.allclose(outcome.state.tensors["between/alpha"], expected, atol=1e-5)
@@ -180,22 +180,24 @@ def test_the_others_help_more_than_nothing():
     risks = {}
     for mu in (0.0, 1.0):
         _, crew = reference.trained(PGFed(mu=mu, eta_2=0.0), rounds=6)
-        net = testbed.task().network()
-        net.load_state_dict(testbed.final(crew["a"]))
+        net = testbed.make_task().network()
+        net.load_state_dict(testbed.newest_model(crew["a"]))
         others = [reference.UNEVEN[s]["train"] for s in "bc"]
         with torch.no_grad():
-            risks[mu] = sum(float(testbed.task().objective(net, Batch(rows.x, rows.y)).mean()) for rows in others)
+            risks[mu] = sum(float(testbed.make_task().objective(net, Batch(rows.x, rows.y)).mean()) for rows in others)
     assert risks[1.0] < risks[0.0]
 
 
 def test_private_training_needs_a_fixed_alpha_and_pays_for_the_full_gradient():
-    network, work = testbed.task().network(), Work(optimizer="sgd", lr=0.05, batch=24, epochs=2)
+    network, work = testbed.make_task().network(), Work(optimizer="sgd", lr=0.05, batch=24, epochs=2)
     (text,) = PGFed().complaints(network, work, True)
     assert "eta_2: 0" in text and "0.01" in text
     fixed = PGFed(eta_2=0.0)
     assert fixed.complaints(network, work, True) == PGFed().complaints(network, work, False) == []
     how = Protection(clip=0.5, sampling=0.4, views=2, noise=1.1, validation_noise=3.0, cut="c")
-    seen = rehearse_events(fixed, testbed.task(), work, initial_parameters(fixed, testbed.task(), seed=0), how)
+    seen = rehearse_events(
+        fixed, testbed.make_task(), work, initial_parameters(fixed, testbed.make_task(), seed=0), how
+    )
     steps = SelfComposed(Part("c", "train", PoissonSampled(0.4, Gaussian(1.1))), 4)
     assert seen.training == compose_events([steps, Part("c", "train", PoissonSampled(1.0, Gaussian(1.1)))])
 
@@ -203,7 +205,7 @@ def test_private_training_needs_a_fixed_alpha_and_pays_for_the_full_gradient():
 def test_a_site_remembers_its_momentum_and_notes_its_alpha():
     _, crew = reference.trained(PGFed(name="pgfedmo", beta=0.5), rounds=3)
     memory = newest(crew["a"].disk)
-    assert section(memory.tensors, "aid").keys() == dict(testbed.task().network().named_parameters()).keys()
+    assert section(memory.tensors, "aid").keys() == dict(testbed.make_task().network().named_parameters()).keys()
     assert {name for name in memory.facts["notes"]["3"] if name.startswith("alpha/")} == {
         "alpha/a",
         "alpha/b",

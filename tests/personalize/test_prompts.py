@@ -20,7 +20,7 @@ SITES = {name: small_clip.table(k, shift=0.4 * k) for k, name in enumerate("abc"
 
 
 def trained(algorithm, task, rounds=3):
-    crew = testbed.federation(algorithm, SITES, task=task, work=WORK)
+    crew = testbed.make_federation(algorithm, SITES, task=task, work=WORK)
     return crew, testbed.train(algorithm, crew, task=task, work=WORK, schedule=Schedule(rounds=rounds))
 
 
@@ -39,7 +39,7 @@ def test_zero_shot_is_the_mean_of_the_templates_vectors():
     assert torch.allclose(module(x).logits, tau(w) * x @ torch.stack(rows).T, atol=1e-5)
     crew, outcome = trained(ZeroShot(), task)
     assert [float(one) for one in outcome.state.tensors.values()] == [1.0]
-    assert float(testbed.final(crew["a"])["head.factor"]) == 1.0
+    assert float(testbed.newest_model(crew["a"])["head.factor"]) == 1.0
 
 
 def test_promptfl_sends_the_context_alone_and_learns():
@@ -52,10 +52,10 @@ def test_promptfl_sends_the_context_alone_and_learns():
 
 def test_coop_is_local_training_of_the_prompt():
     crew, _ = trained(Local(), small_clip.task())
-    prompts = [testbed.final(one)["head.context"] for one in crew.values()]
+    prompts = [testbed.newest_model(one)["head.context"] for one in crew.values()]
     assert all(not torch.equal(prompts[0], other) for other in prompts[1:])
 
 
 def test_a_network_without_a_prompt_is_refused_in_words():
-    (said,) = ZeroShot().complaints(ZeroShot().network(testbed.task()), WORK, False)
+    (said,) = ZeroShot().complaints(ZeroShot().network(testbed.make_task()), WORK, False)
     assert "found MlpModule: say model: {name: clip" in said

@@ -48,7 +48,7 @@ def made(name, **fields):
 
 def run(algorithm, sites=reference.IMAGES, task=reference.CNN, work=reference.SGD, rounds=3, **options):
     outcome, crew = reference.trained(algorithm, sites, task, work, rounds=rounds, **options)
-    return outcome, {name: testbed.final(hospital) for name, hospital in crew.items()}
+    return outcome, {name: testbed.newest_model(hospital) for name, hospital in crew.items()}
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -67,8 +67,8 @@ def test_fedper_and_lg_fedavg_share_complementary_parts():
 
 def test_parts_stand_in_the_order_of_the_forward_pass():
     assert part_names(reference.CNN.network()) == ("stem", "blocks.0", "head")
-    assert part_names(testbed.task(hidden=(6, 5, 4)).network()) == ("stem", "blocks.0", "blocks.1", "head")
-    assert part_names(testbed.task(hidden=()).network()) == ("head",), "a stem that holds nothing is no part"
+    assert part_names(testbed.make_task(hidden=(6, 5, 4)).network()) == ("stem", "blocks.0", "blocks.1", "head")
+    assert part_names(testbed.make_task(hidden=()).network()) == ("head",), "a stem that holds nothing is no part"
 
 
 def test_group_norms_stay_too_and_a_norm_without_parameters_is_a_norm():
@@ -92,7 +92,7 @@ def test_group_norms_stay_too_and_a_norm_without_parameters_is_a_norm():
     ],
 )
 def test_a_method_without_effect_is_refused_with_a_sentence(algorithm, hidden, words):
-    (text,) = algorithm.complaints(testbed.task(hidden=hidden).network(), reference.SGD, False)
+    (text,) = algorithm.complaints(testbed.make_task(hidden=hidden).network(), reference.SGD, False)
     assert all(word in text for word in words)
 
 
@@ -107,7 +107,7 @@ def test_a_head_without_bias_has_no_private_intercept():
     network.head = nn.Linear(3, 2, bias=False)
     (text,) = Partial(name="private_intercept").complaints(network, reference.SGD, False)
     assert "every parameter" in text and "bias" in text
-    assert without_effect(network, is_head, "x") and not without_effect(testbed.task().network(), is_head, "x")
+    assert without_effect(network, is_head, "x") and not without_effect(testbed.make_task().network(), is_head, "x")
 
 
 def test_all_that_is_wrong_with_a_depth_is_said_at_once():
@@ -118,17 +118,17 @@ def test_all_that_is_wrong_with_a_depth_is_said_at_once():
 def test_splitnn_with_nothing_private_is_fedavg_and_with_everything_private_local():
     outcome, nothing = run(Partial(name="splitnn", depth=0), work=ADAM)
     average, expected = run(FedAvg(), work=ADAM)
-    assert testbed.equal(section(outcome.state.tensors, "model"), section(average.state.tensors, "model"))
-    assert all(testbed.equal(nothing[site], expected[site]) for site in reference.IMAGES)
+    assert testbed.are_equal(section(outcome.state.tensors, "model"), section(average.state.tensors, "model"))
+    assert all(testbed.are_equal(nothing[site], expected[site]) for site in reference.IMAGES)
     _, everything = run(Partial(name="splitnn", depth=3), work=ADAM)
     _, alone = run(Local(), work=ADAM)
-    assert all(testbed.equal(everything[site], alone[site]) for site in reference.IMAGES)
+    assert all(testbed.are_equal(everything[site], alone[site]) for site in reference.IMAGES)
 
 
 def test_splitnn_with_all_but_the_head_private_is_lg_fedavg():
     _, split = run(Partial(name="splitnn", depth=2))
     _, lg = run(Partial(name="lg_fedavg"))
-    assert all(testbed.equal(split[site], lg[site]) for site in reference.IMAGES)
+    assert all(testbed.are_equal(split[site], lg[site]) for site in reference.IMAGES)
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -156,7 +156,7 @@ def test_a_slow_loop_with_sites_away_and_replies_lost_finds_the_same(name, weigh
         server = {n: mean[n] for n in server}
     _, found = run(made(name, weights=weights), lost=lost, rounds=rounds, participation=reference.PARTICIPATION)
     for site in reference.IMAGES:
-        assert testbed.close(found[site], {n: {**server, **personal[site]}[n] for n in found[site]}, 2e-5)
+        assert testbed.are_close(found[site], {n: {**server, **personal[site]}[n] for n in found[site]}, 2e-5)
 
 
 def test_the_private_intercept_by_hand():
@@ -184,12 +184,12 @@ def test_the_private_intercept_by_hand():
         assert float(found[s]["head.bias"][0]) == pytest.approx(stepped[s][1])
 
 
-RARE = replace(testbed.table(4, n=60)["train"], y=(torch.arange(60) < 1).long())
+RARE = replace(testbed.make_table(4, n=60)["train"], y=(torch.arange(60) < 1).long())
 
 
 def test_an_intercept_begins_at_the_hospitals_own_log_odds_which_adam_would_not_reach():
     """A disease of one in sixty: a network that learns nothing must not give it a third of the probability."""
-    task, sites = testbed.task(hidden=(4,)), {"a": {"train": RARE, "validation": RARE}, "b": testbed.table(5)}
+    task, sites = testbed.make_task(hidden=(4,)), {"a": {"train": RARE, "validation": RARE}, "b": testbed.make_table(5)}
     algorithm, work = Partial(name="private_intercept"), Work(lr=1e-6, batch=10)
     _, found = run(algorithm, sites, task, work)
     shares = found["a"]["head.bias"].softmax(dim=0)
@@ -209,7 +209,7 @@ def test_a_head_of_two_begins_each_half_at_the_odds():
 
 
 def test_a_hospital_gets_its_own_shares_only_and_until_it_has_an_intercept():
-    algorithm, task = Partial(name="private_intercept"), testbed.task(hidden=(4,))
+    algorithm, task = Partial(name="private_intercept"), testbed.make_task(hidden=(4,))
     said = {name: Message({}, {"shares": shares}) for name, shares in (("a", [0.9, 0.1]), ("b", [0.5, 0.5]))}
     state = algorithm.start(initial_parameters(algorithm, task, seed=1), said)
     assert algorithm.send(state, "a", Call("r", 1, "train", {})).facts == {"shares": [0.9, 0.1]}
@@ -219,7 +219,7 @@ def test_a_hospital_gets_its_own_shares_only_and_until_it_has_an_intercept():
 
 def test_privately_class_shares_cost_one_noised_release():
     """Not one a round, which would need more noise for the same epsilon."""
-    algorithm, task = Partial(name="private_intercept"), testbed.task(hidden=(4,))
+    algorithm, task = Partial(name="private_intercept"), testbed.make_task(hidden=(4,))
     protection = Protection(clip=1.0, sampling=0.5, noise=1.0, counts_noise=7.0)
     start = initial_parameters(algorithm, task, seed=0)
     seen = rehearse_events(algorithm, task, Work(), start, protection)
@@ -259,4 +259,4 @@ def test_what_leaves_and_what_stays_are_the_model_again(name, depth, widths, nor
     site = Site("a", reference.CNN, reference.SGD, open_access(reference.IMAGES["a"], batch=4, seed=0))
     reply, memory = split_model(network, SHARED[name](network, depth), site, {})
     assert not set(section(reply.tensors, "model")) & set(section(memory.tensors, "personal"))
-    assert testbed.equal(sharing.model(None, site, reply, memory), network.state_dict())
+    assert testbed.are_equal(sharing.model(None, site, reply, memory), network.state_dict())

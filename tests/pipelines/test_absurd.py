@@ -27,7 +27,7 @@ from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.settings.config import Config
 from pipelines_settings import RUNS
-from privacy.settings_error import notation
+from privacy.settings_error import format_yaml_path
 
 
 def numbers(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -57,7 +57,7 @@ NUMBERS = {  # each kind of setting once, whatever the hospital or method is cal
 }
 
 
-@pytest.mark.parametrize("place", NUMBERS, ids=notation)
+@pytest.mark.parametrize("place", NUMBERS, ids=format_yaml_path)
 def test_a_number_that_nobody_can_mean_is_refused_at_its_place(place):
     name, path = NUMBERS[place]
     data = {**SHIPPED, "small": SMALL, "private": PRIVATE}[name]

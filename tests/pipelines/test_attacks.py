@@ -24,7 +24,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message
@@ -84,7 +84,7 @@ class Site:
 
     @property
     def spent(self) -> float:
-        return cost(ledgers.spent_events(ledgers.read_lines(self.hospital.ledger)), 1e-5).epsilon
+        return compute_cost(ledgers.spent_events(ledgers.read_lines(self.hospital.ledger)), 1e-5).epsilon
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_work_that_was_committed_and_not_booked_is_charged_even_if_it_looks_like
                 def killed(*arguments, **options):
                     raise KeyboardInterrupt
 
-                patch.setattr(way_in, "release", killed)
+                patch.setattr(way_in, "release_reply", killed)
                 with pytest.raises(KeyboardInterrupt):
                     site.train(1, 0)
         site.train(1, 0)

@@ -37,7 +37,7 @@ from pipelines.runs.store import short_digest
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import NON_PRIVATE
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
@@ -212,8 +212,8 @@ def test_where_privacy_is_promised_the_synthesis_is_what_is_booked_and_no_distan
     assert told["state"] == "augmented" and not {"distance", "near_copies", "compared"} & {*told}
     settings = FittedPrior(epsilon=EPSILON, pictures=60)
     planned = synthesis.list_events(settings, synthesis.make_protection(settings, patients=1, cut="real"))
-    spent = cost(own.events, 1e-5).epsilon
-    assert spent == pytest.approx(cost(planned, 1e-5).epsilon) and 0.9 * EPSILON < spent <= EPSILON
+    spent = compute_cost(own.events, 1e-5).epsilon
+    assert spent == pytest.approx(compute_cost(planned, 1e-5).epsilon) and 0.9 * EPSILON < spent <= EPSILON
     assert cohort_of(own.hospital, str(told["cohort"])).recipe["independent"] is True
 
 
@@ -245,9 +245,9 @@ def test_private_training_on_synthetic_images_costs_the_synthesis_and_the_traini
     start = {f"model/{name}": value for name, value in network.items()}
     own.ask("train", "r/train", {"algorithm": {}, "best": None}, 1, start)
     trained = own.events[len(before) :]
-    both, alone = cost(own.events, 1e-5).epsilon, cost(trained, 1e-5).epsilon
-    assert both > max(alone, cost(before, 1e-5).epsilon) and both == pytest.approx(
-        cost([*before, *trained], 1e-5).epsilon
+    both, alone = compute_cost(own.events, 1e-5).epsilon, compute_cost(trained, 1e-5).epsilon
+    assert both > max(alone, compute_cost(before, 1e-5).epsilon) and both == pytest.approx(
+        compute_cost([*before, *trained], 1e-5).epsilon
     )
     told_sizes, true = sizes[-1]
     assert true == TRAIN + int(str(told["made"])), "each synthetic image is drawn and clipped as a patient"
@@ -280,12 +280,12 @@ def test_a_hospital_that_promises_privacy_synthesizes_nothing_without_noise(tmp_
 def test_a_lost_cohort_is_made_again_and_charged_again(tmp_path):
     own = Place(tmp_path / "a", PROMISED)
     told = own.augment(NOISED, private=True)
-    once = cost(own.events, 1e-5).epsilon
-    assert own.augment(NOISED, private=True) == told and cost(own.events, 1e-5).epsilon == once, "asked twice"
+    once = compute_cost(own.events, 1e-5).epsilon
+    assert own.augment(NOISED, private=True) == told and compute_cost(own.events, 1e-5).epsilon == once, "asked twice"
     (own.hospital.cohort_folder(str(told["cohort"])) / COHORT).unlink()
     again = own.augment(NOISED, private=True)
     assert again["cohort"] != told["cohort"] and (own.hospital.cohort_folder(str(again["cohort"])) / COHORT).exists()
-    assert cost(own.events, 1e-5).epsilon > 1.3 * once
+    assert compute_cost(own.events, 1e-5).epsilon > 1.3 * once
 
 
 def settings(**changes) -> dict:
@@ -334,7 +334,7 @@ def test_a_private_run_pays_what_was_planned_for_synthesis_and_training(finished
     for site in ("a", "b"):
         events = ledgers.spent_events(ledgers.read_lines(root / "sites" / site / "ledger.jsonl"))
         assert NON_PRIVATE not in events
-        spent, plan = cost(events, 1e-5).epsilon, total_cost(made, site).epsilon
+        spent, plan = compute_cost(events, 1e-5).epsilon, total_cost(made, site).epsilon
         assert total_cost(plain, site).epsilon < spent <= plan * 1.001
         assert "synthesis" in (root / "sites" / site / "statement.md").read_text()
 

@@ -42,8 +42,8 @@ from pipelines.settings.benchmark import BenchmarkSettings
 from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from pipelines.sign import main as sign
-from privacy.dp.accounting import cost
-from privacy.message import Call, Message, from_bytes, sealed, to_bytes, unsealed
+from privacy.dp.accounting import compute_cost
+from privacy.message import Call, Message, from_bytes, seal_parts, to_bytes, unseal_parts
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from privacy.release.policy import Policy
@@ -258,9 +258,9 @@ def other_statement(said: Signature, **changes: Any) -> Signature:
 
 def changed(data: bytes) -> bytes:
     """One byte of a weight is another, and the file's own checksum is right again."""
-    body = bytearray(unsealed(data))
+    body = bytearray(unseal_parts(data))
     body[-1] ^= 1
-    return sealed(bytes(body))
+    return seal_parts(bytes(body))
 
 
 LATER = {"signed": "2020-01-01", "expires": "2099-01-01"}
@@ -323,7 +323,7 @@ def test_what_a_trusted_key_signed_must_be_a_finished_model_with_the_signed_sett
     home = Home(tmp_path / "h", TRUSTED)
     monkeypatch.setattr(pipelines.hospital.benchmark, "predict_probabilities", forbidden)
     good = finished(params=GOOD)
-    for data in (b"", b"a pickle", sealed(to_bytes(Message({}, {"format": 1}))), good[:-4]):
+    for data in (b"", b"a pickle", seal_parts(to_bytes(Message({}, {"format": 1}))), good[:-4]):
         assert home.code(data, signed_anyhow(tmp_path, data, {})) == "malformed_model"
     wide = finished(params={}, model=Mlp(hidden=(2**15, 2**15)))
     assert home.code(wide, signed_anyhow(tmp_path, wide, {})) == "malformed_model"
@@ -378,10 +378,10 @@ def test_a_hospital_with_a_budget_tells_noised_counts_once_and_pays_what_was_sai
     assert home.code(data, said, epsilon=None, conversation=f"r/{said.statement.sha256}-y") == "policy_privacy"
     reply = home.evaluate(data, said)
     assert "noised" in reply.tensors and "scores" not in reply.tensors
-    spent = cost(ledgers.spent_events(home.ledger), 1e-5).epsilon
+    spent = compute_cost(ledgers.spent_events(home.ledger), 1e-5).epsilon
     assert spent == pytest.approx(1.0, rel=0.02)
     assert to_bytes(home.evaluate(data, said)) == to_bytes(reply) and home.ledger[-1]["again"] is True
-    assert cost(ledgers.spent_events(home.ledger), 1e-5).epsilon == spent
+    assert compute_cost(ledgers.spent_events(home.ledger), 1e-5).epsilon == spent
     other = finished("other", params=sees(1.0))
     assert home.code(other, signature_of(tmp_path, other)) == "budget"
 

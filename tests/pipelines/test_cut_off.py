@@ -22,7 +22,7 @@ from pipelines.models.file import ended_in, read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main
 from pipelines.runs.exits import Exit
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.release import ledger as ledgers
 
 READY = Path("runs/tiny/sites/a/ready/fedavg.safetensors")
@@ -44,7 +44,7 @@ def written(folder: Path, epsilon: float) -> None:
 
 
 def spent(root: Path = Path("runs/tiny")) -> float:
-    return cost(ledgers.spent_events(ledgers.read_lines(root / "sites" / "a" / "ledger.jsonl")), 1e-5).epsilon
+    return compute_cost(ledgers.spent_events(ledgers.read_lines(root / "sites" / "a" / "ledger.jsonl")), 1e-5).epsilon
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def test_torchscript_gives_them_too_and_names_no_file_of_this_machine(kind):
 @pytest.mark.parametrize("one", methods.ALL, ids=lambda one: one.name)
 def test_every_methods_network_can_be_exported(one):
     """Twins, experts, prompts: whatever network a method makes of the model, its file says the same."""
-    task = small_clip.task() if one.name in methods.ON_PROMPTS else testbed.task()
+    task = small_clip.task() if one.name in methods.ON_PROMPTS else testbed.make_task()
     ready = model(task, Pictures(size=16))
     ready = replace(ready, module=one.network(task).eval())
     assert network_bytes(ready)[1] <= NEAR
@@ -91,7 +91,7 @@ def test_every_methods_network_can_be_exported(one):
 @slow
 @pytest.mark.parametrize("one", methods.ALL, ids=lambda one: one.name)
 def test_every_methods_network_can_be_written_as_onnx(one, onnx):
-    task = small_clip.task() if one.name in methods.ON_PROMPTS else testbed.task()
+    task = small_clip.task() if one.name in methods.ON_PROMPTS else testbed.make_task()
     ready = model(task, Pictures(size=16))
     assert onnx_bytes(replace(ready, module=one.network(task).eval()))[1] <= NEAR
 

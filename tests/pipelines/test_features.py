@@ -263,8 +263,8 @@ def test_a_private_run_costs_the_epsilon_that_was_asked_for_and_no_more(methods,
     assert checked["steps"] == steps
     assert run(["private.yaml"]) == Exit.OK
     assert f"{rounds}, checkpoint" in (tmp_path / "runs" / "private" / "report.html").read_text()
-    from privacy.dp.accounting import cost
+    from privacy.dp.accounting import compute_cost
 
     for site in sites:
         lines = ledger.read_lines(tmp_path / "runs" / "private" / "sites" / site / "ledger.jsonl")
-        assert least < cost(ledger.spent_events(lines), 1e-3).epsilon < most  # of all methods together
+        assert least < compute_cost(ledger.spent_events(lines), 1e-3).epsilon < most  # of all methods together

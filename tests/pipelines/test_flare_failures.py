@@ -19,7 +19,7 @@ import yaml
 
 from flare_processes import PLAIN_RUN, Federation, federation, until
 from pipelines.runs.exits import Exit
-from privacy.message import as_list, as_mapping, from_bytes, unsealed
+from privacy.message import as_list, as_mapping, from_bytes, unseal_parts
 from privacy.release import ledger as ledgers
 
 pytestmark = pytest.mark.slow
@@ -80,7 +80,7 @@ class Weather:
 def saved(far: Federation) -> dict[str, object] | None:
     """What the coordinator's state says."""
     for path in (far.folder / "coordinator" / "runs" / "far").glob("federation/**/state"):
-        return dict(from_bytes(unsealed(path.read_bytes())).facts)
+        return dict(from_bytes(unseal_parts(path.read_bytes())).facts)
     return None
 
 

@@ -29,7 +29,7 @@ from pipelines.runs.replies import on_disk
 from pipelines.runs.store import remove_unfinished
 from privacy.message import Call, Message, to_file
 from privacy.release.gate import Refused
-from privacy.system_errors import failure, of_machine
+from privacy.system_errors import classify_failure, of_machine
 
 SETTINGS: dict[str, dict[str, Any]] = {"plain": SMALL, "private": PRIVATE, "harmonized": harmonized_run.settings()}
 
@@ -57,11 +57,11 @@ def test_an_error_of_the_system_in_a_librarys_words_is_one_of_the_system(tmp_pat
     with pytest.raises(OSError, match="No such file") as met:
         to_file(Message({"a": torch.zeros(3)}), tmp_path / "none" / "a")
     assert met.value.errno == errno.ENOENT
-    assert failure(RuntimeError("its own words")) == "failed"
+    assert classify_failure(RuntimeError("its own words")) == "failed"
     for code, error in ((Exit.DISK, OSError(28, "full")), (Exit.MEMORY, MemoryError())):
         outer = RuntimeError("its own words")
         outer.__cause__ = error
-        assert (failure(outer), exit_code(outer)) == (code.name.lower(), code)
+        assert (classify_failure(outer), exit_code(outer)) == (code.name.lower(), code)
     with pytest.raises(RuntimeError) as full:
         torch.empty(2**60)
     assert exit_code(full.value) is Exit.MEMORY
@@ -79,10 +79,12 @@ def test_an_error_of_the_system_in_a_librarys_words_is_one_of_the_system(tmp_pat
 def test_too_little_memory_is_told_from_a_full_disk_and_from_a_bug_in_every_librarys_words(words):
     short = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     for error in (RuntimeError(words), short):
-        assert (failure(error), exit_code(error), of_machine(error)) == ("memory", Exit.MEMORY, True)
+        assert (classify_failure(error), exit_code(error), of_machine(error)) == ("memory", Exit.MEMORY, True)
     assert exit_code_outside(short) == Exit.MEMORY
-    assert failure(ValueError(f"a header says {words}")) == "failed", "a file's own words are not the machine's"
-    assert failure(RuntimeError("could not create a primitive descriptor for a convolution")) == "failed"
+    assert classify_failure(ValueError(f"a header says {words}")) == "failed", (
+        "a file's own words are not the machine's"
+    )
+    assert classify_failure(RuntimeError("could not create a primitive descriptor for a convolution")) == "failed"
 
 
 def test_what_a_library_had_begun_to_write_when_the_process_was_killed_is_removed_at_the_next_start(tmp_path):

@@ -39,7 +39,7 @@ from pipelines.runs.store import short_digest
 from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import parse_event
 from privacy.dp.private_access import PrivateAccess, open_private
 from privacy.dp.protection import Protection
@@ -102,7 +102,7 @@ class Site:
 
     @property
     def spent(self) -> float:
-        return cost(ledgers.spent_events(ledgers.read_lines(self.hospital.ledger)), 1e-5).epsilon
+        return compute_cost(ledgers.spent_events(ledgers.read_lines(self.hospital.ledger)), 1e-5).epsilon
 
     @property
     def last(self) -> Mapping[str, Json]:
@@ -433,7 +433,7 @@ def test_what_was_learnt_and_not_booked_makes_no_images(site, monkeypatch):
 
     facts = site.facts(synthesis=EVOLUTION)
     with monkeypatch.context() as patch:
-        patch.setattr(way_in, "release", killed)
+        patch.setattr(way_in, "release_reply", killed)
         with pytest.raises(KeyboardInterrupt):
             site.ask("synthesize", facts, run="r/killed")
     asked = site.facts(synthesis_run="r/killed", sampling=SURROGATE, shared=4)
@@ -476,14 +476,14 @@ def test_a_noised_score_and_a_synthesis_cost_what_was_planned(site):
     from privacy.dp.events import Gaussian, Part
 
     site.ask("score", site.facts(score={"release": "dp", "components": 5, "epsilon": 0.5}, prior="prostate_adc"))
-    planned = cost([Part("", "train", Gaussian(noise_of(Score(release="dp", epsilon=0.5))))], 1e-5).epsilon
-    assert cost([parse_event(site.last["event"])], 1e-5).epsilon == pytest.approx(planned)
+    planned = compute_cost([Part("", "train", Gaussian(noise_of(Score(release="dp", epsilon=0.5))))], 1e-5).epsilon
+    assert compute_cost([parse_event(site.last["event"])], 1e-5).epsilon == pytest.approx(planned)
     wgan = WganGp(steps=2, prior=None, width=4, epsilon=1.0, views=2, batch=4)
     for settings in (wgan, PrivateEvolution(**{k: v for k, v in EVOLUTION.items() if k != "name"})):
         site.ask("synthesize", site.facts(synthesis=to_plain(settings)))
         events = synthesis.list_events(settings, synthesis.make_protection(settings, patients=1))
-        booked = cost([parse_event(site.last["event"])], 1e-5).epsilon
-        assert booked == pytest.approx(cost(events, 1e-5).epsilon) and booked <= 1.0
+        booked = compute_cost([parse_event(site.last["event"])], 1e-5).epsilon
+        assert booked == pytest.approx(compute_cost(events, 1e-5).epsilon) and booked <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -531,7 +531,7 @@ def test_the_papers_two_kinds_of_noise_are_booked_as_what_they_are(tmp_path):
     cohort = cohort_of(site.hospital, site.cohort)
     patients = len(cohort.patient[cohort.split == SPLITS.index("train")].unique())
     noise = synthesis.make_protection(said, patients=patients).noise
-    assert cost([parse_event(clipped)], 1e-5).epsilon == pytest.approx(
+    assert compute_cost([parse_event(clipped)], 1e-5).epsilon == pytest.approx(
         compute_true_cost(said.at(patients), noise).epsilon
     )
 

@@ -78,10 +78,10 @@ def test_only_the_target_synthesizes_and_shares_and_pays_what_was_asked(done):
         assert by["score"] == by["translate"] == "non_private"
         if site == target:
             (paid,) = [line["event"] for line in lines if line["request"] == "synthesize"]
-            from privacy.dp.accounting import cost
+            from privacy.dp.accounting import compute_cost
             from privacy.dp.events import parse_event
 
-            assert 9.9 < cost([parse_event(paid)], 1e-5).epsilon <= 10.0
+            assert 9.9 < compute_cost([parse_event(paid)], 1e-5).epsilon <= 10.0
             assert by["sample"] == "nothing"
 
 

@@ -22,7 +22,7 @@ from pipelines.hospital.page.harmonization import PAIRS, _select_rows
 from pipelines.hospital.statement import AS_THEY_ARE, FORGOTTEN, OUTSIDE, find_records
 from pipelines.requests.leaving import left_in
 from pipelines.requests.sample import SAMPLE
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
 
 JUDGED = SpaceRow("north", "vafl", "cyclegan", ("cycle", "prevalence"), {"sw_before": 0.1, "cycle_mae": math.nan})
@@ -89,7 +89,7 @@ def test_the_page_does_not_say_of_one_hospital_what_another_sent():
 def test_what_the_papers_noise_buys_is_told_beside_what_is_claimed_for_it():
     settings = WganGp(variant="paper", steps=40)
     noise = 24 * (2 * 0.5 * math.sqrt(5 * math.log(1e5)) / 10)  # equation 2, on a mean over 24 of 48
-    truly = cost([SelfComposed(PoissonSampled(0.5, Gaussian(noise)), 40)], 1e-5).epsilon
+    truly = compute_cost([SelfComposed(PoissonSampled(0.5, Gaussian(noise)), 40)], 1e-5).epsilon
     assert f"claimed ε = 10; with 48 training patients it truly buys ε = {truly:.3g}" in describe_synthesis(
         settings, patients=48
     )

@@ -113,7 +113,7 @@ def test_means_leave_where_the_models_have_no_guarantee(plain):
             floor = [compute_likeness(a, b) for a, b in zip(home.tensors["image"], home.tensors[MEAN], strict=True)]
             assert means["psnr"] == pytest.approx(sum(each.psnr for each in alike) / 2)
             assert means["ssim"] == pytest.approx(sum(each.ssim for each in alike) / 2)
-            assert means["better"] == sum(a.above(b) for a, b in zip(alike, floor, strict=True))
+            assert means["better"] == sum(a.is_above(b) for a, b in zip(alike, floor, strict=True))
             assert home.facts["figures"][name] == [pytest.approx(list(each)) for each in alike]
     assert {line["event"]["kind"] for line in lines(plain)} == {"non_private"}
 

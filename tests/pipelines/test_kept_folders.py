@@ -35,9 +35,9 @@ from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.store import DiskFolder, digest_json, read_manifest
 from pipelines.settings.harmonization import default_scale
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.formats import LaterVersion
-from privacy.message import Message, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Message, from_bytes, seal_parts, to_bytes, unseal_parts
 from privacy.release import ledger as ledgers
 from privacy.release.chain import Damaged
 from privacy.settings_error import words_of
@@ -60,7 +60,9 @@ def kept(request, tmp_path, monkeypatch) -> Path:
 
 def epsilons(folder: Path) -> dict[str, float]:
     paths = sorted(folder.glob("homes/*/ledger.jsonl"))
-    return {path.parent.name: cost(ledgers.spent_events(ledgers.read_lines(path)), 1e-5).epsilon for path in paths}
+    return {
+        path.parent.name: compute_cost(ledgers.spent_events(ledgers.read_lines(path)), 1e-5).epsilon for path in paths
+    }
 
 
 def test_a_kept_folder_is_opened_and_its_run_costs_nothing(kept, capsys):
@@ -97,8 +99,8 @@ def of_manifest(path: Path) -> None:
 
 
 def of_sealed(path: Path) -> None:
-    found = from_bytes(unsealed(path.read_bytes()))
-    path.write_bytes(sealed(to_bytes(Message(found.tensors, {**found.facts, "format": 9}))))
+    found = from_bytes(unseal_parts(path.read_bytes()))
+    path.write_bytes(seal_parts(to_bytes(Message(found.tensors, {**found.facts, "format": 9}))))
 
 
 def of_lines(path: Path) -> None:
@@ -195,8 +197,8 @@ def test_errors_of_pydantic_are_told_in_words_without_a_link(kept, capsys):
     assert "\n" not in words_of(refused.value) and "http" not in words_of(refused.value)
     assert words_of(refused.value).startswith("a: ")
     path = kept / READY
-    found = from_bytes(unsealed(path.read_bytes()))
-    path.write_bytes(sealed(to_bytes(Message(found.tensors, {**found.facts, "model": {"name": "no_such"}}))))
+    found = from_bytes(unseal_parts(path.read_bytes()))
+    path.write_bytes(seal_parts(to_bytes(Message(found.tensors, {**found.facts, "model": {"name": "no_such"}}))))
     assert predict([str(path), "a.csv", "--out", "out"]) == Exit.CONFIG
     said = capsys.readouterr().err
     assert "no_such" in said and "http" not in said and "validation error" not in said
@@ -225,8 +227,8 @@ NO_LEDGER = [what for what in NEWER if what not in ("worklist", "ledger", "head"
 
 def with_format(path: Path, form: Any) -> None:
     if path.suffix in (".safetensors", "") and path.suffix != ".json":
-        found = from_bytes(unsealed(path.read_bytes()))
-        path.write_bytes(sealed(to_bytes(Message(found.tensors, {**found.facts, "format": form}))))
+        found = from_bytes(unseal_parts(path.read_bytes()))
+        path.write_bytes(seal_parts(to_bytes(Message(found.tensors, {**found.facts, "format": form}))))
     elif path.name == "manifest.json":
         said = read_manifest(path.parent) | {"format": form}
         path.write_text(json.dumps({**said, "seal": digest_json(said)}))
@@ -266,12 +268,12 @@ def test_a_run_leaves_the_recommendation_of_a_later_version(form, kept, capsys):
 
 def test_a_model_that_lacks_a_fact_is_read_or_refused_in_words(kept, capsys):
     path = kept / READY
-    found, whole = from_bytes(unsealed(path.read_bytes())), path.read_bytes()
+    found, whole = from_bytes(unseal_parts(path.read_bytes())), path.read_bytes()
     refused = set()
     for name in found.facts:
         for fact in ({}, {name: None}):
             facts = {key: value for key, value in found.facts.items() if key != name} | fact
-            path.write_bytes(sealed(to_bytes(Message(found.tensors, facts))))
+            path.write_bytes(seal_parts(to_bytes(Message(found.tensors, facts))))
             code = predict([str(path), "a.csv", "--out", str(kept / f"out-{name}")])
             said = capsys.readouterr().err
             assert code in (Exit.OK, Exit.CONFIG, Exit.DATA) and "Traceback" not in said, (name, fact, said)

@@ -13,7 +13,7 @@ import yaml
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
-from privacy.message import from_bytes, unsealed
+from privacy.message import from_bytes, unseal_parts
 from privacy.release import ledger
 
 SITES = {**BASE["sites"], "c": {**BASE["sites"]["a"]}}
@@ -44,7 +44,7 @@ def model(folder: Path, name: str):
     found = json.loads(max(folder.rglob("train/*/moments.json"), key=os.path.getmtime).read_text())
     files = [path for path in home.rglob(f"{found['train_run'].rpartition('/')[2]}/*") if path.name.isdigit()]
     newest = max(files, key=lambda path: int(path.name))
-    return from_bytes(unsealed(newest.read_bytes())).tensors
+    return from_bytes(unseal_parts(newest.read_bytes())).tensors
 
 
 def same(one, two) -> bool:
@@ -78,8 +78,8 @@ def test_in_a_private_run_others_pay_no_epsilon_for_it(tmp_path):
     home = tmp_path / "runs" / BASE["name"] / "sites" / "a" / "ledger.jsonl"
     before = ledger.spent_events(ledger.read_lines(home))
     asked(tmp_path, "ab", privacy=PRIVATE)
-    from privacy.dp.accounting import cost
+    from privacy.dp.accounting import compute_cost
 
     now = ledger.spent_events(ledger.read_lines(home))
     assert requests(tmp_path, "a") == ["introduce", "train", "finish", "finish"]
-    assert cost(now, 1e-3).epsilon == cost(before, 1e-3).epsilon
+    assert compute_cost(now, 1e-3).epsilon == compute_cost(before, 1e-3).epsilon

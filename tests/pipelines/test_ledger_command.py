@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipelines import ledger as command
 from pipelines.runs.exits import Exit
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
@@ -25,7 +25,7 @@ from privacy.dp.events import (
     PoissonSampled,
     Pure,
     SelfComposed,
-    describe,
+    describe_event,
 )
 from privacy.dp.replacing import replaced_cost
 from privacy.release import ledger as ledgers
@@ -41,7 +41,7 @@ def line(number: int, event: Event, **more: object) -> dict:
         "round": number,
         "request": "train",
         "recipient": "coordinator",
-        "event": describe(event),
+        "event": describe_event(event),
         "sha256": f"{number:064x}",
         "bytes": 1000 + number,
         "again": False,
@@ -129,7 +129,7 @@ def test_a_wrong_command_line_is_told(words, told, capsys):
 
 def test_a_sum_is_what_the_accountant_says_of_what_is_charged(ledger, capsys):
     found = answered(capsys, "sum", ledger, "--delta", "1e-6")
-    everything = cost([TRAINED, Declared("failure"), TESTED], 1e-6)
+    everything = compute_cost([TRAINED, Declared("failure"), TESTED], 1e-6)
     assert found["all"] == {
         "name": "all",
         "messages": 3,
@@ -142,8 +142,8 @@ def test_a_sum_is_what_the_accountant_says_of_what_is_charged(ledger, capsys):
     assert found["all"]["replaced"] > everything.epsilon
     train, evaluate = found["by_run"]
     assert (train["name"], train["messages"], train["refused"]) == ("night/fedavg", 2, 1)
-    assert train["epsilon"] == cost([TRAINED], 1e-6).epsilon < everything.epsilon
-    assert evaluate["epsilon"] == cost([Gaussian(5.0)], 1e-6).epsilon
+    assert train["epsilon"] == compute_cost([TRAINED], 1e-6).epsilon < everything.epsilon
+    assert evaluate["epsilon"] == compute_cost([Gaussian(5.0)], 1e-6).epsilon
     assert [one["name"] for one in found["by_request"]] == ["train", "evaluate"]
     assert [(one["cut"], one["split"]) for one in found["by_split"]] == [("cut", "test")]
     assert found["delta"] == 1e-6 and found["unread"] == 0
@@ -151,13 +151,13 @@ def test_a_sum_is_what_the_accountant_says_of_what_is_charged(ledger, capsys):
 
 def test_a_sum_is_rounded_up_for_people(ledger, capsys):
     text = shown(capsys, "sum", ledger)[1]
-    exact = cost([TRAINED], 1e-5).epsilon
+    exact = compute_cost([TRAINED], 1e-5).epsilon
     said = float(text.split("night/fedavg │")[1].split("│")[3])
     assert exact <= said <= exact * 1.01
     assert "PLD" in text and "δ = 1e-05" in text
 
 
-UNKNOWN = [{"kind": "magic"}, None, describe(PoissonSampled(0.1, Composed((Laplace(1.0), Gaussian(1.0)))))]
+UNKNOWN = [{"kind": "magic"}, None, describe_event(PoissonSampled(0.1, Composed((Laplace(1.0), Gaussian(1.0)))))]
 
 
 @pytest.mark.parametrize("event", UNKNOWN)
@@ -241,6 +241,6 @@ EVENTS = st.recursive(
 def test_every_event_has_words_and_no_words_promise_what_is_not_there(event):
     words = command.describe_in_words(event)
     assert words and words.isprintable()
-    flat = json.dumps(describe(event))
+    flat = json.dumps(describe_event(event))
     if '"non_private"' in flat or '"noise_multiplier": 0}' in flat:
         assert "no formal guarantee" in words

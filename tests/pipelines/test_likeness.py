@@ -24,7 +24,7 @@ from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
-from privacy.message import Message, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Message, from_bytes, seal_parts, to_bytes, unseal_parts
 
 COLUMNS = ("unlike_training", "distance", "p_value")
 
@@ -123,7 +123,7 @@ def damaged(good: Message) -> dict[str, bytes]:
     facts, tensors = dict(good.facts), dict(good.tensors)
 
     def whole(tensors, facts) -> bytes:
-        return sealed(to_bytes(Message(tensors, facts)))
+        return seal_parts(to_bytes(Message(tensors, facts)))
 
     return {
         "is of another model": whole(tensors, {**facts, "model": "0" * 16}),
@@ -138,7 +138,7 @@ def damaged(good: Message) -> dict[str, bytes]:
 
 def test_statistics_of_another_model_and_damaged_ones_are_not_used(runs, tmp_path):
     model = runs / "sites" / "a" / "ready" / "local.safetensors"
-    good = from_bytes(unsealed(model.with_name(f"local{ENDING}").read_bytes()))
+    good = from_bytes(unseal_parts(model.with_name(f"local{ENDING}").read_bytes()))
     digest = read_ready(model).digest
     path = tmp_path / f"m{ENDING}"
     for said, data in damaged(good).items():
@@ -158,7 +158,7 @@ def test_the_statistics_are_nobodys_and_leave_in_no_message_and_no_file(runs):
     assert len(conversations) > 10 and any(path.name.startswith("export") for path in conversations)
     data = {path: path.read_bytes() for path in everything}
     for file in files:
-        found = from_bytes(unsealed(data[file]))
+        found = from_bytes(unseal_parts(data[file]))
         pseudonyms = json.loads((file.parents[1] / "linkage.json").read_text())["patients"]
         assert len(pseudonyms) == 32 and not [name for name in pseudonyms if name.encode() in data[file]]
         for tensor in found.tensors.values():
@@ -174,7 +174,7 @@ def test_what_is_kept_is_as_large_for_many_patients_as_for_few():
     for patients in (6, 60):
         cohort = cohort_of(patients)
         made = likeness_of(Task(UNet(width=4, levels=2), (1, 16, 16), 3, "segmentation").network(), cohort, None)
-        kept = from_bytes(unsealed(to_file(made, "0" * 16)))
+        kept = from_bytes(unseal_parts(to_file(made, "0" * 16)))
         shapes.add(tuple((name, tuple(tensor.shape)) for name, tensor in sorted(kept.tensors.items())))
         assert {name for said in kept.facts.values() if isinstance(said, dict) for name in said} == {
             *("patients", "centre", "spread")

@@ -42,7 +42,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
 from privacy.dp import access_limit
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
@@ -129,7 +129,7 @@ def test_a_private_round_that_hardly_ends_is_refused_before_a_patient_is_looked_
     assert site.code(**change) == "malformed_opening"
     (line,) = site.lines[before:]
     assert line["refused"] == "malformed_opening" and line["bytes"] == 0
-    assert cost(ledgers.spent_events([line]), 1e-5).epsilon == 0
+    assert compute_cost(ledgers.spent_events([line]), 1e-5).epsilon == 0
     assert "100 times" in site.log.splitlines()[-1]
 
 
@@ -240,12 +240,14 @@ HANDING = [
 @pytest.mark.parametrize("algorithm", HANDING, ids=lambda one: repr(one).replace(" ", ""))
 def test_a_method_that_hands_a_sites_tensors_to_others_says_so(algorithm):
     work = Work(optimizer="sgd", lr=0.05, batch=8)
-    on_tables = not algorithm.complaints(algorithm.network(testbed.task()), work, False)  # others need images, or masks
-    task, make = (testbed.task(), testbed.table) if on_tables else (testbed.dense_task(), testbed.scenes)
+    on_tables = not algorithm.complaints(
+        algorithm.network(testbed.make_task()), work, False
+    )  # others need images, or masks
+    task, make = (testbed.make_task(), testbed.make_table) if on_tables else (testbed.dense_task(), testbed.make_scenes)
     if algorithm.name in methods.ON_PROMPTS:
         task, make = small_clip.task(), small_clip.table
     sites = {name: make(number, shift=0.3 * number) for number, name in enumerate("abc")}
-    hospitals = testbed.federation(algorithm, sites, task=task, work=work)
+    hospitals = testbed.make_federation(algorithm, sites, task=task, work=work)
     engine = Overheard(hospitals)
     testbed.train(algorithm, hospitals, task=task, work=work, schedule=Schedule(rounds=3), engine=engine)
     assert engine.said or algorithm.name in ("local", "local_ridge", "local_svm", "as_begun", "zero_shot")

@@ -20,7 +20,7 @@ from harmonize.scale import Scale
 from pipelines.hospital.public_networks import PUBLIC, learnt_once
 from pipelines.run import main
 from pipelines.runs.store import DiskFolder
-from privacy.message import from_bytes, from_file, unsealed
+from privacy.message import from_bytes, from_file, unseal_parts
 from privacy.release import ledger as ledgers
 
 QUICK = {"name": "randomized", "steps": 3, "width": 4}
@@ -66,12 +66,14 @@ def test_nobody_is_asked_for_images_and_the_prior_is_shared(done):
 def test_hospitals_have_the_same_translator_learnt_once_and_it_makes_their_cohorts(done):
     root, scale = done / "runs" / "tiny", Scale(low=0.0, high=3.5)
     kept = DiskFolder(root.parent / PUBLIC)
-    networks = [from_bytes(unsealed(kept.read(name))).tensors for name in kept.names()]
+    networks = [from_bytes(unseal_parts(kept.read(name))).tensors for name in kept.names()]
     (params,) = [one for one in networks if any(name.startswith("translator/") for name in one)]
     assert len(networks) == 3, "and the starts"
     answers = json.loads(next(root.glob("translate/*/nobody.json")).read_text())
     for site in ("a", "b"):
-        mine = from_bytes(unsealed((root / "sites" / site / "translators" / "nobody.safetensors").read_bytes())).tensors
+        mine = from_bytes(
+            unseal_parts((root / "sites" / site / "translators" / "nobody.safetensors").read_bytes())
+        ).tensors
         assert mine.keys() == params.keys() and all(torch.equal(mine[name], params[name]) for name in params)
         raw = json.loads((next(root.glob("ingest/*/sites.json"))).read_text())[site]["cohort"]
         before, after = (

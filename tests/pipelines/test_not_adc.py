@@ -22,7 +22,7 @@ from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
-from privacy.message import Message, sealed, to_bytes
+from privacy.message import Message, seal_parts, to_bytes
 from translating import run as translate
 from translating import table, translator
 
@@ -56,7 +56,7 @@ def classifier(path: Path, source: dict[str, object]) -> str:
         "scale": None,
     }
     params = dict(FedAvg().network(task).state_dict())
-    path.write_bytes(sealed(to_bytes(Message(params, facts))))  # type: ignore[arg-type]
+    path.write_bytes(seal_parts(to_bytes(Message(params, facts))))  # type: ignore[arg-type]
     return str(path)
 
 

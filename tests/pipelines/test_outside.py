@@ -48,7 +48,7 @@ from pipelines.runs.exits import Exit
 from pipelines.settings.config import Config
 from pipelines.settings.route import AsTrained, Route
 from pipelines_settings import BASE
-from privacy.message import Message, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Message, from_bytes, seal_parts, to_bytes, unseal_parts
 from privacy.release import ledger as ledgers
 from translating import errors
 
@@ -193,7 +193,7 @@ def test_later_images_need_no_adaptation(done, routed, tmp_path):
 
 def test_the_file_of_models_holds_what_was_handed_out_and_names_no_folder_and_no_patient(done):
     path = models_of(done)
-    message = from_bytes(unsealed(path.read_bytes()))
+    message = from_bytes(unseal_parts(path.read_bytes()))
     text = json.dumps(dict(message.facts))
     sites = done / "runs" / "tiny" / "sites"
     names = [file.name.partition(".")[0] for file in sites.glob("*/phantom/*/images/*")]
@@ -305,7 +305,7 @@ WORDS = {
 def test_a_malformed_file_is_a_named_error(tmp_path, capsys, case):
     path = models(tmp_path / "m")
     good = path.read_bytes()
-    message = from_bytes(unsealed(good))
+    message = from_bytes(unseal_parts(good))
     tensors = dict(message.tensors)
     first = sorted(tensors)[0]
     if case == "missing":
@@ -317,7 +317,7 @@ def test_a_malformed_file_is_a_named_error(tmp_path, capsys, case):
             tensors[first] = torch.full_like(tensors[first], torch.inf)
         if case == "double":
             tensors[first] = tensors[first].double()
-        path.write_bytes(sealed(to_bytes(Message(tensors, {**message.facts, **BROKEN.get(case, {})}))))
+        path.write_bytes(seal_parts(to_bytes(Message(tensors, {**message.facts, **BROKEN.get(case, {})}))))
     (tmp_path / "in").mkdir()
     said = {"name": "west", "models": str(path), "source": {"kind": "nifti", "folder": str(tmp_path / "in")}}
     assert run([asked(tmp_path, **said, out=str(tmp_path / "out"))]) == Exit.CONFIG
@@ -535,7 +535,7 @@ def test_where_nothing_can_be_read_nothing_is_adapted(tmp_path, capsys):
 
 
 def test_an_adapted_model_that_was_tampered_with_is_refused(done, routed, tmp_path, capsys):
-    message = from_bytes(unsealed((routed / "routed.safetensors").read_bytes()))
+    message = from_bytes(unseal_parts((routed / "routed.safetensors").read_bytes()))
     tensors = {name: value for name, value in message.tensors.items() if not name.startswith("south/")}
     for number, broken in enumerate(
         (
@@ -545,7 +545,7 @@ def test_an_adapted_model_that_was_tampered_with_is_refused(done, routed, tmp_pa
         )
     ):
         path = tmp_path / f"{number}.safetensors"
-        path.write_bytes(sealed(to_bytes(broken)))
+        path.write_bytes(seal_parts(to_bytes(broken)))
         arguments = [str(path), str(done / "images"), "--no-gland", "--out", str(tmp_path / "out")]
         assert predict(arguments) == Exit.CONFIG
         assert "is not an adapted model" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from federation.conversation import newest_whole
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.store import DiskFolder
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.release import ledger as ledgers
 
 SETTINGS = smallest(
@@ -50,7 +50,9 @@ def spent(root: Path) -> dict[str, float]:
 def of_a_patient(root: Path) -> dict[str, float]:
     """In the split that was charged most."""
     books = {site: root / "sites" / site / "ledger.jsonl" for site in "ab"}
-    return {site: cost(ledgers.spent_events(ledgers.read_lines(book)), 1e-5).epsilon for site, book in books.items()}
+    return {
+        site: compute_cost(ledgers.spent_events(ledgers.read_lines(book)), 1e-5).epsilon for site, book in books.items()
+    }
 
 
 def trained(root: Path) -> int:

@@ -30,7 +30,7 @@ from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
 from pipelines.predict import main as predict
 from pipelines.runs.exits import Exit
-from privacy.message import Message, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Message, from_bytes, seal_parts, to_bytes, unseal_parts
 from translating import SELECT, errors
 
 MODEL = UNet(width=4, levels=2, norm="group")
@@ -63,7 +63,7 @@ def model(path: Path, images: dict[str, object], source: dict[str, object], **mo
         "scale": None,
         **more,
     }
-    path.write_bytes(sealed(to_bytes(Message(dict(module.state_dict()), facts))))  # type: ignore[arg-type]
+    path.write_bytes(seal_parts(to_bytes(Message(dict(module.state_dict()), facts))))  # type: ignore[arg-type]
     return path
 
 
@@ -260,12 +260,12 @@ def test_a_file_that_does_not_name_its_classes_is_refused(tmp_path, names):
 
 def test_a_file_of_before_there_were_masks_is_a_classifier(tmp_path):
     path = model(tmp_path / "m", SLICES, NIFTI)
-    facts = dict(from_bytes(unsealed(path.read_bytes())).facts)
+    facts = dict(from_bytes(unseal_parts(path.read_bytes())).facts)
     for key in ("kind", "names"):
         del facts[key]
     facts |= {"model": to_plain(Cnn()), "classes": 2}
     module = Cnn().build(inputs=(1, 48, 48), classes=2)
-    path.write_bytes(sealed(to_bytes(Message(dict(module.state_dict()), facts))))
+    path.write_bytes(seal_parts(to_bytes(Message(dict(module.state_dict()), facts))))
     ready = read_ready(path)
     assert (ready.task.kind, ready.names) == ("classification", ())
 

@@ -33,7 +33,7 @@ from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config
 from pipelines.settings.load import load_config
 from pipelines_settings import BASE
-from privacy.dp.accounting import by_split, cost
+from privacy.dp.accounting import by_split, compute_cost
 from privacy.dp.events import NON_PRIVATE, Declared, Part, parse_event
 from privacy.message import Call, Message
 from privacy.release import ledger as ledgers
@@ -83,7 +83,7 @@ def test_every_method_runs_private_with_only_privacy_changed_and_pays_what_was_p
     for site in ("a", "b"):
         events = ledgers.spent_events(ledgers.read_lines(run / "sites" / site / "ledger.jsonl"))
         assert NON_PRIVATE not in events
-        spent, plan = cost(events, 1e-5), total_cost(made, site)
+        spent, plan = compute_cost(events, 1e-5), total_cost(made, site)
         assert 0 < spent.epsilon <= plan.epsilon * 1.001
         splits = {split for _, split in by_split(events, 1e-5)}
         assert splits == {"train", "validation", "test"}
@@ -95,7 +95,7 @@ def test_the_statement_says_what_the_ledger_sums_up_to(run):
     said = json.loads((run / "statement.json").read_text())
     text = (run / "statement.md").read_text()
     for site in ("a", "b"):
-        spent = cost(ledgers.spent_events(ledgers.read_lines(run / "sites" / site / "ledger.jsonl")), 1e-5)
+        spent = compute_cost(ledgers.spent_events(ledgers.read_lines(run / "sites" / site / "ledger.jsonl")), 1e-5)
         assert spent.epsilon <= said[site]["epsilon"] <= 1.01 * spent.epsilon, "rounded, and never downwards"
         own = (run / "sites" / site / "statement.md").read_text()
         assert f"# Privacy statement: {site}" in own and f"# Privacy statement: {site}" in text
@@ -133,9 +133,9 @@ def test_a_second_run_spends_nothing(run, tmp_path, monkeypatch):
     shutil.copytree(run.parents[1], tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     ledger = tmp_path / "runs" / "tiny" / "sites" / "a" / "ledger.jsonl"
-    before = cost(ledgers.spent_events(ledgers.read_lines(ledger)), 1e-5).epsilon
+    before = compute_cost(ledgers.spent_events(ledgers.read_lines(ledger)), 1e-5).epsilon
     assert main(["tiny.yaml"]) == Exit.OK
-    assert cost(ledgers.spent_events(ledgers.read_lines(ledger)), 1e-5).epsilon == before
+    assert compute_cost(ledgers.spent_events(ledgers.read_lines(ledger)), 1e-5).epsilon == before
 
 
 def test_check_says_noise_steps_and_cost_before_anything_runs(tmp_path, monkeypatch, capsys):
@@ -223,7 +223,7 @@ def test_a_site_whose_budget_runs_out_stops_and_the_federation_goes_on(tmp_path,
     (result,) = root.glob("train/*/fedavg.json")
     missing = json.loads(result.read_text())["missing"]
     assert [(site, code) for _, site, code in missing] == [("a", "budget")] and missing[0][0] > 1
-    spent = cost(ledgers.spent_events(ledgers.read_lines(root / "sites/a/ledger.jsonl")), 1e-5)
+    spent = compute_cost(ledgers.spent_events(ledgers.read_lines(root / "sites/a/ledger.jsonl")), 1e-5)
     assert 0 < spent.epsilon <= 0.75 * plan.cost.epsilon
     page = (root / "report.html").read_text()
     assert "budget" in page
@@ -238,7 +238,9 @@ def test_a_model_whose_evaluation_is_too_dear_is_left_out_of_the_scores(tmp_path
     made["split"] = {"train": 0.6, "validation": 0.0, "test": 0.4}
     free = config(train=made["train"], evaluate=made["evaluate"], split=made["split"])
     test = [with_split(event) for label in made["train"]["methods"] for event in plan_method(free, label, "a").events]
-    whole, train = (cost([e for e, split in test if (split == "test") == tested], 1e-5) for tested in (True, False))
+    whole, train = (
+        compute_cost([e for e, split in test if (split == "test") == tested], 1e-5) for tested in (True, False)
+    )
     assert whole.epsilon > train.epsilon
     assert main([write(tmp_path, budgeted(made, "a", (whole.epsilon + train.epsilon) / 2))]) == Exit.OK
     root = tmp_path / "runs" / "tiny"
@@ -293,7 +295,7 @@ def test_a_budget_outlives_runs_where_the_hospital_has_a_home(tmp_path, monkeypa
         made["evaluate"]["reference"] = None
         made["sites"]["a"]["home"] = str(home)
         assert main([write(tmp_path, made), "--until", "train"]) == Exit.OK
-        spent.append(cost(ledgers.spent_events(ledgers.read_lines(home / "ledger.jsonl")), 1e-5).epsilon)
+        spent.append(compute_cost(ledgers.spent_events(ledgers.read_lines(home / "ledger.jsonl")), 1e-5).epsilon)
         assert not (tmp_path / "runs" / name / "sites" / "a" / "ledger.jsonl").exists()
     assert spent[1] > spent[0] > 0
     assert ledgers.verify_ledger(home / "ledger.jsonl") == []
@@ -451,7 +453,9 @@ def test_kill_9_in_a_private_run_charges_every_round_once_and_loses_none(run, tm
 
 def describe_all(ledger: Path) -> list[str]:
     """Every event that cost something."""
-    return [repr(event) for event in ledgers.spent_events(ledgers.read_lines(ledger)) if cost([event], 1e-5).epsilon]
+    return [
+        repr(event) for event in ledgers.spent_events(ledgers.read_lines(ledger)) if compute_cost([event], 1e-5).epsilon
+    ]
 
 
 def test_a_run_with_budgets_can_be_checked_though_no_files_are_counted_for_others(tmp_path, monkeypatch, capsys):

@@ -12,7 +12,7 @@ import yaml
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
 from pipelines_settings import BASE
-from privacy.message import from_bytes, unsealed
+from privacy.message import from_bytes, unseal_parts
 
 START = {"name": "pretrained", "on": "prostate_adc", "pictures": 32, "epochs": 1}
 TRAIN = {
@@ -113,6 +113,8 @@ def test_a_head_learnt_on_public_pictures_is_a_floor_that_no_patient_shaped(priv
     (start,) = home.glob("pretrain/*/start-*.safetensors")
     weights = from_bytes(start.read_bytes()).tensors
     for site in ("a", "b"):
-        ready = from_bytes(unsealed((home / "sites" / site / "ready" / "public_head.safetensors").read_bytes())).tensors
+        ready = from_bytes(
+            unseal_parts((home / "sites" / site / "ready" / "public_head.safetensors").read_bytes())
+        ).tensors
         assert all(torch.equal(ready[name], weights[name]) for name in ("head.weight", "head.bias"))
         assert float(weights["head.weight"].abs().max()) > 0

@@ -400,7 +400,7 @@ def test_a_reason_in_the_log_is_one_line_whoever_is_quoted_in_it(tmp_path):
 @pytest.mark.parametrize("method", methods.ALL, ids=lambda method: f"{method.name}")
 def test_a_method_that_cannot_be_private_is_refused_before_it_is_tried(method):
     """Whatever a coordinator sends: else it would fail at patients, and count as if one of them had decided it."""
-    task, work = testbed.task(), Work(optimizer="sgd", lr=0.1, epochs=None, steps=1)
+    task, work = testbed.make_task(), Work(optimizer="sgd", lr=0.1, epochs=None, steps=1)
     complaints = method.complaints(method.network(task), work, True)
     if complaints:
         with pytest.raises(Refused) as caught:

@@ -38,7 +38,7 @@ from pipelines.hospital.worker import ROUNDS
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import DiskFolder
 from privacy.dp.access import open_access
-from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, describe, parse_event
+from privacy.dp.events import NOTHING, Gaussian, Part, PoissonSampled, describe_event, parse_event
 from privacy.dp.protection import Protection
 from privacy.message import Message, from_bytes
 from privacy.release import ledger as ledgers
@@ -296,7 +296,7 @@ def called(monkeypatch) -> list[str]:
     def noting(request: str):
         def handler(*_):
             begun.append(request)
-            return working.admit.Done(SECRET, describe(NOTHING), Message())
+            return working.admit.Done(SECRET, describe_event(NOTHING), Message())
 
         return handler
 

@@ -27,7 +27,7 @@ from pipelines.settings.config import Config
 from pipelines.settings.learning import Split
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
@@ -39,12 +39,12 @@ from privacy.dp.events import (
     Part,
     PoissonSampled,
     SelfComposed,
-    describe,
+    describe_event,
 )
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
 from privacy.release.form import read_form
-from privacy.release.gate import Refused, find_unaffordable, release
+from privacy.release.gate import Refused, find_unaffordable, release_reply
 from privacy.release.policy import Budget, Most, Policy
 
 BUDGET: dict[str, Json] = {"epsilon": 200.0}
@@ -70,9 +70,9 @@ def test_what_no_finite_epsilon_bounds_is_refused_whatever_the_budget(event, tmp
     ledger = tmp_path / "ledger.jsonl"
     place = {"policy": REQUIRES, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
     with pytest.raises(Refused, match="policy_privacy"):
-        release(b"x", describe(event), forms=None, call=Call("r/x", 1, "train", {}), **place)
+        release_reply(b"x", describe_event(event), forms=None, call=Call("r/x", 1, "train", {}), **place)
     with pytest.raises(Refused, match="policy_privacy"):
-        release(b"x", {"kind": "of tomorrow"}, forms=None, call=Call("r/x", 2, "train", {}), **place)
+        release_reply(b"x", {"kind": "of tomorrow"}, forms=None, call=Call("r/x", 2, "train", {}), **place)
     assert all(line["refused"] == "policy_privacy" and line["bytes"] == 0 for line in ledgers.read_lines(ledger))
     assert find_unaffordable(Policy(), [], [event], "r/x") is None
 
@@ -172,7 +172,7 @@ def test_a_reply_above_a_cap_is_refused_before_a_patient_is_looked_at(site, monk
     ]
     settings, past = site.hospital.settings, ledgers.spent_events(ledgers.read_lines(site.hospital.ledger))
     for cap in ("release", "run", "total"):
-        least = cost(past, 1e-5).epsilon + 0.01
+        least = compute_cost(past, 1e-5).epsilon + 0.01
         wide = Budget(epsilon=least if cap == "total" else 200.0)
         most = None if cap == "total" else Most(**{"release": 0.01, "run": 0.01} if cap == "run" else {cap: 0.01})
         policy = replace(REQUIRES, budget=wide, most=most)
@@ -190,7 +190,8 @@ def test_a_reply_above_a_cap_is_refused_before_a_patient_is_looked_at(site, monk
                     make_worker(site_)(call, Message(tensors, facts))
                 assert caught.value.code == "budget", (cap, request, caught.value.__cause__)
     assert (
-        cost(ledgers.spent_events(ledgers.read_lines(site.hospital.ledger)), 1e-5).epsilon == cost(past, 1e-5).epsilon
+        compute_cost(ledgers.spent_events(ledgers.read_lines(site.hospital.ledger)), 1e-5).epsilon
+        == compute_cost(past, 1e-5).epsilon
     )
 
 
@@ -210,7 +211,7 @@ def test_a_private_run_passes_and_all_of_it_has_an_epsilon(site):
     assert scored.tensors and site.ask("export", "r/export", facts=chosen).tensors
     told = site.ask("audit", "r/audit", facts={**chosen, "cohort": site.cohort})
     assert told.facts == {"found": None}, "what an attack found stays here"
-    assert 0 < cost(ledgers.spent_events(ledgers.read_lines(site.hospital.ledger)), 1e-5).epsilon < 100
+    assert 0 < compute_cost(ledgers.spent_events(ledgers.read_lines(site.hospital.ledger)), 1e-5).epsilon < 100
 
 
 def settings(**changes) -> dict:
@@ -241,14 +242,14 @@ def test_a_cap_that_a_run_will_meet_is_told_before_it_with_all_that_it_would_cos
     policy, event = Policy(budget=Budget(epsilon=8.0), most=Most(release=1.5, run=1.5)), Gaussian(3.0)
     ledger = tmp_path / "ledger.jsonl"
     place = {"policy": policy, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
-    release(b"x", describe(event), forms=None, call=Call("one/x", 0, "train", {}), **place)
+    release_reply(b"x", describe_event(event), forms=None, call=Call("one/x", 0, "train", {}), **place)
 
     def ahead(run: str, events: list[Event], **releases: Event) -> list[str]:
         each = {name: [one] for name, one in releases.items()}
         found = foresee_refusals(policy, ledger, run=run, releases=each, events=events)
         return [text.partition(" would")[0] for text in found]
 
-    assert cost([event], 1e-5).epsilon < 1.5 < cost([event] * 2, 1e-5).epsilon
+    assert compute_cost([event], 1e-5).epsilon < 1.5 < compute_cost([event] * 2, 1e-5).epsilon
     assert ahead("other", [event], train=event) == []
     assert ahead("one", [event], train=event) == ["runs named one"]
     assert ahead("other", [event] * 2, train=event) == ["runs named other"]

@@ -18,7 +18,7 @@ from pipelines.hospital.witness import check_witness
 from pipelines.ledger import main as ledger_main
 from pipelines.run import main
 from pipelines.runs.exits import Exit
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import NON_PRIVATE
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
@@ -45,7 +45,7 @@ def put_back(ledger: Path, lines: int) -> float:
 
 
 def epsilon(ledger: Path) -> float:
-    return cost(ledgers.spent_events(ledgers.read_lines(ledger)), 1e-5).epsilon
+    return compute_cost(ledgers.spent_events(ledgers.read_lines(ledger)), 1e-5).epsilon
 
 
 def lost(site: Path) -> str:

@@ -25,7 +25,7 @@ from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
-from privacy.dp.events import NON_PRIVATE, describe
+from privacy.dp.events import NON_PRIVATE, describe_event
 from privacy.message import Call, Json, Message, to_bytes
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
@@ -101,7 +101,7 @@ def test_what_leaves_are_low_amplitudes_of_training_images_and_the_ledger_has_ev
     (line,) = site.lines("r/open")
     sent = to_bytes(reply)
     assert (line["recipient"], line["bytes"], line["refused"]) == (SITES, len(sent), None)
-    assert line["sha256"] == hashlib.sha256(sent).hexdigest() and line["event"] == describe(NON_PRIVATE)
+    assert line["sha256"] == hashlib.sha256(sent).hexdigest() and line["event"] == describe_event(NON_PRIVATE)
 
 
 def test_pages_say_that_it_went_to_all_sites(site):

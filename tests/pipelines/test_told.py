@@ -46,7 +46,7 @@ from pipelines.settings.learning import Split
 from pipelines.settings.privacy import PatientLevel
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import Gaussian, list_leaves, parse_or_non_private
 from privacy.dp.replacing import replaced_cost
 from privacy.message import Call, Json, Message
@@ -138,7 +138,7 @@ class Site:
 
     @property
     def spent(self) -> float:
-        return cost(ledgers.spent_events(ledgers.read_lines(self.hospital.ledger)), 1e-5).epsilon
+        return compute_cost(ledgers.spent_events(ledgers.read_lines(self.hospital.ledger)), 1e-5).epsilon
 
 
 def everything(site: Site, turn: str, *, last: str = "holds") -> dict[str, Answer]:
@@ -400,7 +400,7 @@ def test_noised_counts_are_near_the_truth_paid_once_and_written_in_the_ledger(tm
     assert noise >= LEAST_NOISE
     assert first.event == {"kind": "gaussian", "noise_multiplier": noise}
     paid = site.spent
-    assert paid == pytest.approx(cost([Gaussian(noise)], 1e-5).epsilon)
+    assert paid == pytest.approx(compute_cost([Gaussian(noise)], 1e-5).epsilon)
     told, truth = first.facts["splits"], {split: len(names) for split, names in split_of(site).items()}
     for split in ("train", "validation", "test"):
         assert abs(told[split]["patients"] - truth[split]) <= 6 * noise * 3**0.5 + 3
@@ -454,7 +454,7 @@ def test_a_count_that_never_left_is_paid_when_it_does(tmp_path, monkeypatch):
         def killed(*arguments, **options):
             raise KeyboardInterrupt
 
-        patch.setattr(way_in, "release", killed)
+        patch.setattr(way_in, "release_reply", killed)
         with pytest.raises(KeyboardInterrupt):
             site.ingest("one")
     assert read_released_counts(site.hospital) is not None and site.spent == 0

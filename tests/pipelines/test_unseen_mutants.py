@@ -21,7 +21,7 @@ from pipelines.pacs.settings import DicomWeb
 from pipelines.requests.benchmark import Benchmark
 from pipelines.requests.compare import Compare, Compared
 from pipelines.requests.methods import Trained
-from privacy.dp.events import NOTHING, Gaussian, describe
+from privacy.dp.events import NOTHING, Gaussian, describe_event
 from privacy.message import Call, Json, Message
 from privacy.release import ledger as ledgers
 from privacy.release.form import read_form
@@ -37,7 +37,7 @@ def test_counts_are_paid_only_by_an_answer_that_left(tmp_path: Path, code: str |
     hospital: Any = SimpleNamespace(ledger=tmp_path / "ledger.jsonl")
     line: dict[str, Json] = {"run": "r/ingest", "round": 0, "request": "ingest", "refused": code, "again": False}
     ledgers.append_line(
-        hospital.ledger, {**line, "event": describe(NOTHING if code else Gaussian(2.0)), "sha256": None}
+        hospital.ledger, {**line, "event": describe_event(NOTHING if code else Gaussian(2.0)), "sha256": None}
     )
     assert _release_event(hospital, KNOWN) == (NOTHING if code is None else Gaussian(2.0))
     other = Call("r/other", 0, "ingest", {})

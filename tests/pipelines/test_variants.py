@@ -37,10 +37,10 @@ from pipelines.settings.config import Config
 from pipelines.settings.sites import SiteSettings
 from pipelines.settings.variants import Variant
 from pipelines_settings import BASE
-from privacy.dp.batches import minibatches
+from privacy.dp.batches import iterate_minibatches
 from privacy.dp.events import NON_PRIVATE, parse_event
 from privacy.dp.protection import Protection
-from privacy.message import Call, Message, from_bytes, sealed, to_bytes, unsealed
+from privacy.message import Call, Message, from_bytes, seal_parts, to_bytes, unseal_parts
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from privacy.release.policy import Budget, Policy
@@ -262,7 +262,7 @@ def test_a_tuned_model_is_the_model_trained_on_at_home_by_a_plain_loop(tmp_path)
     network, x, y = model().train(), rows["train"].x, rows["train"].y
     rule = torch.optim.Adam(network.head.parameters(), lr=0.05)
     draws = torch.Generator().manual_seed(derived(derived(0, "a", "fine_tuned"), "draws"))
-    stream = minibatches(y, batch=24, balance=False, generator=draws)
+    stream = iterate_minibatches(y, batch=24, balance=False, generator=draws)
     for _ in range(3):
         index = next(stream)
         rule.zero_grad()
@@ -378,10 +378,10 @@ def test_cleaning_leaves_the_models_of_variants_that_a_finished_run_speaks_of(ru
 
 
 def test_a_damaged_calibration_is_no_model(run, tmp_path):
-    good = from_bytes(unsealed((run / "sites/a/ready/fedavg_centred.safetensors").read_bytes()))
+    good = from_bytes(unseal_parts((run / "sites/a/ready/fedavg_centred.safetensors").read_bytes()))
     for wrong in ([0.0, 0.0], [0.0, -1.0], [math.nan, 1.0], [0.0], [0.0, math.nan]):
         tensors = {**good.tensors, "calibration:centring": torch.tensor(wrong)}
-        (tmp_path / "m").write_bytes(sealed(to_bytes(Message(tensors, good.facts))))
+        (tmp_path / "m").write_bytes(seal_parts(to_bytes(Message(tensors, good.facts))))
         with pytest.raises(ValueError, match="is not a model to predict with"):
             read_ready(tmp_path / "m")
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from consilium.testing import testbed
 from privacy.dp.access import CHUNK, Batch, Rows, in_turn, open_access
-from privacy.dp.batches import batches_per_epoch, minibatches
+from privacy.dp.batches import batches_per_epoch, iterate_minibatches
 from privacy.dp.events import NON_PRIVATE, compose_events
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 5))
 def test_an_epoch_draws_every_row_once_in_as_many_batches_as_promised(n, batch, seed):
-    stream = minibatches(
+    stream = iterate_minibatches(
         torch.zeros(n, dtype=torch.long), batch=batch, balance=False, generator=torch.Generator().manual_seed(seed)
     )
     for _ in range(2):
@@ -26,14 +26,14 @@ def test_an_epoch_draws_every_row_once_in_as_many_batches_as_promised(n, batch, 
 
 def test_balance_draws_classes_equally_often():
     y = torch.tensor([0] * 190 + [1] * 10)
-    stream = minibatches(y, batch=50, balance=True, generator=torch.Generator().manual_seed(0))
+    stream = iterate_minibatches(y, batch=50, balance=True, generator=torch.Generator().manual_seed(0))
     drawn = y[torch.cat([next(stream) for _ in range(80)])]
     assert 0.47 < drawn.float().mean() < 0.53
 
 
 def test_every_look_at_a_patient_is_an_event():
-    access = open_access(testbed.table(0), batch=4, seed=0)
-    task = testbed.task()
+    access = open_access(testbed.make_table(0), batch=4, seed=0)
+    task = testbed.make_task()
     looks = [
         lambda: access.size("train"),
         lambda: access.shares(2),
@@ -50,9 +50,9 @@ def test_every_look_at_a_patient_is_an_event():
 
 
 def test_a_measure_is_the_mean_in_evaluation_mode_and_chunks_do_not_matter():
-    rows = testbed.table(0)
+    rows = testbed.make_table(0)
     access = open_access(rows, batch=4, seed=0)
-    task = testbed.task()
+    task = testbed.make_task()
     module = task.network().train()
     whole = access.measure(module, task.validation, "train")
     assert whole == pytest.approx(access.measure(module, task.validation, "train", chunk=3), abs=1e-7)
@@ -60,18 +60,18 @@ def test_a_measure_is_the_mean_in_evaluation_mode_and_chunks_do_not_matter():
 
 
 def test_a_parameter_that_the_loss_does_not_reach_gets_zeros():
-    access = open_access(testbed.table(0), batch=4, seed=0)
-    task = testbed.task()
+    access = open_access(testbed.make_table(0), batch=4, seed=0)
+    task = testbed.make_task()
     module = task.network()
     module.spare = torch.nn.Parameter(torch.ones(3))
     assert torch.equal(access.gradient(module, task.objective, access.draw()).gradient["spare"], torch.zeros(3))
 
 
 def test_the_same_seed_draws_the_same_rows_and_an_empty_site_is_refused():
-    draws = [open_access(testbed.table(0), batch=4, seed=7).draw() for _ in range(2)]
+    draws = [open_access(testbed.make_table(0), batch=4, seed=7).draw() for _ in range(2)]
     assert torch.equal(draws[0].x, draws[1].x)
     with pytest.raises(ValueError, match="at least 1, found 0"):
-        open_access(testbed.table(0), batch=0, seed=0)
+        open_access(testbed.make_table(0), batch=0, seed=0)
 
 
 @given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 6), st.integers(0, 9))
@@ -90,7 +90,7 @@ def test_votes_are_each_patients_shares_added_up(n, patients, bins, seed):
 
 
 def test_whoever_assigns_votes_sees_one_patient_at_a_time_with_all_their_rows():
-    rows = testbed.table(0)["train"]
+    rows = testbed.make_table(0)["train"]
     seen = []
 
     def assign(x, y):
@@ -104,7 +104,7 @@ def test_whoever_assigns_votes_sees_one_patient_at_a_time_with_all_their_rows():
 
 
 def test_votes_of_another_shape_or_type_are_refused_without_a_word_about_patients():
-    access = open_access(testbed.table(0), batch=4, seed=0)
+    access = open_access(testbed.make_table(0), batch=4, seed=0)
     for assign in (lambda x, y: torch.zeros(len(x)), lambda x, y: torch.zeros(len(x), 2, dtype=torch.long)):
         with pytest.raises(ValueError, match=r"one int64 a row, \(m,\), found torch.*give the index"):
             access.votes(assign, 2)
@@ -125,7 +125,7 @@ def test_rows_of_a_draw_take_what_is_nobodys_in_turn(shape):
 
 @pytest.mark.parametrize("shape", [(3,), (0, 2, 1), (2, 0, 1)])
 def test_an_aux_of_another_form_is_refused(shape):
-    access, task = open_access(testbed.table(0), batch=4, seed=0), testbed.task()
+    access, task = open_access(testbed.make_table(0), batch=4, seed=0), testbed.make_task()
     with pytest.raises(ValueError, match=r"aux must be \(A, K, ...\)"):
         access.gradient(task.network(), task.objective, access.draw(), torch.zeros(shape))
 
@@ -134,12 +134,12 @@ def test_an_aux_of_another_form_is_refused(shape):
 @pytest.mark.parametrize("n", [1, CHUNK, CHUNK + 1, 3 * CHUNK + 5])
 def test_a_gradient_in_evaluation_mode_is_that_of_all_rows_at_once_though_they_go_through_in_chunks(n, aux):
     access = open_access({"train": table(n)}, batch=4, seed=0)
-    module, seen = testbed.task().network().double().eval(), []
+    module, seen = testbed.make_task().network().double().eval(), []
 
     def objective(forward, batch):
         seen.append(len(batch.y))
         beside = 0.0 if batch.aux is None else batch.aux.sum(dim=1)
-        return testbed.task().objective(forward, batch) * (1 + beside)
+        return testbed.make_task().objective(forward, batch) * (1 + beside)
 
     found = access.gradient(module, objective, access.draw(full=True), aux)
     draw, extra = access.draw(full=True), None if aux is None else in_turn(aux, n)
@@ -148,17 +148,17 @@ def test_a_gradient_in_evaluation_mode_is_that_of_all_rows_at_once_though_they_g
     assert sum(seen[:-1]) == n
     assert max(seen[:-1]) <= CHUNK
     assert found.loss == pytest.approx(float(loss.detach()), rel=1e-12)
-    assert testbed.close(found.gradient, {name: p.grad for name, p in module.named_parameters()}, 1e-12)
+    assert testbed.are_close(found.gradient, {name: p.grad for name, p in module.named_parameters()}, 1e-12)
     assert len(access.events) == 3
 
 
 def test_a_gradient_in_training_mode_is_that_of_one_batch():
     access = open_access({"train": table(3 * CHUNK)}, batch=2 * CHUNK, seed=0)
-    module, seen = testbed.task().network().double().train(), []
+    module, seen = testbed.make_task().network().double().train(), []
 
     def objective(forward, batch):
         seen.append(len(batch.y))
-        return testbed.task().objective(forward, batch)
+        return testbed.make_task().objective(forward, batch)
 
     access.gradient(module, objective, access.draw())
     access.gradient(module, objective, access.draw(full=True))

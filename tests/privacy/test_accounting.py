@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
 from privacy.dp import accounting, losses
-from privacy.dp.accounting import Cost, by_split, calibrate_noise, cost, group_cost, mu_of
+from privacy.dp.accounting import Cost, by_split, calibrate_noise, compute_cost, group_cost, mu_of
 from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
@@ -36,7 +36,7 @@ def descent(q: float, noise: float, steps: int) -> Event:
 
 
 def epsilon(*events: Event, delta: float = DELTA) -> float:
-    return cost(events, delta).epsilon
+    return compute_cost(events, delta).epsilon
 
 
 def gaussian_delta(mu: float, eps: float) -> float:
@@ -76,7 +76,9 @@ def test_the_order_of_events_does_not_matter() -> None:
     events = [descent(0.1, 2.0, 50), Gaussian(4.0), Laplace(5.0), Pure(0.3), descent(0.2, 3.0, 7), Gaussian(7.0)]
     events += [Part("cut", "a", Gaussian(3.0)), Part("cut", "b", Gaussian(2.5)), PoissonSampled(0.3, Laplace(2.0))]
     shuffled = random.Random(0).sample(events, len(events))
-    assert cost([Composed(tuple(shuffled))], DELTA).epsilon == pytest.approx(cost(events, DELTA).epsilon, rel=1e-9)
+    assert compute_cost([Composed(tuple(shuffled))], DELTA).epsilon == pytest.approx(
+        compute_cost(events, DELTA).epsilon, rel=1e-9
+    )
 
 
 def test_what_is_more_costs_more_and_never_less() -> None:
@@ -86,16 +88,16 @@ def test_what_is_more_costs_more_and_never_less() -> None:
 
 def test_a_ledger_of_ten_thousand_lines_costs_a_few_distributions() -> None:
     lines: list[Event] = [PoissonSampled(0.123, Gaussian(9.0)), PoissonSampled(0.124, Gaussian(9.0))] * 5000
-    before = losses._distribution.cache_info().misses
-    found = cost(lines, DELTA)
-    assert losses._distribution.cache_info().misses - before <= 10
-    assert found == cost([descent(0.123, 9.0, 5000), descent(0.124, 9.0, 5000)], DELTA)
+    before = losses._build_distribution.cache_info().misses
+    found = compute_cost(lines, DELTA)
+    assert losses._build_distribution.cache_info().misses - before <= 10
+    assert found == compute_cost([descent(0.123, 9.0, 5000), descent(0.124, 9.0, 5000)], DELTA)
 
 
 def test_who_says_so_is_told() -> None:
-    assert cost([descent(0.1, 2.0, 5)], DELTA).accountant == "PLD, dp-accounting 0.6.0"
-    assert cost([Gaussian(1.0)], DELTA).accountant == "analytic Gaussian, dp-accounting 0.6.0"
-    assert cost([], DELTA) == Cost(0.0, DELTA, "none: nothing was spent")
+    assert compute_cost([descent(0.1, 2.0, 5)], DELTA).accountant == "PLD, dp-accounting 0.6.0"
+    assert compute_cost([Gaussian(1.0)], DELTA).accountant == "analytic Gaussian, dp-accounting 0.6.0"
+    assert compute_cost([], DELTA) == Cost(0.0, DELTA, "none: nothing was spent")
 
 
 # What costs nothing, and what cannot be counted
@@ -138,12 +140,16 @@ def test_what_has_no_bound_is_infinite_whatever_stands_beside_it(endless: Event)
 )
 def test_unknown_events_are_refused(unknown: Event) -> None:
     with pytest.raises(UnknownEvent, match="unknown events are refused"):
-        cost([Gaussian(1.0), unknown], DELTA)
+        compute_cost([Gaussian(1.0), unknown], DELTA)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan, math.inf])
 def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
-    for ask in (lambda: cost([], delta), lambda: by_split([], delta), lambda: group_cost(0.1, 1.0, 5, 3, delta)):
+    for ask in (
+        lambda: compute_cost([], delta),
+        lambda: by_split([], delta),
+        lambda: group_cost(0.1, 1.0, 5, 3, delta),
+    ):
         with pytest.raises(ValueError, match="delta must be between 0 and 1"):
             ask()
 
@@ -154,12 +160,14 @@ def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
 def test_splits_of_one_cut_cost_the_largest_and_cuts_add_up() -> None:
     a, b, c = descent(0.1, 1.5, 40), descent(0.1, 2.0, 40), Gaussian(3.0)
     one_cut = [Part("cut", "train", a), Part("cut", "test", b)]
-    assert cost(one_cut, DELTA) == cost([a], DELTA)
-    assert cost([*one_cut, c], DELTA) == cost([a, c], DELTA)
-    assert cost([Part("cut", "train", a), Part("other", "test", b), c], DELTA) == cost([a, b, c], DELTA)
-    assert cost([Part("cut", "train", a)] * 3, DELTA) == cost([a] * 3, DELTA)
-    assert cost([SelfComposed(Part("cut", "train", a), 3)], DELTA) == cost([a] * 3, DELTA)
-    assert cost([Part("cut", "train", Part("other", "x", a)), Part("cut", "test", b)], DELTA) == cost([a], DELTA)
+    assert compute_cost(one_cut, DELTA) == compute_cost([a], DELTA)
+    assert compute_cost([*one_cut, c], DELTA) == compute_cost([a, c], DELTA)
+    assert compute_cost([Part("cut", "train", a), Part("other", "test", b), c], DELTA) == compute_cost([a, b, c], DELTA)
+    assert compute_cost([Part("cut", "train", a)] * 3, DELTA) == compute_cost([a] * 3, DELTA)
+    assert compute_cost([SelfComposed(Part("cut", "train", a), 3)], DELTA) == compute_cost([a] * 3, DELTA)
+    assert compute_cost([Part("cut", "train", Part("other", "x", a)), Part("cut", "test", b)], DELTA) == compute_cost(
+        [a], DELTA
+    )
 
 
 POOL: list[Event] = [Gaussian(3.0), Gaussian(2.0), PoissonSampled(0.1, Gaussian(1.0)), Pure(0.4), Laplace(3.0)]
@@ -182,7 +190,7 @@ def test_the_cost_is_the_largest_over_all_ways_to_be_in_one_split_of_each_cut(pa
     assert epsilon(Gaussian(4.0), *parts) == pytest.approx(slow, rel=1e-9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accounting, "COMBINATIONS", 0)
-        bound = cost([Gaussian(4.0), *parts], DELTA)
+        bound = compute_cost([Gaussian(4.0), *parts], DELTA)
     assert slow <= bound.epsilon < math.inf
     assert bound.accountant == "RDP, dp-accounting 0.6.0 (too many combinations of splits for PLD)"
 
@@ -191,14 +199,14 @@ def test_more_than_64_combinations_are_bounded_and_dominated_splits_are_not_amon
     # In each cut one split has the more steps and the other the more noise, so that neither can be left out.
     many = [Part(f"{n}", "x", descent(0.1, 4.0, 10 + n)) for n in range(7)]
     many += [Part(f"{n}", "y", descent(0.1, 2.0, 3 + n % 2)) for n in range(7)]
-    bound = cost(many, DELTA)
+    bound = compute_cost(many, DELTA)
     assert "too many combinations" in bound.accountant
-    assert cost([*many, descent(0.1, 1e-6, 0), SelfComposed(Laplace(1e-320), 0)], DELTA) == bound
+    assert compute_cost([*many, descent(0.1, 1e-6, 0), SelfComposed(Laplace(1e-320), 0)], DELTA) == bound
     for drawn in range(3):
         pick = random.Random(drawn)
         assert epsilon(*(part.event for part in (pick.choice(many[n::7]) for n in range(7)))) <= bound.epsilon
     dominated = [Part(f"{n}", f"{m}", descent(0.1, 4.0, 10 + m)) for n in range(7) for m in range(3)]
-    assert cost(dominated, DELTA) == cost([descent(0.1, 4.0, 12)] * 7, DELTA)
+    assert compute_cost(dominated, DELTA) == compute_cost([descent(0.1, 4.0, 12)] * 7, DELTA)
 
 
 def test_what_each_split_pays() -> None:
@@ -206,9 +214,9 @@ def test_what_each_split_pays() -> None:
     events = [Part("1", "train", a), Part("1", "test", b), Part("2", "train", c), Part("2", "test", Pure(0.1)), d]
     paid = by_split(events, DELTA)
     assert set(paid) == {("1", "train"), ("1", "test"), ("2", "train"), ("2", "test")}
-    assert paid["1", "train"] == cost([a, c, d], DELTA)
-    assert paid["1", "test"] == paid["2", "train"] == cost([b, c, d], DELTA) == cost(events, DELTA)
-    assert paid["2", "test"] == cost([b, Pure(0.1), d], DELTA)
+    assert paid["1", "train"] == compute_cost([a, c, d], DELTA)
+    assert paid["1", "test"] == paid["2", "train"] == compute_cost([b, c, d], DELTA) == compute_cost(events, DELTA)
+    assert paid["2", "test"] == compute_cost([b, Pure(0.1), d], DELTA)
     lost = by_split([*events, Part("1", "test", NON_PRIVATE)], DELTA)
     assert lost["1", "train"] == paid["1", "train"] and lost["1", "test"].epsilon == math.inf
     assert by_split([d], DELTA) == {}
@@ -223,7 +231,7 @@ def test_calibrated_noise_is_enough_and_one_percent_less_is_not(eps: float) -> N
         return [Gaussian(40.0), descent(0.33, noise, 2000), Part("cut", "validation", Gaussian(20.0))]
 
     noise = calibrate_noise(planned, epsilon=eps, delta=DELTA)
-    assert cost(planned(noise), DELTA).epsilon <= eps < cost(planned(0.99 * noise), DELTA).epsilon
+    assert compute_cost(planned(noise), DELTA).epsilon <= eps < compute_cost(planned(0.99 * noise), DELTA).epsilon
 
 
 @settings(max_examples=25, deadline=None)
@@ -254,19 +262,19 @@ def test_a_plan_that_needs_no_noise_gets_the_least() -> None:
 )
 def test_who_owns_seven_slices_pays_what_was_measured(noise: float, eps: float, seven: float) -> None:
     q, steps = 24 / 1008, 4200
-    assert cost([descent(q, noise, steps)], DELTA).epsilon == pytest.approx(eps, rel=1e-3)
+    assert compute_cost([descent(q, noise, steps)], DELTA).epsilon == pytest.approx(eps, rel=1e-3)
     assert group_cost(q, noise, steps, 7, DELTA).epsilon == pytest.approx(seven, rel=0.01)
 
 
 def test_one_member_pays_what_a_patient_pays_and_more_pay_more() -> None:
-    assert group_cost(0.1, 2.0, 30, 1, DELTA) == cost([descent(0.1, 2.0, 30)], DELTA)
-    assert group_cost(1.0, 6.0, 30, 3, DELTA) == cost([SelfComposed(Gaussian(2.0), 30)], DELTA)
+    assert group_cost(0.1, 2.0, 30, 1, DELTA) == compute_cost([descent(0.1, 2.0, 30)], DELTA)
+    assert group_cost(1.0, 6.0, 30, 3, DELTA) == compute_cost([SelfComposed(Gaussian(2.0), 30)], DELTA)
     paid = [group_cost(0.1, 5.0, 30, members, DELTA).epsilon for members in range(4)]
     assert paid[0] == 0 and rising(paid)
     assert paid[3] <= epsilon(descent(1 - 0.9**3, 5.0 / 3, 30))  # as if all were drawn whenever one is
     assert group_cost(0.1, 0.0, 30, 3, DELTA).epsilon == math.inf
     assert group_cost(0.0, 1.0, 30, 3, DELTA).epsilon == group_cost(0.1, 1.0, 0, 3, DELTA).epsilon == 0
-    often = losses.by_curve(lambda: losses.curve({losses.Step("gaussian", 5.0, 0.5, 3): 30}), DELTA)
+    often = losses.by_curve(lambda: losses.compute_curve({losses.Step("gaussian", 5.0, 0.5, 3): 30}), DELTA)
     assert group_cost(0.5, 5.0, 30, 3, DELTA).epsilon <= often < math.inf
 
 

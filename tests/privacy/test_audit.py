@@ -24,8 +24,8 @@ from privacy.attacks.audit import (
     through_private_access,
 )
 from privacy.dp import moments
-from privacy.dp.accounting import cost
-from privacy.dp.entropy import draw_choices, gaussian
+from privacy.dp.accounting import compute_cost
+from privacy.dp.entropy import draw_choices, draw_gaussian
 from privacy.dp.events import Gaussian
 from privacy.dp.protection import Protection
 
@@ -91,7 +91,7 @@ def test_randomized_response_is_refuted_no_more_often_than_the_confidence_allows
 def test_only_the_order_of_scores_counts_and_in_and_out_are_alike(seed):
     draw = random.Random(seed).randbytes
     included = draw_choices(100, 0.5, draw)
-    scores = included + gaussian((100,), 0.7, draw)
+    scores = included + draw_gaussian((100,), 0.7, draw)
     bound = lower_bound(scores, included, delta=DELTA)
     assert lower_bound(scores.exp() * 3, included, delta=DELTA) == bound
     assert lower_bound(-scores, ~included, delta=DELTA) == bound
@@ -101,7 +101,7 @@ def test_only_the_order_of_scores_counts_and_in_and_out_are_alike(seed):
 
 def test_scores_that_know_nothing_refute_nothing():
     draw = random.Random(1).randbytes
-    assert lower_bound(gaussian((1000,), 1.0, draw), draw_choices(1000, 0.5, draw), delta=DELTA) < 0.2
+    assert lower_bound(draw_gaussian((1000,), 1.0, draw), draw_choices(1000, 0.5, draw), delta=DELTA) < 0.2
     assert lower_bound(torch.zeros(1000), draw_choices(1000, 0.5, draw), delta=DELTA) < 0.2
 
 
@@ -117,7 +117,7 @@ def slowly(*, noise=NOISE, sampling=SAMPLING, clips=True, per_slice=False, seed=
             share = rows.x[units == unit].mean(dim=0)
             shares[place] = share * min(1.0, 1.0 / float(share.norm())) if clips else share
         return lambda: (
-            shares[draw_choices(len(shares), sampling, draw)].sum(dim=0) + gaussian((len(included),), noise, draw)
+            shares[draw_choices(len(shares), sampling, draw)].sum(dim=0) + draw_gaussian((len(included),), noise, draw)
         )
 
     return make
@@ -132,7 +132,7 @@ def test_correct_code_passes(seed):
     found = audited(slowly(seed=seed), seed)
     assert found == Audit(1.0, found.bound, 2000, 50, DELTA, 0.95)
     assert found.bound <= 1
-    assert not found.refuted
+    assert not found.is_refuted
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_correct_code_passes(seed):
 def test_code_with_a_fault_is_refuted(fault):
     found = audited(slowly(**fault))
     assert found.bound > 1
-    assert found.refuted
+    assert found.is_refuted
 
 
 def test_a_sampling_of_a_third_over_200_steps_passes_and_is_refuted_with_a_quarter_of_the_noise():
@@ -169,7 +169,7 @@ def of_access(monkeypatch, *, patients=None, **changed):
 
 def test_private_access_passes_at_what_its_own_events_cost(monkeypatch):
     found, access = of_access(monkeypatch)
-    assert 0.97 < cost(access.events, DELTA).epsilon <= found.claimed
+    assert 0.97 < compute_cost(access.events, DELTA).epsilon <= found.claimed
     assert found.bound <= 1
 
 
@@ -190,7 +190,7 @@ def of_moments(noise):
 
 def test_a_release_of_moments_passes_at_what_its_own_events_cost():
     noise = 3.75  # 3.731 is what epsilon 1 needs
-    assert cost([Gaussian(noise)], DELTA).epsilon <= 1.0
+    assert compute_cost([Gaussian(noise)], DELTA).epsilon <= 1.0
     assert of_moments(noise).bound <= 1.0
 
 

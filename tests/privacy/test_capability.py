@@ -13,7 +13,7 @@ import reference
 from consilium.testing import testbed
 from federation.descent import Site, Work
 from privacy.dp.access import Access, Rows, open_access
-from privacy.dp.capability import questions
+from privacy.dp.capability import restrict_access
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 
@@ -49,17 +49,17 @@ def reached(thing: Any, depth: int = 8, seen: set[int] | None = None) -> Iterato
 @pytest.mark.parametrize("which", ["plain", "private"])
 def test_no_attribute_of_what_a_method_holds_leads_to_patients(which):
     access = accesses()[which]
-    found = list(reached(Site("a", testbed.task(), WORK, questions(access))))
+    found = list(reached(Site("a", testbed.make_task(), WORK, restrict_access(access))))
     assert not [thing for thing in found if isinstance(thing, Rows | Tensor)]
     assert not any(thing is access or thing is access.events for thing in found)
     # The walk would have seen them: the access itself leads there.
-    assert any(isinstance(thing, Rows) for thing in reached(Site("a", testbed.task(), WORK, access)))
+    assert any(isinstance(thing, Rows) for thing in reached(Site("a", testbed.make_task(), WORK, access)))
 
 
 def test_the_questions_are_answered_by_data_access():
-    direct, asked = accesses()["plain"], questions(accesses()["plain"])
-    module = testbed.task().network()
-    objective = testbed.task().objective
+    direct, asked = accesses()["plain"], restrict_access(accesses()["plain"])
+    module = testbed.make_task().network()
+    objective = testbed.make_task().objective
     assert (asked.epoch(), asked.size("train"), asked.device) == (direct.epoch(), direct.size("train"), direct.device)
     assert torch.equal(asked.shares(2), direct.shares(2))
     one = asked.gradient(module, objective, asked.draw())

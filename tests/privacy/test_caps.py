@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
@@ -25,11 +25,11 @@ from privacy.dp.events import (
     PoissonSampled,
     Pure,
     SelfComposed,
-    describe,
+    describe_event,
 )
 from privacy.message import Call
 from privacy.release import ledger as ledgers
-from privacy.release.gate import BUDGET, Refused, release, run_name
+from privacy.release.gate import BUDGET, Refused, release_reply, run_name
 from privacy.release.policy import RELEASE_SHARE, REQUESTS, Budget, Most, Policy
 
 DELTA = 1e-5
@@ -56,7 +56,7 @@ CALLS = st.tuples(
 
 
 def spent(lines: Sequence[dict[str, object]]) -> float:
-    return cost(ledgers.spent_events(lines), DELTA).epsilon  # type: ignore[arg-type]
+    return compute_cost(ledgers.spent_events(lines), DELTA).epsilon  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)
@@ -73,18 +73,18 @@ def test_no_reply_no_run_and_no_life_of_a_ledger_costs_more_than_its_cap(asked, 
             call, before = Call(f"{run}/{request}-{number}", 0, request, {}), [*ledgers.read_lines(ledger)]
             place = {"policy": policy, "ledger": ledger, "recipient": "coordinator", "now": "", "replay": False}
             try:
-                release(b"x", describe(event), forms=None, call=call, **place)
+                release_reply(b"x", describe_event(event), forms=None, call=call, **place)
                 code = None
             except Refused as refused:
                 code = refused.code
             same = [line for line in before if run_name(str(line["run"])) == run]
             prices = {
-                "release": cost([event], DELTA).epsilon,
-                "run": cost([*ledgers.spent_events(same), event], DELTA).epsilon,
-                "total": cost([*ledgers.spent_events(before), event], DELTA).epsilon,
+                "release": compute_cost([event], DELTA).epsilon,
+                "run": compute_cost([*ledgers.spent_events(same), event], DELTA).epsilon,
+                "total": compute_cost([*ledgers.spent_events(before), event], DELTA).epsilon,
             }
             above = {what for what, cap in policy.caps.items() if prices[what] > cap.epsilon}
-            free = cost([event], DELTA).epsilon == 0
+            free = compute_cost([event], DELTA).epsilon == 0
             assert (code == BUDGET) == (bool(above) and not free), (prices, above)
         lines = [*ledgers.read_lines(ledger)]
         assert spent(lines) <= policy.caps["total"].epsilon
@@ -96,12 +96,14 @@ def test_no_reply_no_run_and_no_life_of_a_ledger_costs_more_than_its_cap(asked, 
 def test_all_conversations_of_a_run_share_its_cap_and_another_run_has_its_own(tmp_path):
     policy = Policy(budget=Budget(epsilon=8.0, delta=DELTA), most=Most(release=1.5, run=1.5))
     event = Gaussian(3.0)
-    assert cost([event] * 2, DELTA).epsilon > 1.5 > cost([event], DELTA).epsilon
+    assert compute_cost([event] * 2, DELTA).epsilon > 1.5 > compute_cost([event], DELTA).epsilon
 
     def leaves(run: str) -> bool:
         place = {"policy": policy, "ledger": tmp_path / "ledger.jsonl", "recipient": "coordinator", "now": ""}
         try:
-            release(b"x", describe(event), forms=None, call=Call(run, 0, "train", {}), replay=False, **place)
+            release_reply(
+                b"x", describe_event(event), forms=None, call=Call(run, 0, "train", {}), replay=False, **place
+            )
         except Refused:
             return False
         return True
@@ -114,8 +116,10 @@ def test_all_conversations_of_a_run_share_its_cap_and_another_run_has_its_own(tm
 def test_no_single_reply_takes_a_whole_budget_where_the_policy_says_nothing_of_it(epsilon):
     caps = Policy(budget=Budget(epsilon=epsilon)).caps
     assert caps["release"].epsilon == RELEASE_SHARE * epsilon < caps["run"].epsilon == caps["total"].epsilon == epsilon
-    noise = next(s for s in (0.01 * 1.05**k for k in range(400)) if cost([Gaussian(s)], DELTA).epsilon <= epsilon / 2)
-    assert cost([Gaussian(noise)] * 2, DELTA).epsilon < epsilon, "what is left pays for another one"
+    noise = next(
+        s for s in (0.01 * 1.05**k for k in range(400)) if compute_cost([Gaussian(s)], DELTA).epsilon <= epsilon / 2
+    )
+    assert compute_cost([Gaussian(noise)] * 2, DELTA).epsilon < epsilon, "what is left pays for another one"
 
 
 @pytest.mark.parametrize("run", [0.5, 2.0, 4.0, 4.5, 9.0])
@@ -146,8 +150,13 @@ def test_without_noise_nothing_leaves_whatever_the_caps_are(tmp_path):
             continue
         place = {"policy": replace(policy), "ledger": tmp_path / "ledger.jsonl", "recipient": "coordinator", "now": ""}
         with pytest.raises(Refused, match=BUDGET):
-            release(
-                b"x", describe(NON_PRIVATE), forms=None, call=Call("r/x", number, request, {}), replay=False, **place
+            release_reply(
+                b"x",
+                describe_event(NON_PRIVATE),
+                forms=None,
+                call=Call("r/x", number, request, {}),
+                replay=False,
+                **place,
             )
 
 
@@ -155,5 +164,7 @@ def test_the_hospitals_own_log_is_told_which_cap_refused(tmp_path):
     policy = Policy(budget=Budget(epsilon=8.0), most=Most(release=1.0, run=2.0))
     place = {"policy": policy, "ledger": tmp_path / "ledger.jsonl", "recipient": "coordinator", "now": ""}
     with pytest.raises(Refused) as caught:
-        release(b"x", describe(Gaussian(0.5)), forms=None, call=Call("r/x", 1, "train", {}), replay=False, **place)
+        release_reply(
+            b"x", describe_event(Gaussian(0.5)), forms=None, call=Call("r/x", 1, "train", {}), replay=False, **place
+        )
     assert "most: {release: ...}" in str(caught.value.__cause__) and "allows 1" in str(caught.value.__cause__)

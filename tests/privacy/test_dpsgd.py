@@ -13,7 +13,7 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from privacy.dp.dpsgd import private_gradient
-from privacy.dp.entropy import gaussian, gaussians
+from privacy.dp.entropy import draw_gaussian, draw_gaussians
 from privacy.dp.moments import SLACK
 
 SHAPES = {"w": (3, 4), "b": (3,), "one": (), "last": (2, 1, 5)}
@@ -97,8 +97,8 @@ def test_removing_a_patient_moves_the_sum_by_the_clip_at_most_and_no_order_moves
 
 def test_the_noise_of_all_tensors_is_that_of_each_alone_from_the_same_bytes():
     sizes, source = [12, 1, 0, 700, 5], random.Random(2).randbytes
-    alone = [gaussian((size,), 1.7, source) for size in sizes]
-    assert torch.equal(gaussians(sizes, 1.7, random.Random(2).randbytes), torch.cat(alone))
+    alone = [draw_gaussian((size,), 1.7, source) for size in sizes]
+    assert torch.equal(draw_gaussians(sizes, 1.7, random.Random(2).randbytes), torch.cat(alone))
     params = {str(k): nn.Parameter(torch.zeros(size, 1)) for k, size in enumerate(sizes)}
     source = random.Random(2).randbytes
     released = private_gradient(params, [], clip=0.5, noise=3.4, expected=1.0, source=source)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from privacy import durable
-from privacy.durable import flush, flush_folder, make_folder, write_once, write_whole
+from privacy.durable import flush_files, flush_folder, make_folder, write_once, write_whole
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_names_of_new_folders_are_forced_to_the_disk_too(tmp_path: Path, done: l
     file = inode(tmp_path / "a" / "b" / "c")
     assert done == [("fsync", file), ("replace", file)]
     done.clear()
-    flush([tmp_path / "a" / "b" / "c"])
+    flush_files([tmp_path / "a" / "b" / "c"])
     assert done == [("fsync", file), ("fsync", inode(tmp_path / "a" / "b"))]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import (
     DECLARATIONS,
     NON_PRIVATE,
@@ -23,7 +23,7 @@ from privacy.dp.events import (
     SelfComposed,
     UnknownEvent,
     compose_events,
-    describe,
+    describe_event,
     parse_event,
 )
 
@@ -63,8 +63,8 @@ booked: st.SearchStrategy[Event] = st.one_of(
 
 @given(events)
 def test_an_event_is_read_as_it_was_described_also_after_a_trip_through_json(event: Event) -> None:
-    assert parse_event(describe(event)) == event
-    assert parse_event(json.loads(json.dumps(describe(event), allow_nan=False))) == event
+    assert parse_event(describe_event(event)) == event
+    assert parse_event(json.loads(json.dumps(describe_event(event), allow_nan=False))) == event
 
 
 @pytest.mark.parametrize(
@@ -109,15 +109,17 @@ def test_an_event_of_another_make_is_not_described() -> None:
         pass
 
     with pytest.raises(UnknownEvent, match="does not know"):
-        describe(Better(1.0))
+        describe_event(Better(1.0))
     with pytest.raises(UnknownEvent, match="does not know"):
-        describe(Composed((Better(1.0),)))
+        describe_event(Composed((Better(1.0),)))
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(booked, max_size=6))
 def test_events_composed_cost_what_the_list_costs(some: list[Event]) -> None:
-    assert cost([compose_events(some)], 1e-5).epsilon == pytest.approx(cost(some, 1e-5).epsilon, rel=1e-6)
+    assert compute_cost([compose_events(some)], 1e-5).epsilon == pytest.approx(
+        compute_cost(some, 1e-5).epsilon, rel=1e-6
+    )
 
 
 @given(st.lists(booked, max_size=8), st.lists(booked, max_size=8))

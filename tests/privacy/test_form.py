@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.requests import REQUESTS
-from privacy.dp.events import NOTHING, describe
+from privacy.dp.events import NOTHING, describe_event
 from privacy.message import Call, Message, to_bytes
 from privacy.release import ledger as ledgers
 from privacy.release.form import (
@@ -31,7 +31,7 @@ from privacy.release.form import (
     read_fitting_form,
     read_form,
 )
-from privacy.release.gate import UNDECLARED, Refused, release
+from privacy.release.gate import UNDECLARED, Refused, release_reply
 from privacy.release.policy import REQUESTS as NAMES
 from privacy.release.policy import Policy
 
@@ -157,11 +157,15 @@ def released(tmp_path, reply: Message, forms, policy: Policy | None = None) -> s
     place = {"policy": policy or Policy(), "ledger": ledger, "recipient": "coordinator", "now": "n", "replay": False}
     code = None
     try:
-        left = release(to_bytes(reply), describe(NOTHING), forms=forms, call=Call("r/x", 0, "ingest", {}), **place)
+        left = release_reply(
+            to_bytes(reply), describe_event(NOTHING), forms=forms, call=Call("r/x", 0, "ingest", {}), **place
+        )
     except Refused as refused:
         code, left = refused.code, Message()
     *_, line = ledgers.read_lines(ledger)
-    assert (line["refused"], line["event"]) == (code, describe(NOTHING)) and (line["bytes"] == 0) == (code is not None)
+    assert (line["refused"], line["event"]) == (code, describe_event(NOTHING)) and (line["bytes"] == 0) == (
+        code is not None
+    )
     assert (left.facts, left.tensors.keys()) == (
         (reply.facts, reply.tensors.keys()) if code is None else ({}, {}.keys())
     )

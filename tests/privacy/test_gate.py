@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privacy.dp.events import NON_PRIVATE, NOTHING, compose_events, describe
+from privacy.dp.events import NON_PRIVATE, NOTHING, compose_events, describe_event
 from privacy.message import Call
 from privacy.release import ledger as ledgers
-from privacy.release.gate import Refused, release
+from privacy.release.gate import Refused, release_reply
 from privacy.release.policy import REQUESTS, Policy
 
 CALL = Call("run", 3, "train", {})
 
 
 def let(tmp_path, reply=b"abc", call=CALL, policy=None, replay=False):
-    release(
+    release_reply(
         reply,
-        describe(NON_PRIVATE),
+        describe_event(NON_PRIVATE),
         forms=None,
         call=call,
         policy=policy or Policy(),
@@ -75,13 +75,13 @@ def test_pooling_needs_its_own_word():
 
 @given(st.lists(st.sampled_from([NON_PRIVATE, NOTHING]), max_size=5))
 def test_one_non_private_part_makes_the_whole_non_private(events):
-    whole = describe(compose_events(events))
+    whole = describe_event(compose_events(events))
     assert (whole == {"kind": "non_private"}) == (NON_PRIVATE in events)
 
 
 def test_an_event_that_nobody_knows_is_not_booked_as_nothing():
     with pytest.raises(ValueError, match="does not know"):
-        describe(object())  # type: ignore[arg-type]
+        describe_event(object())  # type: ignore[arg-type]
 
 
 def test_a_torn_line_is_closed_and_reported_and_nothing_is_lost(tmp_path):

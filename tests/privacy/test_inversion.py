@@ -73,7 +73,7 @@ def test_a_linear_networks_gradient_gives_the_image_back():
     assert torch.allclose(exact, IMAGE, atol=1e-5)
     found, floor = compute_likeness(IMAGE, drawn(module, gradient)), compute_likeness(IMAGE, FLOOR)
     assert found.psnr > 25 and found.ssim > 0.9
-    assert found.above(floor) and floor.psnr < 15
+    assert found.is_above(floor) and floor.psnr < 15
 
 
 def test_only_the_direction_of_a_gradient_counts():
@@ -86,7 +86,7 @@ def test_only_the_direction_of_a_gradient_counts():
 def test_a_target_that_is_no_gradient_draws_nothing():
     module = linear()
     target = {n: torch.randn(p.shape, generator=generator(1)) for n, p in module.named_parameters()}
-    assert not compute_likeness(IMAGE, drawn(module, target)).above(compute_likeness(IMAGE, FLOOR))
+    assert not compute_likeness(IMAGE, drawn(module, target)).is_above(compute_likeness(IMAGE, FLOOR))
 
 
 def test_what_private_access_gives_draws_no_more_than_the_mean_image(thorough):
@@ -95,7 +95,7 @@ def test_what_private_access_gives_draws_no_more_than_the_mean_image(thorough):
         noise = random.Random(seed).randbytes
         target = shown_gradient(module, objective, IMAGE, LABEL, Protection(clip=1.0, noise=1.0), source=noise)
         found = compute_likeness(IMAGE, drawn(module, target))
-        assert not found.above(floor) and found.psnr < floor.psnr
+        assert not found.is_above(floor) and found.psnr < floor.psnr
 
 
 def test_without_noise_and_clipping_private_access_shows_what_the_plain_one_does():
@@ -128,7 +128,7 @@ def test_features_that_keep_everything_give_the_image_back_and_one_that_keeps_th
         found = compute_likeness(
             IMAGE, invert_features(whole, features, target, SHAPE, how, generator(), pixels=PIXELS)
         )
-        assert found.above(floor) is there
+        assert found.is_above(floor) is there
         assert not there or found.psnr > 25
 
 
@@ -188,8 +188,8 @@ def test_likeness_by_hand():
     assert compute_likeness(IMAGE, IMAGE).ssim == pytest.approx(1.0) and found.ssim < 1
     assert all(math.isnan(figure) for figure in compute_likeness(torch.ones(SHAPE), noisy))
     assert math.isnan(compute_likeness(torch.rand(1, 2, 2), torch.rand(1, 2, 2)).ssim), "no window fits"
-    assert Likeness(20, 0.5).above(Likeness(19, 0.4)) and not Likeness(20, 0.5).above(Likeness(19, 0.6))
-    assert not Likeness(20, 0.5).above(Likeness(math.nan, math.nan))
+    assert Likeness(20, 0.5).is_above(Likeness(19, 0.4)) and not Likeness(20, 0.5).is_above(Likeness(19, 0.6))
+    assert not Likeness(20, 0.5).is_above(Likeness(math.nan, math.nan))
 
 
 def test_settings_beyond_their_bounds_are_all_told():

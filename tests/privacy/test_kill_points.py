@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from privacy import durable
-from privacy.dp.events import Gaussian, describe
+from privacy.dp.events import Gaussian, describe_event
 from privacy.message import Call
 from privacy.release import ledger as ledgers
-from privacy.release.gate import Refused, book_refusal, release
+from privacy.release.gate import Refused, book_refusal, release_reply
 from privacy.release.policy import Policy
 
 FORKED = multiprocessing.get_context("fork")
@@ -198,14 +198,14 @@ class World:
             number = len(self.answered)
             call, reply = self.asked[number]
             place: Any = {"call": call, "ledger": self.ledger, "recipient": "coordinator", "now": f"second {number}"}
-            event = describe(Gaussian(1.0 + number))
+            event = describe_event(Gaussian(1.0 + number))
             again, code = number in self.tried, None
             self.tried.add(number)
             try:
                 if call.request == "finish":
                     book_refusal(code := "failed", event, **place)
                 else:
-                    release(reply, event, forms=None, policy=POLICY, replay=again, **place)
+                    release_reply(reply, event, forms=None, policy=POLICY, replay=again, **place)
             except Refused as refused:
                 code = refused.code
             # Here the reply, or the code, is on its way: from now on it must stand in the ledger, whatever happens.

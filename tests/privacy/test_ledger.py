@@ -14,7 +14,7 @@ from filelock import FileLock
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from privacy.dp.events import NON_PRIVATE, Composed, Declared, Gaussian, PoissonSampled, describe
+from privacy.dp.events import NON_PRIVATE, Composed, Declared, Gaussian, PoissonSampled, describe_event
 from privacy.release import ledger as ledgers
 from privacy.release.chain import ZEROS, Damaged
 
@@ -30,7 +30,7 @@ def line(number: int, **more: object) -> dict:
         "round": number,
         "request": "train",
         "recipient": "coordinator",
-        "event": describe(NON_PRIVATE),
+        "event": describe_event(NON_PRIVATE),
         "sha256": hashlib.sha256(str(number).encode()).hexdigest(),
         "bytes": number,
         "again": False,
@@ -461,25 +461,25 @@ NOISED = PoissonSampled(0.2, Gaussian(1.1))
 
 
 def test_a_reply_that_is_sent_again_is_charged_once():
-    one = line(1, event=describe(NOISED))
+    one = line(1, event=describe_event(NOISED))
     assert ledgers.spent_events([one, {**one, "again": True}, {**one, "again": True, "time": "later"}]) == (NOISED,)
 
 
 @pytest.mark.parametrize("name", ["run", "round", "request", "sha256"])
 def test_again_is_believed_only_of_the_same_reply(name):
-    one = line(1, event=describe(NOISED))
+    one = line(1, event=describe_event(NOISED))
     assert ledgers.spent_events([one, {**one, "again": True, name: "other"}]) == (NOISED, NOISED)
 
 
 def test_equal_bytes_that_were_made_anew_are_charged_anew():
     """An answer of few bits comes out the same by chance; the patients were looked at twice."""
-    one = line(1, event=describe(NOISED))
+    one = line(1, event=describe_event(NOISED))
     assert ledgers.spent_events([one, one]) == (NOISED, NOISED)
 
 
 def test_again_after_a_refusal_is_charged():
-    one = line(1, event=describe(NOISED))
-    refused = {**one, "refused": "policy_bytes", "event": describe(Declared("failure"))}
+    one = line(1, event=describe_event(NOISED))
+    refused = {**one, "refused": "policy_bytes", "event": describe_event(Declared("failure"))}
     assert ledgers.spent_events([refused, {**one, "again": True}]) == (Declared("failure"), NOISED)
 
 
@@ -487,6 +487,6 @@ def test_a_torn_line_costs_nothing_and_a_line_that_nobody_can_read_is_non_privat
     unknown = line(1, event={"kind": "magic"})
     nothing = {name: value for name, value in line(2).items() if name != "event"}
     found = ledgers.spent_events(
-        [{"torn": True, "line": 1}, unknown, nothing, line(3, event=describe(Composed((NOISED,))))]
+        [{"torn": True, "line": 1}, unknown, nothing, line(3, event=describe_event(Composed((NOISED,))))]
     )
     assert found == (NON_PRIVATE, NON_PRIVATE, Composed((NOISED,)))

@@ -15,7 +15,7 @@ from scipy.special import log_ndtr, ndtr
 from scipy.stats import binom
 
 from privacy.dp import accounting, losses
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import (
     Composed,
     Event,
@@ -35,7 +35,7 @@ def descent(q: float, noise: float, steps: int) -> Event:
 
 
 def epsilon(*events: Event, delta: float = DELTA) -> float:
-    return cost(events, delta).epsilon
+    return compute_cost(events, delta).epsilon
 
 
 def gaussian_delta(mu: float, eps: float) -> float:
@@ -158,9 +158,9 @@ MIXED = st.lists(
 @given(MIXED)
 def test_renyi_divergences_bound_from_above_what_distributions_say(events: list[Event]) -> None:
     [spend] = accounting.tally_events(events).values()
-    exact, bound = losses.by_pld(spend, DELTA), losses.by_curve(lambda: losses.curve(spend), DELTA)
+    exact, bound = losses.by_pld(spend, DELTA), losses.by_curve(lambda: losses.compute_curve(spend), DELTA)
     assert exact <= bound * (1 + CLOSE) < math.inf
-    assert cost(events, DELTA).epsilon <= exact
+    assert compute_cost(events, DELTA).epsilon <= exact
 
 
 @pytest.mark.parametrize(
@@ -189,21 +189,21 @@ def test_where_distributions_fail_divergences_are_asked_and_where_both_fail_noth
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events = [descent(0.1, 2.0, 50), Pure(0.5)]
-    exact = cost(events, DELTA)
+    exact = compute_cost(events, DELTA)
 
     def fails(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(losses, "_distribution", fails)
+    monkeypatch.setattr(losses, "_build_distribution", fails)
     losses._repeat_step.cache_clear()
-    bound = cost(events, DELTA)
+    bound = compute_cost(events, DELTA)
     assert exact.epsilon < bound.epsilon < 2 * exact.epsilon
     assert bound.accountant == "RDP, dp-accounting 0.6.0 (PLD could not be computed)"
-    monkeypatch.setattr(losses, "curve", fails)
-    assert cost(events, DELTA).epsilon == math.inf
+    monkeypatch.setattr(losses, "compute_curve", fails)
+    assert compute_cost(events, DELTA).epsilon == math.inf
     monkeypatch.undo()
     monkeypatch.setattr(losses, "_epsilon_at", lambda *_: (math.nan, 1))
-    assert cost(events, DELTA) == bound
+    assert compute_cost(events, DELTA) == bound
 
 
 @pytest.mark.parametrize("wrong", [math.nan, -1e-9, -math.inf])

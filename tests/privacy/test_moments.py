@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privacy.dp import moments
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import Gaussian
 from privacy.dp.moments import Moments, Patients, centre_sum, exact_moments, noised_moments, sums_about
 
@@ -116,8 +116,8 @@ def test_four_parts_cost_as_much_as_the_one_event_that_is_recorded(noise):
     """Priced by dp-accounting, which composes privacy loss distributions and knows nothing of our shares."""
     shares = (moments.CENTRE, moments.GRAM, moments.SUMS, moments.SIZES)
     assert sum(shares) == pytest.approx(1.0)
-    four = cost([Gaussian(noise / math.sqrt(share)) for share in shares], 1e-5).epsilon
-    assert four == pytest.approx(cost([Gaussian(noise)], 1e-5).epsilon, rel=2e-3)
+    four = compute_cost([Gaussian(noise / math.sqrt(share)) for share in shares], 1e-5).epsilon
+    assert four == pytest.approx(compute_cost([Gaussian(noise)], 1e-5).epsilon, rel=2e-3)
 
 
 @pytest.mark.parametrize("radius", [0.0, -1.0, math.nan, math.inf])

@@ -120,12 +120,12 @@ def test_a_measure_is_not_rounded():
     ("algorithm", "work"), methods.with_work(methods.fit(testbed.mask_task()), ADAM, SGD), ids=lambda value: None
 )
 def test_every_method_learns_in_bfloat16_and_sends_the_same_names_and_types(algorithm, work):
-    task, sites, told = testbed.mask_task(), {"a": testbed.scenes(1), "b": testbed.scenes(2, shift=0.1)}, []
+    task, sites, told = testbed.mask_task(), {"a": testbed.make_scenes(1), "b": testbed.make_scenes(2, shift=0.1)}, []
     for passes in ({}, {"precision": "bf16", "channels_last": True}):
         own = replace(work, **passes)
-        crew = testbed.federation(algorithm, sites, task=task, work=own)
+        crew = testbed.make_federation(algorithm, sites, task=task, work=own)
         outcome = testbed.train(algorithm, crew, task=task, work=own, schedule=Schedule(rounds=1))
         told.append({name: (t.dtype, t.shape) for name, t in outcome.state.tensors.items()})
-        told.append({name: (t.dtype, t.shape) for name, t in testbed.final(crew["a"]).items()})
+        told.append({name: (t.dtype, t.shape) for name, t in testbed.newest_model(crew["a"]).items()})
         assert all(bool(torch.isfinite(t).all()) for t in outcome.state.tensors.values() if t.is_floating_point())
     assert told[0] == told[2] and told[1] == told[3]

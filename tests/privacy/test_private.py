@@ -38,7 +38,7 @@ def images(patients: int = 7, seed: int = 0, dtype=torch.float64) -> Rows:
 
 NETWORKS = {
     "cnn": Task(Cnn(widths=(8, 16), norm="group"), (1, 8, 8), 2),
-    "mlp": testbed.task(64),
+    "mlp": testbed.make_task(64),
     "cam": Task(Cam(widths=(16, 16, 16, 16), norm="group"), (1, 32, 32), 2),
 }
 
@@ -138,7 +138,7 @@ def test_noise_has_the_standard_deviation_that_is_booked():
 
 
 def test_an_empty_sample_still_steps_and_is_booked():
-    task, rows = NETWORKS["mlp"], testbed.table(0, d=64)
+    task, rows = NETWORKS["mlp"], testbed.make_table(0, d=64)
     access = open_private(rows, Protection(sampling=1e-6, noise=1.0, views=1), counts=Declared("counts"))
     gradient = access.gradient(task.network(), task.objective, access.draw()).gradient
     assert all(float(g.abs().sum()) > 0 for g in gradient.values())
@@ -148,9 +148,9 @@ def test_an_empty_sample_still_steps_and_is_booked():
 @given(st.integers(0, 1000), st.integers(1, 9))
 def test_whatever_a_patient_holds_they_change_the_sum_by_the_clip_at_most(seed, scale):
     """Sensitivity as a law: one patient more, with any images of any size, NaN among them."""
-    rows = testbed.table(seed, n=12)["train"]
+    rows = testbed.make_table(seed, n=12)["train"]
     torch.manual_seed(seed)
-    module, task = testbed.task().network(), testbed.task()
+    module, task = testbed.make_task().network(), testbed.make_task()
     wild = torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)) * 10.0**scale
     wild[0, 0] = [math.nan, math.inf, 0.0][seed % 3]
     more = Rows(
@@ -177,7 +177,7 @@ def test_patients_whose_gradient_is_no_number_are_left_out_and_counted_at_home()
 
 
 def test_k_uses_of_one_draw_are_k_gaussians_on_one_sample():
-    task, rows = testbed.task(), testbed.table(0)
+    task, rows = testbed.make_task(), testbed.make_table(0)
     access = open_private(rows, Protection(sampling=0.3, noise=1.2, cut="c"), counts=Declared("counts"))
     one, two = access.draw(), access.draw()
     access.draw()  # never used: nobody saw anything
@@ -198,11 +198,11 @@ def test_a_draw_shows_the_same_views_each_time_it_is_used():
     access = open_private({"train": rows}, QUIET, augment=turned)
     module, draw = task.network().double(), access.draw()
     one, two = (access.gradient(module, task.objective, draw).gradient for _ in range(2))
-    assert testbed.equal(one, two)
+    assert testbed.are_equal(one, two)
 
 
 def test_nothing_leaves_data_access_but_noised_numbers():
-    task, rows = testbed.task(), testbed.table(0)
+    task, rows = testbed.make_task(), testbed.make_table(0)
     access = open_private(rows, Protection(noise=1.0))
     draw = access.draw()
     assert not any(isinstance(value, torch.Tensor) for value in draw)
@@ -213,7 +213,7 @@ def test_nothing_leaves_data_access_but_noised_numbers():
 
 
 def test_a_measure_is_a_bounded_mean_over_patients_with_noise_that_is_booked():
-    rows, task = testbed.table(0), testbed.task()
+    rows, task = testbed.make_table(0), testbed.make_task()
     module = task.network()
     quiet = open_private(rows, Protection(validation_noise=0.0, loss_bound=50.0, cut="c"), counts=Declared("counts"))
     found = quiet.measure(module, task.validation, "validation")
@@ -279,13 +279,13 @@ def test_votes_that_were_not_paid_for_are_refused_and_dry_ones_look_at_nobody():
 
 
 def test_without_a_declaration_a_size_is_non_private():
-    access = open_private(testbed.table(0), Protection())
+    access = open_private(testbed.make_table(0), Protection())
     assert access.size("train") == 12, "patients, of whom each has two rows"
     assert compose_events(access.events) is NON_PRIVATE
 
 
 def test_the_kinds_of_draw_do_not_mix():
-    task, rows = testbed.task(), testbed.table(0)
+    task, rows = testbed.make_task(), testbed.make_table(0)
     plain, private = open_access(rows, batch=4, seed=0), open_private(rows, Protection())
     with pytest.raises(TypeError, match="private data access"):
         plain.gradient(task.network(), task.objective, private.draw())
@@ -294,7 +294,7 @@ def test_the_kinds_of_draw_do_not_mix():
 
 
 def test_dropout_and_augmentation_do_not_follow_from_a_seed():
-    task, rows = testbed.task(hidden=(30,)), testbed.table(0)
+    task, rows = testbed.make_task(hidden=(30,)), testbed.make_table(0)
     module = nn.Sequential()
     module = Task(replace(task.model, dropout=0.5), (4,), 2).network()  # type: ignore[type-var]
     found = []
@@ -302,7 +302,7 @@ def test_dropout_and_augmentation_do_not_follow_from_a_seed():
         torch.manual_seed(0)
         access = open_private(rows, replace(QUIET, views=1))
         found.append(access.gradient(module, task.objective, access.draw(full=True)).gradient)
-    assert not testbed.equal(*found)
+    assert not testbed.are_equal(*found)
     torch.manual_seed(0)
     before = torch.get_rng_state()
     access.gradient(module, task.objective, access.draw())
@@ -399,7 +399,7 @@ def test_functional_forward_reaches_every_parameter_of_a_wrapper():
 
 
 def test_a_rehearsal_ends_after_so_many_looks_of_each_kind_and_a_real_round_is_not_cut_off():
-    task = testbed.task()
+    task = testbed.make_task()
     module, rows = task.network(), images()
     dry = open_private({"train": rows, "validation": rows}, QUIET, dry=True)
     draw = dry.draw()
@@ -432,7 +432,7 @@ def test_a_rehearsal_ends_where_its_gradients_together_are_too_large(sizes):
 
 def test_a_rehearsal_books_what_is_done_and_keeps_no_state_of_a_generator():
     """Ten thousand of them were 50 MB."""
-    task, rows = testbed.task(64), images(dtype=torch.float32)
+    task, rows = testbed.make_task(64), images(dtype=torch.float32)
     dry, real = (open_private({"train": rows}, QUIET, dry=told, source=bytes_of(0)) for told in (True, False))
     for access in (dry, real):
         module = task.network()

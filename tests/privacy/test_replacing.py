@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from privacy.dp import replacing
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
@@ -47,7 +47,7 @@ def test_gaussian_noise_costs_what_half_of_it_costs_for_one_added_or_taken_away(
 
 def test_a_pure_epsilon_costs_twice_and_laplace_noise_half_its_multiplier():
     assert replaced(Pure(0.7)) == pytest.approx(1.4, rel=1e-3)
-    assert replaced(Laplace(2.0)) == pytest.approx(cost([Laplace(1.0)], DELTA).epsilon)
+    assert replaced(Laplace(2.0)) == pytest.approx(compute_cost([Laplace(1.0)], DELTA).epsilon)
     once = math.log1p(0.1 * math.expm1(0.5))
     assert replaced(PoissonSampled(0.1, Laplace(2.0))) <= 2 * once + 1e-3
 
@@ -95,7 +95,7 @@ MIXED = [
 
 @pytest.mark.parametrize("events", MIXED)
 def test_it_lies_between_one_added_and_what_group_privacy_allows(events):
-    once, other = cost(events, DELTA).epsilon, replaced_cost(events, DELTA)
+    once, other = compute_cost(events, DELTA).epsilon, replaced_cost(events, DELTA)
     assert once < other.epsilon <= replacing._by_group(events, DELTA).epsilon * 1.001
     assert other.delta == DELTA and LIBRARY in other.accountant
 
@@ -105,7 +105,7 @@ def test_who_goes_and_who_comes_can_be_in_different_splits():
     found = replaced(Part("c", "train", train), Part("c", "test", test))
     assert found == pytest.approx(replaced(train), rel=1e-6), "twice one split is dearer here than one of each"
     three = [Part("c", split, STEPS if split == "train" else Gaussian(2.0)) for split in ("train", "test")]
-    pairs = [replaced(STEPS), replaced(Gaussian(2.0)), cost([STEPS, Gaussian(2.0)], DELTA).epsilon]
+    pairs = [replaced(STEPS), replaced(Gaussian(2.0)), compute_cost([STEPS, Gaussian(2.0)], DELTA).epsilon]
     assert replaced(*three) == pytest.approx(max(pairs), rel=1e-3)
 
 
@@ -117,7 +117,7 @@ def test_what_costs_nothing_or_has_no_guarantee_is_the_same_for_all_neighbours()
 def test_too_many_combinations_fall_back_to_group_privacy():
     events = [Part(f"c{n}", split, g) for n, (split, g) in itertools.product(range(7), SPLITS.items())]
     found = replaced_cost(events, DELTA)
-    assert found.accountant == BY_GROUP and found.epsilon >= 2 * cost(events, DELTA).epsilon
+    assert found.accountant == BY_GROUP and found.epsilon >= 2 * compute_cost(events, DELTA).epsilon
 
 
 SPLITS = {"train": STEPS, "test": Gaussian(20.0)}

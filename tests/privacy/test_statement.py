@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from privacy.dp import accounting
-from privacy.dp.accounting import cost
+from privacy.dp.accounting import compute_cost
 from privacy.dp.events import (
     NON_PRIVATE,
     NOTHING,
@@ -22,7 +22,7 @@ from privacy.dp.events import (
     Pure,
     SelfComposed,
     compose_events,
-    describe,
+    describe_event,
 )
 from privacy.release import ledger, meaning
 from privacy.release.build_statement import build_statement
@@ -36,7 +36,7 @@ VALIDATION = Part(CUT, "validation", Gaussian(20.0))
 
 def line(request, event, *, run="fedavg", number=0, sha=None, **more):
     said = {"time": "2026-11-21T12:07:40+00:00", "run": run, "round": number, "request": request}
-    said |= {"recipient": "coordinator", "event": describe(event), "sha256": sha or f"{run}/{request}/{number}"}
+    said |= {"recipient": "coordinator", "event": describe_event(event), "sha256": sha or f"{run}/{request}/{number}"}
     return said | {"bytes": 1000, "again": False, "refused": None, "previous": "0" * 64} | more
 
 
@@ -131,7 +131,10 @@ def test_a_run_is_told_by_mechanism_with_the_cost_of_each_alone_and_of_all():
         ("train", "train", "Gaussian noise", 0.25, 4.0, 30),
         ("train", "validation", "Gaussian noise", 1.0, 20.0, 3),
     ]
-    steps, measured = cost([SelfComposed(STEP, 30)], DELTA).epsilon, cost([SelfComposed(VALIDATION, 3)], DELTA).epsilon
+    steps, measured = (
+        compute_cost([SelfComposed(STEP, 30)], DELTA).epsilon,
+        compute_cost([SelfComposed(VALIDATION, 3)], DELTA).epsilon,
+    )
     assert [r.epsilon for r in run.rows] == [meaning.round_up(steps), meaning.round_up(measured)]
     assert run.epsilon == run.noised == made.epsilon == meaning.round_up(max(steps, measured))
     assert {s.split: s.epsilon for s in made.splits} == {row.split: row.epsilon for row in run.rows}
@@ -145,8 +148,8 @@ def test_the_total_is_what_the_gate_compares_with_the_budget():
     lines = [*rounds(), *rounds(run="scaffold"), line("evaluate", Part(CUT, "test", Gaussian(5.0)), run="evaluate")]
     made = stated(lines, budget=(4.0, 1e-6))
     charged = ledger.spent_events(lines)
-    assert made.epsilon == meaning.round_up(cost(charged, DELTA).epsilon)
-    assert made.budget.spent == meaning.round_up(cost(charged, 1e-6).epsilon)
+    assert made.epsilon == meaning.round_up(compute_cost(charged, DELTA).epsilon)
+    assert made.budget.spent == meaning.round_up(compute_cost(charged, 1e-6).epsilon)
     assert made.budget.remaining == pytest.approx(4 - made.budget.spent, abs=0.01)
     for limit in (4.0, 12.3456, 123.4567):
         budget = stated(lines, budget=(limit, 1e-6)).budget
@@ -192,9 +195,9 @@ def test_what_left_without_noise_is_listed_and_makes_the_whole_infinite():
     [
         {"kind": "magic"},
         None,
-        describe(PoissonSampled(0.2, Gaussian(0.0))),
-        describe(Part(CUT, "train", NON_PRIVATE)),
-        describe(SelfComposed(Laplace(0.0), 3)),
+        describe_event(PoissonSampled(0.2, Gaussian(0.0))),
+        describe_event(Part(CUT, "train", NON_PRIVATE)),
+        describe_event(SelfComposed(Laplace(0.0), 3)),
     ],
 )
 def test_what_nobody_can_read_and_what_has_no_noise_has_no_guarantee(event):
@@ -278,7 +281,7 @@ def simple(said, delta):
 
 @pytest.fixture
 def counting(monkeypatch):
-    monkeypatch.setattr(accounting, "cost", simple)
+    monkeypatch.setattr(accounting, "compute_cost", simple)
     monkeypatch.setattr(accounting, "by_split", lambda said, delta: {})
     monkeypatch.setattr(meaning, "round_up", float)
     monkeypatch.setattr("privacy.release.build_statement.round_up", float)

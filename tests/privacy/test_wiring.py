@@ -60,7 +60,7 @@ from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
 from privacy.attacks import audit as auditing
 from privacy.dp.access import Batch, Rows
-from privacy.dp.accounting import by_split, cost
+from privacy.dp.accounting import by_split, compute_cost
 from privacy.dp.dpsgd import private_gradient
 from privacy.dp.events import (
     NON_PRIVATE,
@@ -72,7 +72,7 @@ from privacy.dp.events import (
     PoissonSampled,
     SelfComposed,
     compose_events,
-    describe,
+    describe_event,
     parse_event,
 )
 from privacy.dp.events import parse_or_non_private as known_event
@@ -82,7 +82,7 @@ from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
 from privacy.message import Call, Message
 from privacy.release import ledger as ledgers
-from privacy.release.gate import BUDGET, Refused, find_unaffordable, release
+from privacy.release.gate import BUDGET, Refused, find_unaffordable, release_reply
 from privacy.release.policy import Budget, Most, Policy
 from privacy.release.statement_markdown import render_markdown
 
@@ -283,7 +283,7 @@ def test_what_is_rehearsed_has_everything_that_is_booked_without_computing():
         def complaints(self, module, work, private):
             return []
 
-    task, work = testbed.task(), Work(epochs=3)
+    task, work = testbed.make_task(), Work(epochs=3)
     p = replace(QUIET, noise=1.0, validation_noise=2.0, counts_noise=5.0)
     seen = rehearse_events(Told(), task, work, initial_parameters(Told(), task, seed=0), p)
     assert seen.introduction == Part("c", "train", Gaussian(5.0))
@@ -310,7 +310,9 @@ def let(ledger, event, policy=None, *, call=CALL, reply=b"abc", replay=False, re
     code, book_ = None, ledger / "ledger.jsonl"
     more = {"replay": replay, "commit": commit, "recipient": recipient, "now": "2026-01-01T00:00:00Z"}
     try:
-        release(reply, describe(event), forms=None, call=call, policy=policy or Policy(), ledger=book_, **more)
+        release_reply(
+            reply, describe_event(event), forms=None, call=call, policy=policy or Policy(), ledger=book_, **more
+        )
     except Refused as refused:
         code = refused.code
     last = list(ledgers.read_lines(book_))[-1]
@@ -320,7 +322,7 @@ def let(ledger, event, policy=None, *, call=CALL, reply=b"abc", replay=False, re
 
 def allowing(events, delta, **more) -> Policy:
     """A budget of just what these events cost, at once or one by one."""
-    budget = Budget(epsilon=cost(events, delta).epsilon, delta=delta)
+    budget = Budget(epsilon=compute_cost(events, delta).epsilon, delta=delta)
     return Policy(budget=budget, most=Most(release=budget.epsilon), public=("counts",), **more)
 
 
@@ -360,7 +362,7 @@ def test_only_the_same_reply_to_the_same_call_that_left_before_is_free(tmp_path)
         line = let(tmp_path, one, policy, **change)
         assert (line["refused"], line["again"]) == (BUDGET, False), change
     assert (
-        cost(ledgers.spent_events(ledgers.read_lines(tmp_path / "ledger.jsonl")), DELTA).epsilon
+        compute_cost(ledgers.spent_events(ledgers.read_lines(tmp_path / "ledger.jsonl")), DELTA).epsilon
         == policy.budget.epsilon
     )
 
@@ -455,7 +457,7 @@ def hospital(folder, policy=None, *, recipe=None, **own) -> tuple[Hospital, str]
     return made, short_digest(write_cohort_file(made.scratch(), cohort, made.key()))
 
 
-TASK, WORK = testbed.task(), Work(lr=0.05, epochs=2)
+TASK, WORK = testbed.make_task(), Work(lr=0.05, epochs=2)
 
 
 def said(cohort: str, privacy: Protection | None = PROTECTED, **changes) -> dict:
@@ -571,7 +573,7 @@ def test_the_pre_check_knows_validation_the_ledger_and_runs_without_protection(t
     assert not isinstance(answer, str)
     used = Part("real", "train", Gaussian(0.9))
     ledgers.append_line(
-        own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"}
+        own.ledger, {"event": describe_event(used), "refused": None, "again": False, "bytes": 1, "request": "x"}
     )
     answer, line = asked(own, "train", 1, MODEL, run="r/y", algorithm={}, best=None)
     assert answer == BUDGET and "withheld" not in line, "what stands in the ledger counts"
@@ -586,7 +588,7 @@ def test_nothing_is_made_from_a_memory_whose_reply_was_refused_and_so_not_paid(t
     facts = {"train_run": "r/x", "label": "mine", "checkpoint": "latest", "best": None, "copies": 2, "cohort": cohort}
     for request in ("evaluate", "export", "audit"):
         assert asked(own, request, run="r/other", **facts)[0] == "unpaid_memory"
-    assert cost(ledgers.spent_events(ledgers.read_lines(own.ledger)), DELTA).epsilon == 0
+    assert compute_cost(ledgers.spent_events(ledgers.read_lines(own.ledger)), DELTA).epsilon == 0
 
 
 def test_the_pre_check_counts_the_steps_of_this_run_at_this_hospital(tmp_path):
@@ -603,7 +605,7 @@ def test_the_pre_check_charges_patients_of_the_hospitals_own_splits(tmp_path):
     own, cohort = hospital(tmp_path, allowing([used], DELTA))
     asked(own, "introduce", **said(cohort))
     ledgers.append_line(
-        own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"}
+        own.ledger, {"event": describe_event(used), "refused": None, "again": False, "bytes": 1, "request": "x"}
     )
     assert asked(own, "train", 1, MODEL, algorithm={}, best=None)[1]["refused"] is None, "patients in training pay less"
 
@@ -668,7 +670,7 @@ def test_a_private_score_is_a_noised_histogram_of_test_patients_at_the_noise_of_
     how = split_noise(7.0, 2)
     told = Composed((SelfComposed(Gaussian(how.scale), LEVELS), Gaussian(how.own)))
     assert compose_events([parse_event(line["event"])]) == compose_events([COUNTS, Part("real", "test", told)])
-    assert cost([told], 1e-5).epsilon == pytest.approx(cost([Gaussian(7.0)], 1e-5).epsilon, rel=1e-6)
+    assert compute_cost([told], 1e-5).epsilon == pytest.approx(compute_cost([Gaussian(7.0)], 1e-5).epsilon, rel=1e-6)
     assert set(reply.tensors) == {"noised", "scale"} and reply.facts["noise"] == 7.0 and reply.facts["patients"] == 8
     test = torch.arange(24) % 3 == 2
     whose = cohort_of(own, cohort)
@@ -759,7 +761,7 @@ def test_the_statement_is_at_the_budgets_delta_and_says_how_a_run_was_protected(
     (run,) = found.runs
     assert (run.details.clip, run.details.views) == (PROTECTED.clip, PROTECTED.views)
     train = next(entry for entry in list_left(own, lines, delta=DELTA) if entry.request == "train")
-    spent = cost(ledgers.spent_events(lines), DELTA).epsilon
+    spent = compute_cost(ledgers.spent_events(lines), DELTA).epsilon
     assert train.messages == 1 and train.epsilon.endswith(" at δ = 1e-05")
     assert spent - 1e-12 <= float(train.epsilon.split()[0]) <= 1.01 * spent, "rounded, and never downwards"
     table = TableSource(file="t.csv", label="y")
@@ -768,7 +770,7 @@ def test_the_statement_is_at_the_budgets_delta_and_says_how_a_run_was_protected(
     again = [
         *lines,
         {**lines[-1], "again": True},
-        {**lines[-1], "refused": "x", "bytes": 0, "event": describe(NOTHING)},
+        {**lines[-1], "refused": "x", "bytes": 0, "event": describe_event(NOTHING)},
     ]
     more = next(entry for entry in list_left(own, again, delta=DELTA) if entry.request == "train")
     assert (more.epsilon, more.messages) == (train.epsilon, 2), "sent again it costs nothing, refused it is no message"
@@ -791,7 +793,9 @@ class Refusing:
 
 
 def federation(**codes):
-    made = testbed.federation(FedAvg(), {name: testbed.table(ord(name)) for name in "abc"}, task=TASK, work=WORK)
+    made = testbed.make_federation(
+        FedAvg(), {name: testbed.make_table(ord(name)) for name in "abc"}, task=TASK, work=WORK
+    )
     return {name: Refusing(inner, codes.get(name, {})) for name, inner in made.items()}
 
 
@@ -899,7 +903,7 @@ def test_a_sites_own_work_is_planned_for_and_all_methods_add_up():
     assert (count_steps(a.events), count_steps(b.events)) == (18, 6) and a.protection.noise > b.protection.noise
     plans = [plan_method(config(), label, "b") for label in ("one", "two")]
     both = total_cost(config(), "b")
-    assert both == cost([event for plan in plans for event in plan.events], 1e-6)
+    assert both == compute_cost([event for plan in plans for event in plan.events], 1e-6)
     assert both.epsilon > 1.2 * plans[0].cost.epsilon
 
 
@@ -931,8 +935,8 @@ def test_after_is_the_ledger_and_these_events_together(tmp_path):
     ledger, one = tmp_path / "ledger.jsonl", Part("c", "train", Gaussian(2.0))
     let(tmp_path, one)
     now, then = epsilon_after(ledger, 1e-7, [Part("c", "test", Gaussian(0.5)), one])
-    assert now == cost([one], 1e-7).epsilon
-    assert then == cost([one, one, Part("c", "test", Gaussian(0.5))], 1e-7).epsilon
+    assert now == compute_cost([one], 1e-7).epsilon
+    assert then == compute_cost([one, one, Part("c", "test", Gaussian(0.5))], 1e-7).epsilon
 
 
 def test_a_check_counts_on_top_of_the_ledger_at_the_cut_that_the_hospital_will_make(tmp_path):
@@ -945,13 +949,13 @@ def test_a_check_counts_on_top_of_the_ledger_at_the_cut_that_the_hospital_will_m
     used = Part(cut, "train", Gaussian(1.5))
     own = Hospital("a", tmp_path / "sites" / "a", world.config.sites["a"], world.now)
     ledgers.append_line(
-        own.ledger, {"event": describe(used), "refused": None, "again": False, "bytes": 1, "request": "x"}
+        own.ledger, {"event": describe_event(used), "refused": None, "again": False, "bytes": 1, "request": "x"}
     )
     said = check._compute_costs(world)["a"]
     plans = [plan_method(world.config, label, "a") for label in ("one", "two")]
     events = [at_cut(event, cut) for plan in plans for event in plan.events]
-    assert said["spent"] == pytest.approx(cost([used], 1e-9).epsilon)
-    assert said["after"] == pytest.approx(cost([used, *events], 1e-9).epsilon)
+    assert said["spent"] == pytest.approx(compute_cost([used], 1e-9).epsilon)
+    assert said["after"] == pytest.approx(compute_cost([used, *events], 1e-9).epsilon)
     enough = said["after"] <= 8.0
     assert ("MORE than" in said["words"]) is not enough and said["budget"] == 8.0
 
@@ -968,7 +972,7 @@ def test_the_audit_tries_the_runs_own_clipping_and_views_at_the_noise_of_its_cla
     found = audit_mechanism(privacy, 100)
     (p,) = seen
     assert (p.clip, p.views, p.sampling) == (0.7, 3, SAMPLING)
-    spent = cost([SelfComposed(PoissonSampled(SAMPLING, Gaussian(p.noise)), STEPS)], privacy.delta).epsilon
+    spent = compute_cost([SelfComposed(PoissonSampled(SAMPLING, Gaussian(p.noise)), STEPS)], privacy.delta).epsilon
     assert spent == pytest.approx(1.0, abs=0.01) and (found["claimed"], found["steps"]) == (1.0, STEPS)
     assert audit_mechanism("none", 100) is None and audit_mechanism(privacy, 0) is None
 

@@ -36,7 +36,7 @@ from pipelines.data.dicom.frames import GRID, SHARED
 from pipelines.data.grids.geometry import COSINE_TOLERANCE
 from pipelines.data.headers import Frame, text_of
 from pipelines.data.study import Unusable
-from privacy.deidentify.layouts import Layout, kind, rectangles_of
+from privacy.deidentify.layouts import Layout, layout_key, rectangles_of
 from privacy.deidentify.stored_values import PALETTE
 
 LOSSY = frozenset({JPEGBaseline8Bit, JPEGExtended12Bit, JPEGLSNearLossless})
@@ -267,7 +267,7 @@ def _check_annotation(frame: Frame, blank: Sequence[Layout]) -> None:
     """Burned-in text may name the patient: its place must be known for this layout."""
     values = frame.values
     known = [values.get(key) for key in ("Manufacturer", "ManufacturerModelName", "Rows", "Columns")]
-    if str(values.get("BurnedInAnnotation", "")).upper() == "YES" and not rectangles_of(blank, kind(*known)):
+    if str(values.get("BurnedInAnnotation", "")).upper() == "YES" and not rectangles_of(blank, layout_key(*known)):
         maker, model, rows, columns = (text_of(value) for value in known)
         raise Unusable(
             "burned_in",

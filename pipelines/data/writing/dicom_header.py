@@ -80,7 +80,7 @@ def checked_bytes(original: Dataset, made: Dataset, profile: Profile) -> bytes:
     """
     data = as_bytes(made)
     keeps_characteristics = profile.keep_device or profile.keep_characteristics or profile.keep_times
-    if left := find_leftovers(original, data, private=profile.keep_private, kept=keeps_characteristics):
+    if left := find_leftovers(original, data, private=profile.keep_private, retains_attributes=keeps_characteristics):
         raise NotDeidentifiable("leftover", "; ".join(left[:5]))
     return data
 

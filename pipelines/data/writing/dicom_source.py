@@ -192,7 +192,9 @@ def check_leftovers(data: bytes, images: Images) -> bytes:
     profile = images.profile
     keeps_characteristics = profile.keep_device or profile.keep_characteristics or profile.keep_times
     with silence_warnings():
-        left = find_leftovers(images.original, data, private=profile.keep_private, kept=keeps_characteristics)
+        left = find_leftovers(
+            images.original, data, private=profile.keep_private, retains_attributes=keeps_characteristics
+        )
     if left:
         raise Unusable("leftover", "; ".join(left[:5]))
     return data

@@ -53,7 +53,7 @@ from pipelines.hospital.statement import build_own_statement, delta_of, list_lef
 from pipelines.hospital.withdrawn import known_outside, list_earlier_uses
 from pipelines.requests.report import Entry, Report, Reported
 from pipelines.runs.store import DiskFolder
-from privacy.dp.events import NON_PRIVATE, describe
+from privacy.dp.events import NON_PRIVATE, describe_event
 from privacy.message import Json, Message, as_list, as_mapping, from_bytes, whole_of
 from privacy.release import ledger as ledgers
 from privacy.release.bounds import remove_controls
@@ -102,7 +102,7 @@ def write_report(hospital: Hospital, context: Context[Report]) -> Done[Reported]
         decision=released_decision,
         ledger=(head.lines, head.sha256),  # whoever keeps it can prove that history was not rewritten
     )
-    return Done(reply, describe(hospital.counts if released_decision is None else NON_PRIVATE))
+    return Done(reply, describe_event(hospital.counts if released_decision is None else NON_PRIVATE))
 
 
 def _epsilon_texts(statement: Statement) -> dict[str, str]:
