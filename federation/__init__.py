@@ -1,4 +1,4 @@
-"""Sites' training, the conversation, engines, models, and methods that end with one model."""
+"""Training at sites, messages between coordinator and sites, engines, models, and methods that end with one model."""
 
 from typing import TypeAlias
 

@@ -36,7 +36,7 @@ class Algorithm(Protocol):
         ...
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        """Why this method cannot be used with this network, this local work or private training; empty = it can."""
+        """Why this method cannot be used with this network, this local work or private training; empty = no problem."""
         ...
 
     def introduce(self, site: Site) -> Message:

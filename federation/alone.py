@@ -1,18 +1,18 @@
-"""Floors: what a hospital reaches alone with fixed features and a classical learner, in one round, at home.
+"""Floors: the scores that a hospital reaches alone, with fixed features and a classical learner, in one round.
 
-Any federated model of images must face them: on two real tasks a support vector machine on the same features, each
-hospital alone, did as well as networks that all hospitals trained together (docs/results/one-message.md).
+A federated model of images must beat them: on two real tasks a support vector machine on the same features, trained by
+each hospital alone, scored as well as networks that all hospitals trained together (docs/results/one-message.md).
 
-    name          of its features learns
+    name          what it fits to the features
     local_ridge   ridge regression on the classes, its strength by leave-one-out (scikit-learn's RidgeClassifierCV)
     local_svm     for each class a support vector machine with a Gaussian kernel, cost 1, width as scikit-learn's scale
 
-A support vector machine keeps its patients' rows. Here its kernel is that of random Fourier features (Rahimi and Recht,
-NIPS 2007; orthogonal ones, Yu et al., Orthogonal random features, NIPS 2016), the same everywhere, so that a model
-holds a weight for each wave and no patient's row.
+A support vector machine keeps rows of its training patients. Here its kernel is that of random Fourier features (Rahimi
+and Recht, NIPS 2007; orthogonal ones, Yu et al., Orthogonal random features, NIPS 2016), the same everywhere, so that a
+model holds a weight for each wave, and no row of a patient.
 
-Decisions become probabilities by logistic regression on decisions for patients whom the learner did not see (Platt,
-1999), in three folds by patient.
+Decisions become probabilities by logistic regression on decisions for patients that the learner was not fitted to
+(Platt, 1999), in three folds by patient.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from privacy.message import Call, Message
 Floats: TypeAlias = NDArray[np.float64]
 Whole: TypeAlias = NDArray[np.int64]
 WAVES = 4096  # with 2,048 the AUC on HAM10000 is .003 lower, with the exact kernel .001 higher
-ROWS = 4000  # of a hospital that the kernel's machine learns from: its time grows with their square
+ROWS = 4000  # most training rows of a support vector machine: its time grows with their square
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 FOLDS = 3
 
@@ -61,18 +61,18 @@ class Alone:
         )
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        found = []
+        problems = []
         if not getattr(module, "flat", False):
-            found.append(
+            problems.append(
                 f"{self.name} learns from numbers, and examples here are images: give it features, as in "
                 f"method_model: {{{self.name}: {{name: features, of: {{name: colour}}, public: skin_lesion}}}}"
             )
         if private:
-            found.append(
+            problems.append(
                 f"{self.name} learns without noise, and its scores would tell of training patients: as a private floor "
                 "take moments with others_gram: 0 and others_classes: 0"
             )
-        return found
+        return problems
 
     introduce = FedAvg.introduce
     start = FedAvg.start
@@ -93,9 +93,10 @@ class Alone:
 
 
 class Machine(nn.Module):
-    """A linear map of x (b, d), or of cos and sin of `waves` fixed combinations of x, to logits. rate: of the waves.
+    """A linear map to logits, of x (b, d) or of cos and sin of `waves` fixed combinations of x. rate: scale of the
+    waves.
 
-    flat: whether examples are numbers and no images.
+    flat: whether an example is a vector of numbers, and no image.
     """
 
     def __init__(self, inputs: tuple[int, ...], classes: int, waves: int) -> None:
@@ -103,11 +104,11 @@ class Machine(nn.Module):
         self.flat, self.waves, width = len(inputs) == 1, waves, math.prod(inputs)
         if waves:
             self.rate = nn.Parameter(torch.ones(()))
-            self.directions = _directions(width, waves) if self.flat else torch.zeros(width, 0)
+            self.directions = _draw_directions(width, waves) if self.flat else torch.zeros(width, 0)
         self.head = nn.Linear(2 * waves or width, classes)
 
-    def embedded(self, x: Tensor) -> Tensor:
-        """What the head gets, for x (b, d)."""
+    def embed_rows(self, x: Tensor) -> Tensor:
+        """The input of the head, for x (b, d)."""
         if not self.waves:
             return x
         angles = self.rate * (x @ self.directions.to(x))
@@ -115,55 +116,57 @@ class Machine(nn.Module):
 
     def forward(self, x: Tensor) -> Output:
         flat = x.flatten(1)
-        return Output(self.head(self.embedded(flat)), flat)
+        return Output(self.head(self.embed_rows(flat)), flat)
 
 
 @lru_cache(maxsize=8)
-def _directions(width: int, waves: int) -> Tensor:
+def _draw_directions(width: int, waves: int) -> Tensor:
     """Directions (width, waves) float32 of a Gaussian kernel of width 1, orthogonal in blocks, the same everywhere."""
     random = np.random.default_rng(0)
     blocks = -(-waves // width)
     axes = np.linalg.qr(random.standard_normal((blocks, width, width)))[0]
     lengths = np.linalg.norm(random.standard_normal((blocks, width, width)), axis=1)
-    found = (axes * lengths[:, None]).transpose(1, 0, 2).reshape(width, -1)[:, :waves]
-    return torch.from_numpy(np.ascontiguousarray(found)).float()
+    directions = (axes * lengths[:, None]).transpose(1, 0, 2).reshape(width, -1)[:, :waves]
+    return torch.from_numpy(np.ascontiguousarray(directions)).float()
 
 
 def solved(module: Machine, x: Tensor, y: Tensor, patient: Tensor, classes: int) -> None:
-    """Learn the module's parameters from rows x (n, d) with classes y and patients (n,)."""
+    """Fit the module's parameters to rows x (n, d) with classes y and patients (n,)."""
     if module.waves and len(x) > ROWS:
-        kept = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(x))[:ROWS]))
-        x, y, patient = x[kept], y[kept], patient[kept]
+        chosen_rows = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(x))[:ROWS]))
+        x, y, patient = x[chosen_rows], y[chosen_rows], patient[chosen_rows]
     with torch.no_grad():
         if module.waves:
             variance = float(x.double().var(correction=0))
             module.rate.fill_(math.sqrt(2 / (x.shape[1] * variance)) if variance > 0 else 1.0)
-        z = module.embedded(x).double().numpy()
-        learn = _machine if module.waves else _ridge
+        z = module.embed_rows(x).double().numpy()
+        learn = _fit_svm if module.waves else _fit_ridge
         weight, bias = calibrated(learn, z, y.numpy(), patient.numpy(), classes)
         module.head.weight.copy_(torch.from_numpy(weight))
         module.head.bias.copy_(torch.from_numpy(bias))
 
 
 class Decisions(NamedTuple):
-    """Decisions z @ weight.T + bias: of the second class for two, else of each class. weight: (k, d), bias: (k,)."""
+    """A linear decision function. With two classes k = 1, for the second class; else k = classes. weight: (k, d), bias:
+    (k,).
+    """
 
     weight: Floats
     bias: Floats
 
-    def of(self, z: Floats) -> Floats:
-        """(n, k)"""
-        found: Floats = z @ self.weight.T + self.bias
-        return found
+    def compute_decisions(self, z: Floats) -> Floats:
+        """z @ weight.T + bias of rows z (n, d): (n, k)."""
+        decisions: Floats = z @ self.weight.T + self.bias
+        return decisions
 
 
 Learner: TypeAlias = Callable[[Floats, Whole], Decisions]
-"""From rows z (n, d) and their classes y (n,), of which at least two occur."""
+"""learner(z (n, d), y (n,)) -> its decision function; at least two classes occur in y."""
 
 
 def calibrated(learn: Learner, z: Floats, y: Whole, patient: Whole, classes: int) -> tuple[Floats, Floats]:
-    """Weight (classes, d) and bias (classes,) of logits: the learner's decisions as log probabilities, but for a
-    constant. A class that does not occur counts half a row; with one class nothing else is learnt.
+    """Weight (classes, d) and bias (classes,) of logits: the learner's decisions as log probabilities up to a constant.
+    A class that does not occur counts as half a row. If only one class occurs, weights are 0.
     """
     present, number = np.unique(y, return_inverse=True)
     weight = np.zeros((classes, z.shape[1]))
@@ -171,28 +174,28 @@ def calibrated(learn: Learner, z: Floats, y: Whole, patient: Whole, classes: int
     if len(present) < 2:
         bias[present] = 0.0
         return weight, bias
-    whole, slope, offset = learn(z, number), *_probabilities(learn, z, number, patient)
-    weight[present], bias[present] = slope @ whole.weight, slope @ whole.bias + offset
+    decisions, slope, offset = learn(z, number), *_fit_calibration(learn, z, number, patient)
+    weight[present], bias[present] = slope @ decisions.weight, slope @ decisions.bias + offset
     return weight, bias
 
 
-def _probabilities(learn: Learner, z: Floats, y: Whole, patient: Whole) -> tuple[Floats, Floats]:
+def _fit_calibration(learn: Learner, z: Floats, y: Whole, patient: Whole) -> tuple[Floats, Floats]:
     """Slope (classes, k) and offset (classes,) from decisions (k,) to logits."""
     from sklearn.linear_model import LogisticRegression  # slow to import
 
-    seen = _unseen(learn, z, y, patient)
-    if seen is None:  # too few patients to set some aside
-        seen = (learn(z, y).of(z), y)
-    found = LogisticRegression(max_iter=1000).fit(*seen)
-    if len(found.intercept_) == 1:  # of two classes the second alone
-        slope, offset = np.asarray(found.coef_), np.asarray(found.intercept_)
+    seen = _compute_unseen_decisions(learn, z, y, patient)
+    if seen is None:  # too few patients for folds
+        seen = (learn(z, y).compute_decisions(z), y)
+    regression = LogisticRegression(max_iter=1000).fit(*seen)
+    if len(regression.intercept_) == 1:  # with two classes, of the second class only
+        slope, offset = np.asarray(regression.coef_), np.asarray(regression.intercept_)
         return np.concatenate([0 * slope, slope]), np.concatenate([0 * offset, offset])
-    return np.asarray(found.coef_), np.asarray(found.intercept_)
+    return np.asarray(regression.coef_), np.asarray(regression.intercept_)
 
 
-def _unseen(learn: Learner, z: Floats, y: Whole, patient: Whole) -> tuple[Floats, Whole] | None:
-    """Decisions (n, k) for patients whom the learner did not see, and their classes; None if a class has too few
-    patients for it to be in each part.
+def _compute_unseen_decisions(learn: Learner, z: Floats, y: Whole, patient: Whole) -> tuple[Floats, Whole] | None:
+    """Decisions (n, k) for patients outside the learner's fold, and their classes; None if a class has too few patients
+    for every fold.
     """
     from sklearn.model_selection import StratifiedGroupKFold  # slow to import
 
@@ -202,25 +205,26 @@ def _unseen(learn: Learner, z: Floats, y: Whole, patient: Whole) -> tuple[Floats
     parts = [*StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0).split(z, y, patient)]
     if any(len(np.unique(y[train])) < len(classes) for train, _ in parts):
         return None
-    held = [(learn(z[train], y[train]).of(z[test]), y[test]) for train, test in parts]
-    return np.concatenate([one for one, _ in held]), np.concatenate([one for _, one in held])
+    fold_results = [(learn(z[train], y[train]).compute_decisions(z[test]), y[test]) for train, test in parts]
+    return np.concatenate([part for part, _ in fold_results]), np.concatenate([part for _, part in fold_results])
 
 
-def _ridge(z: Floats, y: Whole) -> Decisions:
+def _fit_ridge(z: Floats, y: Whole) -> Decisions:
+    """Ridge regression on classes, with the strength chosen by leave-one-out."""
     from sklearn.linear_model import RidgeClassifierCV  # slow to import
 
-    found = RidgeClassifierCV(alphas=STRENGTHS).fit(z, y)
-    return Decisions(np.atleast_2d(found.coef_), np.atleast_1d(found.intercept_))
+    ridge = RidgeClassifierCV(alphas=STRENGTHS).fit(z, y)
+    return Decisions(np.atleast_2d(ridge.coef_), np.atleast_1d(ridge.intercept_))
 
 
-def _machine(z: Floats, y: Whole) -> Decisions:
-    """One machine for each class against the rest, on the rows' products."""
+def _fit_svm(z: Floats, y: Whole) -> Decisions:
+    """One support vector machine for each class against the rest, with the kernel z @ z.T."""
     from sklearn.svm import SVC  # slow to import
 
     gram, classes = z @ z.T, np.unique(y)
     weights, biases = [], []
     for c in classes[1:] if len(classes) == 2 else classes:
-        found = SVC(C=1.0, kernel="precomputed", class_weight="balanced").fit(gram, y == c)
-        weights.append(found.dual_coef_[0] @ z[found.support_])
-        biases.append(found.intercept_[0])
+        svm = SVC(C=1.0, kernel="precomputed", class_weight="balanced").fit(gram, y == c)
+        weights.append(svm.dual_coef_[0] @ z[svm.support_])
+        biases.append(svm.intercept_[0])
     return Decisions(np.array(weights), np.array(biases))

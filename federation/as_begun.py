@@ -1,7 +1,7 @@
-"""A floor that no patient shaped: the network as it begins, scored at every hospital.
+"""A floor without training on patients: the initial network, scored at every hospital.
 
-With `method_start` on public pictures it says what these alone teach, at an epsilon of 0: a model that learnt from
-patients, and paid for it, must beat it. With random numbers it is a guess.
+With `method_start` on public pictures it is the score of training on these alone, at an epsilon of 0: a model that was
+trained on patients, at a privacy cost, must beat it. With random parameters it is a guess.
 """
 
 from __future__ import annotations

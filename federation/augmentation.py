@@ -21,18 +21,19 @@ POINTS = 5  # control points of `elastic` along each side; the outermost do not 
 
 
 def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mirror left and right with probability 1/2 each. x: (b, C, [D,] H, W); the last axis is left-right.
+    """Mirror each image left to right with probability 1/2. x: (b, C, [D,] H, W); the last axis is left-right.
 
-    y: masks (b, [D,] H, W) are mirrored with their images, labels (b,) stay.
+    y: masks (b, [D,] H, W) are mirrored with their images, labels (b,) do not change.
     """
     mirrored = torch.rand(len(x), generator=generator) < 0.5
-    return _mirrored(x, mirrored), y if y.dim() == 1 else _mirrored(y, mirrored)
+    return _mirror_rows(x, mirrored), y if y.dim() == 1 else _mirror_rows(y, mirrored)
 
 
 def affine(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Flip, then a small rotation, scaling and shift in the axial plane. x, y: as `flip` takes them.
+    """Flip, then a small rotation, scaling and shift in the axial plane. x, y: as in `flip_images`.
 
-    Linear interpolation, of masks the nearest class; border values repeated; every slice of a volume moves alike.
+    Linear interpolation, and the nearest class for masks; border values are repeated; all slices of a volume move the
+    same.
     """
     drawn = 2 * torch.rand(len(x), 4, generator=generator) - 1
     angle, scale = ROTATION * drawn[:, 0], 1 + SCALE * drawn[:, 1]
@@ -42,16 +43,18 @@ def affine(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Te
     theta[:, 0, 1] = -theta[:, 1, 0]
     theta[:, :, 2] = SHIFT * drawn[:, 2:]
     x, y = flip(x, y, generator)
-    return _warped(x, theta, "bilinear"), y if y.dim() == 1 else _warped(y.to(x.dtype), theta, "nearest").to(y.dtype)
+    return _warp_images(x, theta, "bilinear"), y if y.dim() == 1 else _warp_images(y.to(x.dtype), theta, "nearest").to(
+        y.dtype
+    )
 
 
 def elastic(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Flip, then a random smooth displacement in the axial plane, the non-rigid deformation of VAFL (section III.G) and
-    CusFL. x, y: as `flip` takes them.
+    CusFL. x, y: as in `flip_images`.
 
     Neither paper gives its strength. Control points on a square grid move by up to `BEND` of a side along each axis,
-    and cubic interpolation moves what lies between them: so little that no image folds. Interpolation and border: as
-    `affine`.
+    and cubic interpolation moves the pixels between them. The moves are so small that no image folds. Interpolation and
+    border: as in `apply_affine`.
     """
     drawn = 2 * torch.rand(len(x), 2, POINTS - 2, POINTS - 2, generator=generator) - 1
     moves = functional.pad(2 * BEND * drawn, (1, 1, 1, 1))
@@ -62,8 +65,8 @@ def elastic(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, T
 
 
 def displaced(x: Tensor, moves: Tensor, mode: str) -> Tensor:
-    """x (b, ..., H, W), each place of which shows what lies `moves` away. moves: (b, 2, k, k) at control points from
-    edge to edge: (to the right, downwards), of half a side.
+    """x (b, ..., H, W), displaced: each pixel gets the value that lies `moves` away. moves: (b, 2, k, k), at control
+    points from edge to edge: (to the right, downwards), in halves of a side.
     """
     planes = x.reshape(len(x), prod(x.shape[1:-2]), *x.shape[-2:])
     grid = functional.affine_grid(torch.eye(2, 3).expand(len(x), 2, 3), [*planes.shape], align_corners=False)
@@ -73,12 +76,13 @@ def displaced(x: Tensor, moves: Tensor, mode: str) -> Tensor:
     return warped.reshape(x.shape)
 
 
-def _mirrored(x: Tensor, which: Tensor) -> Tensor:
+def _mirror_rows(x: Tensor, which: Tensor) -> Tensor:
+    """x with the rows for which `which` (b,) is true mirrored along the last axis."""
     return torch.where(which.view(-1, *[1] * (x.dim() - 1)).to(x.device), x.flip(-1), x)
 
 
-def _warped(x: Tensor, theta: Tensor, mode: str) -> Tensor:
-    """x (b, ..., H, W) in the plane of its last two axes. theta: (b, 2, 3)."""
+def _warp_images(x: Tensor, theta: Tensor, mode: str) -> Tensor:
+    """x (b, ..., H, W), mapped by theta (b, 2, 3) in the plane of its last two axes."""
     from monai.networks.layers import AffineTransform  # MONAI takes seconds to import
 
     warp = AffineTransform(mode=mode, padding_mode="border", normalized=True, align_corners=False)

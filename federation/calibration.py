@@ -1,5 +1,4 @@
-"""Calibration of a trained model to one hospital without training: its logits centred, or its batch norm adapted
-(AdaBN).
+"""Calibration of a trained model to one hospital without training: centred logits, or adapted batch norms (AdaBN).
 
 Both use only the hospital's own training images, and neither changes a weight. They correct an offset between
 hospitals: a model whose probabilities are a little too high at one of them loses accuracy at 0.5, and AUC where the
@@ -27,14 +26,14 @@ from privacy.dp.access import Rows
 How: TypeAlias = Literal["centred", "adabn", "adabn_centred"]
 Quantile: TypeAlias = float | Literal["prevalence"]
 QUANTILE = 0.62
-"""Of the training logits, which becomes probability 0.5: 38 % of training images are called positive."""
+"""The quantile of training logits that becomes probability 0.5, so that 38 % of training images are called positive."""
 BATCH = 256
 
 
 class Centring(NamedTuple):
     """Offset and spread of training logits: the offset becomes probability 0.5, the spread is their standard deviation.
 
-    spread: inf if no training logit is finite, so that nothing is known.
+    spread: inf if no training logit is finite; then all probabilities are 0.5.
     """
 
     offset: float
@@ -42,9 +41,7 @@ class Centring(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """A calibrated model: everything that a prediction needs, and no image. centring: None if logits stay as they
-    are.
-    """
+    """A calibrated model: all that a prediction needs, and no image. centring: None if logits are not changed."""
 
     module: nn.Module
     centring: Centring | None = None
@@ -68,7 +65,7 @@ def calibrated(task: Task, module: nn.Module, train: Rows, how: How, quantile: Q
         module: the trained network, on the device of the images. It is not changed.
         train: the hospital's own training rows. Their labels are read for `quantile: prevalence` only.
         how: `adabn` comes before `centred` if both are chosen.
-        quantile: see `centring`; `prevalence` = 1 - the share of positive training rows: it uses labels, at the
+        quantile: see `compute_centring`; `prevalence` = 1 - the share of positive training rows: it uses labels, at the
             hospital.
 
     Raises:
@@ -93,8 +90,8 @@ def calibrated(task: Task, module: nn.Module, train: Rows, how: How, quantile: Q
 def centring(train_logits: Tensor, quantile: float) -> Centring:
     """The quantile of training logits, and their standard deviation.
 
-    Training logits that are not finite are left out; if all others are equal, or there is one, logits are
-    only shifted (spread 1); if there is none, nothing is known (spread inf).
+    Training logits that are not finite are left out; if all others are equal, or there is only one, logits are only
+    shifted (spread 1); if there is none, spread is inf.
 
     Args:
         train_logits: (m,) log-odds of the hospital's training examples.
@@ -115,7 +112,7 @@ def centring(train_logits: Tensor, quantile: float) -> Centring:
 
 
 def recentred(logits: Tensor, by: Centring) -> Tensor:
-    """Probabilities (n,) float64 of log-odds (n,): sigmoid of (logit - offset) / spread; 0.5 if nothing is known.
+    """Probabilities (n,) float64 of log-odds (n,): sigmoid of (logit - offset) / spread; 0.5 if spread is inf.
 
     The order of the logits stays. A constant added to all logits of the hospital, and a positive factor, cancel out.
     NaN stays NaN.
@@ -132,7 +129,7 @@ def log_odds(module: nn.Module, x: Tensor, *, chunk: int = BATCH) -> Tensor:
 
     Raises:
         TypeError: the network does not return `Output`.
-        ValueError: it has not two logits.
+        ValueError: it returns another number of logits than two.
     """
     module.eval()
     parts = [x.new_zeros(0, dtype=torch.float64)]
@@ -170,14 +167,15 @@ def adapted(module: nn.Module, x: Tensor, *, batch: int = BATCH) -> nn.Module:
     if not adaptable(module) or len(x) < 2:
         raise ValueError(
             f"AdaBN needs batch norm with running statistics and at least two images, found {len(x)} images and "
-            f"{'such' if adaptable(module) else 'no such'} layers; train with norm: batch, or calibrate with centred"
+            f"{'such' if adaptable(module) else 'no such'} layers; train with norm: batch, or calibrate with "
+            "centred"
         )
-    made = copy.deepcopy(module)
-    for part in made.modules():
+    adapted_copy = copy.deepcopy(module)
+    for part in adapted_copy.modules():
         if isinstance(part, _DropoutNd):
             part.p = 0.0  # the statistics are for prediction, and must not be random
     # Neighbouring rows are one patient's: batches of a few patients would miss the variance between patients.
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
     with torch.no_grad():
-        update_bn((x[rows] for rows in torch.tensor_split(order, math.ceil(len(x) / batch))), made)
-    return made.eval()
+        update_bn((x[rows] for rows in torch.tensor_split(order, math.ceil(len(x) / batch))), adapted_copy)
+    return adapted_copy.eval()

@@ -1,8 +1,8 @@
 """Exactly-once replies: a site commits its reply and its memory together before anything is sent.
 
-One file per answered call of a run contains both. A repeated call gets the stored bytes: no training and no privacy
-cost are repeated. A call after a lost reply starts from the memory of the last merged round, so site and coordinator
-stay consistent.
+One file per answered call of a run contains both. A repeated call gets the stored bytes, so neither training nor
+privacy cost is repeated. A call after a lost reply starts from the memory of the last merged round, so site and
+coordinator stay consistent.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from privacy.release.gate import Refused
 
 Work: TypeAlias = Callable[[Memory], tuple[Message, Memory]]
 JUMP = 1000
-"""Most consecutive rounds of a run that a site may miss: a round further off is refused."""
+"""Most consecutive rounds of a run that a site may miss: a call of a later round is refused."""
 
 
 class Answer(NamedTuple):
-    """reply: the bytes that may leave. memory: committed with them. before: the memory at the start of the work. again:
-    they were committed before, and no work was done.
+    """reply: the bytes that may leave the site. memory: committed with the reply. before: the memory at the start of
+    the work. again: whether both were committed earlier, so that no work was done.
     """
 
     reply: bytes
@@ -39,13 +39,13 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
     Raises:
         Malformed: the committed file is corrupt.
         Refused: `stale_round`: a later round of this run was answered, so this one must not be trained again;
-        `malformed_round`: so far beyond the last answered one that all rounds before it would be stale.
+            `malformed_round`: more than `JUMP` rounds after the last answered round.
     """
     name = f"{call.request}-{call.round}"
     if folder.has(name):
-        reply, memory = _unpack(folder.read(name))
+        reply, memory = _unpack_answer(folder.read(name))
         return Answer(reply, memory, Message(), True)
-    trained = _trained_rounds(folder) if call.request in ("train", "finish") else []
+    trained = _list_trained_rounds(folder) if call.request in ("train", "finish") else []
     if any(round_ >= call.round for round_ in trained):
         raise Refused("stale_round")
     if call.round > max(trained, default=0) + JUMP:
@@ -56,7 +56,7 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
     before = remembered(folder, merged)
     message, memory = work(before)
     reply = to_bytes(message)
-    folder.write(name, _pack(reply, to_bytes(memory)))
+    folder.write(name, _pack_answer(reply, to_bytes(memory)))
     for round_ in trained if call.request == "train" else []:
         if round_ != merged:
             folder.remove(f"train-{round_}")
@@ -64,7 +64,7 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
 
 
 def remembered(folder: Folder, merged: int) -> Memory:
-    """The memory after round `merged` (0: after the introduction; nothing before it).
+    """The memory after round `merged` (0: after the introduction; empty without one).
 
     Raises:
         Refused: `no_memory`: a round of this site was merged, and its memory of it is missing.
@@ -72,38 +72,41 @@ def remembered(folder: Folder, merged: int) -> Memory:
     name = f"train-{merged}" if merged else "introduce-0"
     if merged and not folder.has(name):
         raise Refused("no_memory")
-    return _unpack(folder.read(name))[1] if folder.has(name) else Message()
+    return _unpack_answer(folder.read(name))[1] if folder.has(name) else Message()
 
 
 def newest(folder: Folder) -> Memory:
     """This site's latest memory in this run."""
     names = sorted(folder.names(), key=lambda name: int(name.rpartition("-")[2]))
-    return _unpack(folder.read(names[-1]))[1] if names else Message()
+    return _unpack_answer(folder.read(names[-1]))[1] if names else Message()
 
 
 def newest_whole(folder: Folder) -> Memory:
-    """This site's latest memory in a finished run, of those that are whole: a damaged reply is as one that is gone."""
+    """This site's latest undamaged memory in a finished run; a damaged file is treated as a missing one."""
     for name in sorted(folder.names(), key=lambda name: -int(name.rpartition("-")[2])):
         with suppress(Malformed):
-            return _unpack(folder.read(name))[1]
+            return _unpack_answer(folder.read(name))[1]
     return Message()
 
 
 def stored_reply(folder: Folder, name: str) -> bytes:
-    """The committed reply of a name."""
-    return _unpack(folder.read(name))[0]
+    """The reply in a committed file. name: `<request>-<round>`."""
+    return _unpack_answer(folder.read(name))[0]
 
 
-def _trained_rounds(folder: Folder) -> list[int]:
-    found = (name.rpartition("-") for name in folder.names())
-    return [int(round_) for request, _, round_ in found if request == "train"]
+def _list_trained_rounds(folder: Folder) -> list[int]:
+    """The rounds of `train` requests that this site has answered."""
+    name_parts = (name.rpartition("-") for name in folder.names())
+    return [int(round_) for request, _, round_ in name_parts if request == "train"]
 
 
-def _pack(reply: bytes, memory: bytes) -> bytes:
+def _pack_answer(reply: bytes, memory: bytes) -> bytes:
+    """The bytes of a committed file: length of the reply, reply, memory."""
     return seal_parts(struct.pack("<Q", len(reply)), reply, memory)
 
 
-def _unpack(data: bytes) -> tuple[bytes, Memory]:
+def _unpack_answer(data: bytes) -> tuple[bytes, Memory]:
+    """The reply and the memory of a committed file. Raises: Malformed: it is corrupt."""
     body = unseal_parts(data)
     (length,) = struct.unpack("<Q", body[:8])
     return body[8 : 8 + length], from_bytes(body[8 + length :])

@@ -1,4 +1,4 @@
-"""What a site offers a method: draws, gradients, means and descent on its own patients.
+"""The operations that a site offers a method: draws, gradients, means and descent on its own patients.
 
 Whether a descent is plain or private is decided by the site's `Access`; a method only defines the loss, the trainable
 parameters, and what is added to the gradient. `correction` is added after any noise, so it costs no privacy as long as
@@ -34,10 +34,10 @@ class Work:
 
     epochs or steps: exactly one of them. keep_optimizer: whether a site keeps its optimizer state between rounds.
     balance: draw the classes of the training split equally often. augment: flips, or flips with small affine maps or
-    with random smooth deformations (elastic).
-    transform: a registered function that gives a view of one training example, before `augment`.
-    randomize: strength of what disturbs images besides, 1 = as in `federation.randomization`.
-    precision, channels_last: of the passes through a network, see `privacy.dp.passes`; not in private training.
+    with random smooth deformations (elastic). transform: a registered function that gives a view of one training
+    example, before `augment`. randomize: strength of the additional random disturbance of images, 1 = as in
+    `federation.randomization`. precision, channels_last: settings of passes through a network, see `privacy.dp.passes`;
+    not in private training.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -77,18 +77,18 @@ class Work:
 
     @property
     def passes(self) -> Passes:
-        """How networks pass over rows."""
+        """The settings of passes through a network."""
         return Passes(self.precision, self.channels_last)
 
     @property
     def privately(self) -> list[str]:
-        """What private training refuses of these settings, a sentence for each."""
+        """Why private training refuses these settings, a sentence for each problem."""
         if self.passes == PLAIN:
             return []
-        found = {"precision": self.precision, "channels_last": self.channels_last}
-        said = ", ".join(f"{name} {value}" for name, value in found.items() if value not in ("float32", False))
+        settings = {"precision": self.precision, "channels_last": self.channels_last}
+        words = ", ".join(f"{name} {value}" for name, value in settings.items() if value not in ("float32", False))
         return [
-            f"{said}: private training computes each patient's gradient in float32, because rounding before the cut "
+            f"{words}: private training computes each patient's gradient in float32, because rounding before the cut "
             "and the noise has no proof here; say precision: float32 and channels_last: false"
         ]
 
@@ -176,17 +176,17 @@ class Site:
         rates = rates or {}
         groups = [(lr, {name: p for name, p in params.items() if name not in rates})]
         groups += [(rates[name], {name: p}) for name, p in params.items() if name in rates]
-        state = _restored(params, optimizer or {}) if self.work.keep_optimizer else {}
+        state = _restore_state(params, optimizer or {}) if self.work.keep_optimizer else {}
         module.train()
         loss = 0.0
         for _ in range(total):
             gradient, value, _ = self.access.gradient(module, objective, self.access.draw())
             loss += value / total
             extra = {} if correction is None else correction({name: p.detach() for name, p in params.items()})
-            for name, p in params.items():  # where `after` finds it too
+            for name, p in params.items():  # so that `after` can read it
                 p.grad = gradient[name] + extra[name] if name in extra else gradient[name]
             for rate, group in groups:
-                _step(self.work, rate, group, state)
+                _step_optimizer(self.work, rate, group, state)
             if after is not None:
                 after(module)
         for name, p in module.named_parameters():
@@ -203,7 +203,7 @@ class Site:
 
 
 @torch.no_grad()
-def _step(work: Work, lr: float, params: Mapping[str, nn.Parameter], state: dict[str, Tensor]) -> None:
+def _step_optimizer(work: Work, lr: float, params: Mapping[str, nn.Parameter], state: dict[str, Tensor]) -> None:
     """One step of the optimizer, by the gradients; changes the parameters, and the state `<parameter>/<slot>`.
 
     It calls the functions behind the classes of torch.optim, which import torch's compiler: 1.5 s of every run.
@@ -230,7 +230,7 @@ def _step(work: Work, lr: float, params: Mapping[str, nn.Parameter], state: dict
     )  # fmt: skip
 
 
-def _restored(params: Mapping[str, nn.Parameter], state: Params) -> dict[str, Tensor]:
+def _restore_state(params: Mapping[str, nn.Parameter], state: Params) -> dict[str, Tensor]:
     """A copy of an earlier descent's state for these parameters."""
     # A step counter stays on the CPU, as in torch, whatever the parameters' device.
     return {

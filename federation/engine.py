@@ -1,7 +1,7 @@
 """The engine: sends one request to each site and returns the replies.
 
-Methods, stages and sites do not know which engine runs them. The engine here simulates all sites in one process, one
-after another.
+Methods, stages and sites do not depend on the engine. The engine here simulates all sites in one process, one after
+another.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class Engine(Protocol):
         ...
 
 
-_HEARD: ContextVar[Callable[[str], None]] = ContextVar("heard", default=lambda site: None)
+_ON_ANSWER: ContextVar[Callable[[str], None]] = ContextVar("heard", default=lambda site: None)
 
 
 @contextmanager
-def listening(heard: Callable[[str], None]) -> Iterator[None]:
-    """While it lasts, whichever engine is asked calls `heard` with each site that has answered, by reply or code."""
-    token = _HEARD.set(heard)
+def listening(on_answer: Callable[[str], None]) -> Iterator[None]:
+    """Within this context every engine calls `on_answer` with each site that has answered, by reply or code."""
+    token = _ON_ANSWER.set(on_answer)
     try:
         yield
     finally:
-        _HEARD.reset(token)
+        _ON_ANSWER.reset(token)
 
 
 def heard(site: str) -> None:
-    """For engines: a site has answered."""
-    _HEARD.get()(site)
+    """Report that a site has answered; engines call this."""
+    _ON_ANSWER.get()(site)
 
 
 class InProcess:
@@ -88,6 +88,7 @@ class InProcess:
 
 
 def _answer(worker: Worker | None, call: Call, message: Message) -> Message | str:
+    """The worker's reply, or the code of its refusal or failure."""
     if worker is None:
         return "unknown_site"
     try:

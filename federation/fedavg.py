@@ -77,7 +77,7 @@ def descend_from(site: Site, module: nn.Module, memory: Memory, *, correction: C
 
 
 def reply(module: nn.Module, site: Site) -> Message:
-    """The reply of a site that shares its whole model: the parameters, and its weight n_k."""
+    """The reply of a site that sends all parameters: the model, and its weight n_k."""
     return Message(prefixed("model", read(module)), {"n": site.size()})
 
 
@@ -88,4 +88,4 @@ def merged(replies: Mapping[str, Message], weights: Weights, part: str = "model"
 
 def counted(messages: Mapping[str, Message], weights: Weights) -> dict[str, float]:
     """The weight of each site: its number of training examples (fact `n`), or 1 if weights are uniform."""
-    return {site: float(str(one.facts["n"])) if weights == "size" else 1.0 for site, one in messages.items()}
+    return {site: float(str(message.facts["n"])) if weights == "size" else 1.0 for site, message in messages.items()}

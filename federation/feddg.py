@@ -4,12 +4,12 @@ Liu, Chen, Qin, Dou, Heng: FedDG: Federated Domain Generalization on Medical Ima
 Continuous Frequency Space, CVPR 2021, sections 3.2 and 3.3, with released code (liuquande/FedDG-ELCFS); a row of
 IOP-FL's table II. One model for all hospitals, meant for external sites.
 
-**What it reveals.** Once, in its introduction, a hospital releases the amplitudes of the lowest frequencies of up to
-`spectra` of its training images, drawn at random, and every other hospital gets them: the recipient is all sites, for
-its rounds too, because a method has one. The paper calls this private because phases stay. It is no private release:
-these are numbers of single patients, without noise. So few numbers do not determine an image, but they contain mean
-brightness and coarse shading, which can reveal a scanner, a disease, or that a known image is among them. Private
-training is refused.
+**What it reveals.** In its introduction a hospital releases the amplitudes of the lowest frequencies of up to `spectra`
+of its training images, drawn at random, and every other hospital receives them. A method has one recipient, so it is
+all sites in the rounds as well. The paper calls this private because phases stay. It is no private release: these are
+numbers of single patients, without noise. So few numbers do not determine an image, but they contain mean brightness
+and coarse shading, which can reveal a scanner, a disease, or that a known image is among them. Private training is
+refused.
 
 Our readings. A batch is meta-train; meta-test are the same images with the amplitudes of others, one draw per image
 and step, as in the code. The code exchanges the mean of an image alone (a window of 0), and fully (lambda = 1); its
@@ -43,7 +43,7 @@ from privacy.message import Call, Message, Params
 from privacy.settings_error import out_of_range, refuse, unmet
 
 WINDOW, SPECTRA = 8, 64
-"""Upper limits of a hospital's release: all amplitudes of an image can be enough to compute its phases."""
+"""Upper limits of a hospital's release: all amplitudes of an image can suffice to compute its phases."""
 SHARE = 0.25
 """Largest share of an image's frequencies whose amplitudes leave: our choice, a window of 8 at 34 pixels."""
 
@@ -77,11 +77,12 @@ class FedDG:
         refuse(problems + unmet(self, tau=(self.tau > 0, "> 0")))
 
     def network(self, task: Task) -> nn.Module:
-        """Raises: ValueError: images so small that the window holds most of what they are."""
-        self._little(task)
+        """Raises: ValueError: images so small that the window contains most of their frequencies."""
+        self._check_window(task)
         return task.network()
 
-    def _little(self, task: Task) -> None:
+    def _check_window(self, task: Task) -> None:
+        """Raises: ValueError: the window holds a larger share of frequencies than `SHARE`."""
         sides = task.inputs[1:]
         share = math.prod(min(2 * self.window + 1, side) / side for side in sides)
         if sides and self.spectra and share > SHARE:
@@ -91,15 +92,15 @@ class FedDG:
             )
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        found = []
+        problems = []
         if not segments(module):
-            found.append("feddg contrasts the edges of masks, and labels have none: choose fedavg, or learn masks")
+            problems.append("feddg contrasts the edges of masks, and labels have none: choose fedavg, or learn masks")
         if private:
-            found.append(
+            problems.append(
                 "feddg hands amplitude spectra of single training images to all sites, which no noise covers: train it "
                 "without differential privacy, or choose fedavg"
             )
-        return found
+        return problems
 
     def introduce(self, site: Site) -> Message:
         if self.spectra == 0:
@@ -107,30 +108,39 @@ class FedDG:
         draw = site.draw(full=True)
         if not isinstance(draw, Draw):
             raise ValueError("feddg was asked for spectra under differential privacy; its complaints say why not")
-        self._little(site.task)  # the coordinator sets the window, but the hospital is responsible for the release
+        # The coordinator sets the window, but the hospital is responsible for the release.
+        self._check_window(site.task)
         chosen = torch.randperm(len(draw.x))[: self.spectra].to(draw.x.device)
         return Message({"spectra": low_amplitudes(draw.x[chosen], self.window)})
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        """Raises: ValueError: sites released spectra of different windows or images, or what can be none."""
-        spectra = {site: said.tensors["spectra"] for site, said in sorted(introductions.items()) if said.tensors}
-        shapes = {site: tuple(found.shape[1:]) for site, found in spectra.items()}
+        """Raises: ValueError: spectra of sites differ in shape, or are not finite and >= 0."""
+        spectra = {
+            site: introduction.tensors["spectra"]
+            for site, introduction in sorted(introductions.items())
+            if introduction.tensors
+        }
+        shapes = {site: tuple(spectrum.shape[1:]) for site, spectrum in spectra.items()}
         if len(set(shapes.values())) > 1:
             raise ValueError(f"feddg: spectra differ in shape, {shapes}: let no site set a window of its own")
-        if wrong := [site for site, found in spectra.items() if not (found.isfinite() & (found >= 0)).all()]:
+        if wrong := [site for site, spectrum in spectra.items() if not (spectrum.isfinite() & (spectrum >= 0)).all()]:
             raise ValueError(f"feddg: amplitudes must be finite and >= 0, found others from {', '.join(wrong)}")
         return Message({**prefixed("model", initial), **prefixed("spectra", spectra)})
 
     def send(self, state: State, site: str, call: Call) -> Message:
-        others = [found for name, found in sorted(section(state.tensors, "spectra").items()) if name != site]
+        other_spectra = [
+            spectrum for name, spectrum in sorted(section(state.tensors, "spectra").items()) if name != site
+        ]
         sent = prefixed("model", section(state.tensors, "model"))
-        return Message({**sent, "others": torch.cat(others)} if others and call.request == "train" else sent)
+        return Message(
+            {**sent, "others": torch.cat(other_spectra)} if other_spectra and call.request == "train" else sent
+        )
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
-        # The request's own seed: the number of earlier draws from it depends on what the site has in memory.
-        chance = torch.Generator().manual_seed(torch.initial_seed())
-        objective = self._objective(site.task, module, received.tensors.get("others"), chance)
+        # Seeded by the request: the state of the global generator depends on the memory of the site.
+        generator = torch.Generator().manual_seed(torch.initial_seed())
+        objective = self._objective(site.task, module, received.tensors.get("others"), generator)
         descent = site.descend(module, objective, optimizer=section(memory.tensors, "optimizer"))
         return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
 
@@ -140,17 +150,23 @@ class FedDG:
 
     model = FedAvg.model
 
-    def _objective(self, task: Task, module: nn.Module, others: Tensor | None, chance: torch.Generator) -> Objective:
-        """An episode's loss for each example (b,); the contrast, which is the batch's, is the same in all of them."""
+    def _objective(
+        self, task: Task, module: nn.Module, other_spectra: Tensor | None, generator: torch.Generator
+    ) -> Objective:
+        """The loss of an episode for each example (b,); the contrast belongs to the batch, and is added to every
+        example.
+        """
 
         def objective(forward: Forward, batch: Batch) -> Tensor:
             if batch.y is None:
                 raise TypeError("feddg learns masks, found none")
-            theta, inner = trainable(module), _output(forward(batch.x))
+            theta, inner = trainable(module), _check_output(forward(batch.x))
             loss = task.objective(lambda _: inner, batch)
             slopes = torch.autograd.grad(loss.mean(), list(theta.values()), retain_graph=True)
             fast = {name: p - self.beta * g for (name, p), g in zip(theta.items(), slopes, strict=True)}
-            outer = _output(functional_call(module, fast, (self._restyled(batch.x, others, chance),)))
+            outer = _check_output(
+                functional_call(module, fast, (self._restyle_images(batch.x, other_spectra, generator),))
+            )
             views, loss = [inner.features, outer.features], loss + task.objective(lambda _: outer, batch)
             if self.gamma == 0:
                 return loss
@@ -159,16 +175,17 @@ class FedDG:
 
         return objective
 
-    def _restyled(self, x: Tensor, others: Tensor | None, chance: torch.Generator) -> Tensor:
-        """t of each image x (b, C, *spatial): one of the others' spectra (m, C, *kept) and a lambda for each."""
-        if others is None or len(others) == 0:
+    def _restyle_images(self, x: Tensor, other_spectra: Tensor | None, generator: torch.Generator) -> Tensor:
+        """t for each image x (b, C, *spatial): a random one of the other spectra (m, C, *low), and a random lambda."""
+        if other_spectra is None or len(other_spectra) == 0:
             return x
-        chosen = torch.randint(len(others), (len(x),), generator=chance)
-        lam = torch.rand(len(x), generator=chance)
-        return interpolated(x, others[chosen.to(others.device)], lam.to(x), self.window)
+        chosen = torch.randint(len(other_spectra), (len(x),), generator=generator)
+        lam = torch.rand(len(x), generator=generator)
+        return interpolated(x, other_spectra[chosen.to(other_spectra.device)], lam.to(x), self.window)
 
 
-def _output(found: object) -> Output:
-    if not isinstance(found, Output):
-        raise TypeError(f"a network returns Output, found {type(found).__name__}")
-    return found
+def _check_output(output: object) -> Output:
+    """A network's result, checked to be `Output`."""
+    if not isinstance(output, Output):
+        raise TypeError(f"a network returns Output, found {type(output).__name__}")
+    return output

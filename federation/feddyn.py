@@ -64,14 +64,14 @@ class FedDyn:
         module = loaded(self.network(site.task), theta)
         g = section(memory.tensors, "gradient") or zeros({n: theta[n] for n in trainable(module)})
 
-        def pull(w: Params) -> Params:  # gradient of -<g, w> + alpha/2 |w - theta|^2
+        def regularizer_gradient(w: Params) -> Params:  # gradient of -<g, w> + alpha/2 |w - theta|^2
             return {n: alpha * (value - theta[n]) - g[n] for n, value in w.items()}
 
-        descent = descend_from(site, module, memory, correction=pull)
+        descent = descend_from(site, module, memory, correction=regularizer_gradient)
         w = read(module)
         g = {n: g[n] - alpha * (w[n] - theta[n]) for n in g}
-        kept = {**prefixed("gradient", g), **prefixed("optimizer", descent.optimizer)}
-        return Message(mark_buffers(module, prefixed("model", w))), Message(kept)
+        memory_tensors = {**prefixed("gradient", g), **prefixed("optimizer", descent.optimizer)}
+        return Message(mark_buffers(module, prefixed("model", w))), Message(memory_tensors)
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         theta = section(state.tensors, "model")

@@ -10,9 +10,9 @@ eta (1 - beta1) / sqrt(1 - beta2) for every parameter that moved at all: eta for
 Algorithm 2 prints a plain mean of the sites' steps; Flower, and so FENDA, weights them by examples, as FedAvg does
 here. Parameters get moments; buffers (running statistics) are averaged. A moment could drive a variance below zero
 (FENDA, appendix H), which is why that benchmark switches the tracking of batch norms off: each batch then goes by its
-own statistics in evaluation too. Training is the same either way, since batch norms train by their batch. Averaging is
-kept, because without tracked statistics a patient's score hangs on who else is in the batch, and a single patient has
-none; it keeps variances positive.
+own statistics in evaluation too. Training is the same either way, since batch norms train by their batch. Here buffers
+are averaged, because without tracked statistics the score of a patient depends on the other patients in the batch, and
+a single patient cannot be scored. Averages of variances are positive.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class FedOpt:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
         descent = descend_from(site, module, memory)
-        whole = reply(module, site)
-        return Message(mark_buffers(module, whole.tensors), whole.facts), Message(
+        full_reply = reply(module, site)
+        return Message(mark_buffers(module, full_reply.tensors), full_reply.facts), Message(
             prefixed("optimizer", descent.optimizer)
         )
 
@@ -84,14 +84,14 @@ class FedOpt:
         m = section(state.tensors, "m") or zeros(d)
         v = section(state.tensors, "v") or {n: torch.full_like(value, self.tau**2) for n, value in d.items()}
         m = {n: self.beta1 * m[n] + (1 - self.beta1) * d[n] for n in d}
-        v = {n: self._second(v[n], d[n] ** 2) for n in d}
+        v = {n: self._next_second_moment(v[n], d[n] ** 2) for n in d}
         moved = {n: x[n] + self.eta * m[n] / (v[n].sqrt() + self.tau) for n in d}
         return Message({**prefixed("model", {**buffers, **moved}), **prefixed("m", m), **prefixed("v", v)})
 
     model = FedAvg.model
 
-    def _second(self, v: Tensor, square: Tensor) -> Tensor:
-        """The next second moment: never negative."""
+    def _next_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """The next second moment of parameters, by the rule of `name`; never negative."""
         kind = name_among(self, ("fedadam", "fedyogi", "fedadagrad"))
         if kind == "fedadagrad":
             return v + square

@@ -1,4 +1,4 @@
-"""FedProx: averaging, with each site held near the global model.
+"""FedProx: averaging, with a penalty on the distance of each site from the global model.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020, equation 2.
 """
@@ -39,10 +39,10 @@ class FedProx:
         w_t = section(received.tensors, "model")
         module = loaded(self.network(site.task), w_t)
 
-        def proximal(w: Params) -> Params:  # gradient of mu/2 |w - w^t|^2
+        def proximal_gradient(w: Params) -> Params:  # gradient of mu/2 |w - w^t|^2
             return {name: self.mu * (value - w_t[name]) for name, value in w.items()}
 
-        descent = descend_from(site, module, memory, correction=proximal)
+        descent = descend_from(site, module, memory, correction=proximal_gradient)
         return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
 
     merge = FedAvg.merge

@@ -3,13 +3,13 @@
 Luo, Wu: FedSLD: Federated Learning with Shared Label Distribution for Medical Image Classification, ISBI 2022,
 algorithm 1 and equations 1 to 3.
 
-What the paper leaves open or prints differently, and our readings. Equation 3 sums over the batch, which is a
-learning rate times the batch size: the default is the mean, as in every other method (`reduction`). The weights of a
-batch do not average to 1 but to the global share of the labels present in it, so a site with one label learns slower
-and is not rebalanced: as printed by default; `normalize` divides by that share. A weight by the batch's own labels
-depends on the other examples in it, so one patient would move everybody's gradient and clipping would not bound it:
-private training needs `share: site`, the site's released label shares. Shares count the units of the loss:
-examples, or patients in private training.
+What the paper leaves open or prints differently, and our readings. Equation 3 sums over the batch, which is a learning
+rate times the batch size: the default is the mean, as in every other method (`reduction`). The weights of a batch do
+not average to 1 but to the global share of the labels present in it, so a site with one label learns slower and is not
+rebalanced: as printed by default; `normalize` divides by that share. A weight by the labels of the batch depends on the
+other examples in it, so one patient would change the gradient of all others and clipping would not bound that: private
+training needs `share: site`, the released label shares of the site. Shares count the units of the loss: examples, or
+patients in private training.
 """
 
 from __future__ import annotations
@@ -50,22 +50,24 @@ class FedSld:
     network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        found = []
+        problems = []
         if segments(module):
-            found.append("fedsld weighs an example by its label, and a mask has many: choose fedavg or fedrod")
+            problems.append("fedsld weighs an example by its label, and a mask has many: choose fedavg or fedrod")
         if private and self.share == "batch":
-            found.append(
+            problems.append(
                 "fedsld with share: batch weighs a patient by who else is in the batch, which clipping does not bound: "
                 "say share: site"
             )
         if private and self.reduction == "sum":
-            found.append("fedsld with reduction: sum has no batch to sum over in private training: say reduction: mean")
+            problems.append(
+                "fedsld with reduction: sum has no batch to sum over in private training: say reduction: mean"
+            )
         if work.balance and self.share == "site":
-            found.append(
+            problems.append(
                 "fedsld with share: site weighs by a site's labels, and balance: true draws others: "
                 "say balance: false, or share: batch"
             )
-        return found
+        return problems
 
     def introduce(self, site: Site) -> Message:
         shares: list[Json] = [float(value) for value in site.shares()]
@@ -73,20 +75,24 @@ class FedSld:
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
         n = counted(introductions, "size")
-        shares: dict[str, Json] = {site: as_list(said.facts["shares"]) for site, said in sorted(introductions.items())}
-        for one in map(_tensor, shares.values()):
-            if bool((one < 0).any()) or abs(float(one.sum()) - 1) > SUM_TO_1:
-                raise ValueError(f"shares of classes are numbers from 0 on that sum to 1, found {one.tolist()}")
-        prior = sum(n[site] * _tensor(shares[site]) for site in shares) / sum(n.values())
+        shares: dict[str, Json] = {
+            site: as_list(introduction.facts["shares"]) for site, introduction in sorted(introductions.items())
+        }
+        for site_shares in map(_convert_to_tensor, shares.values()):
+            if bool((site_shares < 0).any()) or abs(float(site_shares.sum()) - 1) > SUM_TO_1:
+                raise ValueError(f"shares of classes are numbers from 0 on that sum to 1, found {site_shares.tolist()}")
+        prior = sum(n[site] * _convert_to_tensor(shares[site]) for site in shares) / sum(n.values())
         return Message(prefixed("model", initial), {"prior": torch.as_tensor(prior).tolist(), "shares": shares})
 
     def send(self, state: State, site: str, call: Call) -> Message:
-        own = as_mapping(state.facts["shares"])[site]  # only this site's own shares
-        return Message(state.tensors, {"prior": state.facts["prior"], "shares": own})
+        site_shares = as_mapping(state.facts["shares"])[site]  # only this site's own shares
+        return Message(state.tensors, {"prior": state.facts["prior"], "shares": site_shares})
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
-        objective = self._objective(site.task, _tensor(received.facts["prior"]), _tensor(received.facts["shares"]))
+        objective = self._objective(
+            site.task, _convert_to_tensor(received.facts["prior"]), _convert_to_tensor(received.facts["shares"])
+        )
         descent = site.descend(module, objective, optimizer=section(memory.tensors, "optimizer"))
         return reply(module, site), Message(prefixed("optimizer", descent.optimizer))
 
@@ -120,5 +126,6 @@ def label_weights(prior: Tensor, p: Tensor, *, normalize: bool) -> Tensor:
     return weight / torch.where(p > 0, prior, 0.0).sum() if normalize else weight
 
 
-def _tensor(values: Json) -> Tensor:
+def _convert_to_tensor(values: Json) -> Tensor:
+    """Numbers of a message as a float64 tensor."""
     return torch.tensor([float(str(value)) for value in as_list(values)], dtype=torch.float64)

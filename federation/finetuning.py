@@ -2,8 +2,8 @@
 evaluation.
 
 The comparison tables of APPLE and PGFed fine-tune FedAvg and FedProx; Oh, Kim, Yun, FedBABU, ICLR 2022, section 4,
-tunes the whole network or its head; CusFL, table XIV, continues for 100 rounds after 200. Nothing more is sent. The
-tuned model is the hospital's own: it is scored there and never released.
+tunes the whole network or its head; CusFL, table XIV, continues for 100 rounds after 200. Nothing is sent. The tuned
+model stays at the hospital: it is scored there and never released.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from privacy.settings_error import Problem, out_of_range, refuse, unmet
 class Tuning:
     """epochs or steps: exactly one. lr: null = that of the method's own work. trainable: the whole network, or every
     parameter of a part whose name ends in `head` (`personal_head`). Parts that a method's network lists in `untuned`
-    are not tuned: the federated twin of APFL and of MoE, and APFL's alpha, which its own rule keeps in [0, 1].
+    are not tuned: the federated twin of APFL and of MoE, and the alpha of APFL, which a rule of APFL keeps in [0, 1].
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -42,7 +42,8 @@ class Tuning:
 
 
 def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
-    """A copy of the model, trained on this site's training patients by the optimizer of its work, started afresh.
+    """A copy of the model, trained on this site's training patients by the optimizer of its work, with a new optimizer
+    state.
 
     Raises:
         ValueError: `trainable: head`, and no parameter of the network belongs to a head.
@@ -65,15 +66,16 @@ def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
         epochs=tuning.epochs,
         steps=tuning.steps,
         lr=tuning.lr,
-        trainable=_head if tuning.trainable == "head" else lambda name: not name.startswith(untuned),
+        trainable=_is_in_head if tuning.trainable == "head" else lambda name: not name.startswith(untuned),
     )
     return tuned.eval()
 
 
 def tunable(module: nn.Module, tuning: Tuning) -> bool:
     """Whether the network has the parameters to be tuned."""
-    return tuning.trainable == "all" or any(_head(name) for name, _ in module.named_parameters())
+    return tuning.trainable == "all" or any(_is_in_head(name) for name, _ in module.named_parameters())
 
 
-def _head(name: str) -> bool:
+def _is_in_head(name: str) -> bool:
+    """Whether a parameter of this name belongs to a head."""
     return name.split(".")[0].endswith("head")

@@ -25,23 +25,25 @@ from federation.engine import Worker
 from federation.remote import Pending, Reach, Stopped, Unreachable
 
 COORDINATOR = "server"
-"""The coordinator's name in FLARE. Hospitals of one job can call each other; they get no answer here."""
+"""The coordinator's name in FLARE. Hospitals of one job could call each other; here such calls are refused."""
 
 _SILENT = logging.NullHandler()
 """Silences FLARE's log in the operator's process: we report a lost server ourselves, once."""
 
 LITTER = 2**27
-"""Bytes of calls after which FLARE's objects are collected: they hold what was sent, and refer to each other, so that
-only Python's full collection frees them, which otherwise waits for a number of objects and knows nothing of bytes."""
+"""Bytes of calls after which garbage is collected. FLARE's objects hold sent messages and refer to each other, so that
+only a full collection frees them, and Python starts one by the number of objects, not by their size."""
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def _published(function: F) -> F:
+def _publish(function: F) -> F:
+    """FLARE's decorator for functions that hospitals publish, typed."""
     return cast(F, collab.publish(function))
 
 
 def _main(function: F) -> F:
+    """FLARE's decorator for the coordinator's function, typed."""
     return cast(F, collab.main(function))
 
 
@@ -51,7 +53,7 @@ class ClientApp:
     def __init__(self, worker: Worker, caller: Callable[[], str] = lambda: collab.caller) -> None:
         self._pending, self._caller = Pending(worker), caller
 
-    @_published
+    @_publish
     def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
         """See `Pending.answer`; callers other than the coordinator get an error code."""
         if self._caller() != COORDINATOR:
@@ -63,15 +65,15 @@ class Proxy(Protocol):
     """A hospital as FLARE shows it to the coordinator."""
 
     def __call__(self, *, timeout: float) -> ClientApp:
-        """The same, with a limit in s on a call's silence. An ongoing transfer does not count as silence."""
+        """The same hospital, with a limit in s on silence during a call. An ongoing transfer is no silence."""
         ...
 
 
 def collecting(litter: int = LITTER) -> Callable[[int], None]:
-    """A function that is told how many bytes each call carried, and collects whenever they come to `litter`."""
+    """A function that takes the bytes of each call, and collects garbage when their sum reaches `litter`."""
     lock, carried = threading.Lock(), 0
 
-    def note(size: int) -> None:
+    def note_bytes(size: int) -> None:
         nonlocal carried
         with lock:
             carried += size
@@ -80,27 +82,27 @@ def collecting(litter: int = LITTER) -> Callable[[int], None]:
         if full:
             gc.collect()
 
-    return note
+    return note_bytes
 
 
 def reach(proxy: Proxy, note: Callable[[int], None] = lambda size: None) -> Reach:
-    """The hospital behind a proxy. note: is told the bytes of each call."""
+    """A function that calls the hospital behind a proxy. note: called with the bytes of each call."""
 
-    def call(key: str, question: bytes, wait_s: float, timeout_s: float) -> object:
+    def call_hospital(key: str, question: bytes, wait_s: float, timeout_s: float) -> object:
         try:
-            said = proxy(timeout=timeout_s).answer(key, question, wait_s)
-            note(len(question) + (len(said) if isinstance(said, bytes) else 0))
-            return said
+            reply = proxy(timeout=timeout_s).answer(key, question, wait_s)
+            note(len(question) + (len(reply) if isinstance(reply, bytes) else 0))
+            return reply
         except RunAborted as error:  # by the operator, or FLARE
             raise Stopped(str(error)) from error
         except CollabCallError as error:
             raise Unreachable(str(error)) from error
 
-    return call
+    return call_hospital
 
 
 class ServerApp:
-    """The function that the coordinator's FLARE process runs, once: the work, with the hospitals of the job."""
+    """The function that the coordinator's FLARE process runs once: `work`, with the hospitals of the job."""
 
     def __init__(self, work: Callable[[Mapping[str, Reach]], None]) -> None:
         self._work = work
@@ -116,17 +118,17 @@ class Jobs:
     """Submits the coordinator's jobs to FLARE. kit: the startup kit of a user who may submit.
 
     Raises:
-        ConnectionError: by every function: FLARE's server is not there, or lets nobody in who has this kit.
+        ConnectionError: from every function: FLARE's server cannot be reached, or refuses this kit.
     """
 
     def __init__(self, kit: Path, *, patience_s: float = 10.0) -> None:
         logging.getLogger("nvflare").addHandler(_SILENT)
-        said = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
+        admin = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
         with _as_connection_error():
-            self._session = new_secure_session(said["username"], str(kit), timeout=patience_s)
+            self._session = new_secure_session(admin["username"], str(kit), timeout=patience_s)
 
     def submit(self, folder: Path) -> str:
-        """Hand in a job; returns its identifier."""
+        """Submit a job; returns its identifier."""
         with _as_connection_error():
             return str(self._session.submit_job(str(folder)))
 
@@ -138,7 +140,9 @@ class Jobs:
     def signs_of_life(self) -> dict[str, str]:
         """When each connected hospital last sent a heartbeat."""
         with _as_connection_error():
-            return {one.name: str(one.last_connect_time) for one in self._session.get_system_info().client_info}
+            return {
+                client.name: str(client.last_connect_time) for client in self._session.get_system_info().client_info
+            }
 
     def abort(self, job: str) -> None:
         """End a job at once."""
@@ -146,7 +150,7 @@ class Jobs:
             self._session.abort_job(job)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the session."""
         with suppress(Exception):
             self._session.close()
 

@@ -1,10 +1,10 @@
-"""Restrict what FLARE's client may do at a hospital. Beside `flare.py`, the only file that imports FLARE.
+"""Restrict what FLARE's client may do at a hospital. Only this file and `flare.py` import FLARE.
 
 By default, FLARE 2.9's client runs `cat`, `ls` and `grep` for anyone who reaches it, other hospitals included: the
-sender declares whether a command needs a right. It deploys code for a signer of the role `super`, whatever the site's
-authorization says, and it accepts messages from any other hospital. Here the client and a job's process accept messages
-only from the server and each other, offer only the functions that a job needs, and accept one application. FLARE's
-server ensures that nobody signs with another's name.
+sender declares whether a command needs a right. It deploys code for a signer of the role `super`, against the
+authorization of the site, and it accepts messages from any other hospital. Here the client and a job's process accept
+messages only from the server and each other, offer only the functions that a job needs, and accept one application.
+FLARE's server ensures that no participant signs with the name of another one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PROCESSES: Mapping[str, str] = {
     "client": "nvflare.private.fed.app.client.client_train",
     "job": "nvflare.private.fed.app.client.worker_process",
 }
-"""FLARE's two processes at a hospital, which we start with restrictions."""
+"""FLARE's two processes at a hospital; both are started with the restrictions of this file."""
 NEEDED = (
     *("ClientStatusProcessor", "CheckResourceProcessor", "CancelResourceProcessor", "DeployProcessor"),
     *("StartJobProcessor", "AbortAppProcessor", "AbortTaskProcessor", "DeleteRunNumberProcessor"),
     "NotifyJobStatusProcessor",
 )
-"""Those of FLARE's 21 request processors that a job needs to start and end."""
+"""The request processors, of FLARE's 21, that a job needs to start and end."""
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 CLIENT_APP = "pipelines.remote.client.client_app"
 CONFIG = "config/config_fed_client.json"
@@ -52,11 +52,11 @@ class OnlyOurs(AppValidator):  # type: ignore[misc]  # FLARE has no types
     """FLARE's hook that validates applications: `APPLICATION` in one file, and signatures."""
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, object]]:
-        """An error, or an empty string; and facts of the application, of which there are none."""
+        """An error or an empty string, and facts of the application, which are empty."""
         root = Path(app_folder)
         files = {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
         try:
-            ours = {one for one in files if Path(one).name not in SIGNATURES} == {CONFIG}
+            ours = {path for path in files if Path(path).name not in SIGNATURES} == {CONFIG}
             ours = ours and json.loads((root / CONFIG).read_text()) == APPLICATION
         except (OSError, ValueError):
             ours = False
@@ -64,28 +64,32 @@ class OnlyOurs(AppValidator):  # type: ignore[misc]  # FLARE has no types
 
 
 def reject_foreign(message: Any, own: str) -> Any:
-    """FLARE's hook for incoming messages: None accepts one. own: this process's name, such as `hospital.job`."""
+    """FLARE's hook for incoming messages: None accepts one. own: the name of this process, such as `hospital.job`."""
     origin = str(message.get_header(MessageHeaderKey.ORIGIN) or "")
     return None if origin.split(".")[0] in (SERVER, own.split(".")[0]) else make_reply(ReturnCode.UNAUTHENTICATED)
 
 
 def narrow() -> None:
-    """Remove FLARE's functions that no job needs from this process, and accept only its own hospital and the server."""
-    kept = [one for one in ClientRequestProcessors.request_processors if type(one).__name__ in NEEDED]
-    if {type(one).__name__ for one in kept} != set(NEEDED):
+    """Remove FLARE's functions that no job needs, and accept messages only from the server and this hospital's
+    processes.
+    """
+    processors = [
+        processor for processor in ClientRequestProcessors.request_processors if type(processor).__name__ in NEEDED
+    ]
+    if {type(processor).__name__ for processor in processors} != set(NEEDED):
         raise RuntimeError("this FLARE has other processors of requests than 2.9; look at federation/flare_hooks.py")
-    client_req_processors.ClientRequestProcessors.request_processors = kept
-    begun, command = CoreCell.__init__, client_process_launcher.generate_client_command
+    client_req_processors.ClientRequestProcessors.request_processors = processors
+    original_init, command = CoreCell.__init__, client_process_launcher.generate_client_command
 
-    def begin(self: Any, *args: Any, **more: Any) -> None:
-        begun(self, *args, **more)
+    def init_with_filter(self: Any, *args: Any, **more: Any) -> None:
+        original_init(self, *args, **more)
         self.add_incoming_filter(channel="*", topic="*", cb=reject_foreign, own=self.get_fqcn())
 
-    def narrowed(context: Any) -> str:
+    def build_restricted_command(context: Any) -> str:
         return str(command(context)).replace(PROCESSES["job"], f"{__spec__.name} job", 1)
 
-    CoreCell.__init__ = begin
-    client_process_launcher.generate_client_command = narrowed
+    CoreCell.__init__ = init_with_filter
+    client_process_launcher.generate_client_command = build_restricted_command
 
 
 if __name__ == "__main__":

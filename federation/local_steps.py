@@ -1,7 +1,7 @@
-"""How many mini-batches a method takes gradients of in one round, found by a round on invented patients of zeros.
+"""The number of mini-batch gradients of a method in one round, counted in a round on invented patients of zeros.
 
-Methods are only comparable for equal work, and a method may replace the run's own: FedRep trains for epochs of its own,
-pFedMe takes K gradients of each batch, Per-FedAvg two or three, PGFed one more of everybody.
+Methods are only comparable for equal work, and a method may replace the work of the run: FedRep has its own epochs,
+pFedMe takes K gradients of each batch, Per-FedAvg two or three, PGFed one more over all patients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVERYBODY = 4  # invented patients
 
 
 class LocalSteps(NamedTuple):
-    """Gradients of mini-batches in a round at one hospital: fixed, and those of so many passes over its patients."""
+    """Mini-batch gradients in a round at one hospital: a fixed number, and those of `epochs` passes over patients."""
 
     fixed: int
     epochs: int
@@ -37,7 +37,7 @@ class LocalSteps(NamedTuple):
 
 @dataclass
 class _Counting:
-    """Access that counts gradients in mini-batches, and computes none. batches: of one epoch."""
+    """Access that counts gradients in mini-batches, and computes none. batches: batches in one epoch."""
 
     inner: Access
     batches: int
@@ -74,15 +74,16 @@ class _Counting:
 
 
 def local_steps(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> LocalSteps:
-    """What a method does in the first round. One gradient may cost several passes through a network (FENDA, MoE).
+    """The gradients that a method takes in the first round. One gradient may cost several passes through a network
+    (FENDA, MoE).
 
     Raises:
         Whatever the algorithm raises.
     """
 
-    work = replace(work, optimizer="sgd", momentum=0.0)  # which takes least time, and as many steps
+    work = replace(work, optimizer="sgd", momentum=0.0)  # the fastest optimizer; the number of steps is the same
 
-    def counted(work: Work, batches: int) -> int:
+    def count_gradients(work: Work, batches: int) -> int:
         access = open_access(zero_patients(task, EVERYBODY), batch=2, seed=0, balance=False)
         counting = _Counting(access, batches)
         site = Site("rehearsal", task, work, counting)
@@ -93,10 +94,10 @@ def local_steps(algorithm: Algorithm, task: Task, work: Work, initial: Params) -
         return counting.counted
 
     if work.steps is None:
-        base = counted(work, 1)
-        epochs = counted(work, 2) - base
+        base = count_gradients(work, 1)
+        epochs = count_gradients(work, 2) - base
         return LocalSteps(base - epochs, epochs)
-    one, two = (replace(work, steps=n) for n in (1, 2))
-    base = counted(one, 1)
-    a_step, epochs = counted(two, 1) - base, counted(one, 2) - base
+    one_step, two_steps = (replace(work, steps=n) for n in (1, 2))
+    base = count_gradients(one_step, 1)
+    a_step, epochs = count_gradients(two_steps, 1) - base, count_gradients(one_step, 2) - base
     return LocalSteps(base - a_step - epochs + a_step * work.steps, epochs)

@@ -1,8 +1,9 @@
-"""Hospitals that leave a finished run, or join it, where what each sent is kept apart.
+"""Hospitals that leave or join a finished run of a method that keeps the replies of each site separate.
 
-A method with a function `without(state, sites)` keeps every site's reply in its state, and merges in no order. Then a
-site that leaves is forgotten exactly, and one that joins is asked alone: the others train nothing and send nothing
-that depends on their training patients; they get what is now merged, and make their models of it.
+A method with a function `without(state, sites)` keeps the reply of every site in its state, and its merge does not
+depend on their order. So a site that leaves is forgotten exactly, and only a site that joins has to train. The other
+sites train nothing and send nothing that depends on their training patients; they get the new merged state, and compute
+their models from it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from privacy.folder import Folder
 from privacy.message import Call, Message, as_mapping
 from privacy.release.gate import BUDGET
 
-DUE = "due"  # the file that says that sites have not got yet what is now merged
+DUE = "due"  # a file that exists until all sites have received the new merged state
 
 
 class Separable(Algorithm, Protocol):
-    """A method whose state holds what each site sent."""
+    """A method whose state contains the reply of each site."""
 
     def without(self, state: State, sites: frozenset[str]) -> State:
         """The state as if these sites had never sent anything."""
@@ -47,12 +48,12 @@ def regroup(
     folder: Folder,
     scored: bool,
 ) -> None:
-    """Forget the sites of a run that are not here any more, ask those that are new, and send what is now merged.
+    """Forget sites that have left, ask sites that are new, and send the new merged state to all.
 
-    Stopped in between, it goes on: a new site answers a repeated request with the same bytes.
+    If it is stopped, a second call completes it: a new site answers a repeated request with the same bytes.
 
     Args:
-        opening, forms: as in `federation.rounds.conduct`. scored: as in `federation.rounds.finish`.
+        opening, forms: as in `federation.rounds.conduct_training`. scored: as in `federation.rounds.finish_training`.
 
     Raises:
         QuorumLost: a site did not answer.
@@ -65,25 +66,24 @@ def regroup(
     if not (gone or folder.has(DUE) or (new and last.merged)):
         return
     folder.write(DUE, b"")
-    here = replace(
+    outcome = replace(
         last,
         state=algorithm.without(last.state, gone),
         merged={site: number for site, number in last.merged.items() if site not in gone},
-        missing=tuple(one for one in last.missing if one[1] in engine.sites),
+        missing=tuple(lost_reply for lost_reply in last.missing if lost_reply[1] in engine.sites),
         losses={},
         totals={},
         best=None,
     )
-    here = _joined(engine, algorithm, run, here, opening, forms, new) if new else here
-    here = replace(
-        here, round=here.round + 1
-    )  # a number of its own for each attempt: nobody answers from an earlier one
-    save(folder, run, here, anew=True)  # records of earlier rounds name who left
-    save(folder, run, finish(engine, algorithm, run, here, scored=scored))
+    outcome = _add_new_sites(engine, algorithm, run, outcome, opening, forms, new) if new else outcome
+    # A new number for each attempt, so that no site repeats the answer of an earlier one.
+    outcome = replace(outcome, round=outcome.round + 1)
+    save(folder, run, outcome, rewrite_all=True)  # records of earlier rounds name the sites that left
+    save(folder, run, finish(engine, algorithm, run, outcome, scored=scored))
     folder.remove(DUE)
 
 
-def _joined(
+def _add_new_sites(
     engine: Engine,
     algorithm: Separable,
     run: str,
@@ -92,21 +92,21 @@ def _joined(
     forms: Forms,
     new: list[str],
 ) -> Outcome:
-    """The outcome with the replies of the new sites; one whose budget is spent stays out, and is retired."""
+    """The outcome with the replies of the new sites; a site whose privacy budget is spent is left out, and retired."""
     number = last.round + 1
-    first, asked = Call(run, 0, "introduce", {}), {site: opening[site] for site in new}
-    _, missing = ask_all(engine, first, asked, lambda reply: check_introduction(reply, forms.introduction))
+    first, openings = Call(run, 0, "introduce", {}), {site: opening[site] for site in new}
+    _, missing = ask_all(engine, first, openings, lambda reply: check_introduction(reply, forms.introduction))
     if missing:
         raise QuorumLost(run, 0, missing)
     call = Call(run, number, "train", last.merged)
     messages = {site: envelope(algorithm.send(last.state, site, call), None) for site in new}
     answers = engine.ask(call, messages)
-    wrong = {site: why for site, one in answers.replies.items() if (why := verdict(one, forms.reply)) is not None}
+    wrong = {site: why for site, reply in answers.replies.items() if (why := verdict(reply, forms.reply)) is not None}
     lost = {**answers.missing, **wrong}
     if any(why != BUDGET for why in lost.values()):
         raise QuorumLost(run, number, lost)
     good = {site: reply for site, reply in sorted(answers.replies.items()) if site not in lost}
-    parts = {site: Message(one.tensors, as_mapping(one.facts["algorithm"])) for site, one in good.items()}
+    parts = {site: Message(reply.tensors, as_mapping(reply.facts["algorithm"])) for site, reply in good.items()}
     return replace(
         last,
         state=algorithm.merge(last.state, parts),

@@ -1,16 +1,15 @@
-"""MOON: a site's features are pulled towards those of the global model and away from those of its own last model.
+"""MOON: a site's features are pulled towards those of the global model and away from those of the site's last model.
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, equations 3 and 4, algorithm 1.
 
-What the paper leaves open, and our readings. The two reference models are in evaluation mode and are
-not trained, as in the authors' released code. A site whose model was never merged has no negative:
-no contrast then, as in that code, whose loss over the positive pair alone is zero (for a site that joins later it would
-use an untrained network instead). One previous model is kept, as by default in the released code and in the paper.
-Features are those before the network's head; the paper adds a two-layer projection before it, which is a matter of the
-network.
+What the paper leaves open, and our readings. The two reference models are in evaluation mode and are not trained, as in
+the authors' released code. A site whose model was never merged has no negative: no contrast then, as in that code,
+whose loss over the positive pair alone is zero (for a site that joins later it would use an untrained network instead).
+One previous model is kept, as by default in the released code and in the paper. Features are those before the network's
+head; the paper adds a two-layer projection before it, which depends on the network.
 
 FENDA's released code contrasts the same way, but its earlier versions replaced the previous model whenever parameters
-were received, also for validation: then positive and negative are the same model, and the loss has no gradient.
+were received, even for validation: then positive and negative are the same model, and the loss has no gradient.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ class Moon:
         if previous:
             objective = self._objective(site.task, frozen(module, w_t), frozen(module, previous))
         descent = site.descend(module, objective, optimizer=section(memory.tensors, "optimizer"))
-        kept = {**prefixed("previous", read(module)), **prefixed("optimizer", descent.optimizer)}
-        return reply(module, site), Message(kept)
+        memory_tensors = {**prefixed("previous", read(module)), **prefixed("optimizer", descent.optimizer)}
+        return reply(module, site), Message(memory_tensors)
 
     merge = FedAvg.merge
     model = FedAvg.model
@@ -83,15 +82,17 @@ class Moon:
         def objective(forward: Forward, batch: Batch) -> Tensor:
             output = forward(batch.x)
             loss = task.objective(lambda _: output, batch)
-            z = _features(output)
-            toward, away = (cosine(z, _features(model(batch.x))) for model in (received, previous))
+            z = _read_features(output)
+            toward, away = (cosine(z, _read_features(model(batch.x))) for model in (received, previous))
             return loss + self.mu * functional.softplus((away - toward) / self.temperature)
 
         return objective
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
-    """Cosine similarity of features (b, d) with features (b, d), in [-1, 1]: (b,); of pixels' features, their means."""
+    """Cosine similarity of features (b, d) with features (b, d), in [-1, 1]: (b,); features of pixels are averaged
+    first.
+    """
     return functional.cosine_similarity(pooled(left), pooled(right), dim=1)
 
 
@@ -103,7 +104,8 @@ def frozen(module: nn.Module, params: Params) -> nn.Module:
     return loaded(copy.deepcopy(module), params).eval().requires_grad_(False)
 
 
-def _features(output: object) -> Tensor:
+def _read_features(output: object) -> Tensor:
+    """The features in a network's output."""
     if not isinstance(output, Output):
         raise TypeError(f"a network returns Output, found {type(output).__name__}")
     return output.features

@@ -1,4 +1,4 @@
-"""Which classes in settings are not ours, and where they are from: for pages, statements, identities and policies."""
+"""Classes in settings that are not from this project, and their origin: for pages, statements, digests and policies."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ NETWORK = "network "
 
 
 class Origin(NamedTuple):
-    """Where a class is from. what: as `method trimmed_mean`. source: the package and its version; of a class that was
-    registered in a process, its module and name. digest: SHA-256 of the package (`federation.installed.digest_of`), or
-    of the registered code (`federation.code_digest`). offer: None for a registered class.
+    """The origin of a class. what: kind and name, as `method trimmed_mean`. source: the package and its version; for a
+    class registered in a process, its module and name. digest: SHA-256 of the package
+    (`federation.installed.compute_package_digest`), or of the registered code (`federation.code_digest`). offer: None
+    for a registered class.
     """
 
     what: str
@@ -30,42 +31,42 @@ class Origin(NamedTuple):
 
 
 def origins(*settings: object) -> tuple[Origin, ...]:
-    """All classes in settings that are not ours, sorted; those inside of others too."""
-    found = {origin for value in settings for origin in _origins(value)}
-    return tuple(sorted(found, key=lambda origin: origin[:3]))
+    """The origins of all classes in settings that are not ours, nested ones too, sorted."""
+    distinct_origins = {origin for value in settings for origin in _find_origins(value)}
+    return tuple(sorted(distinct_origins, key=lambda origin: origin[:3]))
 
 
 def identity(*settings: object) -> dict[str, Json]:
-    """What a result depends on besides settings, where code that is not ours takes part: digests, by source; empty
+    """The digests, by source, of code that is not ours: a result depends on them in addition to its settings. Empty
     without such code, so that digests of other runs stay the same.
     """
-    found: dict[str, Json] = {}
-    for origin in origins(*settings):  # several may have one place, as lambdas of a module
-        before = found.get(origin.source)
-        found[origin.source] = origin.digest if before is None else f"{before} {origin.digest}"
-    return {PACKAGES: found} if found else {}
+    digests: dict[str, Json] = {}
+    for origin in origins(*settings):  # several may have the same source, as lambdas of a module
+        before = digests.get(origin.source)
+        digests[origin.source] = origin.digest if before is None else f"{before} {origin.digest}"
+    return {PACKAGES: digests} if digests else {}
 
 
 def offers_in(*settings: object) -> tuple[Offer, ...]:
-    """The installed packages that settings name, each once, by one of the things that it offers."""
-    named = {one.offer.distribution: one.offer for one in origins(*settings) if one.offer is not None}
+    """The installed packages that settings name, each once, as one of its offers."""
+    named = {origin.offer.distribution: origin.offer for origin in origins(*settings) if origin.offer is not None}
     return tuple(named[name] for name in sorted(named))
 
 
 def packages_of(*settings: object) -> dict[str, Json]:
-    """The facts of a file with settings: digests of the installed packages that they name, and of the code of
-    registered classes; empty without any.
+    """Facts for a file that contains settings: digests of the installed packages and of the registered classes that the
+    settings name; empty if there are none.
     """
-    found: dict[str, Json] = {offer.distribution: offer.digest for offer in offers_in(*settings)}
-    own: dict[str, Json] = dict(_registered_in(*settings))
-    facts: dict[str, Json] = {PACKAGES: found, REGISTERED: own}
+    packages: dict[str, Json] = {offer.distribution: offer.digest for offer in offers_in(*settings)}
+    registered: dict[str, Json] = dict(_registered_digests(*settings))
+    facts: dict[str, Json] = {PACKAGES: packages, REGISTERED: registered}
     return {name: value for name, value in facts.items() if value}
 
 
 def refuse_other_code(facts: Mapping[str, Json], *settings: object) -> None:
-    """Raises: ValueError: a class that its settings name has other code than when it was made."""
+    """Raises: ValueError: a registered class that settings name has other code now than in the facts of the file."""
     made = facts.get(REGISTERED)
-    for source, code in _registered_in(*settings).items():
+    for source, code in _registered_digests(*settings).items():
         before = str(made.get(source, "")) if isinstance(made, dict) else ""
         if before and before != code:
             raise ValueError(
@@ -74,20 +75,24 @@ def refuse_other_code(facts: Mapping[str, Json], *settings: object) -> None:
             )
 
 
-def _registered_in(*settings: object) -> dict[str, str]:
-    """Digests of the code of registered classes, by their place; `Own` carries its own."""
-    found = [one for one in origins(*settings) if one.offer is None and not one.what.startswith(NETWORK)]
-    return {one.source: one.digest for one in found}
+def _registered_digests(*settings: object) -> dict[str, str]:
+    """Source -> digest of the code of registered classes; networks are left out, because `Own` contains its digest."""
+    registered = [
+        origin for origin in origins(*settings) if origin.offer is None and not origin.what.startswith(NETWORK)
+    ]
+    return {origin.source: origin.digest for origin in registered}
 
 
 def permitted_in(facts: Mapping[str, Json]) -> dict[str, str]:
-    """What a file permits to run when a person reads it: packages that are still those with which it was written."""
-    found = facts.get(PACKAGES)
-    return {name: str(code) for name, code in found.items()} if isinstance(found, dict) else {}
+    """Package -> digest that a file permits when a person loads it: the packages with which it was written."""
+    packages = facts.get(PACKAGES)
+    return {name: str(code) for name, code in packages.items()} if isinstance(packages, dict) else {}
 
 
 def unpermitted(offers: Iterable[Offer], plugins: Mapping[str, str]) -> list[str]:
-    """Why a policy does not permit packages, with the line that would; empty = it does. plugins: of the policy."""
+    """Why a policy does not permit packages, with the line that would permit them; empty = it does. plugins: of the
+    policy.
+    """
     return [
         f"{offer.source} ({offer.name}) is not permitted; a policy permits it by plugins: "
         f"{{{offer.distribution}: {offer.digest}}}"
@@ -97,23 +102,25 @@ def unpermitted(offers: Iterable[Offer], plugins: Mapping[str, str]) -> list[str
     ]
 
 
-def _origins(value: object) -> Iterator[Origin]:
+def _find_origins(value: object) -> Iterator[Origin]:
+    """The origins of all classes within settings that are not ours."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if (origin := _origin(type(value), value)) is not None:
+        if (origin := _find_origin(type(value), value)) is not None:
             yield origin
         for field in dataclasses.fields(value):
-            yield from _origins(getattr(value, field.name))
+            yield from _find_origins(getattr(value, field.name))
     elif isinstance(value, Mapping):
         for inner in value.values():
-            yield from _origins(inner)
+            yield from _find_origins(inner)
     elif isinstance(value, tuple | list):
         for inner in value:
-            yield from _origins(inner)
+            yield from _find_origins(inner)
 
 
-def _origin(kind: type, value: object) -> Origin | None:
-    if (found := offered(kind)) is not None:
-        group, offer = found
+def _find_origin(kind: type, value: object) -> Origin | None:
+    """The origin of one settings object; None if its class is ours."""
+    if (group_and_offer := offered(kind)) is not None:
+        group, offer = group_and_offer
         return Origin(f"{group.what} {getattr(value, group.tag)}", offer.source, offer.digest, offer)
     if isinstance(value, Own) and (build := builder_of(value)) is not None:
         return Origin(f"{NETWORK}{value.network}", place_of(build), value.code or code_digest(build))

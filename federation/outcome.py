@@ -1,8 +1,8 @@
 """The coordinator's state and records of a run, saved so that it resumes from its last complete round.
 
-The records of each round are final once the next is complete. So they are written once, `CHUNK` rounds to a file, and
-the file that changes each round holds the state and the last few rounds only: a save costs as much in round 300 as in
-round 30, however many hospitals there are.
+The records of a round are final once the next round is complete. So they are written once, `CHUNK` rounds to a file,
+and the file that changes each round contains only the state and the last few rounds: a save in round 300 takes no
+longer than in round 30.
 """
 
 from __future__ import annotations
@@ -57,20 +57,24 @@ class Outcome:
         return frozenset(site for _, site, code in self.missing if code == BUDGET)
 
 
-def save(folder: Folder, run: str, outcome: Outcome, *, anew: bool = False) -> None:
-    """Write what `restored` reads. anew: records of earlier rounds changed, so their files are written again."""
+def save(folder: Folder, run: str, outcome: Outcome, *, rewrite_all: bool = False) -> None:
+    """Write the files that `load_outcome` reads. rewrite_all: write files of earlier rounds again, whose records
+    changed.
+    """
     final = outcome.round - outcome.round % CHUNK
     for first in range(0, final, CHUNK):
-        last = outcome.round == first + CHUNK  # may be there from before a power failure, when other replies came
-        if anew or last or not folder.has(_chunk(run, first)):
-            folder.write(_chunk(run, first), seal_parts(to_bytes(Message({}, _records(outcome, first, first + CHUNK)))))
+        last = outcome.round == first + CHUNK  # its file may be from before a power failure, with other replies
+        if rewrite_all or last or not folder.has(_chunk_name(run, first)):
+            folder.write(
+                _chunk_name(run, first), seal_parts(to_bytes(Message({}, _round_records(outcome, first, first + CHUNK))))
+            )
     facts: dict[str, Json] = {
         "format": FORMAT,
         "run": run,
         "round": outcome.round,
         "chunks": final // CHUNK,
         "merged": dict(outcome.merged),
-        **_records(outcome, final, outcome.round + 1),
+        **_round_records(outcome, final, outcome.round + 1),
         "totals": dict(outcome.totals),
         "best": outcome.best,
         "received": dict(outcome.received),
@@ -80,7 +84,7 @@ def save(folder: Folder, run: str, outcome: Outcome, *, anew: bool = False) -> N
 
 
 def restored(folder: Folder, run: str) -> Outcome | None:
-    """The saved state of this run, or None if there is none, or only another run's.
+    """The saved outcome of this run; None if nothing is saved, or only another run.
 
     Raises:
         Malformed: a file is corrupt, or records of earlier rounds are missing.
@@ -92,13 +96,13 @@ def restored(folder: Folder, run: str) -> Outcome | None:
     check_format(facts.get("format"), FORMAT, f"the state of {run}")
     if facts["run"] != run:
         return None
-    names = [_chunk(run, CHUNK * number) for number in range(int(str(facts.get("chunks", 0))))]
+    names = [_chunk_name(run, CHUNK * number) for number in range(int(str(facts.get("chunks", 0))))]
     if gone := [name for name in names if not folder.has(name)]:
         raise Malformed(f"records of earlier rounds are missing: {', '.join(gone)}; restore them, or train anew")
     records = [*(from_bytes(unseal_parts(folder.read(name))).facts for name in names), facts]
     losses: dict[str, dict[str, Json]] = {}
-    for one in records:
-        for site, series in as_mapping(one["losses"]).items():
+    for record in records:
+        for site, series in as_mapping(record["losses"]).items():
             losses.setdefault(site, {}).update(as_mapping(series))
     best = facts["best"]
     return Outcome(
@@ -108,8 +112,8 @@ def restored(folder: Folder, run: str) -> Outcome | None:
         totals=as_mapping(facts["totals"]),
         missing=tuple(
             (int(str(m[0])), str(m[1]), str(m[2]))
-            for one in records
-            for m in as_list(one["missing"])
+            for record in records
+            for m in as_list(record["missing"])
             if isinstance(m, list)
         ),
         best=best if isinstance(best, int) else None,
@@ -118,7 +122,7 @@ def restored(folder: Folder, run: str) -> Outcome | None:
     )
 
 
-def _records(outcome: Outcome, first: int, end: int) -> dict[str, Json]:
+def _round_records(outcome: Outcome, first: int, end: int) -> dict[str, Json]:
     """Losses and lost replies of the rounds from `first` to before `end`."""
     names = [str(number) for number in range(first, end)]
     losses: dict[str, Json] = {
@@ -127,6 +131,6 @@ def _records(outcome: Outcome, first: int, end: int) -> dict[str, Json]:
     return {"losses": losses, "missing": [list(item) for item in outcome.missing if first <= item[0] < end]}
 
 
-def _chunk(run: str, first: int) -> str:
-    """The name of the file with the records of `CHUNK` rounds; another run's are other files."""
+def _chunk_name(run: str, first: int) -> str:
+    """The name of the file with the records of `CHUNK` rounds of one run."""
     return f"rounds-{first}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"

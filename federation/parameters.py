@@ -25,15 +25,17 @@ def loaded(module: nn.Module, params: Params) -> nn.Module:
     Raises:
         RuntimeError: a name or a shape does not fit (torch's own message names them all).
     """
-    own, first = module.state_dict(), next(iter(params.values()), None)
-    if first is not None and any(tensor.device != first.device for tensor in own.values()):
+    module_tensors, first = module.state_dict(), next(iter(params.values()), None)
+    if first is not None and any(tensor.device != first.device for tensor in module_tensors.values()):
         module = module.to(first.device)
-        own = module.state_dict()
-    if own.keys() == params.keys() and all(tensor.shape == params[name].shape for name, tensor in own.items()):
-        for name, tensor in own.items():
+        module_tensors = module.state_dict()
+    if module_tensors.keys() == params.keys() and all(
+        tensor.shape == params[name].shape for name, tensor in module_tensors.items()
+    ):
+        for name, tensor in module_tensors.items():
             tensor.copy_(params[name])
     else:
-        module.load_state_dict(dict(params))  # which says what does not fit
+        module.load_state_dict(dict(params))  # whose error says what does not fit
     return module
 
 
@@ -61,10 +63,13 @@ def mean(models: Sequence[Params], weights: Sequence[float]) -> Params:
     total = float(sum(weights))
     if not models or not total > 0:
         raise ValueError(f"a mean needs models and positive weights, found {len(models)} models, weights {weights}")
-    return {name: _merge([model[name] for model in models], [w / total for w in weights]) for name in models[0]}
+    return {
+        name: _average_tensors([model[name] for model in models], [w / total for w in weights]) for name in models[0]
+    }
 
 
-def _merge(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+def _average_tensors(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """The mean of tensors weighted by shares; of integers the maximum."""
     first = tensors[0]
     if not first.is_floating_point():
         return torch.stack(list(tensors)).amax(dim=0)
@@ -75,7 +80,7 @@ def _merge(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
 
 
 def combined(params: Params, *, plus: Params, times: float = 1.0) -> Params:
-    """params + times * plus, for the floats that both have; everything else as it is in `params`."""
+    """params + times * plus, for floats in both; all other tensors as in `params`."""
     return {
         name: value + times * plus[name] if name in plus and value.is_floating_point() else value
         for name, value in params.items()
@@ -83,7 +88,7 @@ def combined(params: Params, *, plus: Params, times: float = 1.0) -> Params:
 
 
 def difference(left: Params, right: Params) -> Params:
-    """left - right, for the names that both have."""
+    """left - right, for names in both."""
     return {name: left[name] - right[name] for name in left if name in right}
 
 
@@ -108,8 +113,8 @@ def count(params: Params) -> int:
 
 
 def mark_buffers(module: nn.Module, tensors: Params) -> Params:
-    """`model/...` of a whole module with its buffers under `buffer/...`, because a coordinator cannot distinguish
-    them.
+    """`model/...` of a whole module with its buffers under `buffer/...`, because the coordinator has no module to tell
+    them from parameters.
     """
     names = trainable(module)
     return {

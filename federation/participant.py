@@ -1,10 +1,10 @@
 """A site's side of federated training: `introduce`, `train` and `finish`, for any algorithm.
 
-In addition to the algorithm, a site scores the merged model that it just received on its own validation patients,
-keeps the models that a checkpoint may still need, and remembers its losses. All of it is memory: a message that is
-committed together with the reply. Model files are first written under their round's number; written twice they are the
-same bytes. A method's `notes` in the facts of its memory (a lambda, a cosine, weights of other sites) are stored
-by round for the site's own page, and never leave.
+In addition to the algorithm, a site scores the merged model that it just received on its own validation patients, keeps
+the models that a checkpoint may still need, and records its losses. All of it is memory: a message that is committed
+together with the reply. Model files are written under the number of their round; if one is written twice, its bytes are
+the same. A method's `notes` in the facts of its memory (a lambda, a cosine, weights of other sites) are stored by round
+for the site's own page, and never leave.
 
 Federated checkpointing (FENDA-FL, section 3.4): `latest` is the model after the last merge, `local` the one with the
 lowest validation loss at this site, `global` the one of the round with the lowest example-weighted mean of all sites'
@@ -38,9 +38,9 @@ NOTES = "notes"
 FIXED = "fixed"
 
 _IDLE: dict[tuple[Algorithm, Task, torch.dtype], nn.Module] = {}
-"""The network that scored the last model, its numbers wiped: making one takes as long as all else that a short round
-does beside learning. Whoever uses it takes it out. None with dropout: making a network draws random numbers, and
-dropout goes on from there.
+"""The network that scored the last model, filled with zeros, for reuse: to build one takes as long as the rest of a
+short round outside of training. It is removed while it is in use. Networks with dropout are not kept: building one
+draws random numbers, and dropout continues from there.
 """
 
 
@@ -50,10 +50,10 @@ def participate(
     """Answer one of the three requests of federated training.
 
     Args:
-        message: tensors of the algorithm; facts `algorithm` (its own), `best` (the globally best round so far, or
-        None), and `score`: if it is False, the model is not scored. memory: what this site returned last time (empty
-        at first).
-        models: where the models of single rounds lie.
+        message: tensors of the algorithm; facts `algorithm` (of the method), `best` (the globally best round so far, or
+            None), and `score`: if it is False, the model is not scored. memory: the memory that this site returned last
+            time (empty at first).
+        models: the folder with the models of single rounds.
 
     Returns:
         reply: tensors of the algorithm; facts `algorithm`, `loss` (validation loss of the model after round
@@ -62,34 +62,39 @@ def participate(
         memory: to be committed with the reply.
     """
     if call.request == "introduce":
-        said = algorithm.introduce(site)
-        return Message(said.tensors, {"algorithm": dict(said.facts), **facts_of_fixed(site.task)}), memory
-    received = Message(_on(site.device, message.tensors), as_mapping(message.facts.get("algorithm")))
-    own = Message(_on(site.device, memory.tensors), as_mapping(memory.facts.get("algorithm")))
+        introduction = algorithm.introduce(site)
+        return Message(
+            introduction.tensors, {"algorithm": dict(introduction.facts), **facts_of_fixed(site.task)}
+        ), memory
+    received = Message(_move_tensors(site.device, message.tensors), as_mapping(message.facts.get("algorithm")))
+    method_memory = Message(_move_tensors(site.device, memory.tensors), as_mapping(memory.facts.get("algorithm")))
     scored = message.facts.get("score") is not False
-    losses, validation, params = _validate(algorithm, site, call, received, own, memory, scored=scored)
+    losses, validation, params = _validate(algorithm, site, call, received, method_memory, memory, scored=scored)
     model = None if params is None else seal_parts(to_bytes(Message(params)))
     if call.request == "finish":
-        _keep(models, call, model)
+        _write_model(models, call, model)
         return Message({}, {"algorithm": {}, **validation}), Message(
             memory.tensors, {**memory.facts, "losses": dict(losses)}
         )
-    with ThreadPoolExecutor(1) as beside:  # writes to disk during training
-        written = beside.submit(_keep, models, call, model)
-        sent, kept = algorithm.train(site, received, own, call)
+    with ThreadPoolExecutor(1) as writer:  # writes to disk during training
+        written = writer.submit(_write_model, models, call, model)
+        sent, new_memory = algorithm.train(site, received, method_memory, call)
     written.result()
     reply = Message(sent.tensors, {"algorithm": dict(sent.facts), **validation})
-    facts = {name: fact for name, fact in kept.facts.items() if name != NOTES}
+    facts = {name: fact for name, fact in new_memory.facts.items() if name != NOTES}
     remembered: dict[str, Json] = {"algorithm": facts, "losses": dict(losses)}
-    if NOTES in kept.facts:
-        remembered[NOTES] = {**as_mapping(memory.facts.get(NOTES)), str(call.round): _finite(kept.facts[NOTES])}
-    return reply, Message(kept.tensors, remembered)
+    if NOTES in new_memory.facts:
+        remembered[NOTES] = {
+            **as_mapping(memory.facts.get(NOTES)),
+            str(call.round): _finite_notes(new_memory.facts[NOTES]),
+        }
+    return reply, Message(new_memory.tensors, remembered)
 
 
 def facts_of_fixed(task: Task) -> Mapping[str, Json]:
-    """The digest of what the author of the task's network fixed, as `fixed`; empty if that is nothing.
+    """The digest of the values that the author of the task's network fixed, as fact `fixed`; empty without such values.
 
-    Fixed values are never sent, so that each site has those of its own code: sites must compare them.
+    Fixed values are never sent: each site has those of its own code, so their digests must be compared.
     """
     with seeded(0):
         fixed = fixed_in(task.network())
@@ -97,13 +102,20 @@ def facts_of_fixed(task: Task) -> Mapping[str, Json]:
 
 
 def _validate(
-    algorithm: Algorithm, site: Site, call: Call, received: Message, own: Message, memory: Memory, *, scored: bool
+    algorithm: Algorithm,
+    site: Site,
+    call: Call,
+    received: Message,
+    method_memory: Message,
+    memory: Memory,
+    *,
+    scored: bool,
 ) -> tuple[Mapping[str, Json], dict[str, Json], Params | None]:
     """Score the model after the previous merge, and return it to be kept, unless it is the common start."""
     losses = as_mapping(memory.facts.get("losses"))
     if call.round <= 1:
         return losses, {"loss": None, "n": 0}, None
-    params = algorithm.model(site, received, own)
+    params = algorithm.model(site, received, method_memory)
     module = _IDLE.pop((algorithm, site.task, torch.get_default_dtype()), None)
     module = loaded(algorithm.network(site.task) if module is None else module, params)
     n = site.size("validation") if scored else 0
@@ -113,13 +125,14 @@ def _validate(
     return {**losses, str(call.round - 1): finite}, {"loss": finite, "n": n if finite is not None else 0}, params
 
 
-def _keep(models: Folder, call: Call, model: bytes | None) -> None:
+def _write_model(models: Folder, call: Call, model: bytes | None) -> None:
+    """Write the bytes of the model after the previous round, if there is one."""
     if model is not None:
         models.write(f"{call.round - 1}", model)
 
 
 def _put_back(algorithm: Algorithm, task: Task, module: nn.Module) -> None:
-    """Keep a network for the next model, without this one's parameters. See `_IDLE`."""
+    """Keep a network for the next model, with its parameters set to zero. See `_IDLE`."""
     if not any(isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules()):
         for tensor in module.state_dict().values():
             tensor.zero_()
@@ -130,16 +143,16 @@ def _put_back(algorithm: Algorithm, task: Task, module: nn.Module) -> None:
 def prune(models: Folder, memories: Sequence[Memory], *, best: int | None, newest: int) -> None:
     """Remove the models that no checkpoint can need any more. Call it after the commit, and not for a replay.
 
-    memories: the one just committed, and the merged one to which a lost reply would return.
+    memories: the one just committed, and the one of the last merged round, which is used again if the reply is lost.
     """
-    kept: set[int | None] = {newest, newest - 1, best}
+    needed_rounds: set[int | None] = {newest, newest - 1, best}
     for memory in memories:
         losses = as_mapping(memory.facts.get("losses"))
-        kept.add(best_round(losses))
-        if best is not None:  # a site that was not asked in the best round answers with its last model before it
-            kept.add(max((int(name) for name in losses if int(name) <= best), default=None))
+        needed_rounds.add(best_round(losses))
+        if best is not None:  # a site that was not asked in the best round uses its last model before that round
+            needed_rounds.add(max((int(name) for name in losses if int(name) <= best), default=None))
     for name in models.names():
-        if int(name) < newest and int(name) not in kept:
+        if int(name) < newest and int(name) not in needed_rounds:
             models.remove(name)
 
 
@@ -156,7 +169,7 @@ def checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int |
     losses = as_mapping(memory.facts.get("losses"))
     rounds = sorted(int(name) for name in losses)
     last = max(rounds, default=0)
-    rounds += sorted(int(name) for name in models.names() if int(name) > last)  # its loss is gone with a memory
+    rounds += sorted(int(name) for name in models.names() if int(name) > last)  # their losses were lost with a memory
     if not rounds:
         raise KeyError(f"no model for checkpoint {which!r}: this site finished no round")
     chosen = rounds[-1]
@@ -175,7 +188,7 @@ def best_round(losses: Mapping[str, Json]) -> int | None:
     return min(finite)[1] if finite else None
 
 
-def _finite(notes: Json) -> dict[str, Json]:
+def _finite_notes(notes: Json) -> dict[str, Json]:
     """Notes with null for values that are not finite: a diverged note must not invalidate a good reply."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -183,6 +196,6 @@ def _finite(notes: Json) -> dict[str, Json]:
     }
 
 
-def _on(device: torch.device, tensors: Params) -> Params:
+def _move_tensors(device: torch.device, tensors: Params) -> Params:
     """The tensors on a device; they return to the CPU when they are serialized."""
     return {name: tensor.to(device) for name, tensor in tensors.items()}

@@ -1,7 +1,7 @@
-"""A network's start that no patient shaped: trained on labelled public pictures, before anybody is asked.
+"""Pretraining of a network on labelled public pictures, before any hospital is asked.
 
-Every method begins with the parameters of its networks as the coordinator made them, so each can begin from these, and
-a private one pays nothing for it.
+The coordinator makes the initial parameters of every method, so each method can begin with these, and they cost no
+privacy.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Translate: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
-    """on: a prior, or labelled `public_pictures`; pictures: at most so many. epochs, lr, batch: of training, by Adam.
-    strength: of what disturbs the pictures, 1 = as in `federation.randomization`, 0 = mirror images only. head: kept,
-    or fresh: drawn at random, for classes that are others than the pictures'. seed: of the training.
+    """on: a prior, or labelled `public_pictures`; pictures: the most that are used. epochs, lr, batch: of training, by
+    Adam. strength: of random disturbances, 1 = as in `federation.randomization`, 0 = mirror images only. head: kept, or
+    fresh = drawn at random, if the classes are not those of the pictures. seed: of the training.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -59,8 +59,8 @@ def pretrained(
 ) -> Params:
     """Parameters of the task's network, trained on pictures x (n, *inputs) with labels y (n,).
 
-    low, high: the values between which pictures are disturbed, in their unit. through: translates disturbed pictures,
-    where patients' images will be translated too. A fresh head is left out.
+    low, high: the range of values for disturbances, in the unit of the pictures. through: translates disturbed
+    pictures, if patients' images are translated too. A fresh head is left out.
     """
     work = Work(lr=how.lr, batch=how.batch, epochs=how.epochs)
     rows: dict[Split, Rows] = {
@@ -77,10 +77,10 @@ def pretrained(
     with seeded(how.seed):
         module = task.network()
         Site("public pictures", task, work, access).descend(module, task.objective)
-    found = read(module)
-    return {name: part for name, part in found.items() if how.head == "kept" or not name.startswith(HEAD)}
+    parameters = read(module)
+    return {name: part for name, part in parameters.items() if how.head == "kept" or not name.startswith(HEAD)}
 
 
 def begun(task: Task, params: Params) -> Task:
-    """The same task, whose networks begin with these parameters."""
+    """The same task, with these initial parameters for its networks."""
     return replace(task, begun=params)

@@ -1,9 +1,9 @@
-"""An engine that simulates sites in several processes of this machine, so that they use its processor cores; and
-`beside`, which does other work meanwhile.
+"""An engine that simulates sites in several processes of this machine, so that all processor cores are used; and
+`run_alongside`, which does other work in one more process.
 
-A simulated site is a function of its folder and of the question, and so gives the same reply, bit for bit, in whichever
-process it works. Each process has workers for all sites and takes the next question that waits; questions and replies
-cross as the bytes of `federation.wire`. A process that dies takes only its site's answer along, and is replaced.
+The reply of a simulated site depends only on its folder and the question, so it is the same, bit for bit, in every
+process. Each process has workers for all sites and takes the next waiting question; questions and replies are sent as
+the bytes of `federation.wire`. If a process dies, only the answer of its site is lost, and a new process replaces it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
 Tell: TypeAlias = Callable[[Any], None]
-"""Takes progress, in a form on which those who send and who show it agree; picklable."""
+"""Takes a progress message, in a form on which sender and display agree; picklable."""
 Hire: TypeAlias = Callable[[Callable[[], bool], Tell], Mapping[str, Worker]]
-"""Makes the sites' workers in a new process, from what tells whether the run was asked to stop, and what sends progress
-to the engine. Must be picklable, and defined in a module that can be imported."""
+"""hire(is_stopping, send_progress) -> the workers of all sites, called in a new process. Must be picklable, and defined
+in a module that can be imported."""
 Keep: TypeAlias = Callable[[Call, Message], Message]
-"""What becomes of a reply that came; it may raise Refused."""
+"""keep(call, reply) -> the reply to hand on; it may raise Refused."""
 POLL_S = 0.2
-PATIENCE_S = 10.0  # for a process that was told to end
+PATIENCE_S = 10.0  # for a process that was asked to end
 
 
 class _Process(NamedTuple):
@@ -47,11 +47,11 @@ class _Process(NamedTuple):
 
 
 class Processes:
-    """All sites on this machine, `count` of them at a time, each in a process of its own meanwhile.
+    """All sites on this machine, `count` of them at a time, each in its own process.
 
-    hire: see `Hire`. sites: their names. count: of processes, which start with the first question. stopping: whether
-    the run was asked to stop; it is passed on while sites work. keep: what becomes of a reply. log: takes a site and
-    why its process ended. told: takes a site and its progress. preload: modules that are imported once for all.
+    hire: see `Hire`. sites: their names. count: the number of processes, which start with the first question. stopping:
+    whether the run was asked to stop; working sites are informed. keep: see `Keep`. log: takes a site and the reason
+    why its process ended. told: takes a site and its progress. preload: modules imported once for all processes.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class Processes:
         if count < 1:
             raise ValueError(f"count must be at least 1, found {count}")
         self._hire, self._sites, self._count = hire, tuple(sorted(sites)), count
-        self._stopping, self._keep, self._log, self._told = stopping, keep, log, told
+        self._stopping, self._keep, self._log, self._on_progress = stopping, keep, log, told
         self._context: ForkServerContext = get_context("forkserver")
         self._context.set_forkserver_preload([__name__, *preload])
-        self._asked: Event = self._context.Event()
+        self._stop_event: Event = self._context.Event()
         self._idle: list[_Process] = []
-        # Once nobody has this engine any more; at the latest before multiprocessing waits for processes at the exit,
-        # and asks them to end by a signal that they ignore.
-        atexit.register(weakref.finalize(self, _end_all, self._idle))
+        # Runs when this engine is no longer referenced; at the latest at exit, before multiprocessing waits for its
+        # processes, whose SIGTERM they ignore.
+        atexit.register(weakref.finalize(self, _end_processes, self._idle))
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -85,101 +85,109 @@ class Processes:
 
     def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
         """See `Engine.ask`. `unknown_site` and `failed` are codes of this engine, the rest are the sites' own.
-        deadline_s: of each site's own work, as if it had the machine for itself.
+        deadline_s: limits the working time of each site, without the time in which it waits for a process.
         """
-        found: dict[str, Message | str] = {site: "unknown_site" for site in messages if site not in self._sites}
+        answer_by_site: dict[str, Message | str] = {
+            site: "unknown_site" for site in messages if site not in self._sites
+        }
         waiting = [site for site in sorted(messages, reverse=True) if site in self._sites]
         working: dict[Connection, tuple[str, _Process]] = {}
         try:
             while waiting or working:
                 while waiting and len(working) < self._count:
                     site = waiting.pop()
-                    one = self._begun(site, call, messages[site])
-                    working[one.line] = (site, one)
+                    worker = self._send_question(site, call, messages[site])
+                    working[worker.line] = (site, worker)
                 if self._stopping():
-                    self._asked.set()
+                    self._stop_event.set()
                 ready = wait([*working], timeout=POLL_S)
                 for line in [line for line in working if line in ready]:
-                    site, one = working[line]
-                    said = self._heard(site, one, call, deadline_s)
-                    if said is not None:
-                        found[site] = said
+                    site, worker = working[line]
+                    answer = self._receive_answer(site, worker, call, deadline_s)
+                    if answer is not None:
+                        answer_by_site[site] = answer
                         del working[line]
                         heard(site)
         finally:
-            for _, one in working.values():  # interrupted: nobody waits for these answers
-                _end(one, at_once=True)
-        replies = {site: found[site] for site in sorted(found)}
+            for _, worker in working.values():  # interrupted: these answers are not needed any more
+                _end_process(worker, at_once=True)
+        replies = {site: answer_by_site[site] for site in sorted(answer_by_site)}
         return Answers(
-            {site: said for site, said in replies.items() if isinstance(said, Message)},
-            {site: said for site, said in replies.items() if isinstance(said, str)},
+            {site: answer for site, answer in replies.items() if isinstance(answer, Message)},
+            {site: answer for site, answer in replies.items() if isinstance(answer, str)},
         )
 
     def close(self) -> None:
         """End all processes. A later question starts new ones."""
-        _end_all(self._idle)
+        _end_processes(self._idle)
 
-    def _begun(self, site: str, call: Call, message: Message) -> _Process:
-        """A process that works on the question."""
+    def _send_question(self, site: str, call: Call, message: Message) -> _Process:
+        """Send the question to an idle or new process; returns the process."""
         data = wire.question(call.at(site), message)
         while True:
-            one = self._idle.pop() if self._idle else self._started()
+            worker = self._idle.pop() if self._idle else self._start_process()
             try:
-                one.line.send((site, data))
-            except OSError:  # it ended while it had nothing to do
-                _end(one, at_once=True)
+                worker.line.send((site, data))
+            except OSError:  # it ended while it was idle
+                _end_process(worker, at_once=True)
                 continue
-            return one
+            return worker
 
-    def _started(self) -> _Process:
+    def _start_process(self) -> _Process:
+        """A new process that serves questions."""
         ours, theirs = self._context.Pipe()
         umask = os.umask(0o077)
         os.umask(umask)
         process = self._context.Process(
-            target=_serve, args=(self._hire, theirs, self._asked, umask), name="simulated sites", daemon=True
+            target=_serve_questions,
+            args=(self._hire, theirs, self._stop_event, umask),
+            name="simulated sites",
+            daemon=True,
         )
         process.start()
         theirs.close()
         return _Process(process, ours)
 
-    def _heard(self, site: str, one: _Process, call: Call, deadline_s: float | None) -> Message | str | None:
-        """The site's reply or code; None if it goes on with its work."""
+    def _receive_answer(
+        self, site: str, worker: _Process, call: Call, deadline_s: float | None
+    ) -> Message | str | None:
+        """The reply or code of the site; None if it only sent progress."""
         try:
-            seconds, data = one.line.recv()
+            seconds, data = worker.line.recv()
         except (EOFError, OSError):
-            _end(one)
+            _end_process(worker)
             self._log(
                 site,
                 f"{call.at(site).run} round {call.round} {call.request}: its process ended with exit code "
-                f"{one.process.exitcode}; a negative code is a signal, and -9 often means too little memory",
+                f"{worker.process.exitcode}; a negative code is a signal, and -9 often means too little memory",
             )
             return "failed"
         if seconds is None:
-            self._told(site, data)
+            self._on_progress(site, data)
             return None
-        self._idle.append(one)
+        self._idle.append(worker)
         if deadline_s is not None and seconds > deadline_s:
             return "late"
-        said = wire.read_answer(data)
-        if isinstance(said, str):
-            return said
+        answer = wire.read_answer(data)
+        if isinstance(answer, str):
+            return answer
         try:
-            return self._keep(call, said)
+            return self._keep(call, answer)
         except Refused as refused:
             return refused.code
 
 
 @contextmanager
 def beside(work: Callable[[], None]) -> Iterator[None]:
-    """Work in a process of its own meanwhile, which ends with the block, done or not; at once, by `SystemExit`.
+    """Run `work` in another process during the block. At the end of the block the process ends, finished or not.
 
-    work: must be picklable, defined in a module that can be imported, and such that nobody depends on it: where it
-    fails, or no process can be had for it, nobody is told.
+    work: must be picklable and defined in a module that can be imported. Nothing may depend on its result: if it fails,
+    or no process can be started, no error is raised. It is interrupted by `SystemExit`.
     """
     umask = os.umask(0o077)
     os.umask(umask)
-    process = get_context("forkserver").Process(target=_do, args=(work, umask), name="beside", daemon=True)
-    with suppress(Exception):  # pickling promises no kind of error
+    process = get_context("forkserver").Process(target=_run_work, args=(work, umask), name="beside", daemon=True)
+    with suppress(Exception):  # pickling may raise any error
         process.start()
     try:
         yield
@@ -191,8 +199,9 @@ def beside(work: Callable[[], None]) -> Iterator[None]:
             process.join()
 
 
-def _do(work: Callable[[], None], umask: int) -> None:
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # what is half written is removed
+def _run_work(work: Callable[[], None], umask: int) -> None:
+    """The body of the process of `run_alongside`."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # SystemExit lets it remove half-written files
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal signals all processes
     os.umask(umask)
     start_new_thread(_end_with_parent, ())
@@ -200,42 +209,44 @@ def _do(work: Callable[[], None], umask: int) -> None:
         work()
 
 
-def _end_all(idle: list[_Process]) -> None:
-    for one in idle:
-        one.line.close()  # all begin to end
+def _end_processes(idle: list[_Process]) -> None:
+    """End all idle processes and empty the list."""
+    for worker in idle:
+        worker.line.close()  # so that all processes begin to end at the same time
     while idle:
-        _end(idle.pop())
+        _end_process(idle.pop())
 
 
-def _end(one: _Process, *, at_once: bool = False) -> None:
-    one.line.close()
+def _end_process(worker: _Process, *, at_once: bool = False) -> None:
+    """End one process; at_once: without waiting for it to finish."""
+    worker.line.close()
     if not at_once:
-        one.process.join(PATIENCE_S)
-    if one.process.is_alive():
-        one.process.kill()
-        one.process.join()
+        worker.process.join(PATIENCE_S)
+    if worker.process.is_alive():
+        worker.process.kill()
+        worker.process.join()
 
 
-def _serve(hire: Hire, line: Connection, asked: Event, umask: int) -> None:
+def _serve_questions(hire: Hire, line: Connection, stop_event: Event, umask: int) -> None:
     """Answer questions until the line is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the engine tells of a stop; a terminal signals all processes
         signal.signal(number, signal.SIG_IGN)
     os.umask(umask)
     start_new_thread(_end_with_parent, ())
-    workers = hire(asked.is_set, lambda progress: line.send((None, progress)))
+    workers = hire(stop_event.is_set, lambda progress: line.send((None, progress)))
     with suppress(EOFError, OSError):
         while True:
             site, data = line.recv()
-            begun = time.monotonic()
-            said = wire.answer(workers[site], data)
-            line.send((time.monotonic() - begun, said))
+            started = time.monotonic()
+            answer = wire.answer(workers[site], data)
+            line.send((time.monotonic() - started, answer))
 
 
 def _die_with_parent(sentinel: int) -> None:
-    """Have the kernel kill this process when the run's own ends, which closes its end of this pipe.
+    """Have the kernel kill this process when the process of the run ends and so closes its end of this pipe.
 
-    The signal that Linux sends to children of a process (PR_SET_PDEATHSIG) would not do: the parent is the fork server,
-    and it lives as long as its children.
+    The signal that Linux sends to children of a process (PR_SET_PDEATHSIG) does not help: the parent is the fork
+    server, which lives as long as its children.
     """
     if sys.platform == "linux":
         fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
@@ -244,10 +255,10 @@ def _die_with_parent(sentinel: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed run's sites must not go on: the same run may begin again at once, on the same folders.
+    """End this process when the run is killed: the same run may start again at once, on the same folders.
 
-    In a thread that nobody waits for: `Thread.start` waits for ever where memory is too short for the thread to begin.
-    On Linux the kernel kills besides, since a thread waits for Python's lock, which other work may hold for long.
+    It runs in a thread started without waiting: `Thread.start` hangs if memory is too short for the thread to begin. On
+    Linux the kernel kills the process as well, because this thread may have to wait long for Python's lock.
     """
     parent = parent_process()
     if parent is not None:

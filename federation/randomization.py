@@ -1,4 +1,4 @@
-"""Pictures disturbed on purpose, so that a network does not rely on how they look.
+"""Random disturbances of pictures, so that a network does not depend on their appearance.
 
 Domain randomization (Tobin et al., IROS 2017; for medical images Billot et al., SynthSeg, Med Image Anal 2023), and in
 training BigAug (Zhang et al., IEEE TMI 2020), by MONAI's transforms: contrast, gain, colour, a bias field, blur and
@@ -22,8 +22,8 @@ top lies between 1 - WINDOW and 1."""
 
 
 def disturbed(x: Tensor, strength: float, low: float, high: float, generator: torch.Generator) -> Tensor:
-    """Each of x (b, C, [D,] H, W), disturbed. strength: 0 = as they are. low, high: the values that are 0 and 1 for the
-    disturbance, in the images' unit; what leaves them is cut.
+    """Images x (b, C, [D,] H, W), each disturbed at random. strength: 0 = not at all. low, high: the values that become
+    0 and 1 for the disturbance, in the unit of the images; values beyond them are cut.
     """
     if strength == 0 or not len(x):
         return x
@@ -36,7 +36,7 @@ def disturbed(x: Tensor, strength: float, low: float, high: float, generator: to
         RandScaleIntensity,
     )
 
-    def around(reach: float) -> tuple[float, float]:
+    def factor_range(reach: float) -> tuple[float, float]:
         return math.exp(-reach * strength) - 1, math.exp(reach * strength) - 1
 
     exponents = (math.exp(-CONTRAST * strength), math.exp(CONTRAST * strength))
@@ -44,8 +44,12 @@ def disturbed(x: Tensor, strength: float, low: float, high: float, generator: to
     steps = Compose(
         [
             RandAdjustContrast(prob=1.0, gamma=exponents),
-            RandScaleIntensity(factors=around(GAIN), prob=1.0),
-            *([RandScaleIntensity(factors=around(COLOUR), prob=1.0, channel_wise=True)] if x.shape[1] > 1 else []),
+            RandScaleIntensity(factors=factor_range(GAIN), prob=1.0),
+            *(
+                [RandScaleIntensity(factors=factor_range(COLOUR), prob=1.0, channel_wise=True)]
+                if x.shape[1] > 1
+                else []
+            ),
             RandBiasField(degree=2, coeff_range=(-FIELD * strength, FIELD * strength), prob=1.0),
             RandGaussianSmooth(prob=0.5, **dict.fromkeys(sides, (0.0, BLUR * strength + 0.001))),
             RandGaussianNoise(prob=0.5, std=NOISE * strength),
@@ -53,14 +57,14 @@ def disturbed(x: Tensor, strength: float, low: float, high: float, generator: to
     )
     steps.set_random_state(seed=int(torch.randint(2**31, (), generator=generator)))
     share = ((x - low) / (high - low)).clamp(0, 1).cpu()
-    parts = torch.stack([torch.as_tensor(steps(one)).as_subclass(Tensor) for one in share])
+    parts = torch.stack([torch.as_tensor(steps(image)).as_subclass(Tensor) for image in share])
     top = 1 - min(WINDOW * strength, 0.9) * torch.rand(len(x), generator=generator)
     cut = torch.minimum(parts.clamp(min=0), top.view(-1, *[1] * (x.dim() - 1)))
     return cut.to(x) * (high - low) + low
 
 
 def disturbances(strength: float, low: float, high: float, *, before: Augment | None = flip) -> Augment:
-    """A function of batches for training: views by `before`, then `disturbed`."""
+    """A function of batches for training: views by `before`, then `disturb_images`."""
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         x, y = (x, y) if before is None else before(x, y, generator)

@@ -1,5 +1,5 @@
-"""Named seeds derived from one logged seed. Privacy noise never comes from here: it uses the system's
-entropy.
+"""Named seeds derived from one logged seed. Privacy noise is never drawn from these seeds, but from the entropy of the
+system.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng():
         if torch.accelerator.is_available():
             torch.manual_seed(seed)
-        else:  # the same, but nothing is queued, with a trace of the caller, for devices that never come
+        else:  # the same, but torch queues no seeding, with a stack trace, for devices that do not exist
             torch.default_generator.manual_seed(seed)
         yield

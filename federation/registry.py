@@ -1,13 +1,12 @@
 """Classes that settings can name: of a group's union, of installed packages, and those registered in a process.
 
-A room has a union of its own classes and a `Group` beside it, which stands in annotations, as in
-`Annotated[AnyModel, MODELS]`. When such a value is read, one of the own names is taken from the union. Another name is
-looked up among entry points (`federation.installed`) and registered classes; only then is that package imported, and
-no other.
+A package has a union of its own classes and a `Group`. The group is used in annotations, as in
+`Annotated[AnyModel, MODELS]`. When such a value is read, a name of the union is taken from there. Another name is
+looked up among entry points (`federation.installed`) and registered classes; only then is that one package imported.
 
-A package's code runs only where its digest is permitted: by `permitting`, with a hospital's policy while it answers a
-request, or with everything for the settings that a person wrote on this machine. Without it no installed package is
-imported.
+Code of a package runs only if its digest is permitted, by `permit_packages`: with the policy of a hospital while it
+answers a request, or with all packages for settings that a person wrote on this machine. Otherwise no installed package
+is imported.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 Permitted: TypeAlias = Mapping[str, str] | Literal["all"]
-"""Package -> digest; or everything that is installed."""
+"""Package -> digest; or all installed packages."""
 OTHERS = "·"
-"""Label of what is not in the union, in pydantic's places of errors."""
+"""Label of the choice that is not in the union, in the location of pydantic's errors."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Permission:
-    """plugins: what is permitted. used: (kind and name, source, digest) of each class that was taken under it."""
+    """plugins: the permitted packages. used: (kind and name, source, digest) of each class that was looked up."""
 
     plugins: Permitted
     used: set[tuple[str, str, str]] = dataclasses.field(default_factory=set)
@@ -49,9 +48,9 @@ _OFFERED: dict[type, tuple[Group, Offer]] = {}
 
 
 class NotPermitted(Exception):
-    """Settings name what an installed package offers, and this package is not permitted here.
+    """Settings name a class of an installed package that is not permitted here.
 
-    No `ValueError`, so that pydantic lets it through.
+    It is no `ValueError`, so that pydantic does not turn it into a validation error.
     """
 
     def __init__(self, offer: Offer) -> None:
@@ -63,12 +62,12 @@ class NotPermitted(Exception):
 
 @contextmanager
 def permitting(plugins: Permitted, *, unless_set: bool = False) -> Iterator[Permission]:
-    """Permit packages, by name and digest, to whatever settings are read inside, in this thread.
+    """Permit packages, by name and digest, for all settings that this thread reads within the context.
 
-    unless_set: leave a permission that is in force as it is: a hospital's policy also holds for what it reads then.
+    unless_set: keep a permission that is in force: so a hospital's policy also holds for the files that it reads.
     """
-    there = _PERMITTED.get() if unless_set else None
-    permission = Permission(plugins) if there is None else there
+    permission_in_force = _PERMITTED.get() if unless_set else None
+    permission = Permission(plugins) if permission_in_force is None else permission_in_force
     token = _PERMITTED.set(permission)
     try:
         yield permission
@@ -85,8 +84,8 @@ def line_of(offer: Offer) -> str:
 class Group:
     """A kind of classes that settings name, used as an annotation of their union.
 
-    group: entry points are in `consilium.<group>`. what: one of them, in messages. built_in: the union's classes.
-    needs: the Protocol. tag: the field by which settings choose.
+    group: entry points are in `consilium.<group>`. what: the word for one class, in messages. built_in: the union's
+    classes. needs: the Protocol. tag: the field by which settings choose.
     """
 
     group: str
@@ -96,21 +95,22 @@ class Group:
     tag: str = "name"
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The union's classes by their names, and one more choice, which looks a name up when it is read."""
+        """The classes of the union by their names, and one more choice that looks up other names when they are read."""
         from pydantic_core import core_schema
 
         members = {name: kind for kind in members_of(source) for name in names_of(kind, self.tag)}
-        made = {kind: handler.generate_schema(kind) for kind in set(members.values())}
-        choices: dict[Any, CoreSchema] = {name: made[kind] for name, kind in members.items()}
+        schemas = {kind: handler.generate_schema(kind) for kind in set(members.values())}
+        choices: dict[Any, CoreSchema] = {name: schemas[kind] for name, kind in members.items()}
 
-        def tagged(value: Any) -> str:
+        def find_tag(value: Any) -> str:
             tag = value.get(self.tag) if isinstance(value, dict) else getattr(value, self.tag, None)
             return tag if isinstance(tag, str) and tag in members else OTHERS
 
         choices[OTHERS] = core_schema.no_info_plain_validator_function(
-            lambda value: _other(self, tuple(members), value), json_schema_input_schema=core_schema.dict_schema()
+            lambda value: _validate_other(self, tuple(members), value),
+            json_schema_input_schema=core_schema.dict_schema(),
         )
-        return core_schema.tagged_union_schema(choices, discriminator=tagged)
+        return core_schema.tagged_union_schema(choices, discriminator=find_tag)
 
 
 def members_of(union: Any) -> tuple[type, ...]:
@@ -119,33 +119,33 @@ def members_of(union: Any) -> tuple[type, ...]:
 
 
 def own_names(group: Group) -> tuple[str, ...]:
-    """Names in the group's union."""
+    """The names in the union of a group."""
     return tuple(name for kind in group.built_in for name in names_of(kind, group.tag))
 
 
 def other_names(group: Group) -> tuple[str, ...]:
-    """Names that installed packages offer or that were registered; nothing is imported."""
-    own = set(own_names(group))
-    found = [name for kind, name in _REGISTERED if kind == group.group]
-    found += [offer.name for offer in offers(group.group) if offer.name not in own]
-    return tuple(dict.fromkeys(found))
+    """The names that installed packages offer or that were registered; nothing is imported."""
+    built_in_names = set(own_names(group))
+    names = [name for kind, name in _REGISTERED if kind == group.group]
+    names += [offer.name for offer in offers(group.group) if offer.name not in built_in_names]
+    return tuple(dict.fromkeys(names))
 
 
 def register(group: Group, kind: type) -> type:
     """Let settings of this process name a class that no installed package offers, as one from a notebook.
 
-    It holds in this process only: hospitals on other machines do not know it. The same class, defined anew, takes the
-    place of the one before it. Returns the class.
+    It holds in this process only: hospitals on other machines do not know it. A new definition of the same class
+    replaces the old one. Returns the class.
 
     Raises:
-        ValueError: what the class lacks, all of it; or its name is taken.
+        ValueError: the class lacks something (all of it is listed), or its name is taken.
     """
     if lacks := complaints(group, kind):
         raise ValueError(f"{getattr(kind, '__qualname__', kind)} is no {group.what}: {'; '.join(lacks)}")
-    own = own_names(group)
+    built_in_names = own_names(group)
     for name in names_of(kind, group.tag):
         before = _REGISTERED.get((group.group, name))
-        if name in own:
+        if name in built_in_names:
             raise ValueError(f"the name {name!r} is taken by a {group.what} of this package; choose another")
         if before is not None and place_of(before) != place_of(kind):
             raise ValueError(
@@ -158,7 +158,7 @@ def register(group: Group, kind: type) -> type:
 
 
 def unregister(group: Group, kind: type) -> None:
-    """Take a registered class away again; nothing happens if it is not registered."""
+    """Remove a registered class; nothing happens if it is not registered."""
     for name in names_of(kind, group.tag):
         if _REGISTERED.get((group.group, name)) is kind:
             del _REGISTERED[group.group, name]
@@ -172,36 +172,37 @@ def offer_of(group: Group, name: str) -> Offer | None:
     """
     if (group.group, name) in _REGISTERED or name in own_names(group):
         return None
-    found = [offer for offer in offers(group.group) if offer.name == name]
-    if len(found) > 1:
-        both = " and ".join(offer.source for offer in found)
+    matches = [offer for offer in offers(group.group) if offer.name == name]
+    if len(matches) > 1:
+        both = " and ".join(offer.source for offer in matches)
         raise ValueError(f"{name!r} is offered by {both}, and only one of them can be meant; remove the others")
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def class_named(group: Group, name: str) -> type | None:
-    """The class behind a name that is not built in; None if nobody has it. An installed package is imported.
+    """The class of a name that is not built in; None if there is none. If a package offers it, the package is imported.
 
     Raises:
         NotPermitted: the package is not permitted here.
-        ValueError: it cannot be imported, or is none of this group; in words.
+        ValueError: it cannot be imported, or does not fit this group; the message says why.
     """
-    here = _PERMITTED.get() or Permission({})
+    permission = _PERMITTED.get() or Permission({})
     if (kind := _REGISTERED.get((group.group, name))) is not None:
         from federation.code_digest import code_digest  # brings torch
 
-        here.used.add((f"{group.what} {name}", place_of(kind), code_digest(kind)))
+        permission.used.add((f"{group.what} {name}", place_of(kind), code_digest(kind)))
         return kind
     if (offer := offer_of(group, name)) is None:
         return None
-    if here.plugins != "all" and here.plugins.get(offer.distribution) != offer.digest:
+    if permission.plugins != "all" and permission.plugins.get(offer.distribution) != offer.digest:
         raise NotPermitted(offer)
-    here.used.add((f"{group.what} {name}", offer.source, offer.digest))
-    return _loaded(group, offer)
+    permission.used.add((f"{group.what} {name}", offer.source, offer.digest))
+    return _load_class(group, offer)
 
 
 @lru_cache(maxsize=256)
-def _loaded(group: Group, offer: Offer) -> type:
+def _load_class(group: Group, offer: Offer) -> type:
+    """The class behind an entry point. Raises: ValueError: it cannot be imported, or is none of the group."""
     kind = load(offer)
     lacks = complaints(group, kind)
     if not lacks and offer.name not in names_of(kind, group.tag):  # type: ignore[arg-type]
@@ -223,7 +224,7 @@ def is_registered(kind: type) -> bool:
 
 
 def complaints(group: Group, kind: object) -> list[str]:
-    """What a class lacks to be one of the group; empty = nothing."""
+    """What a class lacks to belong to the group; empty = nothing."""
     return lacking(kind, group.needs, group.tag)
 
 
@@ -233,14 +234,15 @@ def place_of(kind: object) -> str:
 
 
 @lru_cache(maxsize=256)
-def _adapter(kind: type) -> TypeAdapter[Any]:
+def _type_adapter(kind: type) -> TypeAdapter[Any]:
+    """pydantic's adapter of a class, made once."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
-def _other(group: Group, known: tuple[str, ...], value: Any) -> Any:
-    """Settings whose tag is not in the union: of a class that is looked up now, or an error as pydantic tells it."""
+def _validate_other(group: Group, known: tuple[str, ...], value: Any) -> Any:
+    """Validate settings whose tag is not in the union, by the class of that name; errors are as pydantic's."""
     from pydantic import ValidationError
     from pydantic_core import PydanticKnownError
 
@@ -253,12 +255,12 @@ def _other(group: Group, known: tuple[str, ...], value: Any) -> Any:
     name = value[group.tag]
     kind = class_named(group, name) if isinstance(name, str) else None
     if kind is None:
-        tags = ", ".join(f"'{one}'" for one in (*known, *other_names(group)))
-        told = {"discriminator": f"'{group.tag}'", "tag": str(name), "expected_tags": tags}
-        raise PydanticKnownError("union_tag_invalid", told)
+        tags = ", ".join(f"'{tag}'" for tag in (*known, *other_names(group)))
+        error_facts = {"discriminator": f"'{group.tag}'", "tag": str(name), "expected_tags": tags}
+        raise PydanticKnownError("union_tag_invalid", error_facts)
     try:
-        return _adapter(kind).validate_json(json.dumps(value), strict=True)
+        return _type_adapter(kind).validate_json(json.dumps(value), strict=True)
     except (ValidationError, NotPermitted):
         raise
-    except Exception as error:  # its own code, in __post_init__ or in annotations
+    except Exception as error:  # from the author's code, in __post_init__ or in annotations
         raise ValueError(f"{group.what} {name!r} cannot be made ({type(error).__name__}: {error})") from error

@@ -1,4 +1,4 @@
-"""A rehearsal: one round of an algorithm on two invented patients of zeros, to know the form of a reply in advance."""
+"""A rehearsal: one round of a method on two invented patients of zeros, which gives the form of a reply in advance."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def rehearse(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> M
     """A reply of round 1 on zeros: names, shapes and types that every real reply must have.
 
     Raises:
-        Whatever the algorithm raises: a mistake in it shows here, not at a hospital.
+        Whatever the algorithm raises: its mistakes appear here, and not at a hospital.
     """
     return rehearse_forms(algorithm, task, work, initial).reply
 
 
 def rehearse_forms(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> Forms:
-    """An introduction and a reply of round 1 on zeros. Raises: as `rehearse`."""
+    """An introduction and a reply of round 1 on zeros. Raises: as `rehearse_reply`."""
     access = open_access(zero_patients(task), batch=2, seed=0, balance=False)
     site = Site("rehearsal", task, replace(work, epochs=None, steps=1), access)
     with seeded(0):
@@ -52,8 +52,8 @@ def rehearse_forms(algorithm: Algorithm, task: Task, work: Work, initial: Params
         call = Call("rehearsal", 1, "train", {})
         reply, _ = algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)
         algorithm.merge(state, {site.name: reply})
-    said = Message(introduction.tensors, {"algorithm": dict(introduction.facts), **facts_of_fixed(task)})
-    return Forms(said, Message(reply.tensors, {"algorithm": dict(reply.facts)}))
+    introduction_form = Message(introduction.tensors, {"algorithm": dict(introduction.facts), **facts_of_fixed(task)})
+    return Forms(introduction_form, Message(reply.tensors, {"algorithm": dict(reply.facts)}))
 
 
 class Rehearsed(NamedTuple):
@@ -73,18 +73,18 @@ def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Param
     """
     from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
 
-    def rehearsed() -> tuple[Site, Access]:
+    def open_rehearsal() -> tuple[Site, Access]:
         access = open_private(zero_patients(task), protection, counts=NOTHING, dry=True)
         return Site("rehearsal", task, work, access), access
 
     with seeded(0):
-        site, introducing = rehearsed()
+        site, introducing = open_rehearsal()
         introduction = algorithm.introduce(site)
         state = algorithm.start(initial, {site.name: introduction})
         call = Call("rehearsal", 1, "train", {})
-        site, training = rehearsed()
+        site, training = open_rehearsal()
         algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)
-        site, validating = rehearsed()
+        site, validating = open_rehearsal()
         site.measure(algorithm.network(task), task.validation, "validation")
     return Rehearsed(*(compose_events(access.events) for access in (introducing, training, validating)))
 
@@ -112,7 +112,7 @@ def rehearse_question(
 
 
 class _Nowhere:
-    """A folder that keeps nothing."""
+    """A folder that stores nothing."""
 
     def write(self, name: str, data: bytes) -> None:
         pass
@@ -131,7 +131,7 @@ class _Nowhere:
 
 
 def unlike(reply: Message, form: Message, received: Message, *, first: bool = True) -> list[str]:
-    """Where a reply differs from the rehearsed one; empty if nowhere.
+    """What differs between a reply and the rehearsed one; empty = nothing.
 
     Names, shapes and types of tensors and names and types of facts must be equal. A fact that is a list or a mapping
     may differ in length if it is about other sites: it then holds names that were received, each at most once, and a
@@ -139,41 +139,47 @@ def unlike(reply: Message, form: Message, received: Message, *, first: bool = Tr
     introductions.
 
     Args:
-        reply, form: with the method's own facts under `algorithm`. received: what the site got.
+        reply, form: with the facts of the method under `algorithm`. received: the message that the site received.
     """
     skip = 0 if first else 1
     expected = {name: (tensor.shape[skip:], tensor.dtype) for name, tensor in form.tensors.items()}
-    found = {name: (tensor.shape[skip:], tensor.dtype) for name, tensor in reply.tensors.items()}
-    wrong = [f"tensor {name}" for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
-    said, rehearsed = reply.facts.get("algorithm"), as_mapping(form.facts.get("algorithm"))
-    if not isinstance(said, dict):
+    arrived = {name: (tensor.shape[skip:], tensor.dtype) for name, tensor in reply.tensors.items()}
+    wrong = [f"tensor {name}" for name in sorted({*expected, *arrived}) if expected.get(name) != arrived.get(name)]
+    facts, rehearsed = reply.facts.get("algorithm"), as_mapping(form.facts.get("algorithm"))
+    if not isinstance(facts, dict):
         return [*wrong, "facts of the method"]
-    names = frozenset(_texts(dict(received.facts)))
-    differ = (name for name in sorted({*said, *rehearsed}) if not _alike(said.get(name), rehearsed.get(name), names))
+    names = frozenset(_list_texts(dict(received.facts)))
+    differ = (
+        name for name in sorted({*facts, *rehearsed}) if not _has_same_form(facts.get(name), rehearsed.get(name), names)
+    )
     return wrong + [f"fact {name}" for name in differ]
 
 
-def _alike(said: Json, rehearsed: Json, names: frozenset[str]) -> bool:
-    if type(said) is not type(rehearsed):
+def _has_same_form(fact: Json, rehearsed: Json, names: frozenset[str]) -> bool:
+    """Whether a fact has the form of the rehearsed one. names: texts that a site may repeat."""
+    if type(fact) is not type(rehearsed):
         return False
-    if isinstance(said, str):
-        return said in names
-    if isinstance(said, list) and isinstance(rehearsed, list):
-        same = len(said) == len(rehearsed) and all(_alike(a, b, names) for a, b in zip(said, rehearsed, strict=True))
-        return same or ({str(one) for one in said} <= names and len({str(one) for one in said}) == len(said))
-    if isinstance(said, dict):
-        return said.keys() <= names and all(isinstance(value, float) for value in said.values())
+    if isinstance(fact, str):
+        return fact in names
+    if isinstance(fact, list) and isinstance(rehearsed, list):
+        same = len(fact) == len(rehearsed) and all(
+            _has_same_form(a, b, names) for a, b in zip(fact, rehearsed, strict=True)
+        )
+        return same or ({str(item) for item in fact} <= names and len({str(item) for item in fact}) == len(fact))
+    if isinstance(fact, dict):
+        return fact.keys() <= names and all(isinstance(value, float) for value in fact.values())
     return True
 
 
-def _texts(value: Json) -> Iterator[str]:
+def _list_texts(value: Json) -> Iterator[str]:
+    """All texts within facts, keys of mappings too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         yield from value
-        yield from (text for inner in value.values() for text in _texts(inner))
+        yield from (text for inner in value.values() for text in _list_texts(inner))
     elif isinstance(value, list):
-        yield from (text for inner in value for text in _texts(inner))
+        yield from (text for inner in value for text in _list_texts(inner))
 
 
 def zero_patients(task: Task, count: int = 2) -> dict[Split, Rows]:

@@ -1,13 +1,13 @@
 """The engine between machines, for any transport: long work through short calls.
 
-Work at a hospital can take hours, and during a call of hours a working hospital and a lost one look the same.
-So calls are short: the first brings the question, the hospital works in a thread of its own, and the
-coordinator polls for the answer every few seconds. A lost call is repeated; the work is done once.
+Work at a hospital can take hours, and during a call of hours a working hospital and a lost one look the same. So calls
+are short: the first sends the question, the hospital works in a separate thread, and the coordinator polls for the
+answer every few seconds. A lost call is repeated; the work is done once.
 
-Few large messages stand in memory at once, however many hospitals there are. Questions and answers of more than `SMALL`
-bytes are carried by `CARRIED` hospitals at a time: a question is written when its turn comes, to a hospital that gave a
-sign of life just before, and an answer stays at the hospital, which says only that it is ready, until it is fetched.
-What was fetched is given to `keep`, which can put it on a disk.
+Only a few large messages are in memory at a time, for any number of hospitals. Questions and answers of more than
+`SMALL` bytes are transferred for `CARRIED` hospitals at a time: a question is serialized when its turn comes, for a
+hospital that has just given a sign of life; an answer stays at the hospital, which only reports that it is ready, until
+the coordinator fetches it. A fetched reply is given to `keep`, which can write it to a disk.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
 SMALL = 2**20
-"""Bytes of a question or an answer that is carried at once; the wire adds names and facts."""
+"""Most bytes of a question or an answer that needs no turn; the wire adds names and facts."""
 CARRIED = 4
-"""Larger questions and answers that are on their way at the same time."""
+"""Larger questions and answers that are transferred at the same time."""
 WAIT_S = 10.0
 """How long a hospital keeps one call open while it works."""
 AGAIN_S = 15.0
-"""Silence to wait for if a hospital was gone at the last request: few come back within a job."""
+"""Longest silence if a hospital was gone at the last request: few of them return within a job."""
 MOST = 3
-"""Questions that a hospital works on or keeps waiting; a late one, the next, and one to spare."""
+"""Most unfinished questions at a hospital: a late one, the next, and one to spare."""
 TRIES = 3
 """How often a hospital may say that it does not know a question that was sent."""
 WORKING, UNKNOWN, READY = "working", "unknown_question", "ready"
@@ -47,12 +47,12 @@ class Unreachable(Exception):
 
 
 class Stopped(Exception):
-    """There are no more calls: the transport was told to end."""
+    """The transport was asked to end, so no calls are possible any more."""
 
 
 Reach: TypeAlias = Callable[[str, bytes, float, float], object]
 """One hospital, as `Pending.answer` with a limit of silence in s: (key, question, wait_s, timeout_s) -> bytes, or
-whatever a hospital sends in their place. Raises: Unreachable, Stopped."""
+whatever else a hospital sends. Raises: Unreachable, Stopped."""
 
 
 class Pending:
@@ -60,30 +60,31 @@ class Pending:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._hands = ThreadPoolExecutor(1, "worker")
-        self._begun: dict[str, Future[bytes]] = {}
+        self._executor = ThreadPoolExecutor(1, "worker")
+        self._futures: dict[str, Future[bytes]] = {}
         self._lock = threading.Lock()
 
     def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
-        """The answer, or `working` after `wait_s`. key: sha256 of the question, which is sent once; later it is
-        empty. An answer of more than `SMALL` bytes is brought by a call that does not wait; others say `ready`.
+        """The answer, or `working` after `wait_s`. key: sha256 of the question, which is sent once; later calls send
+        empty bytes. A call with `wait_s` > 0 gets `ready` in place of an answer of more than `SMALL` bytes; a call that
+        does not wait gets the answer itself.
         """
         if not (isinstance(key, str) and isinstance(question, bytes) and isinstance(wait_s, int | float)):
             return wire.code_answer("malformed")
         with self._lock:
-            begun = self._begun.get(key)
-            if begun is None:
+            future = self._futures.get(key)
+            if future is None:
                 if hashlib.sha256(question).hexdigest() != key:
                     return wire.code_answer(UNKNOWN)
-                self._begun = {old: work for old, work in self._begun.items() if not work.done()}
-                if len(self._begun) >= MOST:
+                self._futures = {old: work for old, work in self._futures.items() if not work.done()}
+                if len(self._futures) >= MOST:
                     return wire.code_answer("busy")
-                begun = self._begun[key] = self._hands.submit(wire.answer, self._worker, question)
+                future = self._futures[key] = self._executor.submit(wire.answer, self._worker, question)
         try:
-            found = begun.result(timeout=min(max(wait_s, 0.0), WAIT_S))
+            answer = future.result(timeout=min(max(wait_s, 0.0), WAIT_S))
         except TimeoutError:
             return wire.code_answer(WORKING)
-        return wire.code_answer(READY) if wait_s > 0 and len(found) > SMALL else found
+        return wire.code_answer(READY) if wait_s > 0 and len(answer) > SMALL else answer
 
 
 class Remote:
@@ -91,7 +92,7 @@ class Remote:
 
     reached: hospitals that can be called now. sites: all participants; one that cannot be called is `gone`. silence_s:
     without a sign of life for this long, a hospital is `gone`; silence adds up over questions with shorter deadlines.
-    on_gone: called for each that is gone. keep: what becomes of a reply that came; it may raise Refused.
+    on_gone: called for each that is gone. keep: returns the reply to hand on; it may raise Refused.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Remote:
         self._silence_s, self._on_gone, self._keep = silence_s, on_gone, keep
         self._turns = threading.Semaphore(CARRIED)
         self._lost: set[str] = set()
-        self._silent: dict[str, float] = {}  # seconds for which it was asked and said nothing
+        self._silent: dict[str, float] = {}  # seconds of unanswered calls
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -115,68 +116,75 @@ class Remote:
         return self._sites
 
     def ask(self, call: Call, messages: Mapping[str, Message], *, deadline_s: float | None = None) -> Answers:
-        """See `Engine.ask`; `OURS` and `malformed` are codes of this engine, the rest the hospital's or of `keep`."""
+        """See `Engine.ask`; `OURS` and `malformed` are codes of this engine, the others come from hospitals or from
+        `keep`.
+        """
         until = None if deadline_s is None else time.monotonic() + deadline_s
         with ThreadPoolExecutor(max(1, len(messages)), "ask") as pool:
-            asked = {pool.submit(self._ask, at, call.at(at), messages[at], until): at for at in sorted(messages)}
-            for future in as_completed(asked):
-                heard(asked[future])
-        found = {site: future.result() for future, site in asked.items()}
-        replies = {site: reply for site, reply in found.items() if isinstance(reply, Message)}
-        return Answers(replies, {site: code for site, code in found.items() if isinstance(code, str)})
+            site_by_future = {
+                pool.submit(self._ask_hospital, at, call.at(at), messages[at], until): at for at in sorted(messages)
+            }
+            for future in as_completed(site_by_future):
+                heard(site_by_future[future])
+        answers = {site: future.result() for future, site in site_by_future.items()}
+        replies = {site: reply for site, reply in answers.items() if isinstance(reply, Message)}
+        return Answers(replies, {site: code for site, code in answers.items() if isinstance(code, str)})
 
-    def _ask(self, site: str, call: Call, message: Message, until: float | None) -> Message | str:
+    def _ask_hospital(self, site: str, call: Call, message: Message, until: float | None) -> Message | str:
+        """One hospital's reply, or a code. until: by which time, as `time.monotonic` counts."""
         if site not in self._sites:
             return "unknown_site"
         if site not in self._reached:
             return self._mark_gone(site)
         question = _Question(call, message)
-        heard = time.monotonic() - self._silent.pop(site, 0.0)
+        last_sign = time.monotonic() - self._silent.pop(site, 0.0)
         patience = min(self._silence_s, AGAIN_S) if site in self._lost else self._silence_s
         while True:
-            with self._turn(question.carries, until) as waited:
-                heard += waited  # it was not asked in the meantime
+            with self._wait_for_turn(question.carries, until) as waited:
+                last_sign += waited  # waiting for a turn is no silence of the hospital
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
-                    self._silent[site] = time.monotonic() - heard
+                    self._silent[site] = time.monotonic() - last_sign
                     return "late" if self._silent[site] <= patience else self._mark_gone(site)
                 try:
-                    said = question.ask(self._reached[site], left, patience)
+                    answer = question.ask(self._reached[site], left, patience)
                 except Stopped:
                     return "stopped"
                 except Unreachable:
-                    if time.monotonic() - heard > patience:
+                    if time.monotonic() - last_sign > patience:
                         return self._mark_gone(site)
                     continue
-                heard, patience = time.monotonic(), self._silence_s
+                last_sign, patience = time.monotonic(), self._silence_s
                 self._lost.discard(site)
-                if not question.heard(said):
+                if not question.note_answer(answer):
                     if until is not None and time.monotonic() > until:
                         return "late"
-                    return self._kept(call, said)
+                    return self._keep_answer(call, answer)
             if question.unknown > TRIES:
                 return "malformed"
 
     @contextmanager
-    def _turn(self, carries: bool, until: float | None) -> Iterator[float]:
-        """Wait for one of the `CARRIED` turns, if this call carries much; yields the seconds of waiting."""
-        begun = time.monotonic()
-        held = carries and self._turns.acquire(timeout=None if until is None else max(0.0, until - begun))
+    def _wait_for_turn(self, carries: bool, until: float | None) -> Iterator[float]:
+        """Wait for one of the `CARRIED` turns, if this call transfers many bytes; yields the seconds of waiting."""
+        started = time.monotonic()
+        has_turn = carries and self._turns.acquire(timeout=None if until is None else max(0.0, until - started))
         try:
-            yield time.monotonic() - begun
+            yield time.monotonic() - started
         finally:
-            if held:
+            if has_turn:
                 self._turns.release()
 
-    def _kept(self, call: Call, said: Message | str) -> Message | str:
-        if isinstance(said, str):
-            return "malformed" if said in (*OURS, READY) else said
+    def _keep_answer(self, call: Call, answer: Message | str) -> Message | str:
+        """What `keep` makes of a reply; the code in place of one."""
+        if isinstance(answer, str):
+            return "malformed" if answer in (*OURS, READY) else answer
         try:
-            return self._keep(call, said)
+            return self._keep(call, answer)
         except Refused as refused:
             return refused.code
 
     def _mark_gone(self, site: str) -> str:
+        """Note a hospital as gone and report it; returns the code."""
         self._silent.pop(site, None)
         self._lost.add(site)
         self._on_gone(site)
@@ -184,11 +192,11 @@ class Remote:
 
 
 class _Question:
-    """How far one hospital is with a question: what the next call brings it.
+    """The state of one question at one hospital, and so the content of the next call.
 
-    A small question is sent at once. For a large one, and after a large one was lost, it is first asked whether it is
-    there at all (`look`, `poll`), so that one that is not keeps no turn from the others. The bytes of a question are
-    made for each call that brings them, and not kept.
+    A small question is sent at once. Before a large one is sent, and after one was lost, a call without content checks
+    that the hospital answers at all (`look`, `poll`), so that a lost hospital takes no turn from the others. The bytes
+    of a question are serialized for each call that sends them, and not stored.
     """
 
     def __init__(self, call: Call, message: Message) -> None:
@@ -198,12 +206,12 @@ class _Question:
 
     @property
     def carries(self) -> bool:
-        """Whether the next call carries many bytes, here or back."""
+        """Whether the next call transfers many bytes, in either direction."""
         return self._step == "fetch" or (self._step == "send" and self._large)
 
     def ask(self, reach: Reach, left_s: float | None, patience_s: float) -> Message | str:
-        """One call. A failed one takes at least a second, if there is time, because it is repeated at once."""
-        begun, left = time.monotonic(), WAIT_S if left_s is None else left_s
+        """Make one call. A failed call takes at least a second, if there is time, because it is repeated at once."""
+        started, left = time.monotonic(), WAIT_S if left_s is None else left_s
         timeout = patience_s if left_s is None else min(patience_s, max(left, 1.0))
         wait = 0.0 if self.carries or self._step == "look" else min(left, WAIT_S)
         question = wire.question(self._call, self._message) if self._step == "send" else b""
@@ -212,14 +220,14 @@ class _Question:
             return wire.read_answer(reach(self._key, question, wait, timeout))
         except Unreachable:
             self._step = {"send": "look" if self._large else "send", "fetch": "poll"}.get(self._step, self._step)
-            time.sleep(max(0.0, min(1.0, left) - (time.monotonic() - begun)))
+            time.sleep(max(0.0, min(1.0, left) - (time.monotonic() - started)))
             raise
 
-    def heard(self, said: Message | str) -> bool:
-        """Note what a hospital said; whether there is more to come."""
-        self.unknown = self.unknown + 1 if said == UNKNOWN else 0
+    def note_answer(self, answer: Message | str) -> bool:
+        """Note the answer of a hospital; returns whether another call is needed."""
+        self.unknown = self.unknown + 1 if answer == UNKNOWN else 0
         steps = {UNKNOWN: "send", WORKING: "poll"} | ({} if self._step == "fetch" else {READY: "fetch"})
-        if not isinstance(said, str) or said not in steps:
+        if not isinstance(answer, str) or answer not in steps:
             return False
-        self._step = steps[said]
+        self._step = steps[answer]
         return True

@@ -1,4 +1,4 @@
-"""How many numbers a network has, counted before anything of it is allocated."""
+"""The number of values in a network, counted before memory is allocated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARAMETERS = 2**28
 
 
 class Builds(Protocol):
-    """What makes a network for a task: any method."""
+    """An object that builds a network for a task, such as a method."""
 
     @property
     def name(self) -> str: ...
@@ -30,7 +30,8 @@ class TooLarge(ValueError):
 
 @lru_cache(maxsize=64)
 def size_of(algorithm: Builds | None, task: Task) -> int:
-    """Number of parameters and buffers of a method's network, counted without allocating them. None: of the task's own.
+    """Number of parameters and buffers of a method's network, counted without allocating them. algorithm None: the
+    task's network.
 
     Raises:
         RuntimeError, OverflowError, ValueError: no such network can be built.
@@ -41,11 +42,11 @@ def size_of(algorithm: Builds | None, task: Task) -> int:
 
 
 def check_size(algorithm: Builds | None, task: Task) -> None:
-    """Check that a network is no larger than a hospital builds. None: the task's own.
+    """Check that a network is not larger than a hospital builds. algorithm None: the task's network.
 
     Raises:
-        TooLarge: it is.
-        RuntimeError, OverflowError, ValueError: as `size_of`.
+        TooLarge: it is larger.
+        RuntimeError, OverflowError, ValueError: as `count_network_values`.
     """
     if (size := size_of(algorithm, task)) > PARAMETERS:
         whose = "" if algorithm is None else f" with {algorithm.name}"

@@ -18,7 +18,7 @@ from privacy.dp.chunks import apply_to_each_row, at_once
 from privacy.message import Params
 
 Kind: TypeAlias = Literal["classification", "segmentation"]
-SMOOTH = 1e-5  # of both sides of the Dice ratio, as in MONAI: an absent class that is not predicted has loss 0
+SMOOTH = 1e-5  # in both parts of the Dice ratio, as in MONAI: an absent class that is not predicted has loss 0
 
 
 class Output(NamedTuple):
@@ -48,18 +48,18 @@ class Model(Protocol):
 
 
 class Holder(Protocol):
-    """A network that holds what it does not learn."""
+    """A network with tensors that it does not train."""
 
     def hold(self, frozen: Params) -> None:
-        """Take it."""
+        """Store these tensors."""
         ...
 
 
 @dataclass(frozen=True)
 class Task:
     """inputs: shape of one example, without the batch; classes: number of label values, which are 0 .. classes-1.
-    begun: parameters with which a new network begins; what they leave out, and None, is drawn at random.
-    frozen: what its networks hold and neither learn nor send, as the text transformer of `federation.models.clip`.
+    begun: initial parameters of a new network; parameters that are not in it are drawn at random, all if it is None.
+    frozen: tensors that networks use and neither train nor send, as the text transformer of `federation.models.clip`.
 
     Raises:
         ValueError: the model is for the other kind of task.
@@ -73,10 +73,10 @@ class Task:
     frozen: Params | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        found: Kind = getattr(self.model, "kind", "classification")
-        if found != self.kind:
+        model_kind: Kind = getattr(self.model, "kind", "classification")
+        if model_kind != self.kind:
             what = getattr(self.model, "name", type(self.model).__name__)
-            raise ValueError(f"the model {what} is for {found}, the task is {self.kind}: choose another of them")
+            raise ValueError(f"the model {what} is for {model_kind}, the task is {self.kind}: choose another of them")
 
     @property
     def spatial(self) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ class Task:
         return module if self.begun is None else loaded(module, {**module.state_dict(), **self.begun})
 
     def holding(self, module: nn.Module) -> nn.Module:
-        """A network of this task's model, given what it must hold."""
+        """A network of this task's model, with the frozen tensors of the task."""
         if self.frozen is not None:
             cast(Holder, module).hold(self.frozen)
         return module
@@ -115,11 +115,11 @@ class Task:
     def probabilities(self, module: nn.Module, x: Tensor, *, alone: bool = False) -> Tensor:
         """Predicted probabilities (n, classes, *spatial) float32, in evaluation mode.
 
-        alone: each example passes by itself, so that its probabilities do not hang on the others, not even by rounding.
-        What is released with noise must be computed so: `privacy.dp.persample` says why.
+        alone: each example passes by itself, so that its probabilities do not depend on the others, not even by
+        rounding. Values that are released with noise must be computed so: `privacy.dp.persample` says why.
         """
 
-        def predicted(part: Tensor) -> Tensor:
+        def predict(part: Tensor) -> Tensor:
             probability: Tensor = module(part).logits.softmax(dim=1)
             return probability
 
@@ -128,9 +128,9 @@ class Task:
             if not len(x):
                 return x.new_zeros(0, self.classes, *self.spatial)
             if alone:
-                return apply_to_each_row(predicted, x)
+                return apply_to_each_row(predict, x)
             chunk = at_once(x, dense=self.kind == "segmentation")
-            return torch.cat([predicted(part) for part in torch.split(x, chunk)])
+            return torch.cat([predict(part) for part in torch.split(x, chunk)])
 
 
 def segments(module: nn.Module) -> bool:
@@ -140,8 +140,8 @@ def segments(module: nn.Module) -> bool:
 
 def cross_entropy(output: Output, y: Tensor) -> Tensor:
     """Cross-entropy of the logits, per example (b,): its mean over pixels if y has any, (b, *spatial)."""
-    found = functional.cross_entropy(output.logits, y, reduction="none")
-    return found.flatten(1).mean(dim=1) if found.dim() > 1 else found
+    losses = functional.cross_entropy(output.logits, y, reduction="none")
+    return losses.flatten(1).mean(dim=1) if losses.dim() > 1 else losses
 
 
 def overlap_loss(output: Output, y: Tensor) -> Tensor:
@@ -157,12 +157,12 @@ def dice_loss(logits: Tensor, y: Tensor) -> Tensor:
     """Soft Dice loss of each example (b,), the mean over foreground classes. logits: (b, C, *spatial)."""
     from monai.losses.dice import DiceLoss  # MONAI takes seconds to import
 
-    of_each = DiceLoss(include_background=False, softmax=True, reduction="none", smooth_nr=SMOOTH, smooth_dr=SMOOTH)
+    criterion = DiceLoss(include_background=False, softmax=True, reduction="none", smooth_nr=SMOOTH, smooth_dr=SMOOTH)
     classes = torch.arange(logits.shape[1], device=y.device).view(-1, *[1] * (y.dim() - 1))
-    found: Tensor = of_each(logits, (y.unsqueeze(1) == classes).to(logits.dtype))
-    return found.flatten(1).mean(dim=1)
+    losses: Tensor = criterion(logits, (y.unsqueeze(1) == classes).to(logits.dtype))
+    return losses.flatten(1).mean(dim=1)
 
 
 def pooled(features: Tensor) -> Tensor:
-    """Features of an example (b, d): the mean over all places of (b, d, *spatial), and (b, d) as they are."""
+    """Features of examples (b, d): the mean over all places of (b, d, *spatial); (b, d) is returned unchanged."""
     return features.flatten(2).mean(dim=2) if features.dim() > 2 else features

@@ -1,4 +1,4 @@
-"""Whether a coordinator can compute with what a hospital replied: form, finite numbers, believable counts."""
+"""Checks of a hospital's reply before the coordinator computes with it: form, finite numbers, plausible counts."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from federation.rehearsal import unlike
 from privacy.message import Json, Message, as_mapping
 
 WRONG = MALFORMED, NON_FINITE = "malformed", "non_finite"
-"""The codes of `verdict`."""
+"""The codes of `find_reply_problem`."""
 OTHER_FIXED = "other_fixed_values"
-"""The code of an introduction from where the network's code gives other values to what its author fixed."""
+"""The code of an introduction from a hospital where the network's code fixes other values."""
 LARGEST_COUNT = 10**7
-"""The largest number of examples that a hospital is believed: more than any collection of medical images holds, and a
-number without bound would be all of every mean."""
+"""The largest number of examples that is accepted from a hospital: more than any collection of medical images has. An
+unlimited number could dominate every weighted mean."""
 LARGEST_NUMBER = torch.finfo(torch.float32).max / 2**16
 
 
 def check_introduction(reply: Message, form: Message) -> str | None:
-    """The code of what is wrong with an introduction, or None. form: a rehearsed one; the first axis of its tensors may
+    """The code of the problem of an introduction, or None. form: a rehearsed one; the first axis of its tensors may
     count examples.
     """
     if reply.facts.get(FIXED) != form.facts.get(FIXED):
         return OTHER_FIXED
-    return MALFORMED if unlike(reply, form, Message(), first=False) else _unusable(reply)
+    return MALFORMED if unlike(reply, form, Message(), first=False) else _find_number_problem(reply)
 
 
 def verdict(reply: Message, template: Message) -> str | None:
-    """The code of what is wrong with a reply, or None: `malformed` (names, shapes, types) or `non_finite`."""
+    """The code of the problem of a reply, or None: `malformed` (names, shapes, types) or `non_finite`."""
     facts, rehearsed = reply.facts.get("algorithm"), as_mapping(template.facts.get("algorithm"))
     expected = {name: (tensor.shape, tensor.dtype) for name, tensor in template.tensors.items()}
     arrived = {name: (tensor.shape, tensor.dtype) for name, tensor in reply.tensors.items()}
@@ -39,36 +39,36 @@ def verdict(reply: Message, template: Message) -> str | None:
         return MALFORMED
     if any(type(facts[name]) is not type(rehearsed[name]) for name in facts):
         return MALFORMED
-    if facts.get("n") == 0:  # nobody trained; if all said so, a mean over hospitals would divide by nothing
+    if facts.get("n") == 0:  # no examples; if all hospitals sent 0, the mean over hospitals would divide by 0
         return MALFORMED
     loss, n = reply.facts.get("loss"), reply.facts.get("n")
     if type(n) is not int or not 0 <= n < LARGEST_COUNT:
         return MALFORMED
     if type(loss) is not (float if n else type(None)) or (isinstance(loss, float) and not loss >= 0):  # NaN is not
         return MALFORMED
-    return _unusable(Message(reply.tensors, {"algorithm": facts, "loss": loss}))
+    return _find_number_problem(Message(reply.tensors, {"algorithm": facts, "loss": loss}))
 
 
-def _unusable(reply: Message) -> str | None:
-    """The code of a reply whose numbers nobody can compute with, whatever its form should be; or None."""
+def _find_number_problem(reply: Message) -> str | None:
+    """The code of a reply whose numbers cannot be used in a computation, in any form; or None."""
     if not isinstance(reply.facts.get("algorithm"), dict):
         return MALFORMED
-    numbers = list(_numbers(dict(reply.facts)))
+    numbers = list(_list_numbers(dict(reply.facts)))
     if any(isinstance(value, int) and not 0 <= value < LARGEST_COUNT for value in numbers):
         return MALFORMED
-    finite = all(map(_sane, reply.tensors.values())) and all(abs(value) < LARGEST_NUMBER for value in numbers)
+    finite = all(map(_is_sane, reply.tensors.values())) and all(abs(value) < LARGEST_NUMBER for value in numbers)
     return None if finite else NON_FINITE
 
 
-def _numbers(value: Json) -> Iterator[int | float]:
-    """All numbers within facts; a truth value is none."""
+def _list_numbers(value: Json) -> Iterator[int | float]:
+    """All numbers within facts, without truth values."""
     if isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(part)
+            yield from _list_numbers(part)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield value
 
 
-def _sane(tensor: Tensor) -> bool:
+def _is_sane(tensor: Tensor) -> bool:
     """Whether all values are finite, and small enough that the mean over sites is finite too."""
     return not tensor.is_floating_point() or bool((tensor.abs() < torch.finfo(tensor.dtype).max / 2**16).all())

@@ -1,6 +1,7 @@
-"""A network's start from weights that somebody brings: a file of the same network, by the names of its tensors.
+"""Initial weights from a file of the user: tensors of the same network, by their names.
 
-Whose data shaped them is not known here. Unless they are said to be public, no claim of privacy covers those people.
+The data on which they were trained are not known here. Unless settings declare the weights public, no privacy guarantee
+covers the people in those data.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ HEX = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """file: safetensors, with the tensors of the method's network by name, as its `state_dict` has them: of a network
-    of MONAI's or one's own by the names that it has by itself, or by ours. head: kept, or fresh: drawn at random, where
-    the file may have none, or another. public: whether no patient of these hospitals shaped them; what is not said to
-    be public lies outside any claim of privacy. sha256: of the file; empty = any.
+    """file: safetensors, with the tensors of the method's network, named as in its `state_dict`; for a network of MONAI
+    or of the user, names of the original network or of ours. head: kept, or fresh = drawn at random; the file may then
+    have another head or none. public: whether they were trained without patients of these hospitals; weights that are
+    not declared public are outside of every privacy guarantee. sha256: of the file; empty = any.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -44,74 +45,86 @@ class Weights:
         refuse(problems)
 
 
-def fitting(found: Params, network: nn.Module, *, head: Literal["kept", "fresh"] = "kept") -> Params:
-    """The tensors of a file by our names, in the network's types; without the head, if it is drawn afresh.
+def fitting(file_tensors: Params, network: nn.Module, *, head: Literal["kept", "fresh"] = "kept") -> Params:
+    """The tensors of a file by our names, in the types of the network; without the head, if that is drawn at random.
 
     network: its values are not read, so it may be on the device `meta`.
 
     Raises:
-        ValueError: what is missing, is not the network's, or has another shape, another kind or no finite values; all.
+        ValueError: tensors are missing, not in the network, of another shape or kind, or not finite; all are listed.
     """
-    wanted: dict[str, Tensor] = dict(network.state_dict())
+    network_tensors: dict[str, Tensor] = dict(network.state_dict())
     known = network.originals if isinstance(network, OwnModule) else {}
-    if len(known.keys() & found.keys()) <= len(wanted.keys() & found.keys()):
+    if len(known.keys() & file_tensors.keys()) <= len(network_tensors.keys() & file_tensors.keys()):
         known = {}
-    said = {ours: name for name, ours in reversed(known.items())}  # the name in the file of each of ours
-    given = {known.get(name, name): value for name, value in reversed([*found.items()])}  # of one tensor the first name
+    file_names = {ours: name for name, ours in reversed(known.items())}  # our name -> the name in the file
+    tensors = {
+        known.get(name, name): value for name, value in reversed([*file_tensors.items()])
+    }  # if two names mean one tensor, the first counts
     if isinstance(network, OwnModule):
-        given = _without_fixed(given, {network.originals.get(n, n): v for n, v in network.read_fixed().items()}, said)
+        tensors = _drop_fixed(
+            tensors, {network.originals.get(n, n): v for n, v in network.read_fixed().items()}, file_names
+        )
     if head == "fresh":
-        wanted = {name: value for name, value in wanted.items() if not name.startswith(HEAD)}
-        given = {name: value for name, value in given.items() if not name.startswith(HEAD)}
-    if problems := list(_mismatches(given, wanted, said)):
+        network_tensors = {name: value for name, value in network_tensors.items() if not name.startswith(HEAD)}
+        tensors = {name: value for name, value in tensors.items() if not name.startswith(HEAD)}
+    if problems := list(_find_mismatches(tensors, network_tensors, file_names)):
         raise ValueError("; ".join(problems))
-    return {name: given[name].to(value.dtype) for name, value in wanted.items()}
+    return {name: tensors[name].to(value.dtype) for name, value in network_tensors.items()}
 
 
-def _without_fixed(given: Params, fixed: Params, said: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors without what the network's author fixed, which every hospital has from the network's code.
+def _drop_fixed(tensors: Params, fixed: Params, file_names: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors without those that the network's author fixed, which every hospital has from the network's code.
 
     Raises:
-        ValueError: the file has other values of it.
+        ValueError: the file has other values of fixed tensors.
     """
-    both = [name for name in fixed if name in given and not fixed[name].is_meta]
-    if other := [said.get(n, n) for n in both if not torch.equal(given[n].to(fixed[n].dtype), fixed[n].cpu())]:
+    both = [name for name in fixed if name in tensors and not fixed[name].is_meta]
+    if other := [file_names.get(n, n) for n in both if not torch.equal(tensors[n].to(fixed[n].dtype), fixed[n].cpu())]:
         raise ValueError(
-            f"{len(other)} are fixed by the network's author and have other values in the file: {_listed(other)}; load "
-            "them in the network's constructor, so that every hospital has them"
+            f"{len(other)} are fixed by the network's author and have other values in the file: "
+            f"{_format_names(other)}; load them in the network's constructor, so that every hospital has them"
         )
-    return {name: value for name, value in given.items() if name not in fixed}
+    return {name: value for name, value in tensors.items() if name not in fixed}
 
 
-def _mismatches(given: Params, wanted: Params, said: Mapping[str, str]) -> Iterator[str]:
-    def of(name: str) -> str:
-        return said.get(name, name)
+def _find_mismatches(tensors: Params, network_tensors: Params, file_names: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each kind of difference between the tensors of the file and of the network."""
 
-    both = [name for name in wanted if name in given]
-    if lost := [of(name) for name in wanted if name not in given]:
-        yield f"{len(lost)} of the network's {len(wanted)} tensors are missing: {_listed(lost)}"
-    if strange := [name for name in given if name not in wanted]:
-        yield f"{len(strange)} are none of the network's: {_listed(strange)}"
+    def file_name(name: str) -> str:
+        return file_names.get(name, name)
+
+    both = [name for name in network_tensors if name in tensors]
+    if lost := [file_name(name) for name in network_tensors if name not in tensors]:
+        yield f"{len(lost)} of the network's {len(network_tensors)} tensors are missing: {_format_names(lost)}"
+    if strange := [name for name in tensors if name not in network_tensors]:
+        yield f"{len(strange)} are none of the network's: {_format_names(strange)}"
     if shapes := [
-        f"{of(name)} {[*given[name].shape]} for {[*wanted[name].shape]}"
+        f"{file_name(name)} {[*tensors[name].shape]} for {[*network_tensors[name].shape]}"
         for name in both
-        if given[name].shape != wanted[name].shape
+        if tensors[name].shape != network_tensors[name].shape
     ]:
-        yield f"{len(shapes)} have another shape: {_listed(shapes)}"
+        yield f"{len(shapes)} have another shape: {_format_names(shapes)}"
     if kinds := [
-        f"{of(name)} {str(given[name].dtype).removeprefix('torch.')}"
+        f"{file_name(name)} {str(tensors[name].dtype).removeprefix('torch.')}"
         for name in both
-        if _kind(given[name]) != _kind(wanted[name])
+        if _number_kind(tensors[name]) != _number_kind(network_tensors[name])
     ]:
-        yield f"{len(kinds)} have numbers of another kind: {_listed(kinds)}"
-    alike = [name for name in both if _kind(given[name]) == _kind(wanted[name])]
-    if endless := [of(name) for name in alike if not bool(given[name].to(wanted[name].dtype).isfinite().all())]:
-        yield f"{len(endless)} have values that are not finite in the network's type: {_listed(endless)}"
+        yield f"{len(kinds)} have numbers of another kind: {_format_names(kinds)}"
+    same_kind = [name for name in both if _number_kind(tensors[name]) == _number_kind(network_tensors[name])]
+    if endless := [
+        file_name(name)
+        for name in same_kind
+        if not bool(tensors[name].to(network_tensors[name].dtype).isfinite().all())
+    ]:
+        yield f"{len(endless)} have values that are not finite in the network's type: {_format_names(endless)}"
 
 
-def _kind(tensor: Tensor) -> tuple[bool, bool]:
+def _number_kind(tensor: Tensor) -> tuple[bool, bool]:
+    """(floating point, complex): tensors of equal kinds can be converted without loss of meaning."""
     return tensor.is_floating_point(), tensor.is_complex()
 
 
-def _listed(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
+    """The first names of a list, and how many more there are."""
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

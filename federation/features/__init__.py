@@ -1,4 +1,5 @@
-"""Fixed features of images: numbers that no patient shaped, from which a head learns. One file an extractor."""
+"""Fixed features of images: numbers that depend on no patient's training, on which a head is trained. One file for each
+extractor."""
 
 from typing import Annotated, Protocol, TypeAlias, get_args
 
@@ -14,11 +15,11 @@ from federation.features.scattering import Scattering
 from federation.registry import Group
 
 Ready: TypeAlias = Colour | Radiomics | RandomConvolutions | Scattering
-"""Extractors as they are."""
+"""Extractors that need no file and no training."""
 
 
 class Extractor(Protocol):
-    """What computes features."""
+    """An object that computes features."""
 
     @property
     def name(self) -> str:
@@ -31,18 +32,18 @@ class Extractor(Protocol):
 
 
 class Extracting(Extractor, Protocol):
-    """Settings that compute features as they are."""
+    """Settings that can compute features themselves."""
 
     def complaints(self, inputs: tuple[int, ...]) -> list[str]:
-        """Why examples of this shape have no such features; empty = they have."""
+        """Why examples of this shape have no such features; empty = no problem."""
         ...
 
 
 EXTRACTORS = Group("features", "extractor of features", get_args(Ready | Detector | Encoder), Extracting)
 AnyExtractor: TypeAlias = Annotated[Ready | Detector | Encoder, EXTRACTORS]
-"""Every extractor that a YAML can name: a new one is its file and its place here.
+"""Every extractor that a YAML can name. A new one needs its file and a member here.
 
-`complaints(inputs)` says why examples of a shape have no such features. An `Encoder` becomes an `Extractor` with the
-bytes of its file, by `frozen`, and a `Detector` with the bytes of what it learnt, by `detecting`; the others are
-extractors.
+`complaints(inputs)` says why examples of a shape have no such features. `load_encoder` makes an `Extractor` of an
+`Encoder` and the bytes of its file, and `load_detector` one of a `Detector` and the bytes of its trained weights; the
+others are extractors already.
 """

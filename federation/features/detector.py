@@ -1,9 +1,9 @@
-"""What a network marks that learnt on drawn pictures alone: where a finding is, where the organ is, what lies there.
+"""Features from a network that was trained only on synthetic pictures to mark the finding and the organ.
 
-A procedural prior knows where it drew a lesion, so a small U-Net learns to mark it without any patient: a label of
-every pixel, where a picture's class is one bit. Synthetic anatomies of random contrast are how SynthSeg segments real
-scans (Billot et al., Medical Image Analysis 2023, doi:10.1016/j.media.2023.102789). Features are how sure the network
-is and over what area, and quantiles of the image's values there, of images whose values keep their unit.
+A procedural prior knows where it drew a lesion, so a small U-Net learns to mark it without any patient: every pixel has
+a label, while the class of a picture is one bit. Synthetic anatomies of random contrast are how SynthSeg segments real
+scans (Billot et al., Medical Image Analysis 2023, doi:10.1016/j.media.2023.102789). Features are the confidence of the
+network, the area of its marks, and quantiles of the image's values there; images keep their unit.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Floats = NDArray[np.float64]
 
 MARKS = ("finding", "organ")
 HALVINGS = 2  # of the network
-RARE = (3.0, 1.0)  # weight of a mark's pixels against those without: findings are small
+RARE = (3.0, 1.0)  # weight of marked pixels against unmarked ones: findings are small
 AREAS = (1 / 1200, 1 / 480, 1 / 240, 1 / 120, 1 / 60, 1 / 30, 1 / 15)  # of a plane
 PLANES = (0.0, 0.25, 0.5, 0.75, 1.0)  # quantiles of the planes' largest values
 QUANTILES = (0.01, 0.03, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)  # of the values where a mark is
 SCALES = (1 / 48, 1 / 24)  # of Gaussians, in sides of the image
-CHANNELS = "channels"  # of the images, in the facts beside a network's weights
+CHANNELS = "channels"  # of the images: a fact that is stored with the weights of a network
 MOST = 2**28  # pixels of all pictures: 1 GiB of each channel and mark
 LEAST = 1e-4  # weight of a pixel without any mark, so that quantiles exist in every image
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detector:
-    """on: the prior whose pictures it learns from; pictures: how many; steps, batch, lr: of Adam; width: channels at
+    """on: the prior whose pictures it is trained on; pictures: how many; steps, batch, lr: of Adam; width: channels at
     full resolution. size: side to which images are resized. window: the values that become -1 and 1, which must be
     those of the prior's pictures; the default is that of ADC in 1e-3 mm²/s.
     """
@@ -80,7 +80,7 @@ class Detector:
         )
 
     def complaints(self, inputs: tuple[int, ...]) -> list[str]:
-        """Why examples of this shape have no such features; empty = they have."""
+        """Why examples of this shape have no such features; empty = no problem."""
         if len(inputs) in (3, 4) and min(inputs[-2:]) >= 8:
             return []
         return [f"detector needs images or volumes with sides of at least 8, found {inputs}"]
@@ -102,22 +102,23 @@ class Detecting:
     def extract(self, images: Floats) -> Floats:
         """Features (n, d) of images (n, C, H, W) or volumes (n, C, D, H, W); always finite.
 
-        Of a network for one channel, the channels of an image are the planes of a stack.
+        For a network of one channel, the channels of an image are the planes of a stack.
         """
-        return np.stack([self._of_one(image) for image in images])
+        return np.stack([self._image_features(image) for image in images])
 
-    def _of_one(self, image: Floats) -> Floats:
+    def _image_features(self, image: Floats) -> Floats:
+        """Features (d,) of one image or volume."""
         values, marks = self.marked(image)
         side = self.settings.size
-        found = [_sureness(mark) for mark in marks]
+        features = [_sureness_features(mark) for mark in marks]
         for channel in values:
-            smooth = [_smoothed(channel, scale * side) for scale in SCALES]
-            found += [_quantiles(one, mark) for mark in marks for one in smooth]
-        return np.concatenate(found)
+            smooth = [_smooth_planes(channel, scale * side) for scale in SCALES]
+            features += [_quantiles(plane, mark) for mark in marks for plane in smooth]
+        return np.concatenate(features)
 
     @torch.no_grad()
     def marked(self, image: Floats) -> tuple[Floats, Floats]:
-        """Values in [0, 1] (channels, D, size, size) of one image, and how sure each mark is there, (2, D, ...)."""
+        """Values in [0, 1] (channels, D, size, size) of an image, and the probability of each mark, (2, D, ...)."""
         low, high = self.settings.window
         scaled = np.nan_to_num((np.clip(image, low, high) - low) / (high - low))
         planes = torch.from_numpy(scaled.reshape(self.channels, -1, *image.shape[-2:])).float().transpose(0, 1)
@@ -125,13 +126,15 @@ class Detecting:
         if planes.shape[-2:] != sides:
             planes = functional.interpolate(planes, sides, mode="bilinear", align_corners=False, antialias=True)
         logits: Tensor = self.of_planes(2 * planes - 1)
-        # A network that gives no number for some patients would otherwise tell, by failing, that they are there.
+        # Otherwise a network that returns NaN for some patients would reveal, by an error, that they are in the data.
         sure = torch.nan_to_num(logits.sigmoid())
         return planes.transpose(0, 1).double().numpy(), sure.transpose(0, 1).double().numpy()
 
 
 class UNet(nn.Module):
-    """A U-Net of two halvings, of MONAI's blocks. Group norms, so that an image's marks depend on that image alone."""
+    """A U-Net of two halvings, of MONAI's blocks. Group norms, so that the marks of an image depend on that image
+    alone.
+    """
 
     def __init__(self, channels: int, width: int) -> None:
         from monai.networks.nets.basic_unet import Down, TwoConv, UpCat  # MONAI takes seconds to import
@@ -149,12 +152,12 @@ class UNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         high = self.stem(x)
         middle = self.down[0](high)
-        found: Tensor = self.head(self.up[1](self.up[0](self.down[1](middle), middle), high))
-        return found
+        logits: Tensor = self.head(self.up[1](self.up[0](self.down[1](middle), middle), high))
+        return logits
 
 
-def _sureness(mark: Floats) -> Floats:
-    """Of a mark (D, H, W): the value that so large an area exceeds, the planes' largest values, the area."""
+def _sureness_features(mark: Floats) -> Floats:
+    """Features of a mark (D, H, W): the values exceeded on `AREAS`, quantiles of the planes' maxima, the area."""
     falling = np.sort(mark, axis=None)[::-1]
     plane = mark[0].size
     exceeded = [falling[min(round(area * plane), falling.size) - 1] for area in AREAS]
@@ -162,7 +165,7 @@ def _sureness(mark: Floats) -> Floats:
     return np.array([*exceeded, *np.quantile(largest, PLANES), np.log1p(mark.sum())])
 
 
-def _smoothed(channel: Floats, sigma: float) -> Floats:
+def _smooth_planes(channel: Floats, sigma: float) -> Floats:
     """Planes (D, H, W), each smoothed on its own."""
     from scipy.ndimage import gaussian_filter  # slow to import
 
@@ -180,12 +183,12 @@ def _quantiles(values: Floats, mark: Floats) -> Floats:
 
 
 def learnt(settings: Detector, x: Tensor, marks: Tensor, step: Callable[[int, int], None]) -> bytes:
-    """The weights of a network that learnt from pictures alone, as bytes. The same on the same machine.
+    """The weights of a network trained on synthetic pictures, as bytes. The same on the same machine.
 
     x: pictures (n, C, size, size) in [-1, 1]; marks (n, 2, size, size): opacities of finding and organ; step(done,
     total): shows progress. Half of the pictures are mirrored.
     """
-    wanted, weight = (marks > 0.5).float(), torch.tensor(RARE)[:, None, None]
+    targets, weight = (marks > 0.5).float(), torch.tensor(RARE)[:, None, None]
     with seeded(0):
         network = settings.network(x.shape[1])
         adam = torch.optim.AdamW(network.parameters(), settings.lr)
@@ -194,11 +197,11 @@ def learnt(settings: Detector, x: Tensor, marks: Tensor, step: Callable[[int, in
             if done % 25 == 0:
                 step(done, settings.steps)
             rows = torch.randint(len(x), (settings.batch,))
-            some, their = x[rows], wanted[rows]
+            pictures, picture_targets = x[rows], targets[rows]
             if torch.rand(()) < 0.5:
-                some, their = some.flip(-1), their.flip(-1)
+                pictures, picture_targets = pictures.flip(-1), picture_targets.flip(-1)
             adam.zero_grad()
-            loss = functional.binary_cross_entropy_with_logits(network(some), their, pos_weight=weight)
+            loss = functional.binary_cross_entropy_with_logits(network(pictures), picture_targets, pos_weight=weight)
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()
             rate.step()
@@ -206,19 +209,19 @@ def learnt(settings: Detector, x: Tensor, marks: Tensor, step: Callable[[int, in
 
 
 def blank(settings: Detector, channels: int) -> Detecting:
-    """A detector that is nowhere sure, whose features are as many. Without a network, which takes seconds to import."""
+    """A detector that marks nothing, with the same number of features. It needs no network (slow to import)."""
 
-    def nowhere(planes: Tensor) -> Tensor:
+    def mark_nothing(planes: Tensor) -> Tensor:
         return planes.new_zeros(len(planes), len(MARKS), *planes.shape[-2:])
 
-    return Detecting(settings, channels, nowhere)
+    return Detecting(settings, channels, mark_nothing)
 
 
 def detecting(settings: Detector, data: bytes) -> Detecting:
-    """The detector with the weights that it learnt. data: as `learnt` gives them.
+    """The detector with its trained weights. data: as from `train_detector_network`.
 
     Raises:
-        ValueError: they are no weights of such a network, or not finite.
+        ValueError: data do not contain the weights of such a network, or weights are not finite.
     """
     message = from_bytes(data)
     tensors, channels = message.tensors, message.facts.get(CHANNELS)
@@ -226,8 +229,8 @@ def detecting(settings: Detector, data: bytes) -> Detecting:
         raise ValueError(f"a detector is one of images of 1 to 3 channels, found {channels!r}")
     with torch.device("meta"):
         network = settings.network(channels)
-    wanted = {name: (part.shape, part.dtype) for name, part in network.state_dict().items()}
-    if {name: (part.shape, part.dtype) for name, part in tensors.items()} != wanted:
+    expected = {name: (part.shape, part.dtype) for name, part in network.state_dict().items()}
+    if {name: (part.shape, part.dtype) for name, part in tensors.items()} != expected:
         raise ValueError(f"a detector of width {settings.width} has other tensors than the {len(tensors)} found")
     if not all(bool(part.isfinite().all()) for part in tensors.values()):
         raise ValueError("a detector's weights are finite numbers, found some that are not")

@@ -1,9 +1,9 @@
 """A frozen network as features: weights of a safetensors file that the user brings and declares public.
 
 Architectures are those of transformers (Wolf et al., EMNLP 2020) that build without torchvision: vision transformers
-(Dosovitskiy et al., ICLR 2021), DeiT, DINOv2, ResNet, ConvNeXt. Nothing is fetched, no code comes with a file, and
-nothing is unpickled. Features are, of a transformer, its first token beside the mean of the others after the last
-layer; of a convolutional network, the mean and the largest value over places.
+(Dosovitskiy et al., ICLR 2021), DeiT, DINOv2, ResNet, ConvNeXt. Nothing is downloaded, a file contains no code, and
+nothing is unpickled. Features of a transformer are its first token and the mean of the others after the last layer;
+features of a convolutional network are the mean and the maximum over places.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Floats = NDArray[np.float64]
 KINDS = ("vit", "deit", "dinov2", "resnet", "convnext")
 """Values of `model_type` in a config.json."""
 HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "pooler.", "head.", "fc.")
-"""Beginnings of names of tensors that are of no use here."""
-LARGEST = 1e6  # of a feature; beyond, and where the network gives no number, a feature is cut
-MOST = 100_000  # of a number in an architecture: more is no network that a file could fill
+"""Beginnings of names of tensors that are not used here."""
+LARGEST = 1e6  # of a feature; larger values are cut, and NaN becomes 0
+MOST = 100_000  # of a number in an architecture: no file could contain a larger network
 SHOWN = 5  # problems of a file that an error names
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """file: a safetensors file; architecture: the JSON text of its config.json, empty = the one beside the file.
-    sha256: of the file; empty = whatever it is. size: sides to which images are resized. window: the values that
-    become 0 and 1, by default those of pictures; mean, std: of the channels in its training, by default ImageNet's.
+    """file: a safetensors file; architecture: the JSON text of its config.json, empty = the one in the folder of the
+    file. sha256: of the file; empty = any. size: sides to which images are resized. window: the values that become 0
+    and 1, by default those of pictures; mean, std: of the channels in its training, by default ImageNet's.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -62,12 +62,12 @@ class Encoder:
                 sha256=(hexadecimal, "64 hexadecimal digits, as sha256sum prints them"),
                 window=(low < high and math.isfinite(high - low), "two finite numbers, the lower first"),
                 mean=(all(map(math.isfinite, self.mean)), "finite numbers"),
-                std=(all(0 < one < math.inf for one in self.std), "positive numbers"),
+                std=(all(0 < value < math.inf for value in self.std), "positive numbers"),
             )
         )
 
     def complaints(self, inputs: tuple[int, ...]) -> list[str]:
-        """Why examples of this shape have no such features; empty = they have."""
+        """Why examples of this shape have no such features; empty = no problem."""
         if len(inputs) in (3, 4) and inputs[0] in (1, 3) and min(inputs[-2:]) >= 8:
             return []
         return [f"encoder needs images or volumes of 1 or 3 channels with sides of at least 8, found {inputs}"]
@@ -83,20 +83,21 @@ class Frozen:
 
     def extract(self, images: Floats) -> Floats:
         """Features (n, d) of images (n, C, H, W), or volumes (n, C, D, H, W) by slices; always finite."""
-        return np.stack([by_slice(self._of_plane, one) for one in images])
+        return np.stack([by_slice(self._plane_features, image) for image in images])
 
     @torch.no_grad()
-    def _of_plane(self, image: Floats) -> Floats:
+    def _plane_features(self, image: Floats) -> Floats:
+        """Features (d,) of one image (C, H, W)."""
         low, high = self.settings.window
         x = torch.from_numpy(np.clip((image - low) / (high - low), 0, 1)).float()[None].expand(-1, 3, -1, -1)
         sides = (self.settings.size, self.settings.size)
         x = functional.interpolate(x, sides, mode="bilinear", align_corners=False, antialias=True)
-        mean, std = (torch.tensor(some)[:, None, None] for some in (self.settings.mean, self.settings.std))
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.settings.mean, self.settings.std))
         last: Tensor = self.network(pixel_values=(x - mean) / std).last_hidden_state
         parts = (last[:, 0], last[:, 1:].mean(dim=1)) if last.dim() == 3 else (last.mean((2, 3)), last.amax((2, 3)))
-        found = torch.cat(parts, dim=1)[0].double().numpy()
-        # A network that gives no number for some patients would otherwise tell, by failing, that they are there.
-        cut: Floats = np.clip(np.nan_to_num(found, nan=0.0, posinf=LARGEST, neginf=-LARGEST), -LARGEST, LARGEST)
+        features = torch.cat(parts, dim=1)[0].double().numpy()
+        # Otherwise a network that returns NaN for some patients would reveal, by an error, that they are in the data.
+        cut: Floats = np.clip(np.nan_to_num(features, nan=0.0, posinf=LARGEST, neginf=-LARGEST), -LARGEST, LARGEST)
         return cut
 
 
@@ -110,40 +111,45 @@ def frozen(settings: Encoder, data: bytes) -> Frozen:
 
     Raises:
         ValueError: the digest is another one, data are no safetensors file, the architecture is unknown or no
-            configuration, tensors are missing, left over, of other shapes or not finite, it does not take images of
-            this size, or transformers is not installed.
+            configuration, tensors are missing, superfluous, of other shapes or not finite, the network does not take
+            images of this size, or transformers is not installed.
     """
-    if settings.sha256 not in ("", found := digest(data)):
-        raise ValueError(f"the file's SHA-256 is {found}, the settings say {settings.sha256}: it is another file")
-    tensors = _tensors(data)
-    with torch.device("meta"):  # nothing is allocated before the file is seen to fill it
-        network = _network(settings.architecture)
-    wanted = network.state_dict()
+    if settings.sha256 not in ("", digest_found := digest(data)):
+        raise ValueError(
+            f"the file's SHA-256 is {digest_found}, the settings say {settings.sha256}: it is another file"
+        )
+    tensors = _read_tensors(data)
+    with torch.device("meta"):  # no memory is allocated before the file is known to fit
+        network = _build_network(settings.architecture)
+    expected = network.state_dict()
     prefix = f"{network.base_model_prefix}."
     if all(name.startswith((prefix, *HEADS)) for name in tensors):
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    wanted = {name: tensor for name, tensor in wanted.items() if not name.startswith(HEADS)}
-    given = {name: tensor for name, tensor in tensors.items() if name in wanted or not name.startswith(HEADS)}
-    if wrong := _differences(wanted, given):
+    expected = {name: tensor for name, tensor in expected.items() if not name.startswith(HEADS)}
+    useful_tensors = {
+        name: tensor for name, tensor in tensors.items() if name in expected or not name.startswith(HEADS)
+    }
+    if wrong := _find_differences(expected, useful_tensors):
         more = f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise ValueError(f"the file does not fit its architecture: {'; '.join(wrong[:SHOWN])}{more}")
-    return _tried(settings, network, given)
+    return _fill_network(settings, network, useful_tensors)
 
 
-def _tried(settings: Encoder, network: nn.Module, tensors: Mapping[str, Tensor]) -> Frozen:
-    """The network with these weights, if it takes an image of the size."""
+def _fill_network(settings: Encoder, network: nn.Module, tensors: Mapping[str, Tensor]) -> Frozen:
+    """The encoder with these weights. Raises: ValueError: it does not take images of its size."""
     spare = {name: torch.zeros(part.shape) for name, part in network.state_dict().items() if name.startswith(HEADS)}
-    kept = {name: part.float() if part.is_floating_point() else part for name, part in tensors.items()}
-    network.load_state_dict({**spare, **kept}, assign=True)
-    one = Frozen(settings, network.eval().requires_grad_(False))
+    weights = {name: part.float() if part.is_floating_point() else part for name, part in tensors.items()}
+    network.load_state_dict({**spare, **weights}, assign=True)
+    encoder = Frozen(settings, network.eval().requires_grad_(False))
     try:
-        one.extract(np.zeros((1, 3, settings.size, settings.size)))
+        encoder.extract(np.zeros((1, 3, settings.size, settings.size)))
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"the network does not take images of size {settings.size}: {error}") from error
-    return one
+    return encoder
 
 
-def _tensors(data: bytes) -> dict[str, Tensor]:
+def _read_tensors(data: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file. Raises: ValueError: it is none."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -153,38 +159,42 @@ def _tensors(data: bytes) -> dict[str, Tensor]:
         raise ValueError(f"it is no safetensors file, or a damaged one ({error})") from error
 
 
-def _network(architecture: str) -> Any:
-    """A network of transformers without values, on torch's present device."""
+def _build_network(architecture: str) -> Any:
+    """A network of transformers without values, on torch's default device."""
     try:
-        said = json.loads(architecture)
+        config = json.loads(architecture)
     except ValueError as error:
         raise ValueError(f"its config.json is no JSON ({error})") from error
-    kind = said.get("model_type") if isinstance(said, dict) else None
+    kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in KINDS:
         raise ValueError(f"its config.json must have a model_type of {', '.join(KINDS)}, found {kind!r}")
-    if "auto_map" in said:
+    if "auto_map" in config:
         raise ValueError("its config.json names code of its own (auto_map), and no code is run that comes with a file")
-    if (most := _largest(said)) > MOST:
+    if (most := _largest_number(config)) > MOST:
         raise ValueError(f"its config.json has a number of {most:g}; at most {MOST:,} is allowed")
     try:
         from transformers import AutoConfig, AutoModel  # optional, and seconds to import
     except ImportError as error:
         raise ValueError("an encoder needs transformers: pip install 'consilium[encoder]'") from error
     try:
-        return AutoModel.from_config(AutoConfig.for_model(kind, **{k: v for k, v in said.items() if k != "model_type"}))
-    except Exception as error:  # its checks raise many kinds
+        return AutoModel.from_config(
+            AutoConfig.for_model(kind, **{k: v for k, v in config.items() if k != "model_type"})
+        )
+    except Exception as error:  # its checks raise errors of many types
         raise ValueError(f"its config.json is none of a {kind} ({type(error).__name__}: {error})") from error
 
 
-def _largest(value: object) -> float:
+def _largest_number(value: object) -> float:
+    """The largest absolute number within JSON."""
     if isinstance(value, dict | list):
-        return max(map(_largest, value.values() if isinstance(value, dict) else value), default=0)
+        return max(map(_largest_number, value.values() if isinstance(value, dict) else value), default=0)
     return abs(value) if isinstance(value, int | float) else 0
 
 
-def _differences(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    found = [f"{name} is missing" for name in wanted if name not in given]
-    found += [f"{name} has no place" for name in given if name not in wanted]
-    both = [(name, wanted[name], given[name]) for name in wanted if name in given]
-    found += [f"{n} has shape {[*b.shape]}, needed is {[*a.shape]}" for n, a, b in both if a.shape != b.shape]
-    return found + [f"{n} is not finite" for n, a, b in both if a.shape == b.shape and not bool(b.isfinite().all())]
+def _find_differences(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:
+    """How the tensors of a file differ from those that the network needs."""
+    problems = [f"{name} is missing" for name in expected if name not in tensors]
+    problems += [f"{name} has no place" for name in tensors if name not in expected]
+    both = [(name, expected[name], tensors[name]) for name in expected if name in tensors]
+    problems += [f"{n} has shape {[*b.shape]}, needed is {[*a.shape]}" for n, a, b in both if a.shape != b.shape]
+    return problems + [f"{n} is not finite" for n, a, b in both if a.shape == b.shape and not bool(b.isfinite().all())]

@@ -1,10 +1,10 @@
-"""Inception v3 as the FID uses it: a frozen network whose weights the user brings, to tell distances between images.
+"""Inception v3 as the FID uses it: a frozen network with weights from the user, for distances between sets of images.
 
 Szegedy et al., Rethinking the Inception architecture, CVPR 2016; Heusel et al., GANs trained by a two time-scale update
 rule, NeurIPS 2017 (FID: the squared Frechet distance of the last pooling layer's 2,048 numbers). In the FID's network
 the averages of a branch leave out the border's padding, and the last block takes maxima in their place. Names of
 tensors are those of the published PyTorch versions of it, as safetensors; a classifier (`fc.`, `AuxLogits.`) and
-counters of batches are left out. Nothing is fetched, and nothing is unpickled.
+counters of batches are left out. Nothing is downloaded, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEFT_OUT = ("fc.", "AuxLogits.")
 
 @dataclass(frozen=True, kw_only=True)
 class Inception:
-    """file: safetensors with the weights of the FID's network. sha256: of the file; empty = whatever it is."""
+    """file: safetensors with the weights of the FID's network. sha256: of the file; empty = any."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
@@ -51,15 +51,18 @@ class _Conv(NamedTuple):
     padded: bool = True
 
 
-def _square(out: int, side: int, *, stride: int = 1, padded: bool = True) -> _Conv:
+def _square_conv(out: int, side: int, *, stride: int = 1, padded: bool = True) -> _Conv:
+    """A convolution with a square kernel."""
     return _Conv(out, (side, side), stride, padded)
 
 
-def _wide(out: int, side: int = 7) -> _Conv:
+def _wide_conv(out: int, side: int = 7) -> _Conv:
+    """A convolution of 1 x side."""
     return _Conv(out, (1, side))
 
 
-def _high(out: int, side: int = 7) -> _Conv:
+def _high_conv(out: int, side: int = 7) -> _Conv:
+    """A convolution of side x 1."""
     return _Conv(out, (side, 1))
 
 
@@ -73,13 +76,13 @@ class _Layer(nn.Module):
         self.bn = nn.BatchNorm2d(how.out, eps=0.001)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = functional.relu(self.bn(self.conv(x)))
-        return found
+        output: Tensor = functional.relu(self.bn(self.conv(x)))
+        return output
 
 
 class _Block(nn.Module):
-    """Branches side by side, concatenated. branches: names and convolutions of each, in turn; a last item that is a
-    tuple forks. pool: what comes before `branch_pool`; with None a strided maximum is the last branch itself.
+    """Parallel branches, concatenated. branches: names and convolutions of each, in order; a last item that is a list
+    forks. pool: the pooling before `branch_pool`; with None a strided maximum is the last branch.
     """
 
     def __init__(self, channels: int, branches: Sequence[Sequence[Any]], pool: tuple[str, int] | None) -> None:
@@ -100,15 +103,16 @@ class _Block(nn.Module):
             self.branch_pool = _Layer(channels, _Conv(pool[1]))
 
     def forward(self, x: Tensor) -> Tensor:
-        found = []
+        outputs = []
         for path, ends in self.paths:
             y = x
             for name in path:
                 y = self.get_submodule(name)(y)
-            found += [self.get_submodule(name)(y) for name in ends] or [y]
-        return torch.cat([*found, self._pooled(x)], dim=1)
+            outputs += [self.get_submodule(name)(y) for name in ends] or [y]
+        return torch.cat([*outputs, self._pool_branch(x)], dim=1)
 
-    def _pooled(self, x: Tensor) -> Tensor:
+    def _pool_branch(self, x: Tensor) -> Tensor:
+        """The last branch: a strided maximum, or pooling followed by a convolution."""
         if self.how is None:
             return functional.max_pool2d(x, 3, stride=2)
         mean = self.how[0] == "mean"
@@ -117,25 +121,30 @@ class _Block(nn.Module):
             if mean
             else functional.max_pool2d(x, 3, stride=1, padding=1)
         )
-        found: Tensor = self.branch_pool(near)
-        return found
+        output: Tensor = self.branch_pool(near)
+        return output
 
 
-def _a(channels: int, pool: int) -> _Block:
-    one, five = ("branch1x1", _Conv(64)), [("branch5x5_1", _Conv(48)), ("branch5x5_2", _square(64, 5))]
-    three = [(f"branch3x3dbl_{n}", how) for n, how in enumerate((_Conv(64), _square(96, 3), _square(96, 3)), 1)]
-    return _Block(channels, [[one], five, three], ("mean", pool))
+def _build_block_a(channels: int, pool: int) -> _Block:
+    """The block of the 35 x 35 grid: branches 1x1, 5x5, two 3x3, pooling."""
+    pointwise, five = ("branch1x1", _Conv(64)), [("branch5x5_1", _Conv(48)), ("branch5x5_2", _square_conv(64, 5))]
+    three = [
+        (f"branch3x3dbl_{n}", how) for n, how in enumerate((_Conv(64), _square_conv(96, 3), _square_conv(96, 3)), 1)
+    ]
+    return _Block(channels, [[pointwise], five, three], ("mean", pool))
 
 
-def _b(channels: int) -> _Block:
-    last = _square(96, 3, stride=2, padded=False)
-    double = [(f"branch3x3dbl_{n}", how) for n, how in enumerate((_Conv(64), _square(96, 3), last), 1)]
-    return _Block(channels, [[("branch3x3", _square(384, 3, stride=2, padded=False))], double], None)
+def _build_block_b(channels: int) -> _Block:
+    """The block that halves 35 x 35 to 17 x 17."""
+    last = _square_conv(96, 3, stride=2, padded=False)
+    double = [(f"branch3x3dbl_{n}", how) for n, how in enumerate((_Conv(64), _square_conv(96, 3), last), 1)]
+    return _Block(channels, [[("branch3x3", _square_conv(384, 3, stride=2, padded=False))], double], None)
 
 
-def _c(channels: int, width: int) -> _Block:
-    seven = (_Conv(width), _wide(width), _high(192))
-    double = (_Conv(width), _high(width), _wide(width), _high(width), _wide(192))
+def _build_block_c(channels: int, width: int) -> _Block:
+    """The block of the 17 x 17 grid: branches 1x1, 7x7, two 7x7 in factors, pooling."""
+    seven = (_Conv(width), _wide_conv(width), _high_conv(192))
+    double = (_Conv(width), _high_conv(width), _wide_conv(width), _high_conv(width), _wide_conv(192))
     paths = [
         [(f"branch7x7{kind}_{n}", how) for n, how in enumerate(path, 1)]
         for kind, path in (("", seven), ("dbl", double))
@@ -143,9 +152,10 @@ def _c(channels: int, width: int) -> _Block:
     return _Block(channels, [[("branch1x1", _Conv(192))], *paths], ("mean", 192))
 
 
-def _d(channels: int) -> _Block:
-    three = (_Conv(192), _square(320, 3, stride=2, padded=False))
-    seven = (_Conv(192), _wide(192), _high(192), _square(192, 3, stride=2, padded=False))
+def _build_block_d(channels: int) -> _Block:
+    """The block that halves 17 x 17 to 8 x 8."""
+    three = (_Conv(192), _square_conv(320, 3, stride=2, padded=False))
+    seven = (_Conv(192), _wide_conv(192), _high_conv(192), _square_conv(192, 3, stride=2, padded=False))
     paths = [
         [(f"branch{kind}_{n}", how) for n, how in enumerate(path, 1)]
         for kind, path in (("3x3", three), ("7x7x3", seven))
@@ -153,12 +163,13 @@ def _d(channels: int) -> _Block:
     return _Block(channels, paths, None)
 
 
-def _e(channels: int, pool: str) -> _Block:
-    one = [("branch1x1", _Conv(320))]
-    fork = [("branch3x3_2a", _wide(384, 3)), ("branch3x3_2b", _high(384, 3))]
-    double = [("branch3x3dbl_3a", _wide(384, 3)), ("branch3x3dbl_3b", _high(384, 3))]
-    before = [("branch3x3dbl_1", _Conv(448)), ("branch3x3dbl_2", _square(384, 3))]
-    return _Block(channels, [one, [("branch3x3_1", _Conv(384)), fork], [*before, double]], (pool, 192))
+def _build_block_e(channels: int, pool: str) -> _Block:
+    """The block of the 8 x 8 grid, whose 3x3 branches fork."""
+    pointwise = [("branch1x1", _Conv(320))]
+    fork = [("branch3x3_2a", _wide_conv(384, 3)), ("branch3x3_2b", _high_conv(384, 3))]
+    double = [("branch3x3dbl_3a", _wide_conv(384, 3)), ("branch3x3dbl_3b", _high_conv(384, 3))]
+    before = [("branch3x3dbl_1", _Conv(448)), ("branch3x3dbl_2", _square_conv(384, 3))]
+    return _Block(channels, [pointwise, [("branch3x3_1", _Conv(384)), fork], [*before, double]], (pool, 192))
 
 
 class Network(nn.Module):
@@ -166,15 +177,27 @@ class Network(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.Conv2d_1a_3x3 = _Layer(3, _square(32, 3, stride=2, padded=False))
-        self.Conv2d_2a_3x3 = _Layer(32, _square(32, 3, padded=False))
-        self.Conv2d_2b_3x3 = _Layer(32, _square(64, 3))
+        self.Conv2d_1a_3x3 = _Layer(3, _square_conv(32, 3, stride=2, padded=False))
+        self.Conv2d_2a_3x3 = _Layer(32, _square_conv(32, 3, padded=False))
+        self.Conv2d_2b_3x3 = _Layer(32, _square_conv(64, 3))
         self.Conv2d_3b_1x1 = _Layer(64, _Conv(80))
-        self.Conv2d_4a_3x3 = _Layer(80, _square(192, 3, padded=False))
-        self.Mixed_5b, self.Mixed_5c, self.Mixed_5d = _a(192, 32), _a(256, 64), _a(288, 64)
-        self.Mixed_6a, self.Mixed_6b, self.Mixed_6c = _b(288), _c(768, 128), _c(768, 160)
-        self.Mixed_6d, self.Mixed_6e = _c(768, 160), _c(768, 192)
-        self.Mixed_7a, self.Mixed_7b, self.Mixed_7c = _d(768), _e(1280, "mean"), _e(2048, "max")
+        self.Conv2d_4a_3x3 = _Layer(80, _square_conv(192, 3, padded=False))
+        self.Mixed_5b, self.Mixed_5c, self.Mixed_5d = (
+            _build_block_a(192, 32),
+            _build_block_a(256, 64),
+            _build_block_a(288, 64),
+        )
+        self.Mixed_6a, self.Mixed_6b, self.Mixed_6c = (
+            _build_block_b(288),
+            _build_block_c(768, 128),
+            _build_block_c(768, 160),
+        )
+        self.Mixed_6d, self.Mixed_6e = _build_block_c(768, 160), _build_block_c(768, 192)
+        self.Mixed_7a, self.Mixed_7b, self.Mixed_7c = (
+            _build_block_d(768),
+            _build_block_e(1280, "mean"),
+            _build_block_e(2048, "max"),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
@@ -186,13 +209,13 @@ class Network(nn.Module):
 
 
 def opened(settings: Inception) -> bytes:
-    """The bytes of the file. Raises: ValueError: it cannot be read, or is another one."""
+    """The bytes of the file. Raises: ValueError: it cannot be read, or has another digest."""
     try:
         data = Path(settings.file).read_bytes()
     except OSError as error:
         raise ValueError(f"{settings.file} cannot be read ({error.strerror}); give a safetensors file") from error
-    if settings.sha256 not in ("", found := digest(data)):
-        raise ValueError(f"the SHA-256 of {settings.file} is {found}, the settings say {settings.sha256}")
+    if settings.sha256 not in ("", digest_found := digest(data)):
+        raise ValueError(f"the SHA-256 of {settings.file} is {digest_found}, the settings say {settings.sha256}")
     return data
 
 
@@ -200,39 +223,42 @@ def frozen(data: bytes) -> Network:
     """The network with the weights of a file.
 
     Raises:
-        ValueError: it is no safetensors file, or tensors are missing, left over, of other shapes or not finite.
+        ValueError: it is no safetensors file, or tensors are missing, superfluous, of other shapes or not finite.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        given = load(data)
+        tensors = load(data)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"it is no safetensors file, or a damaged one ({error})") from error
-    with torch.device("meta"):  # nothing is allocated before the file is seen to fill it
+    with torch.device("meta"):  # no memory is allocated before the file is known to fit
         network = Network()
-    wanted = {name: part for name, part in network.state_dict().items() if part.is_floating_point()}
-    given = {n: part for n, part in given.items() if not n.startswith(LEFT_OUT) and not n.endswith("batches_tracked")}
-    if wrong := _differences(wanted, given):
+    expected = {name: part for name, part in network.state_dict().items() if part.is_floating_point()}
+    tensors = {
+        n: part for n, part in tensors.items() if not n.startswith(LEFT_OUT) and not n.endswith("batches_tracked")
+    }
+    if wrong := _find_differences(expected, tensors):
         more = f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise ValueError(f"these are no weights of the FID's network: {'; '.join(wrong[:SHOWN])}{more}")
-    counters = {name: torch.tensor(0) for name in network.state_dict() if name not in wanted}
-    network.load_state_dict({**{name: part.float() for name, part in given.items()}, **counters}, assign=True)
+    counters = {name: torch.tensor(0) for name in network.state_dict() if name not in expected}
+    network.load_state_dict({**{name: part.float() for name, part in tensors.items()}, **counters}, assign=True)
     return network.eval().requires_grad_(False)
 
 
-def _differences(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    found = [f"{name} is missing" for name in wanted if name not in given]
-    found += [f"{name} has no place" for name in given if name not in wanted]
-    both = [(name, wanted[name], given[name]) for name in wanted if name in given]
-    found += [f"{n} has shape {[*b.shape]}, needed is {[*a.shape]}" for n, a, b in both if a.shape != b.shape]
-    return found + [f"{n} is not finite" for n, a, b in both if a.shape == b.shape and not bool(b.isfinite().all())]
+def _find_differences(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:
+    """How the tensors of a file differ from those that the network needs."""
+    problems = [f"{name} is missing" for name in expected if name not in tensors]
+    problems += [f"{name} has no place" for name in tensors if name not in expected]
+    both = [(name, expected[name], tensors[name]) for name in expected if name in tensors]
+    problems += [f"{n} has shape {[*b.shape]}, needed is {[*a.shape]}" for n, a, b in both if a.shape != b.shape]
+    return problems + [f"{n} is not finite" for n, a, b in both if a.shape == b.shape and not bool(b.isfinite().all())]
 
 
 @torch.no_grad()
 def inception_features(network: Network, images: Tensor) -> Tensor:
     """(n, 2048) of images (n, C, H, W) in [-1, 1]; one channel is shown as grey."""
-    found = []
+    features = []
     for part in torch.split(images.float().expand(-1, 3, -1, -1), CHUNK):
-        found.append(network(functional.interpolate(part, (SIDE, SIDE), mode="bilinear", align_corners=False)))
-    return torch.cat(found).double()
+        features.append(network(functional.interpolate(part, (SIDE, SIDE), mode="bilinear", align_corners=False)))
+    return torch.cat(features).double()

@@ -13,16 +13,18 @@ PROPERTIES = ("contrast", "dissimilarity", "homogeneity", "energy", "correlation
 
 
 def patterns(grey: Floats, inside: NDArray[np.bool_] | None = None) -> Floats:
-    """Square roots of the shares of uniform local binary patterns, 10 bins at each radius, over all or some pixels."""
+    """Square roots of the shares of uniform local binary patterns, 10 bins at each radius, over all pixels or those
+    `inside`.
+    """
     from skimage.feature import local_binary_pattern  # slow to import
 
-    whole = np.round(np.clip(grey, 0, 1) * 255).astype(np.uint8)
-    found = []
+    grey_bytes = np.round(np.clip(grey, 0, 1) * 255).astype(np.uint8)
+    shares = []
     for radius in RADII:
-        codes = local_binary_pattern(whole, 8, radius, method="uniform")
+        codes = local_binary_pattern(grey_bytes, 8, radius, method="uniform")
         counts = np.bincount((codes if inside is None else codes[inside]).astype(int).ravel(), minlength=10)
-        found.append(np.sqrt(counts / max(counts.sum(), 1)))
-    return np.concatenate(found)
+        shares.append(np.sqrt(counts / max(counts.sum(), 1)))
+    return np.concatenate(shares)
 
 
 def co_occurrence(grey: Floats, window: tuple[float, float]) -> Floats:
@@ -33,6 +35,6 @@ def co_occurrence(grey: Floats, window: tuple[float, float]) -> Floats:
     levels = np.clip((grey - low) / (high - low) * LEVELS, 0, LEVELS - 1).astype(np.uint8)
     turns = [0, np.pi / 4, np.pi / 2, 3 * np.pi / 4]
     counted = graycomatrix(levels, RADII, turns, levels=LEVELS, symmetric=True, normed=True)
-    found = {name: graycoprops(counted, name).mean(axis=1) for name in PROPERTIES}
-    found["contrast"] = np.log1p(found["contrast"])
-    return np.concatenate([np.nan_to_num(found[name]) for name in PROPERTIES])
+    properties = {name: graycoprops(counted, name).mean(axis=1) for name in PROPERTIES}
+    properties["contrast"] = np.log1p(properties["contrast"])
+    return np.concatenate([np.nan_to_num(properties[name]) for name in PROPERTIES])

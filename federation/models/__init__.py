@@ -15,10 +15,10 @@ from federation.registry import Group
 from federation.task import Model
 
 OnFeatures: TypeAlias = Clip | Features
-"""Those that get numbers in place of images, which a hospital computes of each image once."""
+"""Networks whose input are features, which a hospital computes once for each image."""
 
 AnyModel: TypeAlias = Cam | Clip | Cnn | Features | Mlp | Monai | Own | ResNet18 | UNet
 
 MODELS = Group("models", "network", get_args(AnyModel), Model)
 NamedModel: TypeAlias = Annotated[AnyModel, MODELS]
-"""In settings: one of these, or of an installed package or registered (`federation.registry`)."""
+"""In settings: one of these, or a network of an installed package, or a registered one (`federation.registry`)."""

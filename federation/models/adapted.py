@@ -1,4 +1,4 @@
-"""A network whose parts are told as stem, blocks and head, from any `nn.Module` and the paths of its submodules."""
+"""A network with parts stem, blocks and head, from any `nn.Module` and the paths of its submodules."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from privacy.message import Params
 
 
 class OwnModule(nn.Module):
-    """A network whose parts are named stem, blocks.k and head. Parts are the given network's own submodules, and its
-    own `forward` runs; only the head is called here, so that it can be replaced.
-    What its author fixed is none of its parameters and buffers (`federation.models.fixed`).
+    """A network whose parts are named stem, blocks.k and head. They are submodules of the original network, whose
+    `forward` runs; only the head is called here, so that it can be replaced. Tensors that its author fixed are not
+    among its parameters and buffers (`federation.models.fixed`).
     """
 
     def __init__(
-        self, whole: nn.Module, stem: nn.Module, blocks: list[nn.Module], head: nn.Module, kind: Kind, fixed: Fixed
+        self, network: nn.Module, stem: nn.Module, blocks: list[nn.Module], head: nn.Module, kind: Kind, fixed: Fixed
     ) -> None:
         super().__init__()
         self.fixed = fixed
         self.stem, self.blocks, self.head, self.kind = stem, nn.ModuleList(blocks), head, kind
-        self.originals: dict[str, str] = {}  # name in the given network -> ours, in `state_dict`
-        self._whole = (whole,)  # in a tuple it is no submodule, or each parameter would have two names
+        self.originals: dict[str, str] = {}  # name in the original network -> our name, in `state_dict`
+        self._whole = (network,)  # in a tuple it is no submodule, or each parameter would have two names
 
     def train(self, mode: bool = True) -> OwnModule:
-        """As every module, with what a method added; then as the given network does it, which may leave parts in
-        evaluation mode, and has parts without parameters, as dropout between the blocks.
+        """Set the mode of all parts, and of modules that a method added; then by the original network, which may leave
+        parts in evaluation mode, and may have parts without parameters, such as dropout between blocks.
         """
         super().train(mode)
         self._whole[0].train(mode)
@@ -47,36 +47,40 @@ class OwnModule(nn.Module):
         return self
 
     def write_fixed(self, values: Params) -> None:
-        """Take these for what is fixed, by the names of the given network.
+        """Set the fixed tensors, by the names of the original network.
 
         Raises:
-            ValueError: names or shapes are not those of what is fixed.
+            ValueError: names or shapes are not those of the fixed tensors.
         """
-        held = self.read_fixed()
-        both = held.keys() & values.keys()
-        if odd := sorted((held.keys() ^ values.keys()) | {n for n in both if held[n].shape != values[n].shape}):
-            raise ValueError(f"what is fixed in the network does not fit: {', '.join(odd[:4])}")
-        write_fixed(self._whole[0], {name: value.clone() for name, value in values.items()})  # its code may change them
+        fixed_values = self.read_fixed()
+        both = fixed_values.keys() & values.keys()
+        if mismatched := sorted(
+            (fixed_values.keys() ^ values.keys()) | {n for n in both if fixed_values[n].shape != values[n].shape}
+        ):
+            raise ValueError(f"what is fixed in the network does not fit: {', '.join(mismatched[:4])}")
+        write_fixed(
+            self._whole[0], {name: value.clone() for name, value in values.items()}
+        )  # code of the network may change them
 
     def read_fixed(self) -> Params:
-        """What is fixed, by the names of the given network."""
+        """The fixed tensors, by the names of the original network."""
         return read_fixed(self._whole[0], self.fixed)
 
     def show_fixed(self) -> OwnModule:
-        """The module itself, with what is fixed among its parameters and buffers: whole, and not to be trained here."""
+        """The module itself, with fixed tensors among its parameters and buffers: complete, not to be trained."""
         show_fixed(self._whole[0], self.fixed)
         self.fixed = Fixed()
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OwnModule:
-        """Of torch: to another device or type."""
+        """torch's hook for another device or type, for fixed tensors too."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         apply_to_fixed(self._whole[0], self.fixed, fn)
         return self
 
     def forward(self, x: Tensor) -> Output:
-        """Where one patient's numbers must not hang on another's, the author's code runs in a copy that is thrown away:
-        it may write its weights (`Embedding(max_norm=...)`) or keep what it saw.
+        """If the numbers of a patient must not depend on other patients, the author's code runs in a copy that is
+        discarded: it may change its weights (`Embedding(max_norm=...)`) or store its input.
         """
         features = (copy_network(self._whole[0], self.fixed) if is_repeatable() else self._whole[0])(x)
         return Output(self.head(features), features)
@@ -85,22 +89,22 @@ class OwnModule(nn.Module):
 def adapted(
     network: nn.Module, *, stem: tuple[str, ...], blocks: tuple[str, ...], head: str, kind: Kind = "classification"
 ) -> OwnModule:
-    """Wrap a network, which is taken over: its head becomes an identity, and no layer works in place any more.
+    """Wrap a network. The network is changed: its head becomes an identity, and no layer works in place any more.
 
     stem, blocks, head: paths of submodules, as `Own` takes them.
 
     Raises:
-        ValueError: a path that is none, a parameter in no part or in two, a head without weight; all at once.
+        ValueError: a path that does not exist, a parameter in no part or in two, a head without weight; all are listed.
     """
     paths = (*stem, *blocks, head)
-    if problems := [*_path_problems(network, paths), *_head_problems(network, head, kind)]:
+    if problems := [*_find_path_problems(network, paths), *_find_head_problems(network, head, kind)]:
         raise ValueError("; ".join(problems))
     fixed = find_fixed(network)
     first = [network.get_submodule(path) for path in stem]
     middle, last = [network.get_submodule(path) for path in blocks], network.get_submodule(head)
     before = network.state_dict(keep_vars=True)
-    above, _, own = head.rpartition(".")
-    setattr(network.get_submodule(above), own, nn.Identity())
+    above, _, head_name = head.rpartition(".")
+    setattr(network.get_submodule(above), head_name, nn.Identity())
     for part in network.modules():
         if getattr(part, "inplace", False) is True:
             part.inplace = False  # type: ignore[assignment]  # per-patient gradients would be wrong
@@ -112,7 +116,7 @@ def adapted(
 
 
 def fixed_in(module: nn.Module) -> Params:
-    """All that is fixed in a method's network, as `<path of an own network>/<name>`; not copied."""
+    """All fixed tensors in a method's network, as `<path of an OwnModule>/<name>`; not copied."""
     return {
         f"{path}/{name}": value
         for path, part in module.named_modules()
@@ -122,10 +126,10 @@ def fixed_in(module: nn.Module) -> Params:
 
 
 def write_fixed_in(module: nn.Module, values: Params) -> None:
-    """Take these for what is fixed in a method's network; as made, where there are none.
+    """Set the fixed tensors in a method's network; parts without values stay as they were built.
 
     Raises:
-        ValueError: they do not fit.
+        ValueError: names or shapes do not fit.
     """
     for path, part in module.named_modules():
         theirs = {n.removeprefix(f"{path}/"): v for n, v in values.items() if n.rpartition("/")[0] == path}
@@ -134,20 +138,21 @@ def write_fixed_in(module: nn.Module, values: Params) -> None:
 
 
 def show_fixed_in(module: nn.Module) -> nn.Module:
-    """A method's network itself, with what is fixed among its parameters and buffers: whole, not to be trained."""
+    """A method's network itself, with fixed tensors among its parameters and buffers: complete, not to be trained."""
     for part in list(module.modules()):
         if isinstance(part, OwnModule):
             part.show_fixed()
     return module
 
 
-def _path_problems(network: nn.Module, paths: tuple[str, ...]) -> Iterator[str]:
-    there = dict(network.named_modules())
+def _find_path_problems(network: nn.Module, paths: tuple[str, ...]) -> Iterator[str]:
+    """What is wrong with the paths of stem, blocks and head."""
+    submodules = dict(network.named_modules())
     known = ", ".join(name for name, _ in network.named_children())
     for path in paths:
-        if path not in there:
+        if path not in submodules:
             yield f"there is no submodule {path!r}; the network's are {known}"
-    parts = [f"{path}." for path in paths if path in there]
+    parts = [f"{path}." for path in paths if path in submodules]
     named = [name for name, _ in (*network.named_parameters(), *network.named_buffers())]
     if lost := [name for name in named if not name.startswith(tuple(parts))]:
         shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
@@ -156,7 +161,8 @@ def _path_problems(network: nn.Module, paths: tuple[str, ...]) -> Iterator[str]:
         yield f"{twice[0]} is in two of stem, blocks and head; name each submodule once"
 
 
-def _head_problems(network: nn.Module, head: str, kind: Kind) -> Iterator[str]:
+def _find_head_problems(network: nn.Module, head: str, kind: Kind) -> Iterator[str]:
+    """What is wrong with the last layer."""
     last = dict(network.named_modules()).get(head)
     if last is None:
         return

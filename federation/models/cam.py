@@ -4,11 +4,11 @@ Yan, Wicaksana, Wang, Yang, Cheng: Variation-Aware Federated Learning with Multi
 Data, IEEE JBHI 2021, section III.B, equations 8 and 9. Its figure 6 (the network) is described in Wicaksana et al.
 (CusFL), section IV.C: four convolution-pooling blocks, two residual blocks, fully connected heads.
 
-What the papers leave open, and how it is read here. The two heads are 1x1 convolutions to one map per class: head 1
-takes the mean of its maps as logits, head 2 their maximum, so that what is drawn is what decides. M_c is the mean of
-both heads' maps of class c, |.| the mean over pixels (a sum would weigh by image size), and the union is the maximum.
-`normalized`, `first` and `index` are the readings of the rest, `stride` the size of the maps; the defaults are how the
-equation is printed, with maps that may be empty. What they are worth: docs/results/maps.md.
+What the papers leave open, and our readings. The two heads are 1x1 convolutions to one map per class: head 1 takes the
+mean of its maps as logits, head 2 their maximum, so that the drawn maps decide. M_c is the mean of both heads' maps of
+class c, |.| the mean over pixels (a sum would weigh by image size), and the union is the maximum. `normalized`, `first`
+and `index` are the readings of the rest, `stride` the size of the maps; the defaults follow the printed equation, with
+maps that may be empty. docs/results/maps.md compares them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class Cam:
     """VAFL's CAM classifier. head_weight: 0.1 in eq. 8; map_weight: 1 in eq. 8.
 
     normalized: CAM_c of M_c, see `normalized_maps`. first: the first term of eq. 9, |CAM_0 u CAM_1| or |CAM_0 n CAM_1|.
-    index: `class`: CAM_c is the map of class c, so that y |CAM_0| + (1 - y) |CAM_1| is of the wrong class; `other`: of
-    class 1 - c, so that it is of the right one, which then gets small. stride: pixels from one value of a map to the
-    next; 16 has a pooling after each of the four convolutions, as in the paper, 8 and 4 leave out the last ones.
+    index: `class`: CAM_c is the map of class c, so that y |CAM_0| + (1 - y) |CAM_1| is the map of the wrong class;
+    `other`: CAM_c is the map of class 1 - c, so that it is the map of the right class, which then gets small. stride:
+    pixels from one value of a map to the next; 16 has a pooling after each of the four convolutions, as in the paper, 8
+    and 4 leave out the last ones.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -72,8 +73,10 @@ class Cam:
         """Equation 8, per example (b,)."""
         if output.maps is None:
             raise ValueError("the CAM loss needs the network's maps, found none: use the network that Cam builds")
-        one, two = head_logits(output.maps)
-        heads = functional.cross_entropy(one, y, reduction="none") + functional.cross_entropy(two, y, reduction="none")
+        mean_logits, maximum_logits = head_logits(output.maps)
+        heads = functional.cross_entropy(mean_logits, y, reduction="none") + functional.cross_entropy(
+            maximum_logits, y, reduction="none"
+        )
         maps = map_loss(output.maps, y, self.normalized, self.first, self.index)
         return cross_entropy(output, y) + self.head_weight * heads + self.map_weight * maps
 
@@ -113,8 +116,8 @@ class CamModule(nn.Module):
         for block in self.blocks:
             h = block(h)
         maps = self.head(h).unflatten(1, (2, self.classes))
-        one, two = head_logits(maps)
-        logits = torch.logaddexp(one.log_softmax(dim=1), two.log_softmax(dim=1)) - log(2)
+        mean_logits, maximum_logits = head_logits(maps)
+        logits = torch.logaddexp(mean_logits.log_softmax(dim=1), maximum_logits.log_softmax(dim=1)) - log(2)
         return Output(logits, h.mean(dim=(2, 3)), maps)
 
 
@@ -129,6 +132,6 @@ def map_loss(
     """Equation 9, per example: |CAM_0 u CAM_1| and the maps of the classes that are not y. See `Cam`."""
     cams = normalized_maps(maps, normalized)
     both = (cams.amax(dim=1) if first == "union" else cams.amin(dim=1)).mean(dim=(1, 2))
-    of = torch.arange(cams.shape[1], device=y.device)
-    punished = ((of != y[:, None]) if index == "class" else (of == y[:, None])).to(cams.dtype)
+    class_numbers = torch.arange(cams.shape[1], device=y.device)
+    punished = ((class_numbers != y[:, None]) if index == "class" else (class_numbers == y[:, None])).to(cams.dtype)
     return both + (punished * cams.mean(dim=(2, 3))).sum(dim=1)

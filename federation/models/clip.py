@@ -1,9 +1,9 @@
-"""A prompt that is learnt for a frozen CLIP: `{name: clip, weights: FILE, classes: {nv: melanocytic nevus, ...}}`.
+"""A prompt that is trained for a frozen CLIP: `{name: clip, weights: FILE, classes: {nv: melanocytic nevus, ...}}`.
 
 Zhou, Yang, Loy, Liu: Learning to Prompt for Vision-Language Models (CoOp), IJCV 2022, section 3.2, with one context for
-all classes and the class at its end: P^(c) = [V]_1 ... [V]_M [CLASS c]. A picture's vector f(x) never changes, so a
-hospital computes it once, as other fixed features; the network gets vectors in place of pictures, and holds the text
-transformer g. What is learnt, sent and kept is the context alone: `head.context`.
+all classes and the class at its end: P^(c) = [V]_1 ... [V]_M [CLASS c]. The vector f(x) of a picture never changes, so
+a hospital computes it once, as other fixed features; the input of the network are vectors, and it contains the text
+transformer g. Only the context, `head.context`, is trained, sent and stored.
 
 Trained by `fedavg` this is PromptFL (Guo et al., IEEE TMC 2023), by `local` CoOp; `zero_shot` reads the templates.
 """
@@ -46,10 +46,10 @@ SHOWN = 5  # problems of a file that an error names
 @dataclass(frozen=True, kw_only=True)
 class Clip:
     """weights: a safetensors file in the layout of transformers' CLIPModel, with config.json, vocab.json and merges.txt
-    beside it. classes: of the task -> its words. templates: sentences for `zero_shot`, {} stands for the words.
-    context: M, how many tokens are learnt. window: the values that become 0 and 1; mean, std: of the channels in CLIP's
-    training. sha256, architecture, tokens and sentences are of the file and need not be said: its digest, the JSON
-    text of config.json, and the numbers of each class's tokens, alone and in each template.
+    in its folder. classes: class of the task -> its words. templates: sentences for `zero_shot`, {} stands for the
+    words. context: M, the number of trained tokens. window: the values that become 0 and 1; mean, std: of the channels
+    in CLIP's training. sha256, architecture, tokens and sentences follow from the file and need not be given: its
+    digest, the JSON text of config.json, and the numbers of each class's tokens, alone and in each template.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -69,7 +69,7 @@ class Clip:
 
     def __post_init__(self) -> None:
         low, high = self.window
-        blanks = all(one.count(BLANK) == 1 for one in self.templates)
+        blanks = all(template.count(BLANK) == 1 for template in self.templates)
         refuse(
             out_of_range(self, context=(1, 64))
             + unmet(
@@ -78,28 +78,28 @@ class Clip:
                 templates=(1 <= len(self.templates) <= 100 and blanks, f"1 to 100 sentences, each with one {BLANK}"),
                 window=(low < high and math.isfinite(high - low), "two finite numbers, the lower first"),
                 mean=(all(map(math.isfinite, self.mean)), "finite numbers"),
-                std=(all(0 < one < math.inf for one in self.std), "positive numbers"),
+                std=(all(0 < value < math.inf for value in self.std), "positive numbers"),
             )
         )
 
     @property
     def shape(self) -> Architecture:
-        """Both transformers' sizes. Raises: ValueError: the file was not read, or its config.json is of no CLIP."""
+        """Both transformers' sizes. Raises: ValueError: the file was not read, or its config.json is not of a CLIP."""
         return architecture(self.architecture)
 
     @property
     def width(self) -> int:
-        """Numbers that the network gets of a picture; 1 before its file was read."""
+        """The number of inputs of the network for a picture; 1 before the file was read."""
         return self.shape.d if self.architecture else 1
 
     def complaints(self, inputs: tuple[int, ...]) -> list[str]:
-        """Why examples of this shape have no such vectors; empty = they have."""
+        """Why examples of this shape have no such vectors; empty = no problem."""
         if len(inputs) == 3 and inputs[0] in (1, 3) and min(inputs[-2:]) >= 8:
             return []
         return [f"clip needs pictures or slices of 1 or 3 channels with sides of at least 8, found {inputs}"]
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
-        """A network for vectors (d,), without the text transformer, which it is given by `hold`."""
+        """A network for vectors (d,), without the text transformer, which `hold` sets."""
         return ClipModule(self, classes)
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
@@ -115,13 +115,13 @@ class ClipModule(nn.Module):
     def __init__(self, settings: Clip, classes: int, *, written: bool = False) -> None:
         super().__init__()
         if not len(settings.classes) == len(settings.tokens) == classes:
-            found = f"{len(settings.classes)} of words and {len(settings.tokens)} of tokens"
-            raise ValueError(f"clip needs words and their tokens for each of {classes} classes, found {found}")
+            counts = f"{len(settings.classes)} of words and {len(settings.tokens)} of tokens"
+            raise ValueError(f"clip needs words and their tokens for each of {classes} classes, found {counts}")
         self.stem, self.blocks = nn.Identity(), nn.ModuleList()
         self.head: Prompt | Written = Written(settings) if written else Prompt(settings)
 
     def hold(self, frozen: Params) -> None:
-        """Give it the text transformer."""
+        """Set the tensors of the text transformer."""
         self.head.held = frozen
 
     def forward(self, x: Tensor) -> Output:
@@ -129,30 +129,32 @@ class ClipModule(nn.Module):
 
 
 class Prompt(nn.Module):
-    """The learnt context (M, width), and the sentences that it makes with each class."""
+    """The trained context (M, width), and the sentences of context and class."""
 
     def __init__(self, settings: Clip) -> None:
         super().__init__()
         self.shape, self.out_features = settings.shape, len(settings.tokens)
         self.context = nn.Parameter(SPREAD * torch.randn(settings.context, self.shape.text.width))
-        after = [one[1:] for one in settings.tokens]  # the first token begins the sentence, before the context
+        after = [tokens[1:] for tokens in settings.tokens]  # the first token begins the sentence, before the context
         self.begin, longest = settings.tokens[0][0], max(map(len, after))
-        self.after = torch.tensor([[*one, *[0] * (longest - len(one))] for one in after], device="cpu")
-        self.ends = torch.tensor([settings.context + len(one) for one in after], device="cpu")
+        self.after = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens in after], device="cpu")
+        self.ends = torch.tensor([settings.context + len(tokens) for tokens in after], device="cpu")
         self.held: Params = {}
 
     def texts(self) -> Tensor:
-        """T^(c) = g(P^(c)): unit vectors (C, d). Raises: ValueError: it was given no text transformer."""
-        self.held = w = _on(self.held, self.context)
+        """T^(c) = g(P^(c)): unit vectors (C, d). Raises: ValueError: `hold` was not called."""
+        self.held = w = _match_tensor(self.held, self.context)
         table = w[f"{TEXT}.embeddings.token_embedding.weight"]
-        many = len(self.after)
-        first = table[self.begin].expand(many, 1, -1)
-        whole = torch.cat([first, self.context.expand(many, -1, -1), table[self.after.to(table.device)]], dim=1)
-        return vector_of_sentences(w, self.shape, whole, self.ends.to(table.device))
+        class_count = len(self.after)
+        first = table[self.begin].expand(class_count, 1, -1)
+        embedded = torch.cat(
+            [first, self.context.expand(class_count, -1, -1), table[self.after.to(table.device)]], dim=1
+        )
+        return vector_of_sentences(w, self.shape, embedded, self.ends.to(table.device))
 
     def scale(self) -> Tensor:
         """1 / tau."""
-        return tau(_on(self.held, self.context))
+        return tau(_match_tensor(self.held, self.context))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (b, C): cosines by 1 / tau."""
@@ -160,9 +162,9 @@ class Prompt(nn.Module):
 
 
 class Written(nn.Module):
-    """Sentences that a person wrote: the mean of each class's unit vectors over the templates, made a unit again.
+    """Sentences that a person wrote: for each class the mean of unit vectors over the templates, normalized.
 
-    factor: of the logits, 1; only a hospital that tunes its own model changes it.
+    factor: of the logits, 1; changed only when a hospital fine-tunes its model.
     """
 
     def __init__(self, settings: Clip) -> None:
@@ -173,20 +175,20 @@ class Written(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (b, C)."""
-        self.held = w = _on(self.held, x)
-        table, found = w[f"{TEXT}.embeddings.token_embedding.weight"], []
+        self.held = w = _match_tensor(self.held, x)
+        table, vectors = w[f"{TEXT}.embeddings.token_embedding.weight"], []
         for of_classes in self.sentences:
             longest = max(map(len, of_classes))
-            padded = torch.tensor([[*one, *[0] * (longest - len(one))] for one in of_classes], device=x.device)
-            ends = torch.tensor([len(one) - 1 for one in of_classes], device=x.device)
-            found.append(vector_of_sentences(w, self.shape, table[padded], ends))
-        texts = functional.normalize(torch.stack(found).mean(dim=0), dim=-1)
+            padded = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens in of_classes], device=x.device)
+            ends = torch.tensor([len(tokens) - 1 for tokens in of_classes], device=x.device)
+            vectors.append(vector_of_sentences(w, self.shape, table[padded], ends))
+        texts = functional.normalize(torch.stack(vectors).mean(dim=0), dim=-1)
         return self.factor * tau(w) * x @ texts.T
 
 
 @dataclass(frozen=True)
 class ClipPictures:
-    """The picture's side of a file, as an extractor of fixed features: unit vectors of pictures."""
+    """The vision transformer of a file, as an extractor of fixed features: unit vectors of pictures."""
 
     settings: Clip
     w: Params
@@ -194,16 +196,16 @@ class ClipPictures:
 
     @torch.no_grad()
     def extract(self, images: Floats) -> Floats:
-        """Vectors (n, d) of images (n, C, H, W), one by one: no row depends on its company. They are finite."""
+        """Vectors (n, d) of images (n, C, H, W), one by one, so that no row depends on others. They are finite."""
         low, high = self.settings.window
-        a, found = self.settings.shape, []
-        mean, std = (torch.tensor(some)[:, None, None] for some in (self.settings.mean, self.settings.std))
+        a, vectors = self.settings.shape, []
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.settings.mean, self.settings.std))
         for image in images:
             x = torch.from_numpy(np.clip((image - low) / (high - low), 0, 1)).float()[None].expand(-1, 3, -1, -1)
             x = functional.interpolate(x, (a.side, a.side), mode="bilinear", align_corners=False, antialias=True)
-            found.append(vector_of_pictures(self.w, a, (x - mean) / std)[0].double().numpy())
-        # A network that gives no number for some patients would otherwise tell, by failing, that they are there.
-        finite: Floats = np.nan_to_num(np.stack(found), nan=0.0, posinf=0.0, neginf=0.0)
+            vectors.append(vector_of_pictures(self.w, a, (x - mean) / std)[0].double().numpy())
+        # Otherwise a network that returns NaN for some patients would reveal, by an error, that they are in the data.
+        finite: Floats = np.nan_to_num(np.stack(vectors), nan=0.0, posinf=0.0, neginf=0.0)
         return finite
 
 
@@ -212,61 +214,63 @@ def opened(settings: Clip, data: bytes) -> dict[str, Tensor]:
 
     Raises:
         ValueError: the digest is another one, data are no safetensors file, or tensors are missing, of other shapes or
-            not finite. Others that the file holds are left aside.
+            not finite. Other tensors of the file are ignored.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    found = hashlib.sha256(data).hexdigest()
-    if settings.sha256 not in ("", found):
-        raise ValueError(f"the file's SHA-256 is {found}, the settings say {settings.sha256}: it is another file")
+    digest = hashlib.sha256(data).hexdigest()
+    if settings.sha256 not in ("", digest):
+        raise ValueError(f"the file's SHA-256 is {digest}, the settings say {settings.sha256}: it is another file")
     try:
-        given = load(data)
+        tensors = load(data)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"it is no safetensors file, or a damaged one ({error})") from error
-    wanted, wrong = shapes(settings.shape), list[str]()
-    for name, shape in wanted.items():
-        one = given.get(name)
-        if one is None:
-            wrong.append(f"{name} is missing")
-        elif tuple(one.shape) != shape:
-            wrong.append(f"{name} has shape {[*one.shape]}, needed is {[*shape]}")
-        elif not bool(one.isfinite().all()):
-            wrong.append(f"{name} is not finite")
-    if wrong:
-        more = f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise ValueError(f"the file does not fit its architecture: {'; '.join(wrong[:SHOWN])}{more}")
-    return {name: given[name].float() for name in wanted}
+    expected_shapes, problems = shapes(settings.shape), list[str]()
+    for name, shape in expected_shapes.items():
+        tensor = tensors.get(name)
+        if tensor is None:
+            problems.append(f"{name} is missing")
+        elif tuple(tensor.shape) != shape:
+            problems.append(f"{name} has shape {[*tensor.shape]}, needed is {[*shape]}")
+        elif not bool(tensor.isfinite().all()):
+            problems.append(f"{name} is not finite")
+    if problems:
+        more = f", and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+        raise ValueError(f"the file does not fit its architecture: {'; '.join(problems[:SHOWN])}{more}")
+    return {name: tensors[name].float() for name in expected_shapes}
 
 
 def held_by(settings: Clip, data: bytes) -> dict[str, Tensor]:
-    """What the networks of a model hold: the text transformer of its file. Raises: as `opened`."""
+    """The text transformer of a file, which the networks of a model use. Raises: as `read_tensors`."""
     return text_part(opened(settings, data))
 
 
-def spoken(settings: Clip, known: Words) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
-    """Each class's tokens after a context, `words.`, and in each template, each with a beginning and an end.
+def spoken(
+    settings: Clip, vocabulary: Words
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
+    """The tokens of each class's words after a context, and in each template, with the tokens of beginning and end.
 
     Raises:
         ValueError: a sentence is longer than the text transformer reads.
     """
-    after = tuple(known.sentence(f"{one}.") for one in settings.classes.values())
-    whole = tuple(
-        tuple(known.sentence(how.replace(BLANK, one)) for one in settings.classes.values())
-        for how in settings.templates
+    after = tuple(vocabulary.sentence(f"{words}.") for words in settings.classes.values())
+    by_template = tuple(
+        tuple(vocabulary.sentence(template.replace(BLANK, words)) for words in settings.classes.values())
+        for template in settings.templates
     )
     most, length = settings.shape.text.positions, max(map(len, after)) + settings.context
-    longest = max([length, *(len(one) for some in whole for one in some)])
+    longest = max([length, *(len(tokens) for sentences in by_template for tokens in sentences)])
     if longest > most:
         raise ValueError(f"a sentence has {longest} tokens, the text transformer reads {most}: use fewer words")
-    return after, whole
+    return after, by_template
 
 
-def _on(held: Params, like: Tensor) -> Params:
-    """The frozen tensors as the learnt ones are: on their device, in their precision."""
-    if not held:
+def _match_tensor(tensors: Params, reference: Tensor) -> Params:
+    """The frozen tensors on the device and in the precision of the reference."""
+    if not tensors:
         raise ValueError("this network holds no text transformer: its task needs `frozen`, from the file of its model")
-    first = held["logit_scale"]
-    if first.device == like.device and first.dtype == like.dtype:
-        return held
-    return {name: one.to(like.device, like.dtype) for name, one in held.items()}
+    first = tensors["logit_scale"]
+    if first.device == reference.device and first.dtype == reference.dtype:
+        return tensors
+    return {name: tensor.to(reference.device, reference.dtype) for name, tensor in tensors.items()}

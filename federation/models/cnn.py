@@ -70,7 +70,7 @@ def conv_pool(inputs: int, outputs: int, norm: Norm, spatial: int = 2) -> nn.Seq
 def convolution(inputs: int, outputs: int, norm: Norm, spatial: int = 2, *, bias: bool) -> nn.Sequential:
     """3x3 convolution, norm (`group` has 8 groups) and ReLU: (b, inputs, h, w) -> (b, outputs, h, w).
 
-    Names and numbers are those of MONAI's `Convolution`, which takes two seconds to import and has no part in a check.
+    Names and numbers are those of MONAI's `Convolution`, which takes two seconds to import.
     """
     conv = (nn.Conv3d if spatial == 3 else nn.Conv2d)(inputs, outputs, kernel_size=3, padding=1, bias=bias)
     batch = nn.BatchNorm3d if spatial == 3 else nn.BatchNorm2d

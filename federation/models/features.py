@@ -1,6 +1,6 @@
 """A network on fixed features of an image: `{name: features, of: {name: colour}, public: skin_lesion}`.
 
-A hospital computes the features of each of its images once, and networks get them in place of images.
+A hospital computes the features of each of its images once, and they are the input of networks in place of images.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from privacy.settings_error import out_of_range, refuse, unmet
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """of: what is computed of an image. public: which pictures that no patient shaped set the scale, by the name of a
-    prior; pictures: how many. components, softness: see `federation.features.whitening`. fourier: how many random
-    Fourier features of the components the network gets in their place, and bandwidth of their kernel; 0 = the
-    components themselves. hidden: widths of the hidden layers of the network on the features; none is a linear model.
+    """of: the extractor of features. public: the prior whose synthetic pictures set the scale; pictures: how many.
+    components, softness: see `federation.features.whitening`. fourier: the number of random Fourier features of the
+    components, which replace these, and bandwidth of their kernel; 0 = the components themselves. hidden: widths of the
+    hidden layers of the network on the features; without any it is a linear model.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -58,7 +58,7 @@ class Features:
 
     @property
     def width(self) -> int:
-        """Numbers that the network gets of an image."""
+        """The number of inputs of the network for an image."""
         return self.fourier or self.components
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:

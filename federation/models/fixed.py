@@ -1,12 +1,12 @@
-"""What the author of a network fixed: frozen parameters, and buffers that training does not change.
+"""Tensors that the author of a network fixed: frozen parameters, and buffers that training does not change.
 
-They are taken out of a network's parameters and buffers and stay with it as plain attributes. So no method trains,
-clips, noises or sends them, and `state_dict` does not know them. Fixed are
+They are removed from the parameters and buffers of the network and become plain attributes. So no method trains, clips,
+noises or sends them, and `state_dict` does not contain them. Fixed are
 
 * parameters that do not require a gradient;
-* buffers inside a submodule whose parameters are all frozen; what holds them stays in evaluation mode (as in Keras,
-  where a layer that is not trainable infers), for a running mean, or a spectral norm's vector, that goes on is
-  training, too;
+* buffers inside a submodule whose parameters are all frozen; the submodule with these buffers stays in
+  evaluation mode (as a layer in Keras that is not trainable), because updates of a running mean, or of the vector of a
+  spectral norm, are training, too;
 * buffers of a submodule that `train()` leaves in evaluation mode, because its author overrode it.
 """
 
@@ -26,8 +26,8 @@ from privacy.message import Params
 
 @dataclass(frozen=True)
 class Fixed:
-    """parameters, buffers: names of fixed tensors. still: paths of what stays in evaluation mode because its buffers
-    are fixed. passing: names of the buffers that `state_dict` never had.
+    """parameters, buffers: names of fixed tensors. still: paths of submodules that stay in evaluation mode because
+    their buffers are fixed. passing: names of fixed buffers that are not persistent, so never in `state_dict`.
     """
 
     parameters: tuple[str, ...] = ()
@@ -37,39 +37,39 @@ class Fixed:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all fixed tensors."""
+        """The names of all fixed tensors."""
         return self.parameters + self.buffers
 
 
 def find_fixed(network: nn.Module) -> Fixed:
-    """What of a network, as its author made it, is fixed."""
+    """Find the fixed tensors of a network as its author built it."""
     frozen = [f"{path}." if path else "" for path, part in network.named_modules() if _is_frozen(part)]
-    resting = _resting(network)
+    resting = _find_resting_paths(network)
     parameters, buffers, still, passing = list[str](), list[str](), list[str](), list[str]()
-    for path, part in network.named_modules():  # a part that has two places comes once
+    for path, part in network.named_modules():  # a submodule with two paths is listed once
         inside, prefix = f"{path}.".startswith(tuple(frozen)), f"{path}." if path else ""
         parameters += [prefix + name for name, p in part._parameters.items() if p is not None and not p.requires_grad]
-        held = [name for name, value in part._buffers.items() if value is not None]
-        if held and (inside or path in resting):
-            buffers += [prefix + name for name in held]
-            passing += [prefix + name for name in held if name in part._non_persistent_buffers_set]
+        buffer_names = [name for name, value in part._buffers.items() if value is not None]
+        if buffer_names and (inside or path in resting):
+            buffers += [prefix + name for name in buffer_names]
+            passing += [prefix + name for name in buffer_names if name in part._non_persistent_buffers_set]
             still.append(path)
     return Fixed(tuple(parameters), tuple(buffers), tuple(still), tuple(passing))
 
 
 def hide_fixed(network: nn.Module, fixed: Fixed) -> None:
-    """Make fixed tensors plain attributes."""
+    """Turn fixed tensors into plain attributes."""
     for name in fixed.names:
-        part, last = _place(network, name)
+        part, last = _find_owner(network, name)
         registered = part._parameters if name in fixed.parameters else part._buffers
         tensor = registered.pop(last)
         setattr(part, last, None if tensor is None else tensor.detach())
 
 
 def show_fixed(network: nn.Module, fixed: Fixed) -> None:
-    """Make fixed tensors parameters and buffers again, so that `state_dict` and `parameters` know them."""
+    """Turn fixed tensors into parameters and buffers again, so that `state_dict` and `parameters` contain them."""
     for name in fixed.names:
-        part, last = _place(network, name)
+        part, last = _find_owner(network, name)
         tensor = getattr(part, last)
         delattr(part, last)
         if name in fixed.parameters:
@@ -79,30 +79,30 @@ def show_fixed(network: nn.Module, fixed: Fixed) -> None:
 
 
 def read_fixed(network: nn.Module, fixed: Fixed) -> Params:
-    """Hidden tensors by name."""
-    return {name: getattr(*_place(network, name)) for name in fixed.names}
+    """The fixed tensors by name."""
+    return {name: getattr(*_find_owner(network, name)) for name in fixed.names}
 
 
 def write_fixed(network: nn.Module, values: Params) -> None:
-    """Hidden tensors become those of that name."""
+    """Set fixed tensors by name."""
     for name, value in values.items():
-        part, last = _place(network, name)
+        part, last = _find_owner(network, name)
         setattr(part, last, value)
 
 
 def apply_to_fixed(network: nn.Module, fixed: Fixed, function: Callable[[Tensor], Tensor]) -> None:
-    """What `nn.Module._apply` does to parameters: another device, another type."""
+    """Apply a function to fixed tensors, as `nn.Module._apply` does to parameters: to change device or type."""
     write_fixed(network, {name: function(value) for name, value in read_fixed(network, fixed).items()})
 
 
 def copy_network(network: nn.Module, fixed: Fixed) -> nn.Module:
-    """A copy for one pass: gradients reach the network's own parameters, and nothing else of the pass does.
+    """A copy for one pass: gradients reach the parameters of the network, but the pass changes nothing else in it.
 
     Raises:
-        ValueError: it holds an object that cannot be copied.
+        ValueError: the network contains an object that cannot be copied.
     """
-    whole = [*network.parameters(), *network.buffers(), *read_fixed(network, fixed).values()]
-    copies: dict[int, Any] = {id(tensor): tensor.clone() for tensor in whole if tensor is not None}
+    tensors = [*network.parameters(), *network.buffers(), *read_fixed(network, fixed).values()]
+    copies: dict[int, Any] = {id(tensor): tensor.clone() for tensor in tensors if tensor is not None}
     try:
         return copy.deepcopy(network, copies)
     except Exception as error:  # of the author's objects
@@ -113,26 +113,27 @@ def copy_network(network: nn.Module, fixed: Fixed) -> nn.Module:
 
 
 def has_fixed_statistics(norm: nn.Module) -> bool:
-    """Whether a norm's running statistics are fixed: whatever else changes statistics leaves these."""
+    """Whether the running statistics of a norm are fixed, so that nothing may change them."""
     return getattr(norm, "running_mean", None) is not None and "running_mean" not in norm._buffers
 
 
 def digest_of(fixed: Params) -> str:
-    """A digest of names, types, shapes and bits."""
-    found = hashlib.sha256()
+    """A digest of the names, types, shapes and bits of fixed tensors."""
+    digest = hashlib.sha256()
     for name, value in sorted(fixed.items()):
-        found.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _is_frozen(part: nn.Module) -> bool:
+    """Whether a module has parameters and none requires a gradient."""
     parameters = list(part.parameters())
     return bool(parameters) and not any(p.requires_grad for p in parameters)
 
 
-def _resting(network: nn.Module) -> set[str]:
-    """Paths of submodules that stay in evaluation mode when the network is told to train."""
+def _find_resting_paths(network: nn.Module) -> set[str]:
+    """Paths of submodules that stay in evaluation mode after `network.train()`."""
     before = [(part, part.training) for part in network.modules()]
     network.train()
     resting = {path for path, part in network.named_modules() if not part.training}
@@ -141,6 +142,7 @@ def _resting(network: nn.Module) -> set[str]:
     return resting
 
 
-def _place(network: nn.Module, name: str) -> tuple[nn.Module, str]:
+def _find_owner(network: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule that holds a tensor, and the last part of its name."""
     above, _, last = name.rpartition(".")
     return network.get_submodule(above), last

@@ -1,8 +1,8 @@
-"""Class activation maps: normalized as equation 9 of VAFL needs them, and laid over the image that they are of.
+"""Class activation maps: normalized as equation 9 of VAFL needs them, and upsampled to the pixels of their image.
 
 maps are (b, 2 heads, classes, h, w), as `federation/models/cam.py` gives them; M_c is the mean of both heads' maps of
-class c. A value of a map is of the square of `stride` pixels in whose middle it lies, and of what the network sees
-around it.
+class c. A value of a map belongs to the middle of a square of `stride` pixels; it depends on the receptive field around
+that square.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 Normalized: TypeAlias = Literal["joint", "relu", "min_max"]
-LEAST = 1e-6  # what a map is divided by at least, so that an empty one stays empty
+LEAST = 1e-6  # the smallest divisor of a map, so that an empty map stays empty
 
 
 def normalized_maps(maps: Tensor, normalized: Normalized = "joint") -> Tensor:
-    """CAM_c in [0, 1], (b, classes, h, w). No positive factor of an image's maps changes it.
+    """CAM_c in [0, 1], (b, classes, h, w). A positive factor of the maps of an image does not change it.
 
     joint: ReLU of M_c, divided by the largest value of all classes: a class's map may be empty. relu: each divided by
     its own largest value: empty only where M_c is nowhere above 0. min_max: M_c from its smallest to its largest value:
@@ -45,8 +45,8 @@ def stride_of(maps: Tensor, x: Tensor) -> int:
 
 
 def laid(maps: Tensor, stride: int, sides: tuple[int, int]) -> Tensor:
-    """(b, n, h, w) at every pixel of images of sides (H, W): linear between the middles of squares, and beyond the last
-    middle as it is there. Where sides are no multiples of the stride, no square covers the last pixels.
+    """(b, n, h, w) at every pixel of images of sides (H, W): linear between the middles of squares, and constant beyond
+    the last middle. If a side is no multiple of the stride, no square covers the last pixels.
     """
     size = [side * stride for side in maps.shape[-2:]]
     fine = functional.interpolate(maps, size, mode="bilinear", align_corners=False)
@@ -55,11 +55,11 @@ def laid(maps: Tensor, stride: int, sides: tuple[int, int]) -> Tensor:
 
 
 def dense_maps(module: nn.Module, x: Tensor, step: int) -> tuple[Tensor, int]:
-    """The same network's maps of images x (b, C, H, W), a value every `step` pixels, with that step.
+    """The maps of a network for images x (b, C, H, W), with a value every `step` pixels, and that step.
 
     Shift and stitch (Sermanet et al., OverFeat, arXiv 1312.6229, section 3.3): the network sees the image moved by each
-    multiple of `step` up to its stride, and the maps are interleaved. Beyond its border an image goes on as its last
-    pixel. A network whose stride is not above `step`, or no multiple of it, is asked once, as it is.
+    multiple of `step` up to its stride, and the maps are interleaved. Beyond its border an image repeats its last
+    pixel. If the stride is not larger than `step`, or no multiple of it, the plain maps are returned.
     """
     maps = module(x).maps
     stride = stride_of(maps, x)

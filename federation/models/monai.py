@@ -1,9 +1,9 @@
 """Networks of MONAI's: `{name: monai, network: DenseNet121}`, with arguments of its constructor.
 
 Cardoso et al., MONAI: An open-source framework for deep learning in healthcare, arXiv 2211.02701. Each of `NETWORKS` is
-built by MONAI's class and runs its `forward`; what is added are names of its parts (`federation.models.own`). The list
-is closed, because settings cross the wire: a hospital builds no class and passes no argument that is not named here,
-and nothing here fetches or reads a file.
+built by MONAI's class and runs its `forward`; only names of its parts are added (`federation.models.own`). The list is
+closed, because settings come from another machine: a hospital builds no class and passes no argument that is not listed
+here, and nothing here downloads or reads a file.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from privacy.settings_error import Problem, refuse, shorten_value
 
 Value: TypeAlias = bool | int | float | str | tuple[bool | int | float | str, ...] | None
 LARGEST, LONGEST, DEEPEST, WIDEST = 4096, 64, 256, 15
-"""Of a whole number, of a list or text, of layers together, and of a kernel or stride along an axis: a hospital builds
-what a coordinator says, and a convolution needs memory by the volume of its kernel, which no count of parameters tells.
+"""Limits of a whole number, of the length of a list or text, of the sum of layers, and of a kernel or stride along an
+axis. A hospital builds the network of the coordinator's settings, and the memory of a convolution grows with the volume
+of its kernel, which a count of parameters does not show.
 """
 LAYERS = ("block_config", "blocks_down", "blocks_up")
 OURS = ("name", "kind", "spatial_dims", "in_channels", "n_input_channels", "out_channels", "num_classes")
@@ -32,7 +33,7 @@ NORMS: Mapping[Norm, Any] = {"batch": "batch", "group": ("group", {"num_groups":
 
 
 class Bound(NamedTuple):
-    """What a value of an argument may be, alone or each of a list: of these types, between these numbers."""
+    """The allowed values of an argument, single or in a list: of these types, between these numbers."""
 
     types: tuple[type, ...]
     words: str
@@ -54,18 +55,18 @@ BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(("bias", "no_max_pool", "res_block", "trans_bias"), FLAG),
     **dict.fromkeys(("act", "model_name", "shortcut_type", "upsample", "upsample_mode"), WORDS),
 }
-"""By argument."""
+"""Argument -> its allowed values."""
 
 
 class Unmade(ValueError):
-    """Settings of which MONAI makes no network."""
+    """Settings from which MONAI builds no network."""
 
 
 class Known(NamedTuple):
-    """A network of MONAI's. takes: arguments that settings may say. needs: those that they must say. stem, blocks,
+    """A network of MONAI's. takes: arguments that settings may give. needs: those that they must give. stem, blocks,
     head: paths of submodules; `a.*` stands for all children of `a` with parameters, and `a.* b.*` for those of both in
-    turn. norm: the argument by which its norm is chosen; empty if its blocks get batch norm whatever one says. shape:
-    those of dimensions, input channels and classes. fixed: what else is said of each.
+    turn. norm: the argument by which its norm is chosen; empty if its blocks always have batch norm. shape: the
+    arguments for dimensions, input channels and classes. fixed: further arguments, always the same.
     """
 
     kind: Kind
@@ -136,7 +137,7 @@ NETWORKS: Mapping[str, Known] = {
     "SegResNet": SEGMENTING,
     "DynUNet": DYNAMIC,
 }
-"""By the name of the class, or of the function that makes it, in monai.networks.nets."""
+"""Name of a class or function in monai.networks.nets -> network."""
 UNFIT: Mapping[str, str] = {
     "UNet": "it ends in a transposed convolution or a residual unit, so no last layer is its head; take BasicUNet, "
     "SegResNet or DynUNet, which end in a 1x1 convolution",
@@ -147,9 +148,9 @@ UNFIT: Mapping[str, str] = {
 @dataclass(frozen=True, kw_only=True)
 class Monai:
     """network: a class of monai.networks.nets, one of `NETWORKS`. arguments: of its constructor; dimensions, channels
-    and classes follow from images and task, and weights of a file come by `train.start`. norm: null = the one that
-    MONAI gives it: batch in networks that classify and in DynUNet instance, as in BasicUNet, and group in SegResNet;
-    `group` (8 groups) has no running statistics, so it can be trained privately.
+    and classes follow from images and task, and weights of a file are loaded by `train.start`. norm: null = the one
+    that MONAI gives it: batch in networks that classify and in DynUNet instance, as in BasicUNet, and group in
+    SegResNet; `group` (8 groups) has no running statistics, so it can be trained privately.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -160,59 +161,62 @@ class Monai:
     norm: Norm | None = None
 
     def __post_init__(self) -> None:
-        found = [*_network_problems(self.network)] or [*_argument_problems(self.network, self.arguments)]
-        if not found and self.norm is not None and not NETWORKS[self.network].norm:
+        problems = [*_find_network_problems(self.network)] or [*_find_argument_problems(self.network, self.arguments)]
+        if not problems and self.norm is not None and not NETWORKS[self.network].norm:
             text = f"{self.network} of MONAI has batch norm whatever one says, found {self.norm}; remove it, or take "
-            found.append(Problem(("norm",), f"{text}{{name: resnet18, norm: {self.norm}}} or a DenseNet"))
-        refuse(found)
+            problems.append(Problem(("norm",), f"{text}{{name: resnet18, norm: {self.norm}}} or a DenseNet"))
+        refuse(problems)
 
     @property
     def kind(self) -> Kind:
-        """Of the task that it is for."""
+        """The kind of task for which the network is."""
         return NETWORKS[self.network].kind
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A new network for images (C, H, W) or volumes (C, D, H, W).
 
         Raises:
-            Unmade: another number of axes, or arguments that its constructor does not take.
+            Unmade: another number of axes, or arguments that the constructor does not take.
         """
         if len(inputs) not in (3, 4):
             raise Unmade(f"{self.network} needs images (C, H, W) or volumes (C, D, H, W), found {list(inputs)}")
         known = NETWORKS[self.network]
-        network = self._made(known, inputs, classes)
+        network = self._build_network(known, inputs, classes)
         swish = getattr(network, "set_swish", None)
         if callable(swish):
             swish(memory_efficient=False)  # per-patient gradients need a derivative that torch knows
-        blocks = tuple(_expanded(network, known))
+        blocks = tuple(_list_block_paths(network, known))
         return adapted(network, stem=known.stem, blocks=blocks, head=known.head, kind=known.kind)
 
-    def _made(self, known: Known, inputs: tuple[int, ...], classes: int) -> nn.Module:
+    def _build_network(self, known: Known, inputs: tuple[int, ...], classes: int) -> nn.Module:
+        """MONAI's network as its constructor makes it. Raises: Unmade: the constructor refuses."""
         from monai.networks import nets  # takes seconds to import
 
-        said = {name: [*value] if isinstance(value, tuple) else value for name, value in self.arguments.items()}
+        arguments = {name: [*value] if isinstance(value, tuple) else value for name, value in self.arguments.items()}
         shape = dict(zip(known.shape, (len(inputs) - 1, inputs[0], classes), strict=True))
         norm = {} if self.norm is None else {known.norm: NORMS[self.norm]}
         try:
-            made: nn.Module = getattr(nets, self.network)(**shape, **known.fixed, **norm, **said)
-        except Exception as error:  # MONAI's constructors raise many kinds
-            given = ", ".join([f"{name}: {value}" for name, value in (*self.arguments.items(), ("norm", self.norm))])
-            what = f"MONAI cannot make a {self.network} with {given} ({error})"
+            network: nn.Module = getattr(nets, self.network)(**shape, **known.fixed, **norm, **arguments)
+        except Exception as error:  # MONAI's constructors raise errors of many types
+            settings = ", ".join([f"{name}: {value}" for name, value in (*self.arguments.items(), ("norm", self.norm))])
+            what = f"MONAI cannot make a {self.network} with {settings} ({error})"
             raise Unmade(f"{what}; monai.networks.nets.{self.network} describes them") from error
-        return made
+        return network
 
     def losses(self, output: Output, y: Tensor) -> Tensor:
         """Cross-entropy, per example; in segmentation with soft Dice."""
         return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
 
 
-def _network_problems(network: str) -> Iterator[Problem]:
+def _find_network_problems(network: str) -> Iterator[Problem]:
+    """Why a network cannot be taken, by its name."""
     if network not in NETWORKS:
         why = f": {UNFIT[network]}" if network in UNFIT else ""
         yield Problem(("network",), f"must be one of {', '.join(NETWORKS)}, found {network!r}{why}")
 
 
-def _argument_problems(network: str, arguments: Mapping[str, Value]) -> Iterator[Problem]:
+def _find_argument_problems(network: str, arguments: Mapping[str, Value]) -> Iterator[Problem]:
+    """What is missing, unknown or out of range in the arguments of a network."""
     known = NETWORKS[network]
     for name in known.needs:
         if name not in arguments:
@@ -220,19 +224,19 @@ def _argument_problems(network: str, arguments: Mapping[str, Value]) -> Iterator
     for name, value in arguments.items():
         where = ("arguments", name)
         if name not in known.takes:
-            yield Problem(where, f"{_why(name, known)}; {network} takes {', '.join(known.takes)}")
+            yield Problem(where, f"{_describe_refusal(name, known)}; {network} takes {', '.join(known.takes)}")
         elif isinstance(value, tuple) and len(value) > LONGEST:
             yield Problem(where, f"must be a list of at most {LONGEST} values, found {len(value)}")
         else:
-            each = [one for one in (value if isinstance(value, tuple) else (value,)) if one is not None]
-            if wrong := [text for text in (_unbounded(one, BOUNDS[name]) for one in each) if text]:
+            entries = [entry for entry in (value if isinstance(value, tuple) else (value,)) if entry is not None]
+            if wrong := [text for text in (_find_bound_problem(entry, BOUNDS[name]) for entry in entries) if text]:
                 yield Problem(where, wrong[0])
-            elif name in LAYERS and (layers := sum(one for one in each if isinstance(one, int))) > DEEPEST:
+            elif name in LAYERS and (layers := sum(entry for entry in entries if isinstance(entry, int))) > DEEPEST:
                 yield Problem(where, f"must be at most {DEEPEST} layers together, found {layers}")
 
 
-def _unbounded(value: bool | float | str, bound: Bound) -> str | None:
-    """What is wrong with a value."""
+def _find_bound_problem(value: bool | float | str, bound: Bound) -> str | None:
+    """What is wrong with the value of an argument, or None."""
     if not isinstance(value, bound.types) or (isinstance(value, bool) and bool not in bound.types):
         return f"must be {bound.words}, found {shorten_value(value)}"
     if isinstance(value, str):
@@ -242,8 +246,8 @@ def _unbounded(value: bool | float | str, bound: Bound) -> str | None:
     return None
 
 
-def _why(name: str, known: Known) -> str:
-    """Why an argument may not be said."""
+def _describe_refusal(name: str, known: Known) -> str:
+    """Why settings may not give an argument."""
     if name in (*known.shape, *OURS):
         return "follows from images and task"
     if name == known.norm:
@@ -253,21 +257,21 @@ def _why(name: str, known: Known) -> str:
     return "unknown argument"
 
 
-def _expanded(network: nn.Module, known: Known) -> Iterator[str]:
-    """The paths of blocks, in their order."""
+def _list_block_paths(network: nn.Module, known: Known) -> Iterator[str]:
+    """The paths of blocks, in order."""
     for pattern in known.blocks:
         lists = [word.removesuffix(".*") for word in pattern.split()]
         if not pattern.endswith(".*"):
             yield pattern
             continue
-        children = [list(_children(network, path)) for path in lists]
+        children = [list(_list_children(network, path)) for path in lists]
         for place in range(max(map(len, children), default=0)):
             for path, names in zip(lists, children, strict=True):
                 if place < len(names) and f"{path}.{names[place]}" not in known.stem:
                     yield f"{path}.{names[place]}"
 
 
-def _children(network: nn.Module, path: str) -> Iterator[str]:
+def _list_children(network: nn.Module, path: str) -> Iterator[str]:
     """Names of the children that have parameters."""
     for name, part in network.get_submodule(path).named_children():
         if any(True for _ in part.parameters()):

@@ -53,7 +53,7 @@ class ResNet18Module(nn.Module):
         super().__init__()
         spatial, act = len(inputs) - 1, ("relu", {"inplace": False})  # in place, per-patient gradients would be wrong
         kind = ("group", {"num_groups": 8}) if settings.norm == "group" else "batch"
-        widths = [settings.width * 2**stage for stage in range(4)]
+        widths = [settings.width * 2**build_stage for build_stage in range(4)]
         side, stride = (3, 1) if settings.small else (7, 2)
         first = [
             Convolution(
@@ -64,18 +64,18 @@ class ResNet18Module(nn.Module):
         pool = nn.MaxPool3d if spatial == 3 else nn.MaxPool2d
         self.stem = nn.Sequential(*first, *([] if settings.small else [pool(3, stride=2, padding=1)]))
 
-        def stage(before: int, width: int, stride: int) -> nn.Sequential:
+        def build_stage(before: int, width: int, stride: int) -> nn.Sequential:
             shortcut = None
             if before != width:
                 shortcut = Convolution(
                     spatial, before, width, kernel_size=1, strides=stride, padding=0, norm=kind, act=None,
                     adn_ordering="N", bias=False,
                 )  # fmt: skip
-            one = ResNetBlock(before, width, spatial, stride, downsample=shortcut, act=act, norm=kind)
-            return nn.Sequential(one, ResNetBlock(width, width, spatial, act=act, norm=kind))
+            first_block = ResNetBlock(before, width, spatial, stride, downsample=shortcut, act=act, norm=kind)
+            return nn.Sequential(first_block, ResNetBlock(width, width, spatial, act=act, norm=kind))
 
         self.blocks = nn.ModuleList(
-            stage(before, width, 1 if before == width else 2)
+            build_stage(before, width, 1 if before == width else 2)
             for before, width in zip([widths[0], *widths], widths, strict=False)
         )
         self.head = nn.Linear(widths[-1], classes)

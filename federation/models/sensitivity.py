@@ -1,8 +1,8 @@
 """Where a network's score is sensitive to its image: the size of the gradient at each pixel, smoothed.
 
 Simonyan, Vedaldi, Zisserman: Deep Inside Convolutional Networks, arXiv 1312.6034, section 3. It needs no class
-activation maps, and it shows what these hide: a network may look at a lesion and answer elsewhere in its maps, because
-at its last layers every place sees the whole image (docs/results/maps.md).
+activation maps, and it shows what these hide: a network may depend on a lesion and respond elsewhere in its maps,
+because in its last layers the receptive field of every place is the whole image (docs/results/maps.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SMOOTH = 1 / 24  # standard deviation of the Gaussian, in the image's shorter si
 
 
 def sensitivity(module: nn.Module, x: Tensor) -> Tensor:
-    """`slopes` of each image divided by its largest value: (b, H, W) in [0, 1]; 0 where no pixel matters."""
+    """`compute_slopes` of each image, divided by its largest value: (b, H, W) in [0, 1]; all 0 if no pixel matters."""
     smooth = slopes(module, x)
     return smooth / smooth.amax(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(smooth.dtype).tiny)
 
@@ -25,7 +25,7 @@ def slopes(module: nn.Module, x: Tensor) -> Tensor:
     classes against class 0.
 
     Raises:
-        ValueError: the network is not in evaluation mode, where an image's map depends on that image alone.
+        ValueError: the network is not in evaluation mode, in which the map of an image depends on that image alone.
     """
     from scipy.ndimage import gaussian_filter  # slow to import
 
@@ -38,4 +38,4 @@ def slopes(module: nn.Module, x: Tensor) -> Tensor:
         (slope,) = torch.autograd.grad(s.sum(), seen)
     size = slope.abs().sum(dim=1).cpu().numpy()
     sigma = SMOOTH * min(x.shape[-2:])
-    return torch.from_numpy(np.stack([gaussian_filter(one, sigma) for one in size]))
+    return torch.from_numpy(np.stack([gaussian_filter(image_slopes, sigma) for image_slopes in size]))

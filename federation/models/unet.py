@@ -83,14 +83,14 @@ class UNetModule(nn.Module):
         widths = [settings.width * 2**level for level in range(settings.levels + 1)]
         bias = settings.norm == "group"
 
-        def norm(width: int) -> str | tuple[str, dict[str, int]]:
+        def norm_settings(width: int) -> str | tuple[str, dict[str, int]]:
             return ("group", {"num_groups": gcd(8, width // 2)}) if settings.norm == "group" else "batch"
 
         steps = list(itertools.pairwise(widths))
-        self.stem = TwoConv(spatial, inputs[0], widths[0], "relu", norm(widths[0]), bias, dropout)
-        downs = [Down(spatial, high, low, "relu", norm(low), bias, dropout) for high, low in steps]
+        self.stem = TwoConv(spatial, inputs[0], widths[0], "relu", norm_settings(widths[0]), bias, dropout)
+        downs = [Down(spatial, high, low, "relu", norm_settings(low), bias, dropout) for high, low in steps]
         ups = [
-            UpCat(spatial, low, high, high, "relu", norm(high), bias, dropout, is_pad=False)
+            UpCat(spatial, low, high, high, "relu", norm_settings(high), bias, dropout, is_pad=False)
             for high, low in reversed(steps)
         ]
         self.blocks = nn.ModuleList([*downs, *ups])
@@ -99,11 +99,11 @@ class UNetModule(nn.Module):
 
     def forward(self, x: Tensor) -> Output:
         h = self.stem(x)
-        beside: list[Tensor] = []
-        for place, block in enumerate(self.blocks):  # a method may take the last of them away
+        skips: list[Tensor] = []
+        for place, block in enumerate(self.blocks):  # a method may remove the last blocks
             if place < self.levels:
-                beside.append(h)
+                skips.append(h)
                 h = block(h)
             else:
-                h = block(h, beside.pop())
+                h = block(h, skips.pop())
         return Output(self.head(h), h)
