@@ -46,7 +46,7 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from federation.features import RandomConvolutions
-from federation.features.whitening import MOST, Floats, fitted
+from federation.features.whitening import MOST, Floats, fit_whitening
 from harmonize.prior import PRIORS, draw_pictures
 from personalize.dp_head import DpHead
 from personalize.moments import Moments
@@ -109,7 +109,7 @@ def turned(how: str, found: Floats, public: Floats) -> Floats:
     if how == "raw":
         return (found - public.mean(axis=0)) / np.sqrt(public.var(axis=0).mean())
     if how == "standard":
-        by = fitted(public, components=1, softness=0.0)
+        by = fit_whitening(public, components=1, softness=0.0)
         return np.clip((found - by.mean) / by.spread, -MOST, MOST)
     softness = {"hard": 0.0, "turned": 1e6}.get(how, LINEAR["softness"])
     return scaled(found, public, {**LINEAR, "softness": softness})

@@ -42,15 +42,15 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from federation.augmentation import AUGMENTATIONS
-from federation.calibration import adapted
+from federation.calibration import adapt_batch_norms
 from federation.descent import Site, Work
 from federation.features import Colour
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.parameters import loaded
-from federation.pretraining import Pretrained, begun, pretrained
-from federation.randomization import disturbances
-from federation.randomness import derived, seeded
+from federation.pretraining import Pretrained, pretrain_network, start_task_with
+from federation.randomization import build_disturbance
+from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.own import SiteImages
@@ -206,7 +206,7 @@ def begin(space: str) -> Params:
         return Randomized().translate(params, x, torch.arange(len(x)))
 
     how, x = Pretrained(on="skin_lesion", strength=1.0), draw_pictures(PRIORS["skin_lesion"], y, INPUTS, 0)
-    return pretrained(task("group"), how, x, y, low=-1.0, high=1.0, through=through if params else None)
+    return pretrain_network(task("group"), how, x, y, low=-1.0, high=1.0, through=through if params else None)
 
 
 def task(norm: Literal["group", "batch"]) -> Task:
@@ -217,17 +217,17 @@ def by_network(name: str, split: int, out: str) -> dict[str, float]:
     line = NETWORKS[name]
     x, y = small(line.space), torch.tensor([int(line["label"]) for line in lines()])
     lesion, (train, test) = np.array([line["patient"] for line in lines()]), divided(split, out)
-    own = task(line.norm) if not line.start else begun(task(line.norm), begin(line.space))
+    own = task(line.norm) if not line.start else start_task_with(task(line.norm), begin(line.space))
     sites = {}
     for camera, rows in train.items():
         few = rows[np.isin(lesion[rows], np.unique(lesion[rows])[:200])]
         sites[camera] = Rows(x[few], y[few], torch.from_numpy(np.unique(lesion[few], return_inverse=True)[1]))
-    augment = disturbances(line.randomize, -1.0, 1.0) if line.randomize else AUGMENTATIONS["flip"]
+    augment = build_disturbance(line.randomize, -1.0, 1.0) if line.randomize else AUGMENTATIONS["flip"]
     work = Work(lr=1e-3 if line.start else 3e-3, epochs=2, augment="flip")
     module = federated(own, work, sites, rounds=20, seed=split, augment=augment)
     ways = {name: lambda rows: module}
     if line.norm == "batch":
-        ways["AdaBN"] = lambda rows: adapted(module, x[rows])
+        ways["AdaBN"] = lambda rows: adapt_batch_norms(module, x[rows])
     return {
         way: told(np.concatenate([own.probabilities(of(r), x[r])[:, 1].numpy() for r in test.values()]), test)
         for way, of in ways.items()
@@ -243,9 +243,9 @@ def federated(
     for round_ in range(1, rounds + 1):
         call, replies = Call("cameras", round_, "train", {}), {}
         for number, (name, rows) in enumerate(sites.items()):
-            mixed, splits = derived(seed, number, round_), {"train": rows, "validation": rows}
+            mixed, splits = derive_seed(seed, number, round_), {"train": rows, "validation": rows}
             access = open_access(splits, batch=work.batch, seed=mixed, augment=augment)
-            with seeded(mixed):
+            with use_seed(mixed):
                 site, sent = Site(name, task, work, access), method.send(state, name, call)
                 replies[name], memories[name] = method.train(site, sent, memories[name], call)
         state = method.merge(state, replies)

@@ -35,12 +35,12 @@ from torch.nn import functional
 from federation.models.clip_towers import (
     LARGEST,
     Architecture,
-    architecture,
-    shapes,
-    vector_of_pictures,
-    vector_of_sentences,
+    embed_pictures,
+    embed_sentences,
+    list_tensor_shapes,
+    parse_architecture,
 )
-from federation.models.clip_words import BEGIN, END, LAST, PIECES, Words, alphabet, words
+from federation.models.clip_words import BEGIN, END, LAST, PIECES, Words, list_byte_tokens, parse_vocabulary
 from harmonize.prior import PRIORS
 from harmonize.prior_skin import SKIN
 
@@ -123,7 +123,7 @@ def vocabulary(captions: list[str]) -> tuple[str, str]:
                 if (parts[k], parts[k + 1]) == best:
                     parts[k : k + 2] = ["".join(best)]
                 k += 1
-    tokens = [*alphabet(), *dict.fromkeys("".join(pair) for pair in pairs), BEGIN, END]
+    tokens = [*list_byte_tokens(), *dict.fromkeys("".join(pair) for pair in pairs), BEGIN, END]
     merges = "#version: 0.2\n" + "\n".join(" ".join(pair) for pair in pairs) + "\n"
     return json.dumps({token: k for k, token in enumerate(tokens)}, ensure_ascii=False), merges
 
@@ -147,7 +147,7 @@ def configuration(many: int) -> str:
 def begun(a: Architecture) -> dict[str, Tensor]:
     """Weights at random: norms 1 and 0, biases 0, others N(0, 1 / fan in), embeddings N(0, .02)."""
     g, made = torch.Generator().manual_seed(0), dict[str, Tensor]()
-    for name, shape in shapes(a).items():
+    for name, shape in list_tensor_shapes(a).items():
         if "norm" in name or name.endswith("bias"):
             made[name] = torch.full(shape, float("norm" in name and name.endswith("weight")))
         elif "embedding" in name and "patch" not in name:
@@ -176,8 +176,8 @@ def turned(x: Tensor) -> Tensor:
 def loss_of(
     w: dict[str, Tensor], a: Architecture, x: Tensor, tokens: Tensor, ends: Tensor, mean: Tensor, std: Tensor
 ) -> Tensor:
-    f = vector_of_pictures(w, a, ((x + 1) / 2 - mean) / std)
-    g = vector_of_sentences(w, a, w["text_model.embeddings.token_embedding.weight"][tokens], ends)
+    f = embed_pictures(w, a, ((x + 1) / 2 - mean) / std)
+    g = embed_sentences(w, a, w["text_model.embeddings.token_embedding.weight"][tokens], ends)
     logits = w["logit_scale"].exp().clamp(max=LARGEST) * f @ g.T
     same = (tokens[:, None] == tokens[None]).all(-1).float()
     same = same / same.sum(1, keepdim=True)
@@ -195,7 +195,7 @@ def main() -> None:
     drawn, told, real, captions, dx = pictures()
     vocab, merges = vocabulary([*told, *captions])
     config = configuration(len(json.loads(vocab)))
-    a, known = architecture(config), words(vocab, merges)
+    a, known = parse_architecture(config), parse_vocabulary(vocab, merges)
     w = begun(a)
     tokens, ends = sentences(known, [*told, *captions])
     mean, std = (torch.tensor(some)[:, None, None] for some in (MEAN, STD))

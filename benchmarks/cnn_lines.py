@@ -44,7 +44,7 @@ from one_message import (
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from federation.augmentation import flip
+from federation.augmentation import flip_images
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.finetuning import Tuning, fine_tuned
@@ -126,7 +126,7 @@ def noise_of(epsilon: float, steps: int, sampling: float) -> float:
 
 def sites_of(line: Line, task: Task, train: Mapping[str, Rows], epsilon: float | None, seed: int) -> dict[str, Site]:
     work = line.plain if epsilon is None else line.private
-    augment = flip if work.augment == "flip" else None
+    augment = flip_images if work.augment == "flip" else None
     found = {}
     for k, (name, rows) in enumerate(train.items()):
         if epsilon is None:

@@ -47,7 +47,7 @@ from federation.local import Local
 from federation.models.cnn import Cnn
 from federation.moon import Moon
 from federation.parameters import loaded
-from federation.randomness import seeded
+from federation.randomness import use_seed
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.own import SiteImages
@@ -180,7 +180,7 @@ def trained(
     for round_ in range(1, ROUNDS + 1):
         call, replies = Call("customized", round_, "train", merged), {}
         for name, site in sites.items():
-            with seeded(1000 * fold + round_):
+            with use_seed(1000 * fold + round_):
                 replies[name], memories[name] = at[name].train(
                     site, method.send(state, name, call), memories[name], call
                 )

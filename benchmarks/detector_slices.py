@@ -26,7 +26,7 @@ from one_message_phantom import CACHE, SCALES
 from sklearn.metrics import roc_auc_score
 
 from federation.features import Extractor
-from federation.features.detector import Detector, detecting, learnt
+from federation.features.detector import Detector, load_detector, train_detector_network
 from harmonize.prior import PRIORS, draw_with_marks
 from personalize.moments import Moments
 from pipelines.phantom.patients import Contrast
@@ -49,8 +49,8 @@ def detector(contrast: Contrast) -> Extractor:
         y = torch.arange(settings.pictures) % 2
         x, marks = draw_with_marks(PRIORS[settings.on], y, (INPUTS[0], settings.size, settings.size), 0)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(learnt(settings, x, marks, lambda done, total: None))
-    return detecting(settings, kept.read_bytes())
+        kept.write_bytes(train_detector_network(settings, x, marks, lambda done, total: None))
+    return load_detector(settings, kept.read_bytes())
 
 
 def lines_of(contrast: Contrast, n: int, seed: int) -> dict[str, float]:

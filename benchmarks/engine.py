@@ -45,10 +45,10 @@ from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.outcome import Outcome
-from federation.parameters import count
-from federation.randomness import derived
+from federation.parameters import count_values
+from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters, rehearse_forms
-from federation.rounds import Schedule, conduct
+from federation.rounds import Schedule, conduct_training
 from federation.task import Task
 from personalize.partial import Partial
 from pipelines.data.cohort import Cohort
@@ -75,7 +75,7 @@ SHAPES = ((4, 24), (4, 600), (64, 24))
 
 def cohort(site: int, images: int, validation: float = VALIDATION) -> Cohort:
     """Noise with a bright square where the label is 1; every patient has four slices."""
-    made = torch.Generator().manual_seed(derived(SEED, "images", site))
+    made = torch.Generator().manual_seed(derive_seed(SEED, "images", site))
     n = images + round(validation * images)
     y = torch.randint(2, (n,), generator=made)
     x = torch.randn(n, *TASK.inputs, generator=made)
@@ -129,7 +129,7 @@ def federated(
     """What `pipelines.coordinator.stages.train` does for one method, with fsync and all."""
     own, names = hospitals(root / "sites", cohorts)
     initial = initial_parameters(algorithm, task, seed=SEED)
-    return conduct(
+    return conduct_training(
         InProcess({name: on_disk(make_worker(hospital), root / "federation", print) for name, hospital in own.items()}),
         algorithm,
         run=RUN,
@@ -159,7 +159,7 @@ class Bare:
         self.number += 1
         drawn = {}
         for site, rows in self.rows.items():
-            seed = derived(SEED, site, self.number, "train", "draws")
+            seed = derive_seed(SEED, site, self.number, "train", "draws")
             y, generator = rows["train"].y, torch.Generator().manual_seed(seed)
             stream = iterate_minibatches(y, batch=WORK.batch, balance=False, generator=generator)
             drawn[site] = [next(stream) for _ in range(-(-len(y) // WORK.batch))]
@@ -310,7 +310,7 @@ def grown(folder: str, method: str, sites: int, rounds: int) -> list[float]:
 
 
 def memory(folder: str) -> None:
-    parameters = count(initial_parameters(FedAvg(), LARGE, seed=SEED))
+    parameters = count_values(initial_parameters(FedAvg(), LARGE, seed=SEED))
     print(f"{parameters:,} parameters, {4 * parameters / 2**20:.1f} MiB a model; MiB above the start of round 1\n")
     print("| method | sites | round 1 | round 2 | round 4 | last | rounds |\n|---|---|---|---|---|---|---|")
     context = multiprocessing.get_context("spawn")
@@ -336,7 +336,7 @@ def profile(folder: str, sites: int, images: int) -> None:
 
 
 def ratios(folder: str, shapes: tuple[tuple[int, int], ...]) -> None:
-    print(f"{count(initial_parameters(FedAvg(), TASK, seed=SEED)):,} parameters, {ROUNDS - 1} turns\n")
+    print(f"{count_values(initial_parameters(FedAvg(), TASK, seed=SEED)):,} parameters, {ROUNDS - 1} turns\n")
     print(
         "| sites | images each | bare, s a round | ours / bare | of single turns | bare, CPU s | ours / bare, CPU | "
         "CPU ms more a site | share forced to the disk | fsync a site | ms each |"

@@ -92,7 +92,7 @@ def job(port: int, parent: str, names: list[str], numbers: int, rounds: int, tog
 
     import federation.remote as remote
     from federation.fedavg import FedAvg
-    from federation.flare import ClientApp, ServerApp, collecting, reach
+    from federation.flare import ClientApp, ServerApp, build_collector, build_reach
     from pipelines.runs.replies import kept_in
     from privacy.message import Call, Message
 
@@ -111,10 +111,10 @@ def job(port: int, parent: str, names: list[str], numbers: int, rounds: int, tog
         Path(folder).mkdir()
     here.setup(Workspace("."), proxy(ROOT), [], signal)
     keep = (lambda call, reply: reply) if together else kept_in(Path.cwd(), print)
-    note = (lambda size: None) if together else collecting()
+    note = (lambda size: None) if together else build_collector()
     if together:
         remote.SMALL = 2**40
-    engine = remote.Remote({name: reach(proxy(name), note) for name in names}, names, keep=keep)
+    engine = remote.Remote({name: build_reach(proxy(name), note) for name in names}, names, keep=keep)
     algorithm = FedAvg()
     state = Message({"model/w": torch.zeros(numbers)})
     line.send("there")

@@ -28,10 +28,10 @@ from cameras import PART, POOLED, federated
 from torch import Tensor, nn
 
 from federation.augmentation import AUGMENTATIONS
-from federation.calibration import adapted
+from federation.calibration import adapt_batch_norms
 from federation.descent import Work
 from federation.models.unet import UNet
-from federation.randomization import disturbances
+from federation.randomization import build_disturbance
 from federation.task import Task
 from harmonize.own import SiteImages
 from harmonize.prior import PRIORS, draw_pictures
@@ -101,13 +101,13 @@ def scores(line: str, split: int, trained: str) -> dict[str, float]:
         mine = dealt[trained][0]
         sites = {f"{trained}-{k}": rows(*data[trained], mine[k::2]) for k in range(2)}
     strength = LINES[line][1]
-    augment = disturbances(strength, -1.0, 1.0) if strength else AUGMENTATIONS["flip"]
+    augment = build_disturbance(strength, -1.0, 1.0) if strength else AUGMENTATIONS["flip"]
     module = federated(TASK, WORK, sites, rounds=20, seed=split, augment=augment)
     ways: dict[str, list[float]] = {line: [], f"{line}, AdaBN": []}
     for camera in CAMERAS if trained == POOLED else [name for name in CAMERAS if name != trained]:
         x, y = (part[dealt[camera][1]] for part in data[camera])
         ways[line].append(dice(module, x, y))
-        ways[f"{line}, AdaBN"].append(dice(adapted(module, x), x, y))
+        ways[f"{line}, AdaBN"].append(dice(adapt_batch_norms(module, x), x, y))
     return {way: float(np.mean(found)) for way, found in ways.items()}
 
 

@@ -40,10 +40,10 @@ from federation.augmentation import AUGMENTATIONS
 from federation.descent import Site
 from federation.fedavg import FedAvg
 from federation.models.cam import Cam
-from federation.models.maps import dense_maps, laid, local_probabilities, normalized_maps
-from federation.models.sensitivity import SMOOTH, sensitivity
-from federation.parameters import loaded, read
-from federation.randomness import derived, seeded
+from federation.models.maps import dense_maps, local_probabilities, normalized_maps, upsample_maps
+from federation.models.sensitivity import SMOOTH, compute_sensitivity
+from federation.parameters import loaded, read_parameters
+from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from pipelines.data.images import Slices
@@ -148,12 +148,12 @@ def network(line: str, seed: int) -> nn.Module:
     for round_ in range(1, ROUNDS + 1):
         call, replies = Call("localization", round_, "train", {}), {}
         for number, one in enumerate(sites):
-            mixed, name = derived(seed, number, round_), f"h{number}"
+            mixed, name = derive_seed(seed, number, round_), f"h{number}"
             rows = Rows(one.x, one.y, one.patient)
             access = open_access(
                 {"train": rows, "validation": rows}, batch=WORK.batch, seed=mixed, balance=WORK.balance, augment=augment
             )
-            with seeded(mixed):
+            with use_seed(mixed):
                 site = Site(name, task, WORK, access)
                 replies[name], memories[number] = method.train(
                     site, method.send(state, name, call), memories[number], call
@@ -161,7 +161,7 @@ def network(line: str, seed: int) -> nn.Module:
         state = method.merge(state, replies)
     module = loaded(task.network(), method.model(site, method.send(state, name, call), Message())).eval()
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_bytes(to_bytes(Message(read(module))))
+    kept.write_bytes(to_bytes(Message(read_parameters(module))))
     return module
 
 
@@ -194,7 +194,7 @@ def hires(module: nn.Module, x: Tensor) -> Tensor:
     handle.remove()
     module.zero_grad()
     part = (kept["a"] * kept["a"].grad).sum(dim=1, keepdim=True).detach()  # type: ignore[operator]
-    fine = laid(part, 4, (SIDE, SIDE))[:, 0].clamp(min=0).double().numpy()
+    fine = upsample_maps(part, 4, (SIDE, SIDE))[:, 0].clamp(min=0).double().numpy()
     smooth = torch.from_numpy(np.stack([gaussian_filter(one, SIDE * SMOOTH) for one in fine]))
     return smooth / smooth.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
 
@@ -203,14 +203,16 @@ def hires(module: nn.Module, x: Tensor) -> Tensor:
 def maps_of(module: nn.Module, x: Tensor) -> dict[str, dict[str, np.ndarray]]:
     """By step and way of drawing: maps (n, 48, 48) of images."""
     with torch.enable_grad():
-        slopes = {"sensitivity": sensitivity(module, x), "HiResCAM": hires(module, x)}
+        slopes = {"sensitivity": compute_sensitivity(module, x), "HiResCAM": hires(module, x)}
     found = {"slopes": {way: cams.double().numpy() for way, cams in slopes.items()}}
     for name, step in STEPS.items():
         maps, stride = dense_maps(module, x, step)
         if name != "as it is" and stride > step:
             continue
         ways = drawn(maps)
-        found[name] = {way: laid(cam, stride, (SIDE, SIDE))[:, 0].double().numpy() for way, cam in ways.items()}
+        found[name] = {
+            way: upsample_maps(cam, stride, (SIDE, SIDE))[:, 0].double().numpy() for way, cam in ways.items()
+        }
     return found
 
 

@@ -37,10 +37,10 @@ from federation.engine import Answers, Engine, InProcess
 from federation.fedavg import FedAvg
 from federation.models.mlp import Mlp
 from federation.outcome import Outcome
-from federation.parameters import count
-from federation.randomness import derived
+from federation.parameters import count_values
+from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters, rehearse_forms
-from federation.rounds import Schedule, conduct
+from federation.rounds import Schedule, conduct_training
 from federation.task import Task
 from pipelines.hospital.worker import make_worker
 from pipelines.runs.replies import on_disk
@@ -77,7 +77,7 @@ class Failing:
         return Answers(answers.replies, {**answers.missing, **lost})
 
     def _fails(self, site: str, number: int) -> bool:
-        return derived(SEED, "fails", site, number) % 1000 < 1000 * self.share
+        return derive_seed(SEED, "fails", site, number) % 1000 < 1000 * self.share
 
 
 def measured(folder: str, sites: int, case: str) -> dict[str, float]:
@@ -105,7 +105,7 @@ def measured(folder: str, sites: int, case: str) -> dict[str, float]:
             state.append((root / "federation" / "state").stat().st_size)
             begun = time.process_time()
 
-        outcome = conduct(
+        outcome = conduct_training(
             Failing(inside, LOST if case == "sampled" else 0.0),
             algorithm,
             run=RUN,
@@ -129,7 +129,7 @@ def measured(folder: str, sites: int, case: str) -> dict[str, float]:
             "state_first": state[1] / 1024,
             "state_last": state[-1] / 1024,
             "lost": len(outcome.missing),
-            "parameters": count(initial),
+            "parameters": count_values(initial),
         }
 
 

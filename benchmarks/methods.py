@@ -36,7 +36,7 @@ from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.parameters import loaded
 from federation.participant import NOTES
-from federation.randomness import derived, seeded
+from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from personalize import AnyAlgorithm
@@ -98,7 +98,7 @@ class Federation:
         self.memories = {name: Message() for name in self.splits}
 
     def site(self, name: str, call: Call) -> tuple[Site, Counted]:
-        seed = derived(SEED, name, call.round)
+        seed = derive_seed(SEED, name, call.round)
         access = Counted(open_access(self.splits[name], batch=self.work.batch, seed=seed))
         return Site(name, self.task, self.work, cast(Access, access)), access
 
@@ -109,7 +109,7 @@ class Federation:
         messages = {name: self.algorithm.send(self.state, name, call) for name in self.splits}
         for name in self.splits:
             (site, access), memory = self.site(name, call), self.memories[name]
-            with seeded(derived(SEED, name, call.round)):
+            with use_seed(derive_seed(SEED, name, call.round)):
                 if before:
                     params = self.algorithm.model(site, messages[name], memory)
                     site.measure(loaded(self.algorithm.network(self.task), params), self.task.validation, "validation")

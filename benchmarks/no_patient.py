@@ -35,14 +35,14 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from federation.augmentation import AUGMENTATIONS
-from federation.calibration import adapted
+from federation.calibration import adapt_batch_norms
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.models.cam import Cam
 from federation.parameters import loaded
-from federation.pretraining import Pretrained, begun, pretrained
-from federation.randomization import disturbances
-from federation.randomness import derived, seeded
+from federation.pretraining import Pretrained, pretrain_network, start_task_with
+from federation.randomization import build_disturbance
+from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.own import SiteImages
@@ -190,7 +190,7 @@ def start(space: str, strength: float, contrast: Contrast) -> Params:
     """A network that knows the prior's pictures, in a space."""
     (x, y), (scale, prior) = public(contrast), KINDS[contrast]
     how, into = Pretrained(on=prior, strength=strength), translation(space, contrast)
-    return pretrained(TASK, how, scale.back(x), y, low=scale.low, high=scale.high, through=into)
+    return pretrain_network(TASK, how, scale.back(x), y, low=scale.low, high=scale.high, through=into)
 
 
 def trained(
@@ -203,25 +203,25 @@ def trained(
     if into is not None:
         sites = [Hospital(replace(one.train, x=into(one.train.x)), into(one.x), one.y) for one in sites]
     begins = {"oracle": "raw", "reinhard": "raw"}.get(line.space, line.space)
-    task = TASK if line.start is None else begun(TASK, start(begins, line.start, line.contrast))
+    task = TASK if line.start is None else start_task_with(TASK, start(begins, line.start, line.contrast))
     method, augment = FedAvg(), AUGMENTATIONS[WORK.augment]
     if line.randomize and augment is not None:
-        augment = disturbances(line.randomize, scale.low, scale.high, before=augment)
+        augment = build_disturbance(line.randomize, scale.low, scale.high, before=augment)
     state, memories = method.start(initial_parameters(method, task, seed=seed), {}), [Message()] * 2
     for round_ in range(1, (40 if n <= 24 else 20) + 1):
         call, replies = Call("no_patient", round_, "train", {}), {}
         for number, one in enumerate(sites):
-            mixed, name = derived(seed, number, round_), f"h{number}"
+            mixed, name = derive_seed(seed, number, round_), f"h{number}"
             rows = {"train": one.train, "validation": one.train}
             access = open_access(rows, batch=WORK.batch, seed=mixed, balance=WORK.balance, augment=augment)
-            with seeded(mixed):
+            with use_seed(mixed):
                 site = Site(name, task, WORK, access)
                 replies[name], memories[number] = method.train(
                     site, method.send(state, name, call), memories[number], call
                 )
         state = method.merge(state, replies)
     module = loaded(task.network(), method.model(site, method.send(state, name, call), Message()))
-    ways = {"as it is": [module, module], "AdaBN": [adapted(module, one.train.x) for one in sites]}
+    ways = {"as it is": [module, module], "AdaBN": [adapt_batch_norms(module, one.train.x) for one in sites]}
     return {way: score(task, each, sites) for way, each in ways.items()}
 
 

@@ -36,7 +36,7 @@ from sklearn.svm import SVC
 
 from federation.descent import Site, Work
 from federation.features import Colour
-from federation.features.whitening import fitted, fourier, whitened
+from federation.features.whitening import fit_whitening, fourier_features, whiten_features
 from federation.models.mlp import Mlp
 from federation.parameters import loaded
 from federation.rehearsal import initial_parameters
@@ -84,8 +84,8 @@ def computed() -> tuple[np.ndarray, np.ndarray, list[dict[str, str]]]:
 
 
 def scaled(found: np.ndarray, public: np.ndarray, how: dict[str, float]) -> np.ndarray:
-    x = whitened(found, fitted(public, components=int(how["components"]), softness=how["softness"]))
-    return fourier(x, int(how["fourier"]), how["bandwidth"]) if how.get("fourier") else x
+    x = whiten_features(found, fit_whitening(public, components=int(how["components"]), softness=how["softness"]))
+    return fourier_features(x, int(how["fourier"]), how["bandwidth"]) if how.get("fourier") else x
 
 
 def hospitals(lines: list[dict[str, str]], parts: int, seed: int) -> np.ndarray:

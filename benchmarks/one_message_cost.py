@@ -31,7 +31,7 @@ from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.rehearsal import initial_parameters, rehearse_forms
-from federation.rounds import Schedule, conduct, schedule_of
+from federation.rounds import Schedule, conduct_training, method_schedule
 from federation.task import Task
 from personalize.moments import Moments
 from pipelines.data.cohort import Cohort
@@ -88,7 +88,7 @@ def measured(algorithm: Algorithm, task: Task, many: int) -> dict[str, float]:
         initial = initial_parameters(algorithm, task, seed=SEED)
         schedule = Schedule(rounds=ROUNDS)
         begun = time.process_time()
-        conduct(
+        conduct_training(
             InProcess(workers),
             algorithm,
             run="benchmark/cost-000000000000",
@@ -102,7 +102,7 @@ def measured(algorithm: Algorithm, task: Task, many: int) -> dict[str, float]:
         )
         seconds = time.process_time() - begun
     return {
-        "rounds": schedule_of(algorithm, schedule).rounds,
+        "rounds": method_schedule(algorithm, schedule).rounds,
         "down": sum(one.down for one in workers.values()),
         "up": sum(one.up for one in workers.values()),
         "seconds": round(seconds, 2),

@@ -30,7 +30,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from federation.features import Extractor, Radiomics
-from federation.features.detector import Detector, detecting, learnt
+from federation.features.detector import Detector, load_detector, train_detector_network
 from harmonize.prior import PRIORS, draw_with_marks
 from harmonize.stacks import draw_in_form
 from personalize.moments import Moments
@@ -76,8 +76,8 @@ def extractor(name: str) -> Extractor:
         y = torch.arange(settings.pictures) % 2
         x, marks = draw_with_marks(PRIORS[settings.on], y, (1, settings.size, settings.size), 0)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(learnt(settings, x, marks, lambda done, total: None))
-    return detecting(settings, kept.read_bytes())
+        kept.write_bytes(train_detector_network(settings, x, marks, lambda done, total: None))
+    return load_detector(settings, kept.read_bytes())
 
 
 def computed(name: str, population: int) -> dict[str, np.ndarray]:

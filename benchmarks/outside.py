@@ -36,7 +36,7 @@ from federation.algorithm import Algorithm
 from federation.descent import Work
 from federation.local import Local
 from federation.models.unet import UNet
-from federation.parameters import loaded, mean, section
+from federation.parameters import average_models, loaded, section
 from federation.task import Task
 from personalize.adaptation_baselines import Tent, ensemble, tent
 from personalize.adaptation_norms import calibrate
@@ -127,7 +127,7 @@ def trained(splits: Mapping[str, Any], seed: int, *, rounds: int, steps: int = S
         for tau in TAUS:
             for name, reply in replies.items():
                 newest = section(reply.tensors, "model")
-                own[tau][name] = mean([own[tau][name], newest], [1 - tau, tau])
+                own[tau][name] = average_models([own[tau][name], newest], [1 - tau, tau])
     shared = loaded(task.network(), section(run.state.tensors, "model")).eval()
     networks = {tau: [loaded(task.network(), one).eval() for one in each.values()] for tau, each in own.items()}
     return shared, networks

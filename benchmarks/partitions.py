@@ -44,7 +44,7 @@ from federation.finetuning import Tuning, fine_tuned
 from federation.models.mlp import Mlp
 from federation.parameters import loaded
 from federation.participant import NOTES
-from federation.randomness import derived, seeded
+from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from methods import Counted, everyone
@@ -163,7 +163,7 @@ class Run:
         self.merged = dict.fromkeys(splits, 0)
 
     def site(self, name: str, round_: int) -> tuple[Site, Counted]:
-        access = open_access(self.splits[name], batch=self.work.batch, seed=derived(self.seed, name, round_))
+        access = open_access(self.splits[name], batch=self.work.batch, seed=derive_seed(self.seed, name, round_))
         counted = Counted(access)
         return Site(name, self.task, self.work, cast(Access, counted)), counted
 
@@ -171,7 +171,7 @@ class Run:
         call, replies = Call("partitions", number, "train", dict(self.merged)), dict[str, Message]()
         for name in names:
             site, access = self.site(name, number)
-            with seeded(derived(self.seed, name, number)):
+            with use_seed(derive_seed(self.seed, name, number)):
                 message = self.algorithm.send(self.state, name, call)
                 replies[name], memory = self.algorithm.train(site, message, self.memories[name], call)
             self.notes[name] = memory.facts.get(NOTES, {})
@@ -186,7 +186,7 @@ class Run:
     def model(self, name: str, number: int) -> torch.nn.Module:
         call = Call("partitions", number, "finish", dict(self.merged))
         site, message = self.site(name, number)[0], self.algorithm.send(self.state, name, call)
-        with seeded(derived(self.seed, name, "model")):
+        with use_seed(derive_seed(self.seed, name, "model")):
             return loaded(self.algorithm.network(self.task), self.algorithm.model(site, message, self.memories[name]))
 
     def scores(self, number: int, tuning: Tuning | None = None) -> list[float]:
@@ -195,7 +195,7 @@ class Run:
         for name, rows in self.splits.items():
             module = self.model(name, number)
             if tuning is not None:
-                with seeded(derived(self.seed, name, "tuning")):
+                with use_seed(derive_seed(self.seed, name, "tuning")):
                     module = fine_tuned(self.site(name, 1000)[0], module, tuning)
             found.append(correct(module, rows["test"]))
         return found
@@ -344,7 +344,7 @@ def newcomers(kept: dict[str, Any]) -> None:
                 module = loaded(FedAvg().network(TASK), start) if start else TASK.network()
                 if not start:
                     module = loaded(module, initial_parameters(FedAvg(), TASK, seed=seed))
-                access = open_access(everybody[name], batch=BATCH, seed=derived(seed, name))
+                access = open_access(everybody[name], batch=BATCH, seed=derive_seed(seed, name))
                 own = fine_tuned(Site(name, TASK, plain, access), module, tuned)
                 before.append(correct(module, everybody[name]["test"]))
                 after.append(correct(own, everybody[name]["test"]))
@@ -370,8 +370,10 @@ def toy(kept: dict[str, Any]) -> None:
                 names, sizes = asked(seed, list(splits), number, how.rate), []
                 for name in names:
                     module = loaded(TASK.network(), whole)
-                    access = open_access(splits[name], batch=BATCH, seed=derived(seed, name, number))
-                    others = _others({n: rows for n, rows in splits.items() if n != name}, derived(seed, name, number))
+                    access = open_access(splits[name], batch=BATCH, seed=derive_seed(seed, name, number))
+                    others = _others(
+                        {n: rows for n, rows in splits.items() if n != name}, derive_seed(seed, name, number)
+                    )
 
                     def pull(_, module=module, access=access, others=others, mu=mu):
                         slope = access.gradient(module, TASK.objective, others()).gradient if mu else {}

@@ -42,12 +42,12 @@ from sklearn.preprocessing import StandardScaler
 from torch.nn import functional
 
 from federation.descent import Site, Work
-from federation.features.whitening import fitted, whitened
+from federation.features.whitening import fit_whitening, whiten_features
 from federation.fedavg import FedAvg
 from federation.fedprox import FedProx
 from federation.local import Local
-from federation.models.clip import Clip, ClipPictures, opened
-from federation.models.clip_towers import text_part
+from federation.models.clip import Clip, ClipPictures, read_tensors
+from federation.models.clip_towers import select_text_tensors
 from federation.models.mlp import Mlp
 from federation.parameters import loaded
 from federation.rehearsal import initial_parameters
@@ -118,7 +118,7 @@ class World(NamedTuple):
 @cache
 def world() -> World:
     model = read_clip(Clip(weights=str(OUT / "model.safetensors"), classes=NAMES, templates=TEMPLATES))
-    w = opened(model, (OUT / "model.safetensors").read_bytes())
+    w = read_tensors(model, (OUT / "model.safetensors").read_bytes())
     lines = list(csv.DictReader((DATA / "labels.csv").open()))
     kept = HERE.parent / "build" / "prompts" / f"{model.sha256[:16]}.npy"
     if not kept.exists():
@@ -128,11 +128,11 @@ def world() -> World:
         np.save(kept, np.concatenate([extractor.extract(x.transpose(2, 0, 1)[None]) for x in pictures]))
     vectors = np.load(kept)
     stripe = np.array([public(one) for one in lines])
-    by_stripe = whitened(vectors, fitted(vectors[stripe], components=24, softness=1.0))
+    by_stripe = whiten_features(vectors, fit_whitening(vectors[stripe], components=24, softness=1.0))
     own = [one for one in lines if not public(one)]
     return World(
         model,
-        text_part(w),
+        select_text_tensors(w),
         torch.from_numpy(vectors[~stripe]).float(),
         by_stripe[~stripe],
         np.array([list(NAMES).index(one["dx"]) for one in own]),

@@ -37,8 +37,8 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.parameters import loaded
-from federation.pretraining import Pretrained, begun, pretrained
-from federation.randomness import derived, seeded
+from federation.pretraining import Pretrained, pretrain_network, start_task_with
+from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from harmonize.prior import PRIORS, draw_pictures
@@ -139,7 +139,7 @@ def start(make, strength: float) -> dict[str, torch.Tensor]:
     world = make(0)  # whose public pictures are those of every split
     how = Pretrained(on="the prior", strength=strength)
     y = torch.arange(len(world.public)) % 2
-    return dict(pretrained(world.task, how, world.public, y, low=world.low, high=world.high))
+    return dict(pretrain_network(world.task, how, world.public, y, low=world.low, high=world.high))
 
 
 def score(world: World, params) -> float:
@@ -151,7 +151,7 @@ def score(world: World, params) -> float:
 def fitted(make, split: int, *, private: bool, lr: float, strength: float | None) -> float:
     """FedAvg's score. strength: of the disturbances of the public start; None: random numbers."""
     world, method, rounds = make(split), FedAvg(weights="uniform"), 10 if private else 20
-    task = world.task if strength is None else begun(world.task, start(make, strength))
+    task = world.task if strength is None else start_task_with(world.task, start(make, strength))
     work = Work(lr=lr, epochs=2, augment="flip")
     steps = rounds * 2 * round(1 / SAMPLING)
 
@@ -164,12 +164,12 @@ def fitted(make, split: int, *, private: bool, lr: float, strength: float | None
         call, replies = Call("public_start", round_, "train", {}), {}
         for number, one in enumerate(world.hospitals):
             rows, name = {"train": one.train, "validation": one.train}, f"h{number}"
-            seed, augment = derived(split, number, round_), AUGMENTATIONS["flip"]
+            seed, augment = derive_seed(split, number, round_), AUGMENTATIONS["flip"]
             access = open_access(rows, batch=work.batch, seed=seed, augment=augment)
             if private:
                 protection = Protection(noise=noise, clip=1.0, sampling=SAMPLING, views=4)
                 access = open_private(rows, protection, augment=augment)
-            with seeded(seed):
+            with use_seed(seed):
                 site = Site(name, world.task, work, access)
                 replies[name], memories[number] = method.train(
                     site, method.send(state, name, call), memories[number], call

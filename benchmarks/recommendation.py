@@ -36,7 +36,7 @@ from evaluation.recommendation import (
     recommend_model,
     sum_other_gains,
 )
-from federation.alone import Alone, solved
+from federation.alone import Alone, fit_machine
 from federation.models.mlp import Mlp
 from federation.task import Task
 
@@ -99,7 +99,7 @@ def networks(scaled: np.ndarray, found: Mapping[str, torch.nn.Module], name: str
 def alone(label: str, x: np.ndarray, y: np.ndarray, patient: np.ndarray, rows: np.ndarray) -> torch.nn.Module:
     module = Alone(name=label).network(Task(Mlp(), (x.shape[1],), 2))
     part = (torch.from_numpy(one[rows]) for one in (x, y, patient))
-    solved(module, *part, 2)
+    fit_machine(module, *part, 2)
     return module
 
 

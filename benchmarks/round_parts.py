@@ -40,7 +40,7 @@ PARTS = {
     "new networks": ["federation.task:Task.network"],
     "parameters into networks and out": [
         "federation.parameters:loaded",
-        "federation.parameters:read",
+        "federation.parameters:read_parameters",
         "federation.participant:_put_back",
     ],
     "the cohort and access to it": [
@@ -51,7 +51,7 @@ PARTS = {
     "the run's settings": ["pipelines.hospital.opening:read_opening"],
     "messages from and to bytes": ["privacy.message:to_bytes", "privacy.message:from_bytes"],
     "files of commit and model": ["pipelines.runs.store:DiskFolder.write"],
-    "the memory before": ["federation.conversation:remembered"],
+    "the memory before": ["federation.conversation:load_memory"],
     "gate and ledger": ["privacy.release.gate:release_reply"],
     "the reply that waits on the disk": ["pipelines.runs.replies:_map_to_file"],
     "checks of question and reply": [
@@ -60,13 +60,13 @@ PARTS = {
         "pipelines.hospital.training:check_affordable_opening",
     ],
     "what is no longer needed": ["pipelines.hospital.training:delete_unneeded_models"],
-    "the participant": ["federation.participant:participate", "federation.participant:_validate"],
+    "the participant": ["federation.participant:answer_training_call", "federation.participant:_score_merged_model"],
     "the method": ["federation.fedavg:FedAvg.train", "federation.fedavg:FedAvg.model"],
     "the worker": ["pipelines.hospital.worker:_answer_call", "pipelines.hospital.worker:_do_work"],
     "training's handler": ["pipelines.hospital.training:_participate", "pipelines.hospital.training:_build_site"],
-    "the conversation": ["federation.conversation:once"],
-    "the engine": ["federation.engine:_answer"],
-    "the coordinator's part": ["federation.rounds:_round", "federation.outcome:save"],
+    "the conversation": ["federation.conversation:answer_once"],
+    "the engine": ["federation.engine:_ask_worker"],
+    "the coordinator's part": ["federation.rounds:_run_round", "federation.outcome:save_outcome"],
 }
 
 

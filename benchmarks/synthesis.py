@@ -47,8 +47,8 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from federation.augmentation import affine
-from federation.calibration import adapted
+from federation.augmentation import apply_affine
+from federation.calibration import adapt_batch_norms
 from federation.models.cam import Cam
 from federation.task import Task
 from harmonize import synthesis, wgan
@@ -138,12 +138,14 @@ def aucs(x: Tensor, y: Tensor, test: Rows, seed: int) -> tuple[float, float]:
     for _ in range(STEPS):
         sides = [(y == label).nonzero()[:, 0] for label in (0, 1)]
         index = torch.cat([side[torch.randint(len(side), (BATCH // 2,), generator=random)] for side in sides])
-        views, labels = affine(x[index], y[index], random)
+        views, labels = apply_affine(x[index], y[index], random)
         loss = task.objective(network, Batch(views, labels)).mean()
         rule.zero_grad()
         loss.backward()
         rule.step()
-    found = [task.probabilities(one, test.x)[:, 1] for one in (network.eval(), adapted(network.eval(), test.x))]
+    found = [
+        task.probabilities(one, test.x)[:, 1] for one in (network.eval(), adapt_batch_norms(network.eval(), test.x))
+    ]
     return float(roc_auc_score(test.y, found[0])), float(roc_auc_score(test.y, found[1]))
 
 

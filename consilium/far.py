@@ -14,7 +14,7 @@ from rich.console import Console
 from consilium.errors import RunFailed, build_run_failed
 from consilium.reading import read_results
 from consilium.results import Results
-from federation.origins import origins
+from federation.origins import list_origins
 from pipelines.coordinator.arguments import parse_arguments, read_settings
 from pipelines.loader.document import ConfigError
 from pipelines.runs.exits import Exit
@@ -49,7 +49,7 @@ def _find_local_code(config: Config, examples: list[str]) -> Iterator[Problem]:
             'its own file and names it in its site.yaml; say {"source": {"kind": "elsewhere"}} here'
         )
         yield Problem(("hospitals",), text)
-    for origin in origins(config.train, config.model):
+    for origin in list_origins(config.train, config.model):
         if origin.offer is None:
             text = f"{origin.what} is known in this process only; put it into a package that each hospital installs"
             yield Problem(("engine",), f"{text} (docs/how-to/extend.md)")

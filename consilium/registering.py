@@ -10,7 +10,7 @@ from torch import nn
 
 from federation.models import MODELS
 from federation.models.own import Own, register_network
-from federation.registry import offer_of
+from federation.registry import find_offer
 from federation.registry import register as add
 from federation.task import Kind
 from personalize import ALGORITHMS
@@ -71,7 +71,7 @@ def is_registered(settings: object) -> bool:
     if isinstance(settings, Own):
         return True
     group = MODELS if hasattr(kind, "build") else ALGORITHMS
-    if not is_dataclass(kind) or kind in group.built_in or offer_of(group, name) is not None:
+    if not is_dataclass(kind) or kind in group.built_in or find_offer(group, name) is not None:
         return False  # the check of the settings reports what is none of them
     register(kind)
     return True

@@ -18,7 +18,7 @@ from torch import nn
 from evaluation.metrics import AUC
 from evaluation.overlap import DICE
 from federation.models.adapted import show_fixed_in
-from federation.registry import permitting
+from federation.registry import permit_packages
 from pipelines.coordinator.artifacts import PAGE
 from pipelines.export import main as export
 from pipelines.ledger import FILE
@@ -170,7 +170,7 @@ class Results:
                 where its models stay.
             ValueError: a later run replaced it.
         """
-        with permitting("all"):  # whoever calls chose the packages that this process has
+        with permit_packages("all"):  # whoever calls chose the packages that this process has
             return read_ready(self._find_model_file(method, hospital))
 
     def _find_model_file(self, method: str, hospital: str) -> Path:
@@ -217,7 +217,7 @@ class Results:
         flags = [f"--{kind}" for kind in kinds]
         flags += ["--report", str(self._check_unchanged(self.report / REPORT, "the report"))]
         output, why = io.StringIO(), io.StringIO()
-        with permitting("all"), redirect_stdout(output), redirect_stderr(why):
+        with permit_packages("all"), redirect_stdout(output), redirect_stderr(why):
             code = export([str(path), "--out", str(folder), "--json", *flags])
         if code != Exit.OK:
             raise RuntimeError(f"{method} of {hospital} is not exported: {why.getvalue().strip()}")

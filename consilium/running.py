@@ -40,7 +40,7 @@ from consilium.settings import (
 )
 from federation.descent import Work
 from federation.engine import InProcess, Worker
-from federation.origins import origins
+from federation.origins import list_origins
 from federation.remote import Pending, Reach, Remote
 from pipelines.coordinator.run import Engines, run_config, simulated_workers
 from pipelines.data.tensors.file import write_private
@@ -89,7 +89,7 @@ def not_guaranteed(config: Config, shared_names: int = 0) -> tuple[str, ...]:
     if code := registered_code(config):
         sentences.append(f"what {', '.join(code)} computes: {UNREVIEWED}")
     if unknown := [
-        origin.what for origin in origins(config.train, config.model) if origin.offer is None and not origin.digest
+        origin.what for origin in list_origins(config.train, config.model) if origin.offer is None and not origin.digest
     ]:
         sentences.append(
             f"that a change in {', '.join(unknown)} is noticed: Python has no source of it; use a new folder"
@@ -104,7 +104,7 @@ def not_guaranteed(config: Config, shared_names: int = 0) -> tuple[str, ...]:
 
 def registered_code(config: Config) -> list[str]:
     """The methods, networks and transforms of a run that this process registered, and that no command knows."""
-    names = [origin.what for origin in origins(config.train, config.model) if origin.offer is None]
+    names = [origin.what for origin in list_origins(config.train, config.model) if origin.offer is None]
     views = {f"transform {work.transform.function}" for _, _, work in list_works(config) if work.transform is not None}
     return [*names, *sorted(views)]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from federation.transforms import function_of, register_transform, view_of
+from federation.transforms import compute_view, find_function, register_transform
 from privacy.settings_error import Problem
 
 INVENTED = 32  # examples, each tried twice: what changes half of them by chance is missed once in 4e9
@@ -23,7 +23,7 @@ def transform_problems(transform: Callable[..., Any], x: NDArray[Any], mask: NDA
     x, mask = _invent_examples(x, mask)
     rows = range(len(x))
     try:
-        function = function_of(register_transform(transform))
+        function = find_function(register_transform(transform))
         before, after = (
             {row: _digest_view(function, x[row], None if mask is None else mask[row], row) for row in order}
             for order in (rows, rows[::-1])
@@ -50,4 +50,4 @@ def _invent_examples(x: NDArray[Any], mask: NDArray[Any] | None) -> tuple[NDArra
 def _digest_view(function: Callable[..., Any], x: NDArray[Any], mask: NDArray[Any] | None, seed: int) -> list[bytes]:
     """The bytes of the view that a transform makes of one example with this seed."""
     y = torch.zeros((), dtype=torch.int64) if mask is None else torch.from_numpy(np.array(mask))
-    return [part.numpy().tobytes() for part in view_of(function, torch.from_numpy(np.array(x)), y, seed)]
+    return [part.numpy().tobytes() for part in compute_view(function, torch.from_numpy(np.array(x)), y, seed)]

@@ -32,14 +32,14 @@ from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.local import Local
-from federation.parameters import prefixed, read
-from federation.promised import name_among
+from federation.parameters import prefixed, read_parameters
+from federation.promised import resolve_name
 from federation.task import Output, Task
 from privacy.dp.access import Draw
 from privacy.message import Call, Message
 
 Floats: TypeAlias = NDArray[np.float64]
-Whole: TypeAlias = NDArray[np.int64]
+Integers: TypeAlias = NDArray[np.int64]
 WAVES = 4096  # with 2,048 the AUC on HAM10000 is .003 lower, with the exact kernel .001 higher
 ROWS = 4000  # most training rows of a support vector machine: its time grows with their square
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
@@ -57,7 +57,7 @@ class Alone:
 
     def network(self, task: Task) -> Machine:
         return Machine(
-            task.inputs, task.classes, WAVES if name_among(self, ("local_ridge", "local_svm")) == "local_svm" else 0
+            task.inputs, task.classes, WAVES if resolve_name(self, ("local_ridge", "local_svm")) == "local_svm" else 0
         )
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
@@ -83,8 +83,8 @@ class Alone:
         if not isinstance(drawn, Draw):
             raise TypeError(f"{self.name} needs training rows, and private access hands out none")
         module = self.network(site.task)
-        solved(module, drawn.x.cpu(), drawn.y.cpu(), drawn.patient.cpu(), site.task.classes)
-        return Message(), Message(prefixed("model", read(module.to(site.device))))
+        fit_machine(module, drawn.x.cpu(), drawn.y.cpu(), drawn.patient.cpu(), site.task.classes)
+        return Message(), Message(prefixed("model", read_parameters(module.to(site.device))))
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         return state
@@ -130,7 +130,7 @@ def _draw_directions(width: int, waves: int) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(directions)).float()
 
 
-def solved(module: Machine, x: Tensor, y: Tensor, patient: Tensor, classes: int) -> None:
+def fit_machine(module: Machine, x: Tensor, y: Tensor, patient: Tensor, classes: int) -> None:
     """Fit the module's parameters to rows x (n, d) with classes y and patients (n,)."""
     if module.waves and len(x) > ROWS:
         chosen_rows = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(x))[:ROWS]))
@@ -141,7 +141,7 @@ def solved(module: Machine, x: Tensor, y: Tensor, patient: Tensor, classes: int)
             module.rate.fill_(math.sqrt(2 / (x.shape[1] * variance)) if variance > 0 else 1.0)
         z = module.embed_rows(x).double().numpy()
         learn = _fit_svm if module.waves else _fit_ridge
-        weight, bias = calibrated(learn, z, y.numpy(), patient.numpy(), classes)
+        weight, bias = fit_calibrated_logits(learn, z, y.numpy(), patient.numpy(), classes)
         module.head.weight.copy_(torch.from_numpy(weight))
         module.head.bias.copy_(torch.from_numpy(bias))
 
@@ -160,11 +160,13 @@ class Decisions(NamedTuple):
         return decisions
 
 
-Learner: TypeAlias = Callable[[Floats, Whole], Decisions]
+Learner: TypeAlias = Callable[[Floats, Integers], Decisions]
 """learner(z (n, d), y (n,)) -> its decision function; at least two classes occur in y."""
 
 
-def calibrated(learn: Learner, z: Floats, y: Whole, patient: Whole, classes: int) -> tuple[Floats, Floats]:
+def fit_calibrated_logits(
+    learn: Learner, z: Floats, y: Integers, patient: Integers, classes: int
+) -> tuple[Floats, Floats]:
     """Weight (classes, d) and bias (classes,) of logits: the learner's decisions as log probabilities up to a constant.
     A class that does not occur counts as half a row. If only one class occurs, weights are 0.
     """
@@ -179,7 +181,7 @@ def calibrated(learn: Learner, z: Floats, y: Whole, patient: Whole, classes: int
     return weight, bias
 
 
-def _fit_calibration(learn: Learner, z: Floats, y: Whole, patient: Whole) -> tuple[Floats, Floats]:
+def _fit_calibration(learn: Learner, z: Floats, y: Integers, patient: Integers) -> tuple[Floats, Floats]:
     """Slope (classes, k) and offset (classes,) from decisions (k,) to logits."""
     from sklearn.linear_model import LogisticRegression  # slow to import
 
@@ -193,7 +195,9 @@ def _fit_calibration(learn: Learner, z: Floats, y: Whole, patient: Whole) -> tup
     return np.asarray(regression.coef_), np.asarray(regression.intercept_)
 
 
-def _compute_unseen_decisions(learn: Learner, z: Floats, y: Whole, patient: Whole) -> tuple[Floats, Whole] | None:
+def _compute_unseen_decisions(
+    learn: Learner, z: Floats, y: Integers, patient: Integers
+) -> tuple[Floats, Integers] | None:
     """Decisions (n, k) for patients outside the learner's fold, and their classes; None if a class has too few patients
     for every fold.
     """
@@ -209,7 +213,7 @@ def _compute_unseen_decisions(learn: Learner, z: Floats, y: Whole, patient: Whol
     return np.concatenate([part for part, _ in fold_results]), np.concatenate([part for _, part in fold_results])
 
 
-def _fit_ridge(z: Floats, y: Whole) -> Decisions:
+def _fit_ridge(z: Floats, y: Integers) -> Decisions:
     """Ridge regression on classes, with the strength chosen by leave-one-out."""
     from sklearn.linear_model import RidgeClassifierCV  # slow to import
 
@@ -217,7 +221,7 @@ def _fit_ridge(z: Floats, y: Whole) -> Decisions:
     return Decisions(np.atleast_2d(ridge.coef_), np.atleast_1d(ridge.intercept_))
 
 
-def _fit_svm(z: Floats, y: Whole) -> Decisions:
+def _fit_svm(z: Floats, y: Integers) -> Decisions:
     """One support vector machine for each class against the rest, with the kernel z @ z.T."""
     from sklearn.svm import SVC  # slow to import
 

@@ -26,7 +26,7 @@ def low_amplitudes(x: Tensor, window: int) -> Tensor:
     return spectrum[_window_index(x, window)].abs()
 
 
-def interpolated(x: Tensor, amplitudes: Tensor, lam: Tensor, window: int) -> Tensor:
+def interpolate_amplitudes(x: Tensor, amplitudes: Tensor, lam: Tensor, window: int) -> Tensor:
     """Images x with low amplitudes (1 - lam) A(x) + lam `amplitudes`. Phases stay.
 
     x: (n, C, *spatial), real. amplitudes: (n, C, *low), from `low_amplitudes` with the same window. lam: (n,) in [0,

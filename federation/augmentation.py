@@ -20,7 +20,7 @@ BEND = 0.04  # of a side: the largest shift of a control point of `elastic`; bey
 POINTS = 5  # control points of `elastic` along each side; the outermost do not move
 
 
-def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def flip_images(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Mirror each image left to right with probability 1/2. x: (b, C, [D,] H, W); the last axis is left-right.
 
     y: masks (b, [D,] H, W) are mirrored with their images, labels (b,) do not change.
@@ -29,7 +29,7 @@ def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tens
     return _mirror_rows(x, mirrored), y if y.dim() == 1 else _mirror_rows(y, mirrored)
 
 
-def affine(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def apply_affine(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Flip, then a small rotation, scaling and shift in the axial plane. x, y: as in `flip_images`.
 
     Linear interpolation, and the nearest class for masks; border values are repeated; all slices of a volume move the
@@ -42,13 +42,13 @@ def affine(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Te
     theta[:, 1, 0] = scale * angle.sin()
     theta[:, 0, 1] = -theta[:, 1, 0]
     theta[:, :, 2] = SHIFT * drawn[:, 2:]
-    x, y = flip(x, y, generator)
+    x, y = flip_images(x, y, generator)
     return _warp_images(x, theta, "bilinear"), y if y.dim() == 1 else _warp_images(y.to(x.dtype), theta, "nearest").to(
         y.dtype
     )
 
 
-def elastic(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def apply_elastic(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Flip, then a random smooth displacement in the axial plane, the non-rigid deformation of VAFL (section III.G) and
     CusFL. x, y: as in `flip_images`.
 
@@ -58,13 +58,13 @@ def elastic(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, T
     """
     drawn = 2 * torch.rand(len(x), 2, POINTS - 2, POINTS - 2, generator=generator) - 1
     moves = functional.pad(2 * BEND * drawn, (1, 1, 1, 1))
-    x, y = flip(x, y, generator)
+    x, y = flip_images(x, y, generator)
     if y.dim() > 1:
-        y = displaced(y.to(x.dtype), moves, "nearest").to(y.dtype)
-    return displaced(x, moves, "bilinear"), y
+        y = displace_images(y.to(x.dtype), moves, "nearest").to(y.dtype)
+    return displace_images(x, moves, "bilinear"), y
 
 
-def displaced(x: Tensor, moves: Tensor, mode: str) -> Tensor:
+def displace_images(x: Tensor, moves: Tensor, mode: str) -> Tensor:
     """x (b, ..., H, W), displaced: each pixel gets the value that lies `moves` away. moves: (b, 2, k, k), at control
     points from edge to edge: (to the right, downwards), in halves of a side.
     """
@@ -91,4 +91,9 @@ def _warp_images(x: Tensor, theta: Tensor, mode: str) -> Tensor:
     return warped.reshape(x.shape)
 
 
-AUGMENTATIONS: Mapping[str, Augment | None] = {"none": None, "flip": flip, "affine": affine, "elastic": elastic}
+AUGMENTATIONS: Mapping[str, Augment | None] = {
+    "none": None,
+    "flip": flip_images,
+    "affine": apply_affine,
+    "elastic": apply_elastic,
+}

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def contrast(views: list[Tensor], y: Tensor, *, classes: int, rim: int, tau: float) -> Tensor:
+def boundary_contrast(views: list[Tensor], y: Tensor, *, classes: int, rim: int, tau: float) -> Tensor:
     """Sum over foreground classes of `info_nce` between mean features on edges and mean features around them: ().
 
     views: features of the same examples in different styles, (b, d, *spatial) each; features on edges of a class are
     positives of each other in all examples and views. y: masks (b, *spatial).
     """
     masks = torch.stack([y == c for c in range(1, classes)], dim=1).to(views[0].dtype)
-    edge, around = edges(masks, rim)
+    edge, around = find_edges(masks, rim)
     has_both = (edge.flatten(2).amax(dim=2) * around.flatten(2).amax(dim=2)).bool()
     total = torch.zeros((), dtype=views[0].dtype, device=y.device)
     for c, examples in enumerate(has_both.T):
@@ -31,7 +31,7 @@ def contrast(views: list[Tensor], y: Tensor, *, classes: int, rim: int, tau: flo
     return total
 
 
-def edges(masks: Tensor, rim: int) -> tuple[Tensor, Tensor]:
+def find_edges(masks: Tensor, rim: int) -> tuple[Tensor, Tensor]:
     """The outermost pixels inside each mask, and those outside it within `rim` pixels; like masks, (b, C, *spatial)."""
     return masks * _dilate_masks(1 - masks, 1), _dilate_masks(masks, rim) - masks
 

@@ -53,11 +53,11 @@ class Calibrated(NamedTuple):
         """
         if self.centring is None:
             return task.probabilities(self.module, x, alone=alone)
-        positive = recentred(log_odds(self.module, x), self.centring)
+        positive = centred_probabilities(log_odds(self.module, x), self.centring)
         return torch.stack([1 - positive, positive], dim=1)
 
 
-def calibrated(task: Task, module: nn.Module, train: Rows, how: How, quantile: Quantile = QUANTILE) -> Calibrated:
+def calibrate_model(task: Task, module: nn.Module, train: Rows, how: How, quantile: Quantile = QUANTILE) -> Calibrated:
     """A trained model calibrated to this hospital's training rows.
 
     Args:
@@ -80,14 +80,14 @@ def calibrated(task: Task, module: nn.Module, train: Rows, how: How, quantile: Q
             "leave the variant out for such a task, or give the hospital training patients"
         )
     if how != "centred":
-        module = adapted(module, train.x)
+        module = adapt_batch_norms(module, train.x)
     if how == "adabn":
         return Calibrated(module)
     at = 1 - float((train.y == 1).double().mean()) if quantile == "prevalence" else quantile
-    return Calibrated(module, centring(log_odds(module, train.x), at))
+    return Calibrated(module, compute_centring(log_odds(module, train.x), at))
 
 
-def centring(train_logits: Tensor, quantile: float) -> Centring:
+def compute_centring(train_logits: Tensor, quantile: float) -> Centring:
     """The quantile of training logits, and their standard deviation.
 
     Training logits that are not finite are left out; if all others are equal, or there is only one, logits are only
@@ -111,7 +111,7 @@ def centring(train_logits: Tensor, quantile: float) -> Centring:
     return Centring(float(torch.quantile(known, quantile)), spread)
 
 
-def recentred(logits: Tensor, by: Centring) -> Tensor:
+def centred_probabilities(logits: Tensor, by: Centring) -> Tensor:
     """Probabilities (n,) float64 of log-odds (n,): sigmoid of (logit - offset) / spread; 0.5 if spread is inf.
 
     The order of the logits stays. A constant added to all logits of the hospital, and a positive factor, cancel out.
@@ -145,12 +145,12 @@ def log_odds(module: nn.Module, x: Tensor, *, chunk: int = BATCH) -> Tensor:
     return torch.cat(parts)
 
 
-def adaptable(module: nn.Module) -> bool:
+def has_adaptable_norms(module: nn.Module) -> bool:
     """Whether a network has batch-norm statistics that AdaBN can recompute."""
     return any(isinstance(part, _BatchNorm) and part.track_running_stats for part in module.modules())
 
 
-def adapted(module: nn.Module, x: Tensor, *, batch: int = BATCH) -> nn.Module:
+def adapt_batch_norms(module: nn.Module, x: Tensor, *, batch: int = BATCH) -> nn.Module:
     """A copy whose batch-norm statistics are those of these images, in evaluation mode (AdaBN); weights stay.
 
     One pass without gradient, in a fixed order that mixes the patients, in equal batches of at most `batch`;
@@ -164,10 +164,10 @@ def adapted(module: nn.Module, x: Tensor, *, batch: int = BATCH) -> nn.Module:
     Raises:
         ValueError: the network has no batch norm, or there are fewer than two images.
     """
-    if not adaptable(module) or len(x) < 2:
+    if not has_adaptable_norms(module) or len(x) < 2:
         raise ValueError(
             f"AdaBN needs batch norm with running statistics and at least two images, found {len(x)} images and "
-            f"{'such' if adaptable(module) else 'no such'} layers; train with norm: batch, or calibrate with "
+            f"{'such' if has_adaptable_norms(module) else 'no such'} layers; train with norm: batch, or calibrate with "
             "centred"
         )
     adapted_copy = copy.deepcopy(module)

@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from federation.code_origin import Undigestible, edition, library_name, of_library
-from federation.code_state import arrays_of, parts_of
-from federation.code_uses import OF_THE_PLACE, content_of, refuse_changes, uses_of
+from federation.code_origin import Undigestible, find_edition, find_library_name, is_library_function
+from federation.code_state import describe_array, list_parts
+from federation.code_uses import OF_THE_PLACE, cell_content, list_uses, refuse_changes
 
 __all__ = ["Undigestible", "code_digest"]
 
@@ -92,9 +92,9 @@ class _Walk:
             self.hash_words(kind.__name__, value)
         elif id(value) in self.seen:
             self.hash_words("again", self.seen[id(value)][0])
-        elif isinstance(value, types.ModuleType) and (version := edition(value.__name__)) is not None:
+        elif isinstance(value, types.ModuleType) and (version := find_edition(value.__name__)) is not None:
             self.hash_words("module", value.__name__, version)
-        elif kind is not types.CodeType and (name := library_name(value)) is not None:
+        elif kind is not types.CodeType and (name := find_library_name(value)) is not None:
             self.hash_words("of a library", name)
         else:
             self._hash_content(value, where)
@@ -127,11 +127,11 @@ class _Walk:
             self.hash_sequence(
                 "member", (kind, value.name, value.value, _list_attributes(_member_attributes(value))), where
             )
-        elif (array := arrays_of(value, where)) is not None:
+        elif (array := describe_array(value, where)) is not None:
             self.hash_words(*array[0])
             self.hash_sequence("array", array[1], where)
         else:
-            name, parts = parts_of(value, where, draws=self.draws)
+            name, parts = list_parts(value, where, draws=self.draws)
             self.hash_sequence(name, parts, where)
 
     def hash_sequence(self, kind: str, values: Iterable[Any], where: str) -> None:
@@ -152,21 +152,21 @@ class _Walk:
     def _hash_function(self, function: types.FunctionType, where: str) -> None:
         """Hash a function: its bytecode, the values it holds, and what it uses of its module."""
         self.hash_words("function")
-        if of_library(function):
+        if is_library_function(function):
             self._hash_library_function(function, where)
             return
         if function.__name__ != "__init_subclass__":  # which runs where a class is defined
             refuse_changes(function, where)
         self.hash_value(function.__code__, where)
         self._hash_function_values(function, where)
-        for name, value in uses_of(function, where):
+        for name, value in list_uses(function, where):
             self.hash_words(name)
             self.hash_value(value, f"{where}, {name} of its module")
 
     def _hash_library_function(self, function: types.FunctionType, where: str) -> None:
         """Hash a function that a library created, such as a decorator's wrapper: its name, and the values it holds."""
         code, module = function.__code__, str(function.__globals__["__name__"])
-        self.hash_words(module, code.co_qualname, edition(module))
+        self.hash_words(module, code.co_qualname, find_edition(module))
         if (inner := vars(function).get("_torchdynamo_orig_callable")) is not None:
             self.hash_value(inner, where)  # torch.compile: the inner function computes the same
         elif module == "functools" and isinstance(chosen := vars(function).get("registry"), types.MappingProxyType):
@@ -179,8 +179,8 @@ class _Walk:
         self.hash_value(function.__defaults__, f"{where}, default arguments")
         self.hash_value(function.__kwdefaults__, f"{where}, default arguments")
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            value = content_of(cell)
-            if not isinstance(value, types.ModuleType) or of_library(function):
+            value = cell_content(cell)
+            if not isinstance(value, types.ModuleType) or is_library_function(function):
                 self.hash_value(value, f"{where}, {name} around it")
         if attributes := vars(function):
             self.hash_sequence("attributes", _list_attributes(attributes), f"{where}, its attributes")
@@ -250,7 +250,7 @@ def _is_made_by_python(kind: type, name: str, value: Any) -> bool:
         return True  # follows from __eq__
     if name == "__init__" and any(getattr(base, "_is_protocol", False) for base in kind.__mro__):
         inherited = any(vars(base).get(name) is value for base in kind.__mro__[1:])
-        return inherited or library_name(value) is not None  # the one of Protocol, which its first object replaces
+        return inherited or find_library_name(value) is not None  # the one of Protocol, which its first object replaces
     is_code = isinstance(value, types.FunctionType | staticmethod | classmethod | property)
     return isinstance(kind, enum.EnumMeta) and re.fullmatch(r"_[a-z0-9_]+_", name) is not None and not is_code
 
@@ -258,10 +258,10 @@ def _is_made_by_python(kind: type, name: str, value: Any) -> bool:
 def _annotation_namespace(kind: type) -> dict[str, Any]:
     """The namespace in which a class's annotations are evaluated."""
     for value in vars(kind).values():
-        if isinstance(value, types.FunctionType) and not of_library(value):
+        if isinstance(value, types.FunctionType) and not is_library_function(value):
             return value.__globals__
     module = sys.modules.get(kind.__module__)
-    return {} if module is None or edition(kind.__module__) is not None else vars(module)
+    return {} if module is None or find_edition(kind.__module__) is not None else vars(module)
 
 
 @functools.cache

@@ -30,7 +30,7 @@ class Undigestible(ValueError):
     """Code holds or does something that may differ the next time, so it has no digest."""
 
 
-def edition(module: str) -> str | None:
+def find_edition(module: str) -> str | None:
     """Name and version of the library that contains a module; None for own code, and for a module that does not exist.
 
     A compiled module of the user counts by its bytes.
@@ -81,33 +81,35 @@ def _find_module_place(module: str) -> str | None:
     return spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
 
 
-def library_name(value: object) -> str | None:
+def find_library_name(value: object) -> str | None:
     """The name under which a library keeps this very object, with the library's version; None if no library does."""
     if isinstance(value, type):
         return _find_class_name(value)
-    if type(value) in BOXES or (isinstance(value, types.FunctionType) and not of_library(value)):
+    if type(value) in BOXES or (isinstance(value, types.FunctionType) and not is_library_function(value)):
         return None
     for module, name in _list_possible_names(value):
-        if (version := edition(module)) is not None and _find_attribute(module, name) is value:
+        if (version := find_edition(module)) is not None and _find_attribute(module, name) is value:
             return f"{module}.{name} of {version}"
     if isinstance(value, types.FunctionType | types.MethodType | types.BuiltinFunctionType | property):
         return None
     return _find_instance_name(value)
 
 
-def of_library(function: types.FunctionType) -> bool:
+def is_library_function(function: types.FunctionType) -> bool:
     """Whether a library's source defines this function; `__module__` may be that of a wrapped function."""
     module = function.__globals__.get("__name__")
     loaded_module = sys.modules.get(module) if isinstance(module, str) else None
     return (
-        loaded_module is not None and vars(loaded_module) is function.__globals__ and edition(str(module)) is not None
+        loaded_module is not None
+        and vars(loaded_module) is function.__globals__
+        and find_edition(str(module)) is not None
     )
 
 
 def _find_class_name(kind: type) -> str | None:
     """Module, name and library version of a class of a library; None for other classes."""
     module, name = kind.__module__, kind.__qualname__
-    version = edition(module) if isinstance(module, str) else None
+    version = find_edition(module) if isinstance(module, str) else None
     if version is None or (kind.__flags__ & HEAP and _find_attribute(module, name) is not kind):
         return None  # own code, or created by a call to a library
     return f"{module}.{name} of {version}"
@@ -128,7 +130,7 @@ def _find_instance_name(value: object) -> str | None:
     """The name of an object in the module of its class, or in a package around that module."""
     module = type(value).__module__ if _find_class_name(type(value)) else ""
     while module and module != "builtins":
-        version = edition(module)
+        version = find_edition(module)
         for name, candidate in list(vars(sys.modules[module]).items()) if version and module in sys.modules else ():
             if candidate is value:
                 return f"{module}.{name} of {version}"

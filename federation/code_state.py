@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from federation.code_origin import HEAP, Undigestible, edition, library_name
+from federation.code_origin import HEAP, Undigestible, find_edition, find_library_name
 
 Parts: TypeAlias = tuple[str, list[Any]]
 GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
@@ -35,7 +35,7 @@ CONTENT: dict[type, Callable[[Any], Any]] = {
 """Built-in class -> the content that an object of a subclass inherits from it."""
 
 
-def arrays_of(value: Any, where: str) -> tuple[tuple[object, ...], list[Any]] | None:
+def describe_array(value: Any, where: str) -> tuple[tuple[object, ...], list[Any]] | None:
     """For a tensor or array: values that identify it, and its further attributes; None for other objects."""
     if isinstance(value, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise _build_refusal(value, where, "take what torch.jit is given, or a function that loads its file")
@@ -66,7 +66,7 @@ def _describe_tensor(value: torch.Tensor, where: str) -> tuple[tuple[object, ...
     return (*words, data), [type(value), dict(vars(value))]
 
 
-def parts_of(value: Any, where: str, *, draws: bool) -> Parts:
+def list_parts(value: Any, where: str, *, draws: bool) -> Parts:
     """A name for the kind of object, and the values of which it consists.
 
     Raises:
@@ -86,7 +86,7 @@ def parts_of(value: Any, where: str, *, draws: bool) -> Parts:
         return "network", [kind, *_network_parts(value)]
     if isinstance(value, weakref.ref):
         return "weak", [value()]
-    if library_name(kind) is None and edition(kind.__module__) is None:
+    if find_library_name(kind) is None and find_edition(kind.__module__) is None:
         return "object", [kind, *_list_object_parts(value, where)]
     return f"{kind.__module__}.{kind.__qualname__}", [kind, *_list_reduced_parts(value, where)]
 

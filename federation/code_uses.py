@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from federation.code_origin import Undigestible, edition, library_name
+from federation.code_origin import Undigestible, find_edition, find_library_name
 
 Uses: TypeAlias = list[tuple[str, Any]]
 """(dotted name, value) of each use; the value is a text where the object cannot be found."""
@@ -31,7 +31,7 @@ class Step(NamedTuple):
     raw: dis.Instruction
 
 
-def steps_of(code: types.CodeType) -> list[Step]:
+def list_steps(code: types.CodeType) -> list[Step]:
     """The instructions of code; one that loads or stores two variables becomes two."""
     steps = []
     for instruction in dis.get_instructions(code):
@@ -45,7 +45,7 @@ def steps_of(code: types.CodeType) -> list[Step]:
     return steps
 
 
-def uses_of(function: types.FunctionType, where: str) -> Uses:
+def list_uses(function: types.FunctionType, where: str) -> Uses:
     """What a function uses of its module, of modules in its closure and of modules that it imports, sorted by name.
 
     Of own modules only the names in use count, as `module.name`; a module that is used as a value counts as a whole.
@@ -55,13 +55,13 @@ def uses_of(function: types.FunctionType, where: str) -> Uses:
     """
     closure_modules = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if isinstance(value := content_of(cell), types.ModuleType):
+        if isinstance(value := cell_content(cell), types.ModuleType):
             closure_modules[name] = value
     uses = dict(_find_uses(function.__code__, function.__globals__, closure_modules, where))
     return sorted(uses.items(), key=lambda pair: pair[0])
 
 
-def content_of(cell: types.CellType) -> Any:
+def cell_content(cell: types.CellType) -> Any:
     """The value of a closure cell; None if it is not set."""
     try:
         return cell.cell_contents
@@ -73,7 +73,7 @@ def _find_uses(
     code: types.CodeType, space: Mapping[str, Any], closure_modules: Mapping[str, types.ModuleType], where: str
 ) -> Iterator[tuple[str, Any]]:
     """(dotted name, value) of everything that code and its inner functions use of their module and imports."""
-    steps = steps_of(code)
+    steps = list_steps(code)
     modules = dict(closure_modules)
     for place, step in enumerate(steps):
         if step.op == "IMPORT_NAME":
@@ -104,7 +104,7 @@ def _resolve_chain(name: str, value: Any, steps: list[Step], place: int, where: 
         attribute = steps[place].arg if place < len(steps) and steps[place].op in GETS else None
         if (value.__name__, attribute) in HIDDEN:
             raise Undigestible(f"{where}: uses {value.__name__}.{attribute}, so nobody can tell which code it means")
-        if attribute is None or edition(value.__name__) is not None:
+        if attribute is None or find_edition(value.__name__) is not None:
             break
         name, value = f"{name}.{attribute}", _find_attribute(value, attribute, where)
     if (getattr(value, "__module__", None), getattr(value, "__name__", None)) in HIDDEN:
@@ -130,7 +130,7 @@ def _find_imports(
     if level:
         package = str(space.get("__package__") or str(space.get("__name__", "")).rpartition(".")[0])
         name = importlib.util.resolve_name("." * int(level) + name, package)
-    if (version := edition(name)) is not None or not _can_find_module(name):
+    if (version := find_edition(name)) is not None or not _can_find_module(name):
         yield f"import {name}", version or ABSENT
         return
     leaf = _import_module(name, where)
@@ -172,13 +172,13 @@ def refuse_changes(function: types.FunctionType, where: str) -> None:
     """Raises: Undigestible: it changes values outside of itself, so that a second call may give another result."""
     code, space = function.__code__, function.__globals__
     closure_values = {
-        name: content_of(cell) for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
+        name: cell_content(cell) for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
     }
     defaults = dict(
         zip(reversed(code.co_varnames[: code.co_argcount]), reversed(function.__defaults__ or ()), strict=False)
     )
     defaults |= function.__kwdefaults__ or {}
-    for how, name, is_set in changes_of(code):
+    for how, name, is_set in list_changes(code):
         if how == "global":
             value, is_held = space.get(name), name in space or is_set
         elif how == "around":
@@ -195,8 +195,8 @@ def refuse_changes(function: types.FunctionType, where: str) -> None:
 def _is_changeable(value: object) -> bool:
     """Whether a value of own code can be changed in place."""
     if isinstance(value, types.ModuleType):
-        return edition(value.__name__) is None
-    return not isinstance(value, FIXED) and library_name(value) is None
+        return find_edition(value.__name__) is None
+    return not isinstance(value, FIXED) and find_library_name(value) is None
 
 
 CHANGING = {
@@ -208,13 +208,13 @@ Origin: TypeAlias = tuple[str, str] | None
 """Of a value on the stack: how code reaches it ("global", "around" = closure, "given" = argument), and its name."""
 
 
-def changes_of(code: types.CodeType, outer: frozenset[str] | None = None) -> Iterator[tuple[str, str, bool]]:
+def list_changes(code: types.CodeType, outer: frozenset[str] | None = None) -> Iterator[tuple[str, str, bool]]:
     """(how code reaches it, name, whether the name itself is assigned) of each object that code changes."""
     around = frozenset(code.co_freevars) if outer is None else outer
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if outer is None else ()
     variables: dict[str, Origin] = {name: ("given", name) for name in arguments}
     stack: list[Origin] = []
-    for op, arg, raw in steps_of(code):
+    for op, arg, raw in list_steps(code):
         if op in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             yield "global", arg, True
         elif op in ("STORE_DEREF", "DELETE_DEREF") and arg in around:
@@ -224,7 +224,7 @@ def changes_of(code: types.CodeType, outer: frozenset[str] | None = None) -> Ite
         _apply_step(op, arg, raw, stack, variables, around)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from changes_of(inner, around & frozenset(inner.co_freevars))
+            yield from list_changes(inner, around & frozenset(inner.co_freevars))
 
 
 def _find_changed_origin(op: str, arg: Any, raw: dis.Instruction, stack: list[Origin]) -> Origin:

@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     again: bool
 
 
-def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
+def answer_once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
     """Answer a call from the folder of its run, or do the work and commit it first.
 
     Raises:
@@ -53,7 +53,7 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
             f"round {call.round} is more than {JUMP} rounds after the last that was answered here"
         )
     merged = call.merged.get(site, 0)
-    before = remembered(folder, merged)
+    before = load_memory(folder, merged)
     message, memory = work(before)
     reply = to_bytes(message)
     folder.write(name, _pack_answer(reply, to_bytes(memory)))
@@ -63,7 +63,7 @@ def once(folder: Folder, call: Call, site: str, work: Work) -> Answer:
     return Answer(reply, memory, before, False)
 
 
-def remembered(folder: Folder, merged: int) -> Memory:
+def load_memory(folder: Folder, merged: int) -> Memory:
     """The memory after round `merged` (0: after the introduction; empty without one).
 
     Raises:
@@ -75,13 +75,13 @@ def remembered(folder: Folder, merged: int) -> Memory:
     return _unpack_answer(folder.read(name))[1] if folder.has(name) else Message()
 
 
-def newest(folder: Folder) -> Memory:
+def load_newest_memory(folder: Folder) -> Memory:
     """This site's latest memory in this run."""
     names = sorted(folder.names(), key=lambda name: int(name.rpartition("-")[2]))
     return _unpack_answer(folder.read(names[-1]))[1] if names else Message()
 
 
-def newest_whole(folder: Folder) -> Memory:
+def load_newest_intact_memory(folder: Folder) -> Memory:
     """This site's latest undamaged memory in a finished run; a damaged file is treated as a missing one."""
     for name in sorted(folder.names(), key=lambda name: -int(name.rpartition("-")[2])):
         with suppress(Malformed):
@@ -89,7 +89,7 @@ def newest_whole(folder: Folder) -> Memory:
     return Message()
 
 
-def stored_reply(folder: Folder, name: str) -> bytes:
+def load_stored_reply(folder: Folder, name: str) -> bytes:
     """The reply in a committed file. name: `<request>-<round>`."""
     return _unpack_answer(folder.read(name))[0]
 

@@ -81,7 +81,7 @@ class Work:
         return Passes(self.precision, self.channels_last)
 
     @property
-    def privately(self) -> list[str]:
+    def private_problems(self) -> list[str]:
         """Why private training refuses these settings, a sentence for each problem."""
         if self.passes == PLAIN:
             return []
@@ -240,7 +240,7 @@ def _restore_state(params: Mapping[str, nn.Parameter], state: Params) -> dict[st
     }
 
 
-def plain_sgd(work: Work, method: str) -> list[str]:
+def find_plain_sgd_problems(work: Work, method: str) -> list[str]:
     """A complaint if the local work's optimizer does not fit a method's own update rule."""
     if work.optimizer == "sgd" and not work.momentum and not work.weight_decay:
         return []
@@ -251,7 +251,7 @@ def plain_sgd(work: Work, method: str) -> list[str]:
     ]
 
 
-def averages(names: Sequence[str], seen: Sequence[Tensor], descent: Descent) -> dict[str, float]:
+def average_records(names: Sequence[str], seen: Sequence[Tensor], descent: Descent) -> dict[str, float]:
     """Recorded values averaged over the steps of training, for the site alone.
 
     Empty under differential privacy: there not even the loss is released, and `seen` must not be read.

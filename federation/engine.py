@@ -45,7 +45,7 @@ _ON_ANSWER: ContextVar[Callable[[str], None]] = ContextVar("heard", default=lamb
 
 
 @contextmanager
-def listening(on_answer: Callable[[str], None]) -> Iterator[None]:
+def listen_for_answers(on_answer: Callable[[str], None]) -> Iterator[None]:
     """Within this context every engine calls `on_answer` with each site that has answered, by reply or code."""
     token = _ON_ANSWER.set(on_answer)
     try:
@@ -54,7 +54,7 @@ def listening(on_answer: Callable[[str], None]) -> Iterator[None]:
         _ON_ANSWER.reset(token)
 
 
-def heard(site: str) -> None:
+def report_answer(site: str) -> None:
     """Report that a site has answered; engines call this."""
     _ON_ANSWER.get()(site)
 
@@ -76,18 +76,18 @@ class InProcess:
         missing: dict[str, str] = {}
         for site in sorted(messages):
             started = time.monotonic()
-            reply = _answer(self._workers.get(site), call.at(site), messages[site])
+            reply = _ask_worker(self._workers.get(site), call.at(site), messages[site])
             if isinstance(reply, str):
                 missing[site] = reply
             elif deadline_s is not None and time.monotonic() - started > deadline_s:
                 missing[site] = "late"
             else:
                 replies[site] = reply
-            heard(site)
+            report_answer(site)
         return Answers(replies, missing)
 
 
-def _answer(worker: Worker | None, call: Call, message: Message) -> Message | str:
+def _ask_worker(worker: Worker | None, call: Call, message: Message) -> Message | str:
     """The worker's reply, or the code of its refusal or failure."""
     if worker is None:
         return "unknown_site"

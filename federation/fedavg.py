@@ -14,7 +14,7 @@ from torch import nn
 
 from federation.algorithm import Memory, State
 from federation.descent import Correction, Descent, Site, Work
-from federation.parameters import loaded, mean, prefixed, read, section
+from federation.parameters import average_models, loaded, prefixed, read_parameters, section
 from federation.task import Task
 from privacy.message import Call, Message, Params
 
@@ -78,14 +78,16 @@ def descend_from(site: Site, module: nn.Module, memory: Memory, *, correction: C
 
 def reply(module: nn.Module, site: Site) -> Message:
     """The reply of a site that sends all parameters: the model, and its weight n_k."""
-    return Message(prefixed("model", read(module)), {"n": site.size()})
+    return Message(prefixed("model", read_parameters(module)), {"n": site.size()})
 
 
 def merged(replies: Mapping[str, Message], weights: Weights, part: str = "model") -> Params:
     """The weighted mean of one part of the replies. Replies are sorted by site, so the sum is reproducible."""
-    return mean([section(r.tensors, part) for r in replies.values()], [*counted(replies, weights).values()])
+    return average_models(
+        [section(r.tensors, part) for r in replies.values()], [*site_weights(replies, weights).values()]
+    )
 
 
-def counted(messages: Mapping[str, Message], weights: Weights) -> dict[str, float]:
+def site_weights(messages: Mapping[str, Message], weights: Weights) -> dict[str, float]:
     """The weight of each site: its number of training examples (fact `n`), or 1 if weights are uniform."""
     return {site: float(str(message.facts["n"])) if weights == "size" else 1.0 for site, message in messages.items()}

@@ -32,12 +32,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from federation.algorithm import Memory, Recipient, State
-from federation.amplitude import interpolated, low_amplitudes
-from federation.boundary import contrast
+from federation.amplitude import interpolate_amplitudes, low_amplitudes
+from federation.boundary import boundary_contrast
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights, merged, reply
-from federation.parameters import loaded, prefixed, section, trainable
-from federation.task import Output, Task, segments
+from federation.parameters import loaded, prefixed, section, trainable_parameters
+from federation.task import Output, Task, is_segmenting
 from privacy.dp.access import Batch, Draw, Forward, Objective
 from privacy.message import Call, Message, Params
 from privacy.settings_error import out_of_range, refuse, unmet
@@ -93,7 +93,7 @@ class FedDG:
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         problems = []
-        if not segments(module):
+        if not is_segmenting(module):
             problems.append("feddg contrasts the edges of masks, and labels have none: choose fedavg, or learn masks")
         if private:
             problems.append(
@@ -160,7 +160,7 @@ class FedDG:
         def objective(forward: Forward, batch: Batch) -> Tensor:
             if batch.y is None:
                 raise TypeError("feddg learns masks, found none")
-            theta, inner = trainable(module), _check_output(forward(batch.x))
+            theta, inner = trainable_parameters(module), _check_output(forward(batch.x))
             loss = task.objective(lambda _: inner, batch)
             slopes = torch.autograd.grad(loss.mean(), list(theta.values()), retain_graph=True)
             fast = {name: p - self.beta * g for (name, p), g in zip(theta.items(), slopes, strict=True)}
@@ -170,7 +170,7 @@ class FedDG:
             views, loss = [inner.features, outer.features], loss + task.objective(lambda _: outer, batch)
             if self.gamma == 0:
                 return loss
-            boundary = contrast(views, batch.y, classes=task.classes, rim=self.rim, tau=self.tau)
+            boundary = boundary_contrast(views, batch.y, classes=task.classes, rim=self.rim, tau=self.tau)
             return loss + self.gamma * boundary
 
         return objective
@@ -181,7 +181,7 @@ class FedDG:
             return x
         chosen = torch.randint(len(other_spectra), (len(x),), generator=generator)
         lam = torch.rand(len(x), generator=generator)
-        return interpolated(x, other_spectra[chosen.to(other_spectra.device)], lam.to(x), self.window)
+        return interpolate_amplitudes(x, other_spectra[chosen.to(other_spectra.device)], lam.to(x), self.window)
 
 
 def _check_output(output: object) -> Output:

@@ -19,8 +19,18 @@ from typing import ClassVar, Literal
 
 from federation.algorithm import Memory, State
 from federation.descent import Site
-from federation.fedavg import FedAvg, Weights, counted, descend_from, merged
-from federation.parameters import combined, difference, loaded, mark_buffers, prefixed, read, section, trainable, zeros
+from federation.fedavg import FedAvg, Weights, descend_from, merged, site_weights
+from federation.parameters import (
+    add_scaled,
+    loaded,
+    make_zeros,
+    mark_buffers,
+    prefixed,
+    read_parameters,
+    section,
+    subtract_parameters,
+    trainable_parameters,
+)
 from privacy.message import Call, Json, Message, Params, as_mapping
 from privacy.settings_error import refuse, unmet
 
@@ -49,7 +59,7 @@ class FedDyn:
         return Message({}, {"n": site.size()} if self.weights == "size" else {})
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        n = counted(introductions, self.weights)
+        n = site_weights(introductions, self.weights)
         mean = sum(n.values()) / len(n)
         scales: dict[str, Json] = {site: mean / max(1.0, value) for site, value in sorted(n.items())}
         return Message(prefixed("model", initial), {"scales": scales})
@@ -62,13 +72,13 @@ class FedDyn:
         theta = section(received.tensors, "model")
         alpha = self.alpha * float(str(received.facts["scale"]))
         module = loaded(self.network(site.task), theta)
-        g = section(memory.tensors, "gradient") or zeros({n: theta[n] for n in trainable(module)})
+        g = section(memory.tensors, "gradient") or make_zeros({n: theta[n] for n in trainable_parameters(module)})
 
         def regularizer_gradient(w: Params) -> Params:  # gradient of -<g, w> + alpha/2 |w - theta|^2
             return {n: alpha * (value - theta[n]) - g[n] for n, value in w.items()}
 
         descent = descend_from(site, module, memory, correction=regularizer_gradient)
-        w = read(module)
+        w = read_parameters(module)
         g = {n: g[n] - alpha * (w[n] - theta[n]) for n in g}
         memory_tensors = {**prefixed("gradient", g), **prefixed("optimizer", descent.optimizer)}
         return Message(mark_buffers(module, prefixed("model", w))), Message(memory_tensors)
@@ -76,10 +86,10 @@ class FedDyn:
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         theta = section(state.tensors, "model")
         mean, buffers = merged(replies, "uniform"), merged(replies, "uniform", "buffer")
-        step = difference(mean, theta)
+        step = subtract_parameters(mean, theta)
         share = len(replies) / len(as_mapping(state.facts["scales"]))
-        h = combined(section(state.tensors, "h") or zeros(step), plus=step, times=-self.alpha * share)
-        moved = combined(mean, plus=h, times=-1.0 / self.alpha)
+        h = add_scaled(section(state.tensors, "h") or make_zeros(step), plus=step, times=-self.alpha * share)
+        moved = add_scaled(mean, plus=h, times=-1.0 / self.alpha)
         return Message({**prefixed("model", {**buffers, **moved}), **prefixed("h", h)}, state.facts)
 
     model = FedAvg.model

@@ -27,8 +27,8 @@ from torch import Tensor
 from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, descend_from, merged, reply
-from federation.parameters import difference, loaded, mark_buffers, prefixed, section, zeros
-from federation.promised import name_among
+from federation.parameters import loaded, make_zeros, mark_buffers, prefixed, section, subtract_parameters
+from federation.promised import resolve_name
 from privacy.message import Call, Message
 from privacy.settings_error import refuse, unmet
 
@@ -80,8 +80,8 @@ class FedOpt:
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         x = section(state.tensors, "model")
         mean, buffers = merged(replies, self.weights), merged(replies, self.weights, "buffer")
-        d = difference(mean, x)
-        m = section(state.tensors, "m") or zeros(d)
+        d = subtract_parameters(mean, x)
+        m = section(state.tensors, "m") or make_zeros(d)
         v = section(state.tensors, "v") or {n: torch.full_like(value, self.tau**2) for n, value in d.items()}
         m = {n: self.beta1 * m[n] + (1 - self.beta1) * d[n] for n in d}
         v = {n: self._next_second_moment(v[n], d[n] ** 2) for n in d}
@@ -92,7 +92,7 @@ class FedOpt:
 
     def _next_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         """The next second moment of parameters, by the rule of `name`; never negative."""
-        kind = name_among(self, ("fedadam", "fedyogi", "fedadagrad"))
+        kind = resolve_name(self, ("fedadam", "fedyogi", "fedadagrad"))
         if kind == "fedadagrad":
             return v + square
         if kind == "fedyogi":

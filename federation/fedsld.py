@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from federation.algorithm import Memory, State
 from federation.descent import Site, Work
-from federation.fedavg import FedAvg, counted, merged, reply
+from federation.fedavg import FedAvg, merged, reply, site_weights
 from federation.parameters import loaded, prefixed, section
-from federation.task import Task, segments
+from federation.task import Task, is_segmenting
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 
@@ -51,7 +51,7 @@ class FedSld:
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         problems = []
-        if segments(module):
+        if is_segmenting(module):
             problems.append("fedsld weighs an example by its label, and a mask has many: choose fedavg or fedrod")
         if private and self.share == "batch":
             problems.append(
@@ -74,7 +74,7 @@ class FedSld:
         return Message({}, {"n": site.size(), "shares": shares})
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        n = counted(introductions, "size")
+        n = site_weights(introductions, "size")
         shares: dict[str, Json] = {
             site: as_list(introduction.facts["shares"]) for site, introduction in sorted(introductions.items())
         }

@@ -50,7 +50,7 @@ def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
     """
     tuned = copy.deepcopy(module)
     untuned: tuple[str, ...] = getattr(module, "untuned", ())
-    if not tunable(module, tuning):
+    if not has_tunable_parameters(module, tuning):
         raise ValueError(f"{type(module).__name__} has no part that is a head; say trainable: all")
 
     def objective(forward: Forward, batch: Batch) -> Tensor:
@@ -58,7 +58,11 @@ def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
         if not isinstance(output, Output) or batch.y is None:
             raise TypeError(f"a network returns Output and training needs labels, found {type(output).__name__}")
         # A wrapper around several networks has no maps, which a model's own loss may need.
-        return site.task.yardstick(output, batch.y) if output.maps is None else site.task.model.losses(output, batch.y)
+        return (
+            site.task.comparable_loss(output, batch.y)
+            if output.maps is None
+            else site.task.model.losses(output, batch.y)
+        )
 
     site.descend(
         tuned,
@@ -71,7 +75,7 @@ def fine_tuned(site: Site, module: nn.Module, tuning: Tuning) -> nn.Module:
     return tuned.eval()
 
 
-def tunable(module: nn.Module, tuning: Tuning) -> bool:
+def has_tunable_parameters(module: nn.Module, tuning: Tuning) -> bool:
     """Whether the network has the parameters to be tuned."""
     return tuning.trainable == "all" or any(_is_in_head(name) for name, _ in module.named_parameters())
 

@@ -69,7 +69,7 @@ class Proxy(Protocol):
         ...
 
 
-def collecting(litter: int = LITTER) -> Callable[[int], None]:
+def build_collector(litter: int = LITTER) -> Callable[[int], None]:
     """A function that takes the bytes of each call, and collects garbage when their sum reaches `litter`."""
     lock, carried = threading.Lock(), 0
 
@@ -85,7 +85,7 @@ def collecting(litter: int = LITTER) -> Callable[[int], None]:
     return note_bytes
 
 
-def reach(proxy: Proxy, note: Callable[[int], None] = lambda size: None) -> Reach:
+def build_reach(proxy: Proxy, note: Callable[[int], None] = lambda size: None) -> Reach:
     """A function that calls the hospital behind a proxy. note: called with the bytes of each call."""
 
     def call_hospital(key: str, question: bytes, wait_s: float, timeout_s: float) -> object:
@@ -110,8 +110,8 @@ class ServerApp:
     @_main
     def run(self) -> None:
         """Do the work with the hospitals of the job."""
-        note = collecting()
-        self._work({client.name: reach(client, note) for client in collab.clients})
+        note = build_collector()
+        self._work({client.name: build_reach(client, note) for client in collab.clients})
 
 
 class Jobs:

@@ -69,7 +69,7 @@ def reject_foreign(message: Any, own: str) -> Any:
     return None if origin.split(".")[0] in (SERVER, own.split(".")[0]) else make_reply(ReturnCode.UNAUTHENTICATED)
 
 
-def narrow() -> None:
+def restrict_client() -> None:
     """Remove FLARE's functions that no job needs, and accept messages only from the server and this hospital's
     processes.
     """
@@ -94,5 +94,5 @@ def narrow() -> None:
 
 if __name__ == "__main__":
     process = PROCESSES[sys.argv.pop(1)]
-    narrow()
+    restrict_client()
     runpy.run_module(process, run_name="__main__")

@@ -51,7 +51,7 @@ class Offer:
         return _cached_digest(self)
 
 
-def offers(group: str) -> tuple[Offer, ...]:
+def list_offers(group: str) -> tuple[Offer, ...]:
     """The offers of installed packages in a group, sorted by name. group: as `algorithms`."""
     return _find_offers(group, tuple(sys.path))
 
@@ -63,7 +63,7 @@ def _find_offers(group: str, path: tuple[str, ...]) -> tuple[Offer, ...]:
         Offer(
             group,
             point.name,
-            canonical(point.dist.name),
+            canonical_name(point.dist.name),
             point.dist.version,
             _package_place(point.dist),
             point,
@@ -83,15 +83,15 @@ def _package_place(distribution: Distribution) -> Path:
 @lru_cache(maxsize=64)
 def _cached_digest(offer: Offer) -> str:
     """The digest of an offer's package, computed once in a process, before the package is imported."""
-    return digest_of(offer.package)
+    return compute_package_digest(offer.package)
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     """A package's name in the form in which PyPI compares names (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def digest_of(distribution: Distribution) -> str:
+def compute_package_digest(distribution: Distribution) -> str:
     """The digest of an installed package: the SHA-256, in hexadecimal, of a text.
 
     The text has a line `<name> <version>`, and then a line `<SHA-256 of the file>  <path>` for each file, as
@@ -104,7 +104,7 @@ def digest_of(distribution: Distribution) -> str:
         ValueError: the package has no list of files, is installed in editable form, or lacks a file.
         OSError: a file cannot be read.
     """
-    package_label = f"{canonical(distribution.name)} {distribution.version}"
+    package_label = f"{canonical_name(distribution.name)} {distribution.version}"
     direct = distribution.read_text("direct_url.json") or ""
     if re.search(r'"editable"\s*:\s*true', direct):
         raise ValueError(
@@ -135,7 +135,7 @@ def _is_digested(path: PurePosixPath) -> bool:
     return not path.parts[0].endswith((".dist-info", ".egg-info")) or path.name == "entry_points.txt"
 
 
-def load(offer: Offer) -> object:
+def load_offer(offer: Offer) -> object:
     """Import the object of an entry point. This is the first time that code of the package runs.
 
     Raises:
@@ -170,7 +170,7 @@ def _check_own_module(offer: Offer) -> None:
         raise ValueError(f"{offer.text}: Python finds {top} at {origin}, not in {offer.source}; rename one")
 
 
-def forget() -> None:
+def forget_packages() -> None:
     """Forget all offers and digests, so that packages installed or removed in this process are noticed."""
     invalidate_caches()
     _find_offers.cache_clear()

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import FedAvg, descend_from
-from federation.parameters import loaded, prefixed, read, section
+from federation.parameters import loaded, prefixed, read_parameters, section
 from privacy.message import Call, Message, Params
 
 
@@ -37,7 +37,9 @@ class Local:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), self.model(site, received, memory))
         descent = descend_from(site, module, memory)
-        return Message(), Message({**prefixed("model", read(module)), **prefixed("optimizer", descent.optimizer)})
+        return Message(), Message(
+            {**prefixed("model", read_parameters(module)), **prefixed("optimizer", descent.optimizer)}
+        )
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         return state

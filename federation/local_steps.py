@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from federation.algorithm import Algorithm
 from federation.descent import Site, Work
-from federation.randomness import seeded
+from federation.randomness import use_seed
 from federation.rehearsal import zero_patients
 from federation.task import Task
 from privacy.dp.access import Access, Draw, Gradient, Objective, Sample, Split, open_access
@@ -87,7 +87,7 @@ def local_steps(algorithm: Algorithm, task: Task, work: Work, initial: Params) -
         access = open_access(zero_patients(task, EVERYBODY), batch=2, seed=0, balance=False)
         counting = _Counting(access, batches)
         site = Site("rehearsal", task, work, counting)
-        with seeded(0):
+        with use_seed(0):
             state = algorithm.start(initial, {site.name: algorithm.introduce(site)})
             counting.counted, call = 0, Call("rehearsal", 1, "train", {})
             algorithm.train(site, algorithm.send(state, site.name, call), Message(), call)

@@ -14,10 +14,10 @@ from typing import Protocol, TypeGuard
 
 from federation.algorithm import Algorithm, State
 from federation.engine import Engine
-from federation.outcome import Outcome, restored, save
+from federation.outcome import Outcome, load_outcome, save_outcome
 from federation.rehearsal import Forms
-from federation.rounds import QuorumLost, ask_all, envelope, finish, more
-from federation.verdict import check_introduction, verdict
+from federation.rounds import QuorumLost, add_sent_bytes, ask_all, finish_training, wrap_message
+from federation.verdict import find_introduction_problem, find_reply_problem
 from privacy.folder import Folder
 from privacy.message import Call, Message, as_mapping
 from privacy.release.gate import BUDGET
@@ -33,12 +33,12 @@ class Separable(Algorithm, Protocol):
         ...
 
 
-def separable(algorithm: Algorithm) -> TypeGuard[Separable]:
+def is_separable(algorithm: Algorithm) -> TypeGuard[Separable]:
     """Whether sites may leave and join a finished run of this method."""
     return hasattr(algorithm, "without")
 
 
-def regroup(
+def regroup_sites(
     engine: Engine,
     algorithm: Separable,
     *,
@@ -58,11 +58,11 @@ def regroup(
     Raises:
         QuorumLost: a site did not answer.
     """
-    last = restored(folder, run)
+    last = load_outcome(folder, run)
     if last is None:
         return
     gone = frozenset(last.merged) - frozenset(engine.sites)
-    new = sorted(frozenset(engine.sites) - frozenset(last.merged) - last.retired)
+    new = sorted(frozenset(engine.sites) - frozenset(last.merged) - last.retired_sites)
     if not (gone or folder.has(DUE) or (new and last.merged)):
         return
     folder.write(DUE, b"")
@@ -78,8 +78,8 @@ def regroup(
     outcome = _add_new_sites(engine, algorithm, run, outcome, opening, forms, new) if new else outcome
     # A new number for each attempt, so that no site repeats the answer of an earlier one.
     outcome = replace(outcome, round=outcome.round + 1)
-    save(folder, run, outcome, rewrite_all=True)  # records of earlier rounds name the sites that left
-    save(folder, run, finish(engine, algorithm, run, outcome, scored=scored))
+    save_outcome(folder, run, outcome, rewrite_all=True)  # records of earlier rounds name the sites that left
+    save_outcome(folder, run, finish_training(engine, algorithm, run, outcome, scored=scored))
     folder.remove(DUE)
 
 
@@ -95,13 +95,17 @@ def _add_new_sites(
     """The outcome with the replies of the new sites; a site whose privacy budget is spent is left out, and retired."""
     number = last.round + 1
     first, openings = Call(run, 0, "introduce", {}), {site: opening[site] for site in new}
-    _, missing = ask_all(engine, first, openings, lambda reply: check_introduction(reply, forms.introduction))
+    _, missing = ask_all(engine, first, openings, lambda reply: find_introduction_problem(reply, forms.introduction))
     if missing:
         raise QuorumLost(run, 0, missing)
     call = Call(run, number, "train", last.merged)
-    messages = {site: envelope(algorithm.send(last.state, site, call), None) for site in new}
+    messages = {site: wrap_message(algorithm.send(last.state, site, call), None) for site in new}
     answers = engine.ask(call, messages)
-    wrong = {site: why for site, reply in answers.replies.items() if (why := verdict(reply, forms.reply)) is not None}
+    wrong = {
+        site: why
+        for site, reply in answers.replies.items()
+        if (why := find_reply_problem(reply, forms.reply)) is not None
+    }
     lost = {**answers.missing, **wrong}
     if any(why != BUDGET for why in lost.values()):
         raise QuorumLost(run, number, lost)
@@ -113,5 +117,5 @@ def _add_new_sites(
         merged={**last.merged, **dict.fromkeys(good, number)},
         missing=last.missing + tuple((number, site, code) for site, code in sorted(lost.items())),
         round=number,
-        received=more(last.received, messages),
+        received=add_sent_bytes(last.received, messages),
     )

@@ -24,8 +24,8 @@ from torch.nn import functional
 from federation.algorithm import Memory
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights, reply
-from federation.parameters import loaded, prefixed, read, section
-from federation.task import Output, Task, pooled
+from federation.parameters import loaded, prefixed, read_parameters, section
+from federation.task import Output, Task, pool_features
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
 from privacy.settings_error import refuse, unmet
@@ -68,9 +68,9 @@ class Moon:
         previous = section(memory.tensors, "previous")
         objective: Objective = site.task.objective
         if previous:
-            objective = self._objective(site.task, frozen(module, w_t), frozen(module, previous))
+            objective = self._objective(site.task, copy_frozen(module, w_t), copy_frozen(module, previous))
         descent = site.descend(module, objective, optimizer=section(memory.tensors, "optimizer"))
-        memory_tensors = {**prefixed("previous", read(module)), **prefixed("optimizer", descent.optimizer)}
+        memory_tensors = {**prefixed("previous", read_parameters(module)), **prefixed("optimizer", descent.optimizer)}
         return reply(module, site), Message(memory_tensors)
 
     merge = FedAvg.merge
@@ -83,20 +83,20 @@ class Moon:
             output = forward(batch.x)
             loss = task.objective(lambda _: output, batch)
             z = _read_features(output)
-            toward, away = (cosine(z, _read_features(model(batch.x))) for model in (received, previous))
+            toward, away = (feature_cosine(z, _read_features(model(batch.x))) for model in (received, previous))
             return loss + self.mu * functional.softplus((away - toward) / self.temperature)
 
         return objective
 
 
-def cosine(left: Tensor, right: Tensor) -> Tensor:
+def feature_cosine(left: Tensor, right: Tensor) -> Tensor:
     """Cosine similarity of features (b, d) with features (b, d), in [-1, 1]: (b,); features of pixels are averaged
     first.
     """
-    return functional.cosine_similarity(pooled(left), pooled(right), dim=1)
+    return functional.cosine_similarity(pool_features(left), pool_features(right), dim=1)
 
 
-def frozen(module: nn.Module, params: Params) -> nn.Module:
+def copy_frozen(module: nn.Module, params: Params) -> nn.Module:
     """A copy of the module with these parameters, which is not trained and does not update running statistics.
 
     A copy, because initializing a new network would consume random numbers of torch's generator and change dropout.
@@ -111,6 +111,6 @@ def _read_features(output: object) -> Tensor:
     return output.features
 
 
-def contrast(z: Tensor, positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+def contrastive_loss(z: Tensor, positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
     """MOON's contrastive loss, -log(e^p / (e^p + e^n)) with p, n = cosine / temperature: (b, d) each -> (b,)."""
-    return functional.softplus((cosine(z, negative) - cosine(z, positive)) / temperature)
+    return functional.softplus((feature_cosine(z, negative) - feature_cosine(z, positive)) / temperature)

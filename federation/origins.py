@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from federation.code_digest import code_digest
 from federation.installed import Offer
-from federation.models.own import Own, builder_of
-from federation.registry import is_registered, offered, place_of
+from federation.models.own import Own, find_builder
+from federation.registry import find_class_offer, is_registered, qualified_name
 from privacy.message import Json
 
 PACKAGES = "packages"
@@ -30,34 +30,34 @@ class Origin(NamedTuple):
     offer: Offer | None = None
 
 
-def origins(*settings: object) -> tuple[Origin, ...]:
+def list_origins(*settings: object) -> tuple[Origin, ...]:
     """The origins of all classes in settings that are not ours, nested ones too, sorted."""
     distinct_origins = {origin for value in settings for origin in _find_origins(value)}
     return tuple(sorted(distinct_origins, key=lambda origin: origin[:3]))
 
 
-def identity(*settings: object) -> dict[str, Json]:
+def code_identity(*settings: object) -> dict[str, Json]:
     """The digests, by source, of code that is not ours: a result depends on them in addition to its settings. Empty
     without such code, so that digests of other runs stay the same.
     """
     digests: dict[str, Json] = {}
-    for origin in origins(*settings):  # several may have the same source, as lambdas of a module
+    for origin in list_origins(*settings):  # several may have the same source, as lambdas of a module
         before = digests.get(origin.source)
         digests[origin.source] = origin.digest if before is None else f"{before} {origin.digest}"
     return {PACKAGES: digests} if digests else {}
 
 
-def offers_in(*settings: object) -> tuple[Offer, ...]:
+def list_packages_in(*settings: object) -> tuple[Offer, ...]:
     """The installed packages that settings name, each once, as one of its offers."""
-    named = {origin.offer.distribution: origin.offer for origin in origins(*settings) if origin.offer is not None}
+    named = {origin.offer.distribution: origin.offer for origin in list_origins(*settings) if origin.offer is not None}
     return tuple(named[name] for name in sorted(named))
 
 
-def packages_of(*settings: object) -> dict[str, Json]:
+def package_facts(*settings: object) -> dict[str, Json]:
     """Facts for a file that contains settings: digests of the installed packages and of the registered classes that the
     settings name; empty if there are none.
     """
-    packages: dict[str, Json] = {offer.distribution: offer.digest for offer in offers_in(*settings)}
+    packages: dict[str, Json] = {offer.distribution: offer.digest for offer in list_packages_in(*settings)}
     registered: dict[str, Json] = dict(_registered_digests(*settings))
     facts: dict[str, Json] = {PACKAGES: packages, REGISTERED: registered}
     return {name: value for name, value in facts.items() if value}
@@ -78,18 +78,18 @@ def refuse_other_code(facts: Mapping[str, Json], *settings: object) -> None:
 def _registered_digests(*settings: object) -> dict[str, str]:
     """Source -> digest of the code of registered classes; networks are left out, because `Own` contains its digest."""
     registered = [
-        origin for origin in origins(*settings) if origin.offer is None and not origin.what.startswith(NETWORK)
+        origin for origin in list_origins(*settings) if origin.offer is None and not origin.what.startswith(NETWORK)
     ]
     return {origin.source: origin.digest for origin in registered}
 
 
-def permitted_in(facts: Mapping[str, Json]) -> dict[str, str]:
+def read_permitted_packages(facts: Mapping[str, Json]) -> dict[str, str]:
     """Package -> digest that a file permits when a person loads it: the packages with which it was written."""
     packages = facts.get(PACKAGES)
     return {name: str(code) for name, code in packages.items()} if isinstance(packages, dict) else {}
 
 
-def unpermitted(offers: Iterable[Offer], plugins: Mapping[str, str]) -> list[str]:
+def find_permission_problems(offers: Iterable[Offer], plugins: Mapping[str, str]) -> list[str]:
     """Why a policy does not permit packages, with the line that would permit them; empty = it does. plugins: of the
     policy.
     """
@@ -119,12 +119,12 @@ def _find_origins(value: object) -> Iterator[Origin]:
 
 def _find_origin(kind: type, value: object) -> Origin | None:
     """The origin of one settings object; None if its class is ours."""
-    if (group_and_offer := offered(kind)) is not None:
+    if (group_and_offer := find_class_offer(kind)) is not None:
         group, offer = group_and_offer
         return Origin(f"{group.what} {getattr(value, group.tag)}", offer.source, offer.digest, offer)
-    if isinstance(value, Own) and (build := builder_of(value)) is not None:
-        return Origin(f"{NETWORK}{value.network}", place_of(build), value.code or code_digest(build))
+    if isinstance(value, Own) and (build := find_builder(value)) is not None:
+        return Origin(f"{NETWORK}{value.network}", qualified_name(build), value.code or code_digest(build))
     if is_registered(kind):
         name = getattr(value, "name", None) or getattr(value, "kind", "")
-        return Origin(str(name), place_of(kind), code_digest(kind))
+        return Origin(str(name), qualified_name(kind), code_digest(kind))
     return None

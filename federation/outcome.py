@@ -52,12 +52,12 @@ class Outcome:
     received: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def retired(self) -> frozenset[str]:
+    def retired_sites(self) -> frozenset[str]:
         """Sites whose privacy budget is spent: they do not train any more, and receive the last model."""
         return frozenset(site for _, site, code in self.missing if code == BUDGET)
 
 
-def save(folder: Folder, run: str, outcome: Outcome, *, rewrite_all: bool = False) -> None:
+def save_outcome(folder: Folder, run: str, outcome: Outcome, *, rewrite_all: bool = False) -> None:
     """Write the files that `load_outcome` reads. rewrite_all: write files of earlier rounds again, whose records
     changed.
     """
@@ -66,7 +66,8 @@ def save(folder: Folder, run: str, outcome: Outcome, *, rewrite_all: bool = Fals
         last = outcome.round == first + CHUNK  # its file may be from before a power failure, with other replies
         if rewrite_all or last or not folder.has(_chunk_name(run, first)):
             folder.write(
-                _chunk_name(run, first), seal_parts(to_bytes(Message({}, _round_records(outcome, first, first + CHUNK))))
+                _chunk_name(run, first),
+                seal_parts(to_bytes(Message({}, _round_records(outcome, first, first + CHUNK)))),
             )
     facts: dict[str, Json] = {
         "format": FORMAT,
@@ -83,7 +84,7 @@ def save(folder: Folder, run: str, outcome: Outcome, *, rewrite_all: bool = Fals
     folder.write(STATE, seal_parts(to_bytes(Message(outcome.state.tensors, facts))))
 
 
-def restored(folder: Folder, run: str) -> Outcome | None:
+def load_outcome(folder: Folder, run: str) -> Outcome | None:
     """The saved outcome of this run; None if nothing is saved, or only another run.
 
     Raises:

@@ -14,7 +14,7 @@ NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Layers that normalize."""
 
 
-def read(module: nn.Module) -> Params:
+def read_parameters(module: nn.Module) -> Params:
     """Parameters and buffers of a module, copied: later training does not change them."""
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
@@ -49,12 +49,12 @@ def prefixed(name: str, tensors: Params) -> Params:
     return {f"{name}/{key}": value for key, value in tensors.items()}
 
 
-def select(params: Params, predicate: Callable[[str], bool]) -> Params:
+def select_parameters(params: Params, predicate: Callable[[str], bool]) -> Params:
     """The parameters whose names the predicate accepts."""
     return {name: value for name, value in params.items() if predicate(name)}
 
 
-def mean(models: Sequence[Params], weights: Sequence[float]) -> Params:
+def average_models(models: Sequence[Params], weights: Sequence[float]) -> Params:
     """Weighted mean of models. Floats in float64, rounded once; integer buffers (counters) take the maximum.
 
     Raises:
@@ -79,7 +79,7 @@ def _average_tensors(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tens
     return total.to(first.dtype)
 
 
-def combined(params: Params, *, plus: Params, times: float = 1.0) -> Params:
+def add_scaled(params: Params, *, plus: Params, times: float = 1.0) -> Params:
     """params + times * plus, for floats in both; all other tensors as in `params`."""
     return {
         name: value + times * plus[name] if name in plus and value.is_floating_point() else value
@@ -87,27 +87,27 @@ def combined(params: Params, *, plus: Params, times: float = 1.0) -> Params:
     }
 
 
-def difference(left: Params, right: Params) -> Params:
+def subtract_parameters(left: Params, right: Params) -> Params:
     """left - right, for names in both."""
     return {name: left[name] - right[name] for name in left if name in right}
 
 
-def distance(left: Params, right: Params, names: Iterable[str]) -> float:
+def parameter_distance(left: Params, right: Params, names: Iterable[str]) -> float:
     """Euclidean distance over the parameters of these names, added up in their order."""
     return float(sum(float((left[name] - right[name]).square().sum()) for name in names) ** 0.5)
 
 
-def zeros(params: Params) -> Params:
+def make_zeros(params: Params) -> Params:
     """Zeros of the same names and shapes."""
     return {name: torch.zeros_like(value) for name, value in params.items()}
 
 
-def trainable(module: nn.Module) -> Mapping[str, nn.Parameter]:
+def trainable_parameters(module: nn.Module) -> Mapping[str, nn.Parameter]:
     """Parameters (not buffers) by name."""
     return dict(module.named_parameters())
 
 
-def count(params: Params) -> int:
+def count_values(params: Params) -> int:
     """Total number of values."""
     return sum(value.numel() for value in params.values())
 
@@ -116,7 +116,7 @@ def mark_buffers(module: nn.Module, tensors: Params) -> Params:
     """`model/...` of a whole module with its buffers under `buffer/...`, because the coordinator has no module to tell
     them from parameters.
     """
-    names = trainable(module)
+    names = trainable_parameters(module)
     return {
         (key if (name := key.removeprefix("model/")) in names else f"buffer/{name}"): value
         for key, value in tensors.items()

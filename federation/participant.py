@@ -25,9 +25,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from federation.algorithm import Algorithm, Memory
 from federation.descent import Site
 from federation.models.adapted import fixed_in
-from federation.models.fixed import digest_of
+from federation.models.fixed import compute_fixed_digest
 from federation.parameters import loaded
-from federation.randomness import seeded
+from federation.randomness import use_seed
 from federation.task import Task
 from privacy.folder import Folder
 from privacy.message import Call, Json, Message, Params, as_mapping, from_bytes, seal_parts, to_bytes, unseal_parts
@@ -44,7 +44,7 @@ draws random numbers, and dropout continues from there.
 """
 
 
-def participate(
+def answer_training_call(
     algorithm: Algorithm, site: Site, call: Call, message: Message, memory: Memory, models: Folder
 ) -> tuple[Message, Memory]:
     """Answer one of the three requests of federated training.
@@ -69,7 +69,9 @@ def participate(
     received = Message(_move_tensors(site.device, message.tensors), as_mapping(message.facts.get("algorithm")))
     method_memory = Message(_move_tensors(site.device, memory.tensors), as_mapping(memory.facts.get("algorithm")))
     scored = message.facts.get("score") is not False
-    losses, validation, params = _validate(algorithm, site, call, received, method_memory, memory, scored=scored)
+    losses, validation, params = _score_merged_model(
+        algorithm, site, call, received, method_memory, memory, scored=scored
+    )
     model = None if params is None else seal_parts(to_bytes(Message(params)))
     if call.request == "finish":
         _write_model(models, call, model)
@@ -96,12 +98,12 @@ def facts_of_fixed(task: Task) -> Mapping[str, Json]:
 
     Fixed values are never sent: each site has those of its own code, so their digests must be compared.
     """
-    with seeded(0):
+    with use_seed(0):
         fixed = fixed_in(task.network())
-    return {FIXED: digest_of(fixed)} if fixed else {}
+    return {FIXED: compute_fixed_digest(fixed)} if fixed else {}
 
 
-def _validate(
+def _score_merged_model(
     algorithm: Algorithm,
     site: Site,
     call: Call,
@@ -140,7 +142,7 @@ def _put_back(algorithm: Algorithm, task: Task, module: nn.Module) -> None:
         _IDLE[algorithm, task, torch.get_default_dtype()] = module
 
 
-def prune(models: Folder, memories: Sequence[Memory], *, best: int | None, newest: int) -> None:
+def prune_models(models: Folder, memories: Sequence[Memory], *, best: int | None, newest: int) -> None:
     """Remove the models that no checkpoint can need any more. Call it after the commit, and not for a replay.
 
     memories: the one just committed, and the one of the last merged round, which is used again if the reply is lost.
@@ -156,7 +158,7 @@ def prune(models: Folder, memories: Sequence[Memory], *, best: int | None, newes
             models.remove(name)
 
 
-def checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int | None) -> tuple[int, Params]:
+def load_checkpoint(models: Folder, memory: Memory, which: Checkpoint, *, best: int | None) -> tuple[int, Params]:
     """The round and the parameters of a checkpoint at this site.
 
     A site without validation patients has no `local` best, and a run without any has no `global` one: then it is the

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from federation.descent import Site, Work
-from federation.parameters import read
-from federation.randomization import disturbances
-from federation.randomness import seeded
+from federation.parameters import read_parameters
+from federation.randomization import build_disturbance
+from federation.randomness import use_seed
 from federation.task import Task
 from privacy.dp.access import Rows, Split, open_access
 from privacy.message import Params
@@ -54,7 +54,7 @@ class Pretrained:
         )
 
 
-def pretrained(
+def pretrain_network(
     task: Task, how: Pretrained, x: Tensor, y: Tensor, *, low: float, high: float, through: Translate | None = None
 ) -> Params:
     """Parameters of the task's network, trained on pictures x (n, *inputs) with labels y (n,).
@@ -67,20 +67,20 @@ def pretrained(
         "train": Rows(x, y, torch.arange(len(x))),
         "validation": Rows(x[:0], y[:0], torch.arange(0)),
     }
-    disturb = disturbances(how.strength, low, high)
+    disturb = build_disturbance(how.strength, low, high)
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         x, y = disturb(x, y, generator)
         return x if through is None else through(x), y
 
     access = open_access(rows, batch=how.batch, seed=how.seed, augment=augment)
-    with seeded(how.seed):
+    with use_seed(how.seed):
         module = task.network()
         Site("public pictures", task, work, access).descend(module, task.objective)
-    parameters = read(module)
+    parameters = read_parameters(module)
     return {name: part for name, part in parameters.items() if how.head == "kept" or not name.startswith(HEAD)}
 
 
-def begun(task: Task, params: Params) -> Task:
+def start_task_with(task: Task, params: Params) -> Task:
     """The same task, with these initial parameters for its networks."""
     return replace(task, begun=params)

@@ -26,7 +26,7 @@ from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple, TypeAlias
 
 from federation import wire
-from federation.engine import Answers, Worker, heard
+from federation.engine import Answers, Worker, report_answer
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
@@ -107,7 +107,7 @@ class Processes:
                     if answer is not None:
                         answer_by_site[site] = answer
                         del working[line]
-                        heard(site)
+                        report_answer(site)
         finally:
             for _, worker in working.values():  # interrupted: these answers are not needed any more
                 _end_process(worker, at_once=True)
@@ -123,7 +123,7 @@ class Processes:
 
     def _send_question(self, site: str, call: Call, message: Message) -> _Process:
         """Send the question to an idle or new process; returns the process."""
-        data = wire.question(call.at(site), message)
+        data = wire.build_question(call.at(site), message)
         while True:
             worker = self._idle.pop() if self._idle else self._start_process()
             try:
@@ -178,7 +178,7 @@ class Processes:
 
 
 @contextmanager
-def beside(work: Callable[[], None]) -> Iterator[None]:
+def run_alongside(work: Callable[[], None]) -> Iterator[None]:
     """Run `work` in another process during the block. At the end of the block the process ends, finished or not.
 
     work: must be picklable and defined in a module that can be imported. Nothing may depend on its result: if it fails,

@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping
 from typing import Literal, get_args, get_origin, get_type_hints
 
 
-def names_of(kind: type, tag: str = "name") -> tuple[str, ...]:
+def list_names(kind: type, tag: str = "name") -> tuple[str, ...]:
     """The names by which settings choose a class: the values of its literal field `tag`; () if that is no literal."""
     hint = get_type_hints(kind).get(tag)
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def name_among(method: object, names: Collection[str]) -> str:
+def resolve_name(method: object, names: Collection[str]) -> str:
     """The name, one of `names`, by which a method computes: its own name, or that of its nearest base class.
 
     Raises:
@@ -30,7 +30,7 @@ def name_among(method: object, names: Collection[str]) -> str:
     )
 
 
-def lacking(kind: object, needs: type, tag: str) -> list[str]:
+def find_class_problems(kind: object, needs: type, tag: str) -> list[str]:
     """Everything that a class lacks to be chosen by settings and used by a Protocol; empty = nothing.
 
     needs: the Protocol. tag: the field by which settings choose.
@@ -44,7 +44,7 @@ def lacking(kind: object, needs: type, tag: str) -> list[str]:
     if not isinstance(config, Mapping) or config.get("extra") != "forbid":
         problems.append('it needs __pydantic_config__: ClassVar = {"extra": "forbid"}, so that unknown keys are told')
     try:
-        names = names_of(kind, tag)
+        names = list_names(kind, tag)
     except Exception as error:  # annotations run code of the class's author
         return [*problems, f"its annotations cannot be read ({type(error).__name__}: {error})"]
     if not names or not all(isinstance(name, str) for name in names):

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from federation.augmentation import flip
+from federation.augmentation import flip_images
 from privacy.dp.access import Augment
 
 CONTRAST, GAIN, COLOUR, FIELD, BLUR, NOISE, WINDOW = 0.35, 0.25, 0.1, 0.1, 1.2, 0.08, 0.4
@@ -21,7 +21,7 @@ of a quadratic bias field, BLUR the Gaussian's pixels, NOISE its standard deviat
 top lies between 1 - WINDOW and 1."""
 
 
-def disturbed(x: Tensor, strength: float, low: float, high: float, generator: torch.Generator) -> Tensor:
+def disturb_images(x: Tensor, strength: float, low: float, high: float, generator: torch.Generator) -> Tensor:
     """Images x (b, C, [D,] H, W), each disturbed at random. strength: 0 = not at all. low, high: the values that become
     0 and 1 for the disturbance, in the unit of the images; values beyond them are cut.
     """
@@ -63,11 +63,11 @@ def disturbed(x: Tensor, strength: float, low: float, high: float, generator: to
     return cut.to(x) * (high - low) + low
 
 
-def disturbances(strength: float, low: float, high: float, *, before: Augment | None = flip) -> Augment:
+def build_disturbance(strength: float, low: float, high: float, *, before: Augment | None = flip_images) -> Augment:
     """A function of batches for training: views by `before`, then `disturb_images`."""
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         x, y = (x, y) if before is None else before(x, y, generator)
-        return disturbed(x, strength, low, high, generator), y
+        return disturb_images(x, strength, low, high, generator), y
 
     return augment

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 import torch
 
 
-def derived(seed: int, *names: str | int) -> int:
+def derive_seed(seed: int, *names: str | int) -> int:
     """A 63-bit seed for (seed, names), the same on every machine: sha256 of the parts as JSON."""
     text = json.dumps([seed, *names])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def use_seed(seed: int) -> Iterator[None]:
     """Seed torch's global generators (dropout, initialization) for a block, and restore them afterwards."""
     with torch.random.fork_rng():
         if torch.accelerator.is_available():

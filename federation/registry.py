@@ -20,8 +20,8 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from federation.installed import Offer, load, offers
-from federation.promised import lacking, names_of
+from federation.installed import Offer, list_offers, load_offer
+from federation.promised import find_class_problems, list_names
 from privacy.pickled import reduce_error
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Permitted: TypeAlias = Mapping[str, str] | Literal["all"]
 """Package -> digest; or all installed packages."""
-OTHERS = "·"
+OTHER_LABEL = "·"
 """Label of the choice that is not in the union, in the location of pydantic's errors."""
 
 
@@ -54,14 +54,14 @@ class NotPermitted(Exception):
     """
 
     def __init__(self, offer: Offer) -> None:
-        super().__init__(f"{offer.text} is not permitted here; plugins: {{{line_of(offer)}}} permits it")
+        super().__init__(f"{offer.text} is not permitted here; plugins: {{{policy_line(offer)}}} permits it")
         self.offer = offer
 
     __reduce__ = reduce_error
 
 
 @contextmanager
-def permitting(plugins: Permitted, *, unless_set: bool = False) -> Iterator[Permission]:
+def permit_packages(plugins: Permitted, *, unless_set: bool = False) -> Iterator[Permission]:
     """Permit packages, by name and digest, for all settings that this thread reads within the context.
 
     unless_set: keep a permission that is in force: so a hospital's policy also holds for the files that it reads.
@@ -75,7 +75,7 @@ def permitting(plugins: Permitted, *, unless_set: bool = False) -> Iterator[Perm
         _PERMITTED.reset(token)
 
 
-def line_of(offer: Offer) -> str:
+def policy_line(offer: Offer) -> str:
     """The line of a policy that permits a package. Raises: ValueError: it has no digest."""
     return f"{offer.distribution}: {offer.digest}"
 
@@ -98,36 +98,36 @@ class Group:
         """The classes of the union by their names, and one more choice that looks up other names when they are read."""
         from pydantic_core import core_schema
 
-        members = {name: kind for kind in members_of(source) for name in names_of(kind, self.tag)}
+        members = {name: kind for kind in union_members(source) for name in list_names(kind, self.tag)}
         schemas = {kind: handler.generate_schema(kind) for kind in set(members.values())}
         choices: dict[Any, CoreSchema] = {name: schemas[kind] for name, kind in members.items()}
 
         def find_tag(value: Any) -> str:
             tag = value.get(self.tag) if isinstance(value, dict) else getattr(value, self.tag, None)
-            return tag if isinstance(tag, str) and tag in members else OTHERS
+            return tag if isinstance(tag, str) and tag in members else OTHER_LABEL
 
-        choices[OTHERS] = core_schema.no_info_plain_validator_function(
+        choices[OTHER_LABEL] = core_schema.no_info_plain_validator_function(
             lambda value: _validate_other(self, tuple(members), value),
             json_schema_input_schema=core_schema.dict_schema(),
         )
         return core_schema.tagged_union_schema(choices, discriminator=find_tag)
 
 
-def members_of(union: Any) -> tuple[type, ...]:
+def union_members(union: Any) -> tuple[type, ...]:
     """The classes of a union, or the one class."""
     return get_args(union) if get_origin(union) in (Union, types.UnionType) else (union,)
 
 
 def own_names(group: Group) -> tuple[str, ...]:
     """The names in the union of a group."""
-    return tuple(name for kind in group.built_in for name in names_of(kind, group.tag))
+    return tuple(name for kind in group.built_in for name in list_names(kind, group.tag))
 
 
 def other_names(group: Group) -> tuple[str, ...]:
     """The names that installed packages offer or that were registered; nothing is imported."""
     built_in_names = set(own_names(group))
     names = [name for kind, name in _REGISTERED if kind == group.group]
-    names += [offer.name for offer in offers(group.group) if offer.name not in built_in_names]
+    names += [offer.name for offer in list_offers(group.group) if offer.name not in built_in_names]
     return tuple(dict.fromkeys(names))
 
 
@@ -143,28 +143,28 @@ def register(group: Group, kind: type) -> type:
     if lacks := complaints(group, kind):
         raise ValueError(f"{getattr(kind, '__qualname__', kind)} is no {group.what}: {'; '.join(lacks)}")
     built_in_names = own_names(group)
-    for name in names_of(kind, group.tag):
+    for name in list_names(kind, group.tag):
         before = _REGISTERED.get((group.group, name))
         if name in built_in_names:
             raise ValueError(f"the name {name!r} is taken by a {group.what} of this package; choose another")
-        if before is not None and place_of(before) != place_of(kind):
+        if before is not None and qualified_name(before) != qualified_name(kind):
             raise ValueError(
-                f"the name {name!r} is taken by {place_of(before)}; choose another, or unregister that one"
+                f"the name {name!r} is taken by {qualified_name(before)}; choose another, or unregister that one"
             )
-        if taken := [offer for offer in offers(group.group) if offer.name == name]:
+        if taken := [offer for offer in list_offers(group.group) if offer.name == name]:
             raise ValueError(f"the name {name!r} is taken by {taken[0].text}; choose another, or remove that package")
-    _REGISTERED.update({(group.group, name): kind for name in names_of(kind, group.tag)})
+    _REGISTERED.update({(group.group, name): kind for name in list_names(kind, group.tag)})
     return kind
 
 
 def unregister(group: Group, kind: type) -> None:
     """Remove a registered class; nothing happens if it is not registered."""
-    for name in names_of(kind, group.tag):
+    for name in list_names(kind, group.tag):
         if _REGISTERED.get((group.group, name)) is kind:
             del _REGISTERED[group.group, name]
 
 
-def offer_of(group: Group, name: str) -> Offer | None:
+def find_offer(group: Group, name: str) -> Offer | None:
     """The entry point behind a name; None if it is built in, registered in this process, or unknown.
 
     Raises:
@@ -172,14 +172,14 @@ def offer_of(group: Group, name: str) -> Offer | None:
     """
     if (group.group, name) in _REGISTERED or name in own_names(group):
         return None
-    matches = [offer for offer in offers(group.group) if offer.name == name]
+    matches = [offer for offer in list_offers(group.group) if offer.name == name]
     if len(matches) > 1:
         both = " and ".join(offer.source for offer in matches)
         raise ValueError(f"{name!r} is offered by {both}, and only one of them can be meant; remove the others")
     return matches[0] if matches else None
 
 
-def class_named(group: Group, name: str) -> type | None:
+def find_class(group: Group, name: str) -> type | None:
     """The class of a name that is not built in; None if there is none. If a package offers it, the package is imported.
 
     Raises:
@@ -190,9 +190,9 @@ def class_named(group: Group, name: str) -> type | None:
     if (kind := _REGISTERED.get((group.group, name))) is not None:
         from federation.code_digest import code_digest  # brings torch
 
-        permission.used.add((f"{group.what} {name}", place_of(kind), code_digest(kind)))
+        permission.used.add((f"{group.what} {name}", qualified_name(kind), code_digest(kind)))
         return kind
-    if (offer := offer_of(group, name)) is None:
+    if (offer := find_offer(group, name)) is None:
         return None
     if permission.plugins != "all" and permission.plugins.get(offer.distribution) != offer.digest:
         raise NotPermitted(offer)
@@ -203,9 +203,9 @@ def class_named(group: Group, name: str) -> type | None:
 @lru_cache(maxsize=256)
 def _load_class(group: Group, offer: Offer) -> type:
     """The class behind an entry point. Raises: ValueError: it cannot be imported, or is none of the group."""
-    kind = load(offer)
+    kind = load_offer(offer)
     lacks = complaints(group, kind)
-    if not lacks and offer.name not in names_of(kind, group.tag):  # type: ignore[arg-type]
+    if not lacks and offer.name not in list_names(kind, group.tag):  # type: ignore[arg-type]
         lacks = [f"its field {group.tag} must be the literal {offer.name!r}, as its entry point says"]
     if lacks or not isinstance(kind, type):
         raise ValueError(f"{offer.text} is no {group.what}: {'; '.join(lacks)}; repair or remove that package")
@@ -213,7 +213,7 @@ def _load_class(group: Group, offer: Offer) -> type:
     return kind
 
 
-def offered(kind: type) -> tuple[Group, Offer] | None:
+def find_class_offer(kind: type) -> tuple[Group, Offer] | None:
     """The entry point from which a class was taken; None for classes of ours and registered ones."""
     return _OFFERED.get(kind)
 
@@ -225,10 +225,10 @@ def is_registered(kind: type) -> bool:
 
 def complaints(group: Group, kind: object) -> list[str]:
     """What a class lacks to belong to the group; empty = nothing."""
-    return lacking(kind, group.needs, group.tag)
+    return find_class_problems(kind, group.needs, group.tag)
 
 
-def place_of(kind: object) -> str:
+def qualified_name(kind: object) -> str:
     """Module and name of a class or function."""
     return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', type(kind).__name__)}"
 
@@ -253,7 +253,7 @@ def _validate_other(group: Group, known: tuple[str, ...], value: Any) -> Any:
     if group.tag not in value:
         raise PydanticKnownError("union_tag_not_found", {"discriminator": f"'{group.tag}'"})
     name = value[group.tag]
-    kind = class_named(group, name) if isinstance(name, str) else None
+    kind = find_class(group, name) if isinstance(name, str) else None
     if kind is None:
         tags = ", ".join(f"'{tag}'" for tag in (*known, *other_names(group)))
         error_facts = {"discriminator": f"'{group.tag}'", "tag": str(name), "expected_tags": tags}

@@ -10,9 +10,9 @@ import torch
 
 from federation.algorithm import Algorithm, Memory
 from federation.descent import Site, Work
-from federation.parameters import read
-from federation.participant import facts_of_fixed, participate
-from federation.randomness import seeded
+from federation.parameters import read_parameters
+from federation.participant import answer_training_call, facts_of_fixed
+from federation.randomness import use_seed
 from federation.task import Task
 from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.events import NOTHING, Event, compose_events
@@ -22,8 +22,8 @@ from privacy.message import Call, Json, Message, Params, as_mapping
 
 def initial_parameters(algorithm: Algorithm, task: Task, *, seed: int) -> Params:
     """The common start: the algorithm's network, initialized once from the run's seed."""
-    with seeded(seed):
-        return read(algorithm.network(task))
+    with use_seed(seed):
+        return read_parameters(algorithm.network(task))
 
 
 class Forms(NamedTuple):
@@ -33,7 +33,7 @@ class Forms(NamedTuple):
     reply: Message
 
 
-def rehearse(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> Message:
+def rehearse_reply(algorithm: Algorithm, task: Task, work: Work, initial: Params) -> Message:
     """A reply of round 1 on zeros: names, shapes and types that every real reply must have.
 
     Raises:
@@ -46,7 +46,7 @@ def rehearse_forms(algorithm: Algorithm, task: Task, work: Work, initial: Params
     """An introduction and a reply of round 1 on zeros. Raises: as `rehearse_reply`."""
     access = open_access(zero_patients(task), batch=2, seed=0, balance=False)
     site = Site("rehearsal", task, replace(work, epochs=None, steps=1), access)
-    with seeded(0):
+    with use_seed(0):
         introduction = algorithm.introduce(site)
         state = algorithm.start(initial, {site.name: introduction})
         call = Call("rehearsal", 1, "train", {})
@@ -77,7 +77,7 @@ def rehearse_events(algorithm: Algorithm, task: Task, work: Work, initial: Param
         access = open_private(zero_patients(task), protection, counts=NOTHING, dry=True)
         return Site("rehearsal", task, work, access), access
 
-    with seeded(0):
+    with use_seed(0):
         site, introducing = open_rehearsal()
         introduction = algorithm.introduce(site)
         state = algorithm.start(initial, {site.name: introduction})
@@ -107,8 +107,8 @@ def rehearse_question(
     from privacy.dp.private_access import open_private  # Opacus: seconds that plain training saves
 
     site = Site(name, task, work, open_private(zero_patients(task), protection, counts=NOTHING, dry=True))
-    with seeded(0):
-        participate(algorithm, site, call, message, memory, _Nowhere())
+    with use_seed(0):
+        answer_training_call(algorithm, site, call, message, memory, _Nowhere())
 
 
 class _Nowhere:
@@ -130,7 +130,7 @@ class _Nowhere:
         pass
 
 
-def unlike(reply: Message, form: Message, received: Message, *, first: bool = True) -> list[str]:
+def find_form_differences(reply: Message, form: Message, received: Message, *, first: bool = True) -> list[str]:
     """What differs between a reply and the rehearsed one; empty = nothing.
 
     Names, shapes and types of tensors and names and types of facts must be equal. A fact that is a list or a mapping

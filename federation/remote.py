@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from federation import wire
-from federation.engine import Answers, Worker, heard
+from federation.engine import Answers, Worker, report_answer
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
@@ -125,7 +125,7 @@ class Remote:
                 pool.submit(self._ask_hospital, at, call.at(at), messages[at], until): at for at in sorted(messages)
             }
             for future in as_completed(site_by_future):
-                heard(site_by_future[future])
+                report_answer(site_by_future[future])
         answers = {site: future.result() for future, site in site_by_future.items()}
         replies = {site: reply for site, reply in answers.items() if isinstance(reply, Message)}
         return Answers(replies, {site: code for site, code in answers.items() if isinstance(code, str)})
@@ -214,7 +214,7 @@ class _Question:
         started, left = time.monotonic(), WAIT_S if left_s is None else left_s
         timeout = patience_s if left_s is None else min(patience_s, max(left, 1.0))
         wait = 0.0 if self.carries or self._step == "look" else min(left, WAIT_S)
-        question = wire.question(self._call, self._message) if self._step == "send" else b""
+        question = wire.build_question(self._call, self._message) if self._step == "send" else b""
         self._key = hashlib.sha256(question).hexdigest() if question else self._key
         try:
             return wire.read_answer(reach(self._key, question, wait, timeout))

@@ -15,11 +15,11 @@ import torch
 
 from federation.algorithm import Algorithm, State
 from federation.engine import Engine
-from federation.outcome import Outcome, restored, save
+from federation.outcome import Outcome, load_outcome, save_outcome
 from federation.participant import best_round
-from federation.randomness import derived
+from federation.randomness import derive_seed
 from federation.rehearsal import Forms
-from federation.verdict import MALFORMED, WRONG, check_introduction, verdict
+from federation.verdict import MALFORMED, WRONG, find_introduction_problem, find_reply_problem
 from privacy.folder import Folder
 from privacy.message import Call, Message, Params, as_mapping
 from privacy.pickled import reduce_error
@@ -58,7 +58,7 @@ class Schedule:
         )
 
 
-def schedule_of(algorithm: Algorithm, schedule: Schedule) -> Schedule:
+def method_schedule(algorithm: Algorithm, schedule: Schedule) -> Schedule:
     """The schedule of one method: one that declares an attribute `rounds` has so many, with all sites in each."""
     rounds: int | None = getattr(algorithm, "rounds", None)
     return schedule if rounds is None else replace(schedule, rounds=rounds, participation=1.0)
@@ -75,7 +75,7 @@ class QuorumLost(RuntimeError):
     __reduce__ = reduce_error
 
 
-def conduct(
+def conduct_training(
     engine: Engine,
     algorithm: Algorithm,
     *,
@@ -88,7 +88,7 @@ def conduct(
     folder: Folder,
     between: Callable[[Outcome], None],
 ) -> Outcome:
-    """Train: introduce, the rounds of `schedule_of`, finish. Resumes from `folder` if it holds this run's state.
+    """Train: introduce, the rounds of `method_schedule`, finish. Resumes from `folder` if it holds this run's state.
 
     Args:
         opening: site -> message sent with the introduction (settings of this run).
@@ -98,73 +98,73 @@ def conduct(
     Raises:
         QuorumLost: too few valid replies; the last complete round is saved.
     """
-    schedule = schedule_of(algorithm, schedule)
-    outcome = restored(folder, run)
+    schedule = method_schedule(algorithm, schedule)
+    outcome = load_outcome(folder, run)
     if outcome is None:
-        outcome = _introduce(engine, algorithm, run, initial, opening, forms.introduction)
-        save(folder, run, outcome)
+        outcome = _ask_introductions(engine, algorithm, run, initial, opening, forms.introduction)
+        save_outcome(folder, run, outcome)
     while outcome.round < schedule.rounds:
         between(outcome)
-        outcome = _round(engine, algorithm, run, outcome, forms.reply, schedule, seed)
-        save(folder, run, outcome)
+        outcome = _run_round(engine, algorithm, run, outcome, forms.reply, schedule, seed)
+        save_outcome(folder, run, outcome)
     between(outcome)
     if outcome.round == schedule.rounds:
-        outcome = finish(engine, algorithm, run, outcome)
-        save(folder, run, outcome)
+        outcome = finish_training(engine, algorithm, run, outcome)
+        save_outcome(folder, run, outcome)
     return outcome
 
 
-def _introduce(
+def _ask_introductions(
     engine: Engine, algorithm: Algorithm, run: str, initial: Params, opening: Mapping[str, Message], form: Message
 ) -> Outcome:
     """Ask every site for its introduction: the initial state depends on all of them."""
     call = Call(run, 0, "introduce", {})
-    replies, missing = ask_all(engine, call, opening, lambda reply: check_introduction(reply, form))
+    replies, missing = ask_all(engine, call, opening, lambda reply: find_introduction_problem(reply, form))
     if missing:
         raise QuorumLost(run, 0, missing)
     introductions = {site: Message(r.tensors, as_mapping(r.facts["algorithm"])) for site, r in replies.items()}
     try:
         state = algorithm.start(initial, introductions)
     except Exception:
-        spoilt = _spoilt(lambda parts: algorithm.start(initial, parts), introductions)
+        spoilt = _find_spoilt_sites(lambda parts: algorithm.start(initial, parts), introductions)
         if not spoilt:
             raise
         raise QuorumLost(run, 0, spoilt) from None
     return Outcome(state, {}, {}, {}, (), None, 0)
 
 
-def _round(
+def _run_round(
     engine: Engine, algorithm: Algorithm, run: str, last: Outcome, template: Message, schedule: Schedule, seed: int
 ) -> Outcome:
     number = last.round + 1
-    active = tuple(site for site in engine.sites if site not in last.retired)
+    active = tuple(site for site in engine.sites if site not in last.retired_sites)
     if not active and not last.merged:
         raise QuorumLost(run, number, dict.fromkeys(engine.sites, BUDGET))
     if not active:  # every site has retired: the current model is final
         return replace(last, round=schedule.rounds)
-    asked = sampled(active, schedule.participation, derived(seed, "participation", number))
+    asked_sites = sample_sites(active, schedule.participation, derive_seed(seed, "participation", number))
     call = Call(run, number, "train", last.merged)
-    messages = {site: envelope(algorithm.send(last.state, site, call), last.best) for site in asked}
+    messages = {site: wrap_message(algorithm.send(last.state, site, call), last.best) for site in asked_sites}
     replies, missing = engine.ask(call, messages, deadline_s=schedule.deadline_s)
-    verdicts = {site: verdict(reply, template) for site, reply in replies.items()}
-    parts = {s: Message(r.tensors, as_mapping(r.facts["algorithm"])) for s, r in replies.items() if not verdicts[s]}
-    state, spoilt = _merged(algorithm, last.state, dict(sorted(parts.items())))
-    verdicts |= spoilt
-    good = {site: reply for site, reply in sorted(replies.items()) if verdicts[site] is None}
-    lost = {**missing, **{site: why for site, why in verdicts.items() if why is not None}}
+    codes = {site: find_reply_problem(reply, template) for site, reply in replies.items()}
+    parts = {s: Message(r.tensors, as_mapping(r.facts["algorithm"])) for s, r in replies.items() if not codes[s]}
+    state, spoilt = _merge_replies(algorithm, last.state, dict(sorted(parts.items())))
+    codes |= spoilt
+    good = {site: reply for site, reply in sorted(replies.items()) if codes[site] is None}
+    lost = {**missing, **{site: why for site, why in codes.items() if why is not None}}
     gone = tuple((number, site, code) for site, code in sorted(lost.items()))
-    going_on = [site for site in asked if lost.get(site) != BUDGET]
+    going_on = [site for site in asked_sites if lost.get(site) != BUDGET]
     if len(good) < math.ceil(schedule.quorum * len(going_on) - 1e-9):
         raise QuorumLost(run, number, lost)
-    received = more(last.received, messages)
+    received = add_sent_bytes(last.received, messages)
     if not good:  # all asked sites retired: repeat the round with others
         return replace(last, missing=last.missing + gone, received=received)
-    seen = _scored(last, good, number - 1)
+    seen = _add_losses(last, good, number - 1)
     merged = {**last.merged, **dict.fromkeys(good, number)}
     return replace(seen, state=state, merged=merged, missing=last.missing + gone, round=number, received=received)
 
 
-def _merged(algorithm: Algorithm, state: State, parts: Mapping[str, Message]) -> tuple[State, dict[str, str]]:
+def _merge_replies(algorithm: Algorithm, state: State, parts: Mapping[str, Message]) -> tuple[State, dict[str, str]]:
     """The state with these replies; and the sites whose replies the method cannot take, with their code.
 
     A reply of the right form may still hold what the method cannot compute with. Then each is merged alone, and those
@@ -175,25 +175,25 @@ def _merged(algorithm: Algorithm, state: State, parts: Mapping[str, Message]) ->
     try:
         return algorithm.merge(state, parts), {}
     except Exception:
-        spoilt = _spoilt(lambda some: algorithm.merge(state, some), parts)
+        spoilt = _find_spoilt_sites(lambda replies: algorithm.merge(state, replies), parts)
         if not spoilt:
             raise
-    good = {site: one for site, one in parts.items() if site not in spoilt}
+    good = {site: reply for site, reply in parts.items() if site not in spoilt}
     return (algorithm.merge(state, good) if good else state), spoilt
 
 
-def _spoilt(work: Callable[[Mapping[str, Message]], object], parts: Mapping[str, Message]) -> dict[str, str]:
+def _find_spoilt_sites(work: Callable[[Mapping[str, Message]], object], parts: Mapping[str, Message]) -> dict[str, str]:
     """The sites on whose message alone the work fails, with the code `malformed`; empty if it fails on all."""
-    found = {}
-    for site, one in parts.items():
+    codes = {}
+    for site, message in parts.items():
         try:
-            work({site: one})
+            work({site: message})
         except Exception:
-            found[site] = MALFORMED
-    return found if len(found) < len(parts) else {}
+            codes[site] = MALFORMED
+    return codes if len(codes) < len(parts) else {}
 
 
-def finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, *, scored: bool = True) -> Outcome:
+def finish_training(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, *, scored: bool = True) -> Outcome:
     """Send the final model to every site. All must receive it; a repeated request costs a site no new work.
     A site that answered has it: if its score is malformed, only that is left out.
 
@@ -201,16 +201,18 @@ def finish(engine: Engine, algorithm: Algorithm, run: str, last: Outcome, *, sco
     """
     number = last.round + 1
     call = Call(run, number, "finish", last.merged)
-    messages = {site: envelope(algorithm.send(last.state, site, call), last.best) for site in engine.sites}
+    messages = {site: wrap_message(algorithm.send(last.state, site, call), last.best) for site in engine.sites}
     if not scored:
-        messages = {site: Message(one.tensors, {**one.facts, "score": False}) for site, one in messages.items()}
+        messages = {
+            site: Message(message.tensors, {**message.facts, "score": False}) for site, message in messages.items()
+        }
     empty = Message({}, {"algorithm": {}})
-    replies, missing = ask_all(engine, call, messages, lambda reply: verdict(reply, empty))
+    replies, missing = ask_all(engine, call, messages, lambda reply: find_reply_problem(reply, empty))
     if lost := {site: code for site, code in missing.items() if code not in WRONG}:
         raise QuorumLost(run, number, lost)
     gone = tuple((number, site, code) for site, code in sorted(missing.items()))
-    seen = _scored(last, replies, number - 1)
-    return replace(seen, missing=last.missing + gone, round=number, received=more(last.received, messages))
+    seen = _add_losses(last, replies, number - 1)
+    return replace(seen, missing=last.missing + gone, round=number, received=add_sent_bytes(last.received, messages))
 
 
 def ask_all(
@@ -233,7 +235,7 @@ def ask_all(
     return dict(sorted(replies.items())), missing
 
 
-def more(received: Mapping[str, int], messages: Mapping[str, Message]) -> dict[str, int]:
+def add_sent_bytes(received: Mapping[str, int], messages: Mapping[str, Message]) -> dict[str, int]:
     """Bytes sent to each site so far, including these messages: tensors by their size in memory, facts as JSON."""
     sizes = {
         site: sum(t.numel() * t.element_size() for t in m.tensors.values()) + len(json.dumps(dict(m.facts)))
@@ -242,19 +244,19 @@ def more(received: Mapping[str, int], messages: Mapping[str, Message]) -> dict[s
     return {**received, **{site: received.get(site, 0) + size for site, size in sizes.items()}}
 
 
-def envelope(message: Message, best: int | None) -> Message:
+def wrap_message(message: Message, best: int | None) -> Message:
     """A method's message as sites get it in a run."""
     return Message(message.tensors, {"algorithm": dict(message.facts), "best": best})
 
 
-def sampled(sites: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:
+def sample_sites(sites: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:
     """A random part of the sites, at least one, sorted."""
     count = max(1, round(share * len(sites)))
     order = torch.randperm(len(sites), generator=torch.Generator().manual_seed(seed)).tolist()
     return tuple(sorted(sites[i] for i in order[:count]))
 
 
-def _scored(last: Outcome, replies: Mapping[str, Message], round_: int) -> Outcome:
+def _add_losses(last: Outcome, replies: Mapping[str, Message], round_: int) -> Outcome:
     """The outcome with the validation losses that the sites measured of the model after `round_`."""
     losses = {site: dict(series) for site, series in last.losses.items()}
     sizes = {site: n for site, r in replies.items() if isinstance(n := r.facts.get("n"), int) and n > 0}
@@ -263,5 +265,7 @@ def _scored(last: Outcome, replies: Mapping[str, Message], round_: int) -> Outco
     weighted = sum(n * float(str(replies[site].facts["loss"])) for site, n in sizes.items())
     totals = {**last.totals, str(round_): weighted / sum(sizes.values())} if sizes else dict(last.totals)
     # Only rounds scored by the same sites are comparable: a round scored by an easy site alone would look best.
-    whole = {name: loss for name, loss in totals.items() if all(name in series for series in losses.values())}
-    return replace(last, losses=losses, totals=totals, best=best_round(whole))
+    comparable_totals = {
+        name: loss for name, loss in totals.items() if all(name in series for series in losses.values())
+    }
+    return replace(last, losses=losses, totals=totals, best=best_round(comparable_totals))

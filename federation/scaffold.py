@@ -13,9 +13,18 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work, plain_sgd
+from federation.descent import Site, Work, find_plain_sgd_problems
 from federation.fedavg import FedAvg, descend_from, merged
-from federation.parameters import combined, difference, loaded, prefixed, read, section, trainable, zeros
+from federation.parameters import (
+    add_scaled,
+    loaded,
+    make_zeros,
+    prefixed,
+    read_parameters,
+    section,
+    subtract_parameters,
+    trainable_parameters,
+)
 from privacy.message import Call, Message, Params
 from privacy.settings_error import refuse, unmet
 
@@ -39,7 +48,7 @@ class Scaffold:
     network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        return plain_sgd(work, self.name)
+        return find_plain_sgd_problems(work, self.name)
 
     introduce = FedAvg.introduce
 
@@ -52,22 +61,22 @@ class Scaffold:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         x = section(received.tensors, "model")
         module = loaded(self.network(site.task), x)
-        names = trainable(module)
-        c = section(received.tensors, "control") or zeros({n: x[n] for n in names})
-        c_i = section(memory.tensors, "control") or zeros(c)
-        drift = difference(c, c_i)
+        names = trainable_parameters(module)
+        c = section(received.tensors, "control") or make_zeros({n: x[n] for n in names})
+        c_i = section(memory.tensors, "control") or make_zeros(c)
+        drift = subtract_parameters(c, c_i)
         descent = descend_from(site, module, memory, correction=lambda _: drift)
-        y = read(module)
+        y = read_parameters(module)
         step = descent.steps * descent.lr
         c_plus = {n: c_i[n] - c[n] + (x[n] - y[n]) / step for n in c}  # option II
-        sent = {**prefixed("model", y), **prefixed("control", difference(c_plus, c_i))}
+        sent = {**prefixed("model", y), **prefixed("control", subtract_parameters(c_plus, c_i))}
         return Message(sent), Message(prefixed("control", c_plus))
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         x, c = section(state.tensors, "model"), section(state.tensors, "control")
         y, shift = merged(replies, "uniform"), merged(replies, "uniform", "control")
-        c = combined(c or zeros(shift), plus=shift, times=len(replies) / int(str(state.facts["sites"])))
-        moved = combined({n: x[n] for n in c}, plus=difference(y, x), times=self.global_lr)
+        c = add_scaled(c or make_zeros(shift), plus=shift, times=len(replies) / int(str(state.facts["sites"])))
+        moved = add_scaled({n: x[n] for n in c}, plus=subtract_parameters(y, x), times=self.global_lr)
         return Message({**prefixed("model", {**y, **moved}), **prefixed("control", c)}, state.facts)
 
     model = FedAvg.model

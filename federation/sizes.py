@@ -29,7 +29,7 @@ class TooLarge(ValueError):
 
 
 @lru_cache(maxsize=64)
-def size_of(algorithm: Builds | None, task: Task) -> int:
+def count_network_values(algorithm: Builds | None, task: Task) -> int:
     """Number of parameters and buffers of a method's network, counted without allocating them. algorithm None: the
     task's network.
 
@@ -48,6 +48,6 @@ def check_size(algorithm: Builds | None, task: Task) -> None:
         TooLarge: it is larger.
         RuntimeError, OverflowError, ValueError: as `count_network_values`.
     """
-    if (size := size_of(algorithm, task)) > PARAMETERS:
+    if (size := count_network_values(algorithm, task)) > PARAMETERS:
         whose = "" if algorithm is None else f" with {algorithm.name}"
         raise TooLarge(f"at most {PARAMETERS} parameters, found {size}{whose}: choose a smaller network")

@@ -85,10 +85,10 @@ class Task:
 
     def network(self) -> nn.Module:
         """A new network, initialized from torch's generator, or by `begun`."""
-        module = self.holding(self.model.build(inputs=self.inputs, classes=self.classes))
+        module = self.give_frozen(self.model.build(inputs=self.inputs, classes=self.classes))
         return module if self.begun is None else loaded(module, {**module.state_dict(), **self.begun})
 
-    def holding(self, module: nn.Module) -> nn.Module:
+    def give_frozen(self, module: nn.Module) -> nn.Module:
         """A network of this task's model, with the frozen tensors of the task."""
         if self.frozen is not None:
             cast(Holder, module).hold(self.frozen)
@@ -106,9 +106,9 @@ class Task:
         output = forward(batch.x)
         if not isinstance(output, Output) or batch.y is None:
             raise TypeError(f"a network returns Output and validation needs labels, found {type(output).__name__}")
-        return self.yardstick(output, batch.y)
+        return self.comparable_loss(output, batch.y)
 
-    def yardstick(self, output: Output, y: Tensor) -> Tensor:
+    def comparable_loss(self, output: Output, y: Tensor) -> Tensor:
         """The loss of each example (b,) that depends on no model's settings and needs no maps."""
         return overlap_loss(output, y) if self.kind == "segmentation" else cross_entropy(output, y)
 
@@ -133,7 +133,7 @@ class Task:
             return torch.cat([predict(part) for part in torch.split(x, chunk)])
 
 
-def segments(module: nn.Module) -> bool:
+def is_segmenting(module: nn.Module) -> bool:
     """Whether an unwrapped network predicts a class per pixel."""
     return getattr(module, "kind", "classification") == "segmentation"
 
@@ -163,6 +163,6 @@ def dice_loss(logits: Tensor, y: Tensor) -> Tensor:
     return losses.flatten(1).mean(dim=1)
 
 
-def pooled(features: Tensor) -> Tensor:
+def pool_features(features: Tensor) -> Tensor:
     """Features of examples (b, d): the mean over all places of (b, d, *spatial); (b, d) is returned unchanged."""
     return features.flatten(2).mean(dim=2) if features.dim() > 2 else features

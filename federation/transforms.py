@@ -22,11 +22,13 @@ import torch
 from torch import Tensor
 
 from federation.code_digest import code_digest
-from federation.randomness import seeded
+from federation.randomness import use_seed
 from privacy.dp.access import Augment
 
 Function: TypeAlias = Callable[..., Any]
-ELSEWHERE = "a transform of one's own is known only where it was registered: from Python, by Examples(transform=...)"
+TRANSFORM_HINT = (
+    "a transform of one's own is known only where it was registered: from Python, by Examples(transform=...)"
+)
 _FUNCTIONS: dict[tuple[str, str], Function] = {}
 """By name and digest of the code."""
 
@@ -50,7 +52,7 @@ class Transform:
                 f"the transform {self.function!r} that is registered here has other code ({other_codes[-1][:12]}) than "
                 f"these settings name ({self.code[:12]}): define it as it was, or train anew with it as it is"
             )
-        return f"no transform {self.function!r} is registered here: {ELSEWHERE}"
+        return f"no transform {self.function!r} is registered here: {TRANSFORM_HINT}"
 
 
 def register_transform(function: Function) -> Transform:
@@ -74,14 +76,14 @@ def register_transform(function: Function) -> Transform:
     return transform
 
 
-def function_of(how: Transform) -> Function:
+def find_function(how: Transform) -> Function:
     """The registered function. Raises: ValueError: none is registered here, or one of the same name with other code."""
     if how.missing:
         raise ValueError(how.missing)
     return _FUNCTIONS[how.function, how.code]
 
 
-def views_by(how: Transform, after: Augment | None = None) -> Augment:
+def build_views(how: Transform, after: Augment | None = None) -> Augment:
     """A function that gives views of a mini-batch: of each row by the transform, then of all rows by `after`.
 
     Each view has its own seed, which is drawn from the generator: in plain training that follows from the run's seed,
@@ -91,11 +93,11 @@ def views_by(how: Transform, after: Augment | None = None) -> Augment:
         ValueError: it is not registered here; or, when it is called, it fails, or gives another shape or a value that
             is not finite.
     """
-    function = function_of(how)
+    function = find_function(how)
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         seeds = torch.randint(2**62, (len(x),), generator=generator).tolist()
-        views = [view_of(copy.deepcopy(function), x[row], y[row], seed) for row, seed in enumerate(seeds)]
+        views = [compute_view(copy.deepcopy(function), x[row], y[row], seed) for row, seed in enumerate(seeds)]
         if views:
             x, y = (torch.stack(parts) for parts in zip(*views, strict=True))
         return (x, y) if after is None else after(x, y, generator)
@@ -103,7 +105,7 @@ def views_by(how: Transform, after: Augment | None = None) -> Augment:
     return augment
 
 
-def view_of(function: Function, x: Tensor, y: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+def compute_view(function: Function, x: Tensor, y: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """A view of one example. x: (*inputs). y: its mask (*spatial), or its label (), which does not change.
 
     Raises:
@@ -141,7 +143,7 @@ def _seed_generators(function: Function, seed: int) -> Iterator[None]:
     np.random.seed(seed % 2**32)
     _seed_function(function, seed % 2**32)
     try:
-        with seeded(seed):
+        with use_seed(seed):
             yield
     finally:
         random.setstate(before[0])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from federation.participant import FIXED
-from federation.rehearsal import unlike
+from federation.rehearsal import find_form_differences
 from privacy.message import Json, Message, as_mapping
 
 WRONG = MALFORMED, NON_FINITE = "malformed", "non_finite"
@@ -21,16 +21,16 @@ unlimited number could dominate every weighted mean."""
 LARGEST_NUMBER = torch.finfo(torch.float32).max / 2**16
 
 
-def check_introduction(reply: Message, form: Message) -> str | None:
+def find_introduction_problem(reply: Message, form: Message) -> str | None:
     """The code of the problem of an introduction, or None. form: a rehearsed one; the first axis of its tensors may
     count examples.
     """
     if reply.facts.get(FIXED) != form.facts.get(FIXED):
         return OTHER_FIXED
-    return MALFORMED if unlike(reply, form, Message(), first=False) else _find_number_problem(reply)
+    return MALFORMED if find_form_differences(reply, form, Message(), first=False) else _find_number_problem(reply)
 
 
-def verdict(reply: Message, template: Message) -> str | None:
+def find_reply_problem(reply: Message, template: Message) -> str | None:
     """The code of the problem of a reply, or None: `malformed` (names, shapes, types) or `non_finite`."""
     facts, rehearsed = reply.facts.get("algorithm"), as_mapping(template.facts.get("algorithm"))
     expected = {name: (tensor.shape, tensor.dtype) for name, tensor in template.tensors.items()}

@@ -45,7 +45,9 @@ class Weights:
         refuse(problems)
 
 
-def fitting(file_tensors: Params, network: nn.Module, *, head: Literal["kept", "fresh"] = "kept") -> Params:
+def select_fitting_tensors(
+    file_tensors: Params, network: nn.Module, *, head: Literal["kept", "fresh"] = "kept"
+) -> Params:
     """The tensors of a file by our names, in the types of the network; without the head, if that is drawn at random.
 
     network: its values are not read, so it may be on the device `meta`.

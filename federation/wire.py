@@ -12,7 +12,7 @@ from privacy.release.gate import Refused
 CODE = re.compile(r"[a-z][a-z0-9_]{0,79}")
 
 
-def question(call: Call, message: Message) -> bytes:
+def build_question(call: Call, message: Message) -> bytes:
     """The bytes of a call and its message. Equal ones give equal bytes."""
     call_facts: dict[str, Json] = {
         "run": call.run,

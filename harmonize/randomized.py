@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from federation.randomization import disturbed
+from federation.randomization import disturb_images
 from harmonize.generators import translate_images
 from harmonize.networks import Inputs, initialise_module
 from harmonize.own import SiteImages
@@ -92,7 +92,7 @@ class Randomized:
                 progress(step, self.steps, "translation without patients")
             g = torch.Generator().manual_seed(step_seed(self.seed, step))
             x = pictures[torch.randint(PICTURES, (self.batch,), generator=g)]
-            seen, x = disturbed(x, self.strength, -1.0, 1.0, g).to(device), x.to(device)
+            seen, x = disturb_images(x, self.strength, -1.0, 1.0, g).to(device), x.to(device)
             rule.zero_grad()
             (_apply_residual(net, seen) - x).abs().mean().backward()  # type: ignore[no-untyped-call]
             rule.step()

@@ -25,7 +25,7 @@ from federation.algorithm import Memory
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights, reply
 from federation.parameters import loaded, prefixed, section
-from federation.task import Output, Task, pooled
+from federation.task import Output, Task, pool_features
 from privacy.dp.access import Batch, Forward
 from privacy.message import Call, Message
 from privacy.settings_error import Problem, refuse
@@ -57,7 +57,7 @@ class RotationNetwork(nn.Module):
         h = self.base.get_submodule("stem")(x)
         for block in list(self.base.get_submodule("blocks").children())[: self.depth]:
             h = block(h)
-        return pooled(h)
+        return pool_features(h)
 
     def turn_logits(self, x: Tensor) -> Tensor:
         """Rotation logits (b, 4 true rotations, 4 predicted rotations) for all quarter turns of the last two axes of

@@ -25,7 +25,7 @@ from torch.func import functional_call
 from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import FedAvg, Weights
-from federation.parameters import loaded, prefixed, read, section, select
+from federation.parameters import loaded, prefixed, read_parameters, section, select_parameters
 from federation.task import Output, Task
 from personalize import twins
 from personalize.twins import is_shared, losses_of_both, outputs_of_both, pair_params, with_start
@@ -65,7 +65,7 @@ class Apfl:
     introduce = FedAvg.introduce
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return with_start(select(initial, is_shared))
+        return with_start(select_parameters(initial, is_shared))
 
     send = twins.send
 
@@ -80,9 +80,9 @@ class Apfl:
             after=self._step_alpha_once() if self.adaptive else None,
             optimizer=section(memory.tensors, "optimizer"),
         )
-        after = read(mixed)
+        after = read_parameters(mixed)
         personal = {n: value for n, value in after.items() if not is_shared(n)}
-        sent = Message(prefixed("model", select(after, is_shared)), {"n": site.size()})
+        sent = Message(prefixed("model", select_parameters(after, is_shared)), {"n": site.size()})
         tensors = {**prefixed("personal", personal), **prefixed("optimizer", descent.optimizer)}
         return sent, Message(tensors, {"notes": {"alpha": float(after["alpha"])}})
 

@@ -24,8 +24,8 @@ from torch.func import functional_call
 
 from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site
-from federation.fedavg import FedAvg, Weights, counted
-from federation.parameters import loaded, prefixed, read, section, select, trainable
+from federation.fedavg import FedAvg, Weights, site_weights
+from federation.parameters import loaded, prefixed, read_parameters, section, select_parameters, trainable_parameters
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 from privacy.settings_error import refuse, unmet
 
@@ -66,14 +66,14 @@ class Apple:
     complaints = FedAvg.complaints
 
     def introduce(self, site: Site) -> Message:
-        core = read(self.network(site.task)) if self.cores == "independent" else {}
+        core = read_parameters(self.network(site.task)) if self.cores == "independent" else {}
         return Message(prefixed("core", core), {"n": site.size()})
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
         tensors = dict(prefixed("start", initial))
         for site, introduction in introductions.items():
             tensors |= prefixed(f"core/{site}", section(introduction.tensors, "core"))
-        n = dict(sorted(counted(introductions, self.weights).items()))
+        n = dict(sorted(site_weights(introductions, self.weights).items()))
         return Message(tensors, {"p_0": {site: count / sum(n.values()) for site, count in n.items()}, "asked": {}})
 
     def send(self, state: State, site: str, call: Call) -> Message:
@@ -103,9 +103,9 @@ class Apple:
         p = dict(zip(sites, mixture.p.tolist(), strict=True))
         notes: dict[str, Json] = {**{f"p/{name}": value for name, value in p.items()}, "pull": pull}
         notes["own core climbs its loss (p_ii <= 0)"] = float(p[site.name] <= 0)
-        core = trainable(mixture.core)
+        core = trainable_parameters(mixture.core)
         memory_tensors = {
-            **prefixed(f"core/{site.name}", read(mixture.core)),
+            **prefixed(f"core/{site.name}", read_parameters(mixture.core)),
             **prefixed("optimizer", descent.optimizer),
         }
         wish: dict[str, Json] = {}
@@ -113,8 +113,10 @@ class Apple:
             by_weight = sorted((name for name in sites if name != site.name), key=lambda name: (-abs(p[name]), name))
             wish["asked"] = list(by_weight[: self.M])
             for name in by_weight:
-                memory_tensors |= prefixed(f"core/{name}", select(_core(name, received, memory), core.__contains__))
-        sent = prefixed("core", select(read(mixture.core), core.__contains__))
+                memory_tensors |= prefixed(
+                    f"core/{name}", select_parameters(_core(name, received, memory), core.__contains__)
+                )
+        sent = prefixed("core", select_parameters(read_parameters(mixture.core), core.__contains__))
         return Message(sent, wish), Message({**memory_tensors, "p": mixture.p.detach().clone()}, {"notes": notes})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
@@ -126,7 +128,7 @@ class Apple:
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         mixture = self._mixture(site, received, memory)
-        return {**read(mixture.core), **{name: value.detach() for name, value in mixture.mixed().items()}}
+        return {**read_parameters(mixture.core), **{name: value.detach() for name, value in mixture.mixed().items()}}
 
     def _s(self, r: int) -> float:
         if r >= self.L:

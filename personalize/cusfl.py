@@ -37,12 +37,12 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work, averages
+from federation.descent import Site, Work, average_records
 from federation.fedavg import FedAvg, descend_from, merged
 from federation.local import Local
 from federation.models.fixed import has_fixed_statistics
-from federation.moon import contrast, cosine
-from federation.parameters import loaded, prefixed, read, section, select
+from federation.moon import contrastive_loss, feature_cosine
+from federation.parameters import loaded, prefixed, read_parameters, section, select_parameters
 from federation.task import Output, Task
 from personalize.sharing import Headless
 from privacy.dp.access import Batch, Forward, Objective
@@ -132,7 +132,7 @@ class CusFL:
 
     def send(self, state: State, site: str, call: Call) -> Message:
         known = call.merged.get(site, 0) > 0
-        return Message(select(state.tensors, lambda name: not (known and name.startswith("model/"))))
+        return Message(select_parameters(state.tensors, lambda name: not (known and name.startswith("model/"))))
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         personal, federated = self.model(site, received, memory), section(received.tensors, "federated")
@@ -143,8 +143,8 @@ class CusFL:
             guide = self._extractor(network, federated or personal)
             past = self._extractor(network, personal) if self.contrast == "moon" else None
             optimizer, notes = self._train_guided(site, Guided(network, guide, past, self.depth, self.freeze), memory)
-        memory_tensors = {**prefixed("model", read(network)), **prefixed("optimizer", optimizer)}
-        sent = prefixed("model", select(read(network), self._is_shared))
+        memory_tensors = {**prefixed("model", read_parameters(network)), **prefixed("optimizer", optimizer)}
+        sent = prefixed("model", select_parameters(read_parameters(network), self._is_shared))
         return Message(sent), Message(memory_tensors, {"notes": {**notes}})
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
@@ -162,7 +162,7 @@ class CusFL:
         module = copy.deepcopy(network)
         module.blocks = nn.ModuleList(parts_of(module)[1 : self.depth])
         module.head = Headless(module.get_parameter("head.weight").shape[0])
-        return loaded(module, select(params, self._is_shared))
+        return loaded(module, select_parameters(params, self._is_shared))
 
     def _train_guided(self, site: Site, module: Guided, memory: Memory) -> tuple[Params, dict[str, float]]:
         """Train one round by equation 4. Returns the private network's optimizer state, and notes for the site."""
@@ -174,7 +174,7 @@ class CusFL:
             trainable=lambda name: name.startswith(trained),
             optimizer={f"network.{name}": v for name, v in section(memory.tensors, "optimizer").items()},
         )
-        notes = averages(("similarity", "lambda2", "between", "share"), seen, descent)
+        notes = average_records(("similarity", "lambda2", "between", "share"), seen, descent)
         if notes:
             notes["collapsed"] = float(notes["between"] > COLLAPSED)
             notes["asleep"] = float(notes["share"] < self.r / 2)
@@ -188,9 +188,9 @@ class CusFL:
             if not isinstance(guided, Aligned):
                 raise TypeError(f"training is guided by Aligned, found {type(guided).__name__}")
             task_loss = task.objective(lambda x: guided.output, batch)
-            distance = 1 - cosine(guided.own, guided.guide)
+            distance = 1 - feature_cosine(guided.own, guided.guide)
             if guided.past is not None:
-                distance = contrast(guided.own, guided.guide, guided.past, self.temperature)
+                distance = contrastive_loss(guided.own, guided.guide, guided.past, self.temperature)
             weight = self._weight(task_loss.detach().mean(), distance.detach().mean())
             if len(batch.x) > 1:
                 guidance = weight * distance.mean()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights, reply
-from federation.parameters import distance, loaded, prefixed, read, section, trainable
+from federation.parameters import loaded, parameter_distance, prefixed, read_parameters, section, trainable_parameters
 from federation.task import Output
 from personalize import twins
 from personalize.twins import losses_of_both, outputs_of_both, with_start
@@ -70,9 +70,9 @@ class Ditto:
         descent = site.descend(
             pair, losses_of_both(site.task), correction=pull, optimizer=section(memory.tensors, "optimizer")
         )
-        v = read(pair.personal)
+        v = read_parameters(pair.personal)
         memory_tensors = {**prefixed("personal", v), **prefixed("optimizer", descent.optimizer)}
-        distance_of_models = distance(v, w, trainable(pair.personal))
+        distance_of_models = parameter_distance(v, w, trainable_parameters(pair.personal))
         return reply(pair.shared, site), Message(memory_tensors, {"notes": {"distance_to_global": distance_of_models}})
 
     merge = twins.merge

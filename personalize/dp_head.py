@@ -34,8 +34,16 @@ from torch import nn
 
 from federation.algorithm import Memory, State
 from federation.descent import Site, Work
-from federation.fedavg import FedAvg, counted, merged
-from federation.parameters import loaded, mean, prefixed, section, select, trainable, zeros
+from federation.fedavg import FedAvg, merged, site_weights
+from federation.parameters import (
+    average_models,
+    loaded,
+    make_zeros,
+    prefixed,
+    section,
+    select_parameters,
+    trainable_parameters,
+)
 from personalize.sharing import is_head
 from privacy.message import Call, Message, Params
 from privacy.settings_error import out_of_range, refuse
@@ -72,8 +80,8 @@ class DpHead:
         return ["dp_head learns a linear layer called head, and this network has none: take mlp or cnn"]
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        first = select(initial, is_head)
-        first = first if self.begin == "given" else zeros(first)
+        first = select_parameters(initial, is_head)
+        first = first if self.begin == "given" else make_zeros(first)
         return Message({**prefixed("model", {**initial, **first}), **prefixed("mean", first)}, {"n": 0.0})
 
     send = FedAvg.send
@@ -82,7 +90,7 @@ class DpHead:
         module = loaded(self.network(site.task), section(received.tensors, "model")).eval()
         for name, p in module.named_parameters():
             p.requires_grad_(p.requires_grad and is_head(name))
-        w, averaged = select(trainable(module), is_head), section(received.tensors, "mean")
+        w, averaged = select_parameters(trainable_parameters(module), is_head), section(received.tensors, "mean")
         for t in range((call.round - 1) * self.steps + 1, call.round * self.steps + 1):
             gradient, _, deviation = site.access.gradient(module, site.task.objective, site.draw(full=True))
             with torch.no_grad():
@@ -99,7 +107,7 @@ class DpHead:
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         parts = {part: merged(replies, "size", part) for part in ("model", "mean")}
         new = {**prefixed("model", parts["model"]), **prefixed("mean", parts["mean"])}
-        sizes = counted(replies, "size")
+        sizes = site_weights(replies, "size")
         noise = sum(n**2 * float(str(replies[site].facts["noise"])) for site, n in sizes.items())
         return Message({**state.tensors, **new}, {"n": sum(sizes.values()), "noise": noise})
 
@@ -109,7 +117,7 @@ class DpHead:
         total = float(str(received.facts["n"]))
         r = self._by_noise(n, total, memory, received) if self.others is None else self.others
         weights = [(1 - r) * n, r * total]
-        return {**start, **(mean([site_mean, everyone], weights) if sum(weights) > 0 else everyone)}
+        return {**start, **(average_models([site_mean, everyone], weights) if sum(weights) > 0 else everyone)}
 
     def _by_noise(self, n: float, total: float, memory: Message, received: Message) -> float:
         """The r for which others have the weight s. See the head of this file."""

@@ -23,7 +23,7 @@ from torch import nn
 from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, descend_from
-from federation.parameters import loaded, mean, prefixed, read, section, trainable
+from federation.parameters import average_models, loaded, prefixed, read_parameters, section, trainable_parameters
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 from privacy.settings_error import refuse, unmet
 
@@ -90,7 +90,7 @@ class FedFomo:
         mixed = _mix_models(before, {**other_models, site.name: newest}, weights) if other_models else newest
         module = loaded(self.network(site.task), mixed)
         descent = descend_from(site, module, memory)
-        model = prefixed("model", read(module))
+        model = prefixed("model", read_parameters(module))
         affinity = {str(name): 0.0 for name in as_list(received.facts["sites"]) if name != site.name}
         affinity |= {name: float(str(value)) for name, value in as_mapping(memory.facts.get("affinity")).items()}
         affinity |= {name: affinity[name] + weights[name] for name in other_models}
@@ -115,7 +115,7 @@ class FedFomo:
 
     def _weights(self, site: Site, before: Params, candidates: Mapping[str, Params]) -> dict[str, float]:
         module = self.network(site.task)
-        names = list(trainable(module))
+        names = list(trainable_parameters(module))
 
         def loss(params: Params) -> float:
             return site.measure(loaded(module, params), site.task.objective, "validation")
@@ -133,4 +133,6 @@ def _mix_models(before: Params, candidates: Mapping[str, Params], weights: Mappi
     theta_n.
     """
     better = sorted(name for name, weight in weights.items() if weight > 0)
-    return mean([candidates[name] for name in better], [weights[name] for name in better]) if better else before
+    return (
+        average_models([candidates[name] for name in better], [weights[name] for name in better]) if better else before
+    )

@@ -24,7 +24,16 @@ from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site
 from federation.fedavg import FedAvg, descend_from
 from federation.local import Local
-from federation.parameters import distance, loaded, mean, prefixed, read, section, select, trainable
+from federation.parameters import (
+    average_models,
+    loaded,
+    parameter_distance,
+    prefixed,
+    read_parameters,
+    section,
+    select_parameters,
+    trainable_parameters,
+)
 from privacy.message import Call, Json, Message, Params, as_list
 from privacy.settings_error import refuse, unmet
 
@@ -72,7 +81,7 @@ class HeurFedAMP:
         sites = [str(name) for name in as_list(state.facts["sites"])]
         row = state.tensors["between/attention"][sites.index(site)].tolist()
         terms = [(_model(state, name), share) for name, share in zip(sites, row, strict=True) if share > 0]
-        return Message(prefixed("model", mean([model for model, _ in terms], [share for _, share in terms])))
+        return Message(prefixed("model", average_models([model for model, _ in terms], [share for _, share in terms])))
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         u = section(received.tensors, "model")
@@ -81,9 +90,12 @@ class HeurFedAMP:
         descent = descend_from(
             site, module, memory, correction=lambda w: {name: pull * (value - u[name]) for name, value in w.items()}
         )
-        w, names = read(module), trainable(module)
-        notes: dict[str, Json] = {"distance to u": distance(w, u, sorted(names))}
-        parameters, buffers = select(w, names.__contains__), select(w, lambda name: name not in names)
+        w, names = read_parameters(module), trainable_parameters(module)
+        notes: dict[str, Json] = {"distance to u": parameter_distance(w, u, sorted(names))}
+        parameters, buffers = (
+            select_parameters(w, names.__contains__),
+            select_parameters(w, lambda name: name not in names),
+        )
         memory_tensors = {**prefixed("model", w), **prefixed("optimizer", descent.optimizer)}
         sent = {**prefixed("model", parameters), **prefixed("buffer", buffers)}
         return Message(sent), Message(memory_tensors, {"notes": notes})

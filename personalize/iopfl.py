@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from federation.algorithm import Memory
 from federation.descent import Site
 from federation.fedavg import FedAvg, Weights, descend_from, reply
-from federation.parameters import distance, loaded, mean, prefixed, section, trainable
+from federation.parameters import average_models, loaded, parameter_distance, prefixed, section, trainable_parameters
 from privacy.message import Call, Message, Params
 from privacy.settings_error import Problem, refuse
 
@@ -54,9 +54,12 @@ class IopFL:
         descent = descend_from(site, module, memory)
         sent = reply(module, site)
         newest = section(sent.tensors, "model")
-        adapted = mean([section(memory.tensors, "personal") or w, newest], [1 - self.tau, self.tau])
+        adapted = average_models([section(memory.tensors, "personal") or w, newest], [1 - self.tau, self.tau])
         memory_tensors = {**prefixed("personal", adapted), **prefixed("optimizer", descent.optimizer)}
-        return sent, Message(memory_tensors, {"notes": {"distance_to_global": distance(newest, w, trainable(module))}})
+        return sent, Message(
+            memory_tensors,
+            {"notes": {"distance_to_global": parameter_distance(newest, w, trainable_parameters(module))}},
+        )
 
     merge = FedAvg.merge
 

@@ -25,8 +25,8 @@ from torch.nn import functional
 from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import FedAvg, Weights
-from federation.parameters import loaded, prefixed, read, section, select
-from federation.task import Output, Task, pooled
+from federation.parameters import loaded, prefixed, read_parameters, section, select_parameters
+from federation.task import Output, Task, pool_features
 from personalize import twins
 from personalize.twins import is_shared, losses_of_both, outputs_of_both, pair_params, with_start
 from privacy.message import Call, Message, Params
@@ -61,7 +61,7 @@ class MoE:
     introduce = FedAvg.introduce
 
     def start(self, initial: Params, introductions: Mapping[str, Message]) -> State:
-        return with_start(select(initial, lambda name: not name.startswith("personal.")))
+        return with_start(select_parameters(initial, lambda name: not name.startswith("personal.")))
 
     send = twins.send
 
@@ -74,9 +74,9 @@ class MoE:
             trainable=lambda name: self.gate is None or not _is_gate(name),
             optimizer=section(memory.tensors, "optimizer"),
         )
-        after = read(experts)
+        after = read_parameters(experts)
         personal = {n: value for n, value in after.items() if not is_shared(n)}
-        sent = Message(prefixed("model", select(after, is_shared)), {"n": site.size()})
+        sent = Message(prefixed("model", select_parameters(after, is_shared)), {"n": site.size()})
         return sent, Message({**prefixed("personal", personal), **prefixed("optimizer", descent.optimizer)})
 
     merge = twins.merge
@@ -91,7 +91,7 @@ def _is_gate(name: str) -> bool:
 
 def _pair_with_gate(received: Message, memory: Memory, start: Params) -> Params:
     initial = section(received.tensors, "start") or section(received.tensors, "model")
-    return pair_params(received, memory, start, select(initial, _is_gate))
+    return pair_params(received, memory, start, select_parameters(initial, _is_gate))
 
 
 class _Experts(nn.Module):
@@ -118,7 +118,7 @@ class _Experts(nn.Module):
         free = shared_output if self.joint else _detach_output(shared_output)
         features = torch.cat([free.features, personal_output.features], dim=1)
         z = (
-            self.gate(pooled(features).detach())[:, 0]
+            self.gate(pool_features(features).detach())[:, 0]
             if self.held is None
             else features.new_full((len(x),), _logit(self.held))
         )

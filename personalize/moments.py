@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
-from federation.parameters import loaded, prefixed, read, section
+from federation.parameters import loaded, prefixed, read_parameters, section
 from federation.task import Output
 from privacy.dp import moments as released
 from privacy.message import Call, Message, Params
@@ -104,7 +104,7 @@ class Moments:
         module = loaded(self.network(site.task), section(received.tensors, "model")).eval()
         sent, centre = moments_of(site, module, self.radius)
         return Message({f"{part}/{OF}": sent[part] for part in SENT}), Message(
-            {**prefixed("model", read(module)), **prefixed("own", sent), "centre": centre}
+            {**prefixed("model", read_parameters(module)), **prefixed("own", sent), "centre": centre}
         )
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
@@ -150,7 +150,7 @@ def _sum_moments(every: Mapping[str, Params]) -> Params:
 
 def moments_of(site: Site, module: nn.Module, radius: float) -> tuple[Params, Tensor]:
     """What a hospital sends, float64, and the mean m (d,) that it keeps. radius: in units of sqrt(d)."""
-    width = read(module)["head.weight"].shape[1]
+    width = read_parameters(module)["head.weight"].shape[1]
 
     def embed(x: Tensor) -> Tensor:
         output: Output = module(x)

@@ -34,7 +34,7 @@ from federation.algorithm import Memory, State
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights, descend_from
 from federation.parameters import loaded, section
-from federation.promised import name_among
+from federation.promised import resolve_name
 from personalize import sharing
 from personalize.sharing import SHARED, Shared, merge_shared, part_names, split_model, without_effect
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
@@ -68,7 +68,7 @@ class Partial:
     @property
     def kind(self) -> str:
         """Which of the names it computes as; a subclass may have another name."""
-        return name_among(self, SHARED)
+        return resolve_name(self, SHARED)
 
     def shared(self, module: nn.Module) -> Shared:
         """A predicate that says which of this network's parameters and buffers are shared."""

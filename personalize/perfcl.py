@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from federation.algorithm import Memory
-from federation.descent import Site, Work, averages
+from federation.descent import Site, Work, average_records
 from federation.fedavg import FedAvg, Weights
-from federation.moon import contrast, frozen
+from federation.moon import contrastive_loss, copy_frozen
 from federation.parameters import loaded, prefixed, section
 from federation.task import Output, Task
 from personalize import sharing
@@ -72,11 +72,11 @@ class PerFCL:
         module = loaded(self.network(site.task), start)
         loss, seen = objective(site.task), list[Tensor]()
         if previous and (self.mu or self.gamma):
-            before = frozen(module, {**start, **previous}).get_submodule("shared")
-            loss = self._with_contrasts(loss, frozen(module, start), before, seen)
+            before = copy_frozen(module, {**start, **previous}).get_submodule("shared")
+            loss = self._with_contrasts(loss, copy_frozen(module, start), before, seen)
         descent = site.descend(module, loss, optimizer=section(memory.tensors, "optimizer"))
         reply, memory_tensors = split_model(module, is_shared, site, descent.optimizer)
-        notes = averages(("global_contrast", "local_contrast"), seen, descent)
+        notes = average_records(("global_contrast", "local_contrast"), seen, descent)
         own_shared = prefixed("previous", section(reply.tensors, "model"))
         return reply, Message({**memory_tensors.tensors, **own_shared}, {"notes": {**notes}})
 
@@ -94,8 +94,8 @@ class PerFCL:
             output = forward(batch.x)
             z, z_i = _shared_and_local(output)
             aggregated, local = _shared_and_local(start(batch.x))
-            of_shared = contrast(z, aggregated, before(batch.x).features, self.temperature)
-            of_local = contrast(z_i, local, aggregated, self.temperature)
+            of_shared = contrastive_loss(z, aggregated, before(batch.x).features, self.temperature)
+            of_local = contrastive_loss(z_i, local, aggregated, self.temperature)
             seen.append(torch.stack([of_shared.mean(), of_local.mean()]).detach())
             return loss(lambda x: output, batch) + self.mu * of_shared + self.gamma * of_local
 

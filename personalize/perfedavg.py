@@ -21,9 +21,9 @@ import torch
 from torch import nn
 
 from federation.algorithm import Memory
-from federation.descent import Site, Work, plain_sgd
+from federation.descent import Site, Work, find_plain_sgd_problems
 from federation.fedavg import FedAvg, Weights, reply
-from federation.parameters import combined, difference, loaded, section, trainable, zeros
+from federation.parameters import add_scaled, loaded, make_zeros, section, subtract_parameters, trainable_parameters
 from privacy.dp.access import Draw
 from privacy.message import Call, Message, Params
 from privacy.settings_error import refuse, unmet
@@ -52,7 +52,7 @@ class PerFedAvg:
     network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        problems = plain_sgd(work, self.name)
+        problems = find_plain_sgd_problems(work, self.name)
         if private:
             problems.append(
                 "perfedavg takes a gradient of a site's patients each time that its model is scored, which the plan of "
@@ -67,13 +67,13 @@ class PerFedAvg:
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model")).train()
         for _ in range(site.steps()):
-            w = {name: p.detach().clone() for name, p in trainable(module).items()}
+            w = {name: p.detach().clone() for name, p in trainable_parameters(module).items()}
             inner = site.gradient(module, site.task.objective, site.draw())
-            _set_params(module, combined(w, plus=inner, times=-self.alpha))
+            _set_params(module, add_scaled(w, plus=inner, times=-self.alpha))
             outer = site.gradient(module, site.task.objective, site.draw())
             if self.variant == "hessian-free":
-                outer = combined(outer, plus=self._hessian_product(site, module, w, outer), times=-self.alpha)
-            _set_params(module, combined(w, plus=outer, times=-site.work.lr))
+                outer = add_scaled(outer, plus=self._hessian_product(site, module, w, outer), times=-self.alpha)
+            _set_params(module, add_scaled(w, plus=outer, times=-site.work.lr))
         return reply(module, site), Message()
 
     merge = FedAvg.merge
@@ -83,23 +83,25 @@ class PerFedAvg:
         module = loaded(self.network(site.task), w).eval()
         return {
             **w,
-            **combined({n: w[n] for n in trainable(module)}, plus=_full_gradient(site, module), times=-self.alpha),
+            **add_scaled(
+                {n: w[n] for n in trainable_parameters(module)}, plus=_full_gradient(site, module), times=-self.alpha
+            ),
         }
 
     def _hessian_product(self, site: Site, module: nn.Module, w: Params, v: Params) -> Params:
         """The Hessian's product with v, at w on a batch of its own."""
         third, ends = site.draw(), []
         for sign in (1.0, -1.0):
-            _set_params(module, combined(w, plus=v, times=sign * self.delta))
+            _set_params(module, add_scaled(w, plus=v, times=sign * self.delta))
             # The same dropout at both ends: any other difference would be divided by delta.
             with torch.random.fork_rng(enabled=sign > 0):
                 ends.append(site.gradient(module, site.task.objective, third))
-        return {n: slope / (2 * self.delta) for n, slope in difference(*ends).items()}
+        return {n: slope / (2 * self.delta) for n, slope in subtract_parameters(*ends).items()}
 
 
 def _set_params(module: nn.Module, params: Params) -> None:
     with torch.no_grad():
-        for name, p in trainable(module).items():
+        for name, p in trainable_parameters(module).items():
             p.copy_(params[name])
 
 
@@ -112,8 +114,8 @@ def _full_gradient(site: Site, module: nn.Module) -> Params:
     draw = site.draw(full=True)
     if not isinstance(draw, Draw):
         raise ValueError("perfedavg was asked to adapt a model under differential privacy; its complaints say why not")
-    total = zeros(dict(trainable(module)))
+    total = make_zeros(dict(trainable_parameters(module)))
     for part in torch.split(torch.arange(len(draw.y), device=draw.y.device), CHUNK):
         slope = site.gradient(module, site.task.objective, Draw(draw.x[part], draw.y[part], draw.patient[part]))
-        total = combined(total, plus=slope, times=len(part) / len(draw.y))
+        total = add_scaled(total, plus=slope, times=len(part) / len(draw.y))
     return total

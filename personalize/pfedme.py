@@ -20,9 +20,18 @@ import torch
 from torch import nn
 
 from federation.algorithm import Memory, State
-from federation.descent import Site, Work, plain_sgd
+from federation.descent import Site, Work, find_plain_sgd_problems
 from federation.fedavg import FedAvg, Weights, merged
-from federation.parameters import combined, difference, distance, loaded, prefixed, read, section, trainable
+from federation.parameters import (
+    add_scaled,
+    loaded,
+    parameter_distance,
+    prefixed,
+    read_parameters,
+    section,
+    subtract_parameters,
+    trainable_parameters,
+)
 from privacy.message import Call, Message, Params
 from privacy.settings_error import Problem, refuse, unmet
 
@@ -56,7 +65,7 @@ class PFedMe:
     network = FedAvg.network
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
-        problems = plain_sgd(work, self.name)
+        problems = find_plain_sgd_problems(work, self.name)
         if work.lr * self.lam >= 2:
             problems.append(
                 f"pfedme needs lr * lam < 2, or theta swings away from w; found {work.lr} * {self.lam}: lower lr"
@@ -69,7 +78,7 @@ class PFedMe:
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = loaded(self.network(site.task), section(received.tensors, "model")).train()
-        theta = trainable(module)
+        theta = trainable_parameters(module)
         w: Params = {name: p.detach().clone() for name, p in theta.items()}
         for _ in range(site.steps()):
             draw = site.draw()
@@ -79,16 +88,20 @@ class PFedMe:
                     for name, p in theta.items():
                         p.sub_(site.work.lr * (slope[name] + self.lam * (p - w[name])))
             w = {name: v - self.eta * self.lam * (v - theta[name].detach()) for name, v in w.items()}
-        personal = read(module)
+        personal = read_parameters(module)
         buffers = {name: value for name, value in personal.items() if name not in w}
         sent = Message({**prefixed("model", w), **prefixed("buffer", buffers)}, {"n": site.size()})
         return sent, Message(
-            prefixed("personal", personal), {"notes": {"distance_to_w": distance(personal, w, sorted(w))}}
+            prefixed("personal", personal), {"notes": {"distance_to_w": parameter_distance(personal, w, sorted(w))}}
         )
 
     def merge(self, state: State, replies: Mapping[str, Message]) -> State:
         w, mean = section(state.tensors, "model"), merged(replies, self.weights)
-        moved = combined({n: w[n] for n in mean}, plus=difference(mean, w), times=self.beta) if self.beta != 1 else mean
+        moved = (
+            add_scaled({n: w[n] for n in mean}, plus=subtract_parameters(mean, w), times=self.beta)
+            if self.beta != 1
+            else mean
+        )
         return Message(prefixed("model", {**merged(replies, self.weights, "buffer"), **moved}))
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:

@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from federation.algorithm import Memory, Recipient, State
-from federation.descent import Site, Work, averages
+from federation.descent import Site, Work, average_records
 from federation.fedavg import FedAvg, Weights, merged
 from federation.models.clip import ClipModule, Prompt
-from federation.parameters import loaded, prefixed, read, section
-from federation.randomness import derived
+from federation.parameters import loaded, prefixed, read_parameters, section
+from federation.randomness import derive_seed
 from federation.task import Output, Task
 from personalize.prompts import needs_prompt
 from privacy.dp.access import Batch, Forward
@@ -116,8 +116,8 @@ class PFedMoAP:
             rates=gate,
             optimizer=section(memory.tensors, "optimizer"),
         )
-        parameters = read(module)
-        notes: dict[str, Json] = dict(averages([f"expert/{name}" for name in ("own", *names)], seen, descent))
+        parameters = read_parameters(module)
+        notes: dict[str, Json] = dict(average_records([f"expert/{name}" for name in ("own", *names)], seen, descent))
         memory_tensors = {**prefixed("personal", parameters), **prefixed("optimizer", descent.optimizer)}
         sent = {f"model/{PROMPT}": parameters[PROMPT]}
         return Message(sent, {"n": site.size()}), Message(memory_tensors, {"notes": notes})
@@ -129,7 +129,7 @@ class PFedMoAP:
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         if personal := section(memory.tensors, "personal"):
             return personal
-        parameters = read(self.network(site.task).to(site.device))
+        parameters = read_parameters(self.network(site.task).to(site.device))
         common = {PROMPT: received.tensors[f"model/{PROMPT}"], **section(received.tensors, "start")}
         return {
             **parameters,
@@ -142,7 +142,7 @@ class PFedMoAP:
         """The sites whose prompts this one gets, at most experts - 1."""
         other_sites = sorted(name for name in pool if name != site)
         if self.choice == "random":
-            mixer = torch.Generator().manual_seed(derived(0, "experts", call.run, site, call.round))
+            mixer = torch.Generator().manual_seed(derive_seed(0, "experts", call.run, site, call.round))
             return [
                 other_sites[k] for k in torch.randperm(len(other_sites), generator=mixer)[: self.experts - 1].tolist()
             ]

@@ -28,8 +28,16 @@ from federation.algorithm import Memory, Recipient, State
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg, Weights, merged, reply
 from federation.local import Local
-from federation.parameters import combined, loaded, prefixed, read, section, trainable, zeros
-from federation.promised import name_among
+from federation.parameters import (
+    add_scaled,
+    loaded,
+    make_zeros,
+    prefixed,
+    read_parameters,
+    section,
+    trainable_parameters,
+)
+from federation.promised import resolve_name
 from privacy.message import Call, Json, Message, Params, as_list, as_mapping
 from privacy.settings_error import Problem, refuse, unmet
 
@@ -63,7 +71,7 @@ class PGFed:
             alpha_0=(self.alpha_0 is None or self.alpha_0 >= 0, ">= 0"),
             beta=(self.beta is None or 0 <= self.beta < 1, "in [0, 1)"),
         )
-        if self.beta and name_among(self, KINDS) == "pgfed":
+        if self.beta and resolve_name(self, KINDS) == "pgfed":
             text = f"belongs to pgfedmo, found {self.beta}: say name: pgfedmo, or leave it out"
             problems.append(Problem(("beta",), text))
         refuse(problems)
@@ -71,7 +79,7 @@ class PGFed:
     @property
     def momentum(self) -> float:
         """beta of pgfedmo; 0 for pgfed."""
-        if name_among(self, KINDS) == "pgfed":
+        if resolve_name(self, KINDS) == "pgfed":
             return 0.0
         return 0.5 if self.beta is None else self.beta
 
@@ -119,14 +127,14 @@ class PGFed:
         module = loaded(self.network(site.task), section(received.tensors, "model"))
         aid, before = section(received.tensors, "aid"), section(memory.tensors, "aid")
         if aid and self.momentum:
-            new_velocity = combined(zeros(aid), plus=before or zeros(aid), times=self.momentum)
-            aid = combined(new_velocity, plus=aid, times=1 - self.momentum)
+            new_velocity = add_scaled(make_zeros(aid), plus=before or make_zeros(aid), times=self.momentum)
+            aid = add_scaled(new_velocity, plus=aid, times=1 - self.momentum)
         alpha = {name: float(str(value)) for name, value in as_mapping(received.facts.get("alpha")).items()}
         descent = site.descend(
             module,
             site.task.objective,
             correction=lambda _: aid,
-            after=lambda now: self._step_alpha(alpha, trainable(now), received) if alpha else None,
+            after=lambda now: self._step_alpha(alpha, trainable_parameters(now), received) if alpha else None,
             optimizer=section(memory.tensors, "optimizer"),
         )
         gradient, risk, _ = site.access.gradient(module.eval(), site.task.objective, site.draw(full=True))
@@ -134,7 +142,7 @@ class PGFed:
         if self.eta_2:
             facts = {"alpha": dict(alpha), "risk": risk}
         notes: dict[str, Json] = {f"alpha/{name}": value for name, value in alpha.items()}
-        personal = {**prefixed("model", read(module)), **prefixed("optimizer", descent.optimizer)}
+        personal = {**prefixed("model", read_parameters(module)), **prefixed("optimizer", descent.optimizer)}
         sent = Message({**sent.tensors, **prefixed("gradient", gradient)}, {**sent.facts, **facts})
         momentum = prefixed("aid", aid or before) if self.momentum else {}
         return sent, Message({**personal, **momentum}, {"notes": notes})

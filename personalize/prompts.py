@@ -58,7 +58,7 @@ class ZeroShot:
     def network(self, task: Task) -> nn.Module:
         if not isinstance(task.model, Clip):
             return task.network()
-        return task.holding(ClipModule(task.model, task.classes, written=True))
+        return task.give_frozen(ClipModule(task.model, task.classes, written=True))
 
     def complaints(self, module: nn.Module, work: Work, private: bool) -> list[str]:
         return needs_prompt(module, self.name)

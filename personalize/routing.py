@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from federation.parameters import NORMS
-from federation.task import pooled
+from federation.task import pool_features
 from personalize.adaptation_norms import Affine, AtTest, Statistics, by_test_statistics, replace
 
 Layer: TypeAlias = nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d | nn.Linear
@@ -89,7 +89,7 @@ class Mixed(nn.Module):
         self.register_buffer("biases", torch.stack(biases) if biases else None)
 
     def forward(self, x: Tensor) -> Tensor:
-        r = self.router(pooled(x)) if self.fixed is None else self.fixed.to(x).expand(len(x), -1)
+        r = self.router(pool_features(x)) if self.fixed is None else self.fixed.to(x).expand(len(x), -1)
         self.used = r.detach()
         biases = None if self.biases is None else r @ self.biases
         return self.apply_kernels(x, (r @ self.weights).view(len(x), *self.shape), biases)

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from federation.randomness import seeded
+from federation.randomness import use_seed
 from federation.task import Kind
 from personalize.adaptation import (
     Adapted,
@@ -96,7 +96,7 @@ def route_experts(
     Raises:
         ValueError: models that cannot be mixed, or no images.
     """
-    with seeded(seed):  # theta's dropout, in the official variant, draws from torch's own generator
+    with use_seed(seed):  # theta's dropout, in the official variant, draws from torch's own generator
         module = build_routed(
             experts,
             layerwise=settings.layerwise,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from federation.algorithm import Memory, State
 from federation.descent import Site
 from federation.fedavg import Weighted, Weights, merged
-from federation.parameters import NORMS, prefixed, read, section, select
+from federation.parameters import NORMS, prefixed, read_parameters, section, select_parameters
 from federation.task import Task
 from privacy.message import Call, Message, Params
 
@@ -110,9 +110,9 @@ def model(self: object, site: Site, received: Message, memory: Memory) -> Params
 
 def split_model(module: nn.Module, shared: Shared, site: Site, optimizer: Params) -> tuple[Message, Memory]:
     """Split a trained model into reply (the shared part and n_k) and memory (the rest, and the optimizer's state)."""
-    params = read(module)
-    personal = select(params, lambda name: not shared(name))
-    reply = Message(prefixed("model", select(params, shared)), {"n": site.size()})
+    params = read_parameters(module)
+    personal = select_parameters(params, lambda name: not shared(name))
+    reply = Message(prefixed("model", select_parameters(params, shared)), {"n": site.size()})
     return reply, Message({**prefixed("personal", personal), **prefixed("optimizer", optimizer)})
 
 
@@ -124,7 +124,7 @@ def merge(self: Weighted, state: State, replies: Mapping[str, Message]) -> State
 def merge_shared(state: State, replies: Mapping[str, Message], weights: Weights) -> State:
     """The state after a merge: the mean of the shared parts, and the start of the personal parts."""
     part = merged(replies, weights)
-    rest = select(section(state.tensors, "start"), lambda name: name not in part)
+    rest = select_parameters(section(state.tensors, "start"), lambda name: name not in part)
     return Message({**prefixed("model", part), **prefixed("start", rest)})
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from federation.algorithm import Memory, State
 from federation.fedavg import Weighted, merged
-from federation.parameters import prefixed, section, select
+from federation.parameters import prefixed, section, select_parameters
 from federation.task import Output, Task
 from privacy.dp.access import Batch, Forward, Objective
 from privacy.message import Call, Message, Params
@@ -54,9 +54,11 @@ def pair_params(received: Message, memory: Memory, start: Params, extra: Params)
 
     Before a site's first merge the personal network is `start` (named `shared.`); `beside` holds the other parameters.
     """
-    fresh = {n.replace("shared.", "personal.", 1): value.clone() for n, value in select(start, is_shared).items()}
+    fresh = {
+        n.replace("shared.", "personal.", 1): value.clone() for n, value in select_parameters(start, is_shared).items()
+    }
     personal = section(memory.tensors, "personal") or {**fresh, **extra}
-    return {**select(section(received.tensors, "model"), is_shared), **personal}
+    return {**select_parameters(section(received.tensors, "model"), is_shared), **personal}
 
 
 def with_start(model: Params) -> State:

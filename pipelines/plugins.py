@@ -68,13 +68,13 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
 
 def listed(policies: Mapping[str, Mapping[str, Json]]) -> list[Listed]:
     """Everything that installed packages offer. policies: file or site -> its permitted packages, name -> digest."""
-    from federation.installed import offers
+    from federation.installed import list_offers
     from federation.registry import own_names
     from pipelines.settings.others import GROUPS  # all our classes, whose names are taken
 
     found = []
     for group in GROUPS.values():
-        own, there = own_names(group), offers(group.group)
+        own, there = own_names(group), list_offers(group.group)
         for offer in there:
             digest, trouble = _digest(offer)
             if offer.name in own:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from nvflare.collab import CollabCallError
 
 from federation.engine import Worker
-from federation.flare import COORDINATOR, ClientApp, reach
+from federation.flare import COORDINATOR, ClientApp, build_reach
 from federation.remote import Remote
 
 
@@ -33,5 +33,7 @@ class InProcessProxy:
 
 def flare(workers: Mapping[str, Worker], **settings: float) -> Remote:
     """The engine of the FLARE adapter, with every hospital in this process."""
-    clients = {site: reach(InProcessProxy(ClientApp(worker, lambda: COORDINATOR))) for site, worker in workers.items()}
+    clients = {
+        site: build_reach(InProcessProxy(ClientApp(worker, lambda: COORDINATOR))) for site, worker in workers.items()
+    }
     return Remote(clients, tuple(clients), **settings)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from limited import CRASHED
 
 import pipelines.remote.operate
 import pipelines.remote.server
-from federation.flare import COORDINATOR, ClientApp, reach
+from federation.flare import COORDINATOR, ClientApp, build_reach
 from flare_in_process import InProcessProxy
 from pipelines.remote.client import SETTINGS, client_app
 from pipelines.remote.server import execute_order
@@ -106,7 +106,7 @@ def _apps(sites: list[str]) -> dict[str, Any]:
                 answer: Message = worker(call, message)
             return answer
 
-        reached[site] = reach(InProcessProxy(ClientApp(functools.partial(in_turn, worker), lambda: COORDINATOR)))
+        reached[site] = build_reach(InProcessProxy(ClientApp(functools.partial(in_turn, worker), lambda: COORDINATOR)))
     return reached
 
 

@@ -29,12 +29,12 @@ def installed_in(folder: Path) -> Offer:
     (info / "entry_points.txt").write_text("\n".join(points) + "\n")
     files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
     (info / "RECORD").write_text("".join(f"{path},,\n" for path in files))
-    installed.forget()
-    return next(offer for offer in installed.offers("algorithms") if offer.distribution == NAME)
+    installed.forget_packages()
+    return next(offer for offer in installed.list_offers("algorithms") if offer.distribution == NAME)
 
 
 def removed() -> None:
     """Forget the package's code."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "consilium_example"]:
         del sys.modules[name]
-    installed.forget()
+    installed.forget_packages()

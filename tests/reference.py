@@ -21,9 +21,9 @@ from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.outcome import Outcome
 from federation.parameters import section
-from federation.randomness import derived
+from federation.randomness import derive_seed
 from federation.rehearsal import initial_parameters
-from federation.rounds import Schedule, sampled
+from federation.rounds import Schedule, sample_sites
 from federation.task import Task
 from privacy.dp.access import Rows
 from privacy.dp.batches import batches_per_epoch, iterate_minibatches
@@ -136,7 +136,7 @@ def recorded_training(
 
 def present(round_: int, lost: frozenset[tuple[int, str]] = LOST, participation: float = PARTICIPATION) -> list[str]:
     """The sites whose replies of this round are merged."""
-    asked = sampled(NAMES, participation, derived(0, "participation", round_))
+    asked = sample_sites(NAMES, participation, derive_seed(0, "participation", round_))
     return [site for site in asked if (round_, site) not in lost]
 
 
@@ -149,7 +149,7 @@ def network(task: Task, params: Mapping[str, Tensor] | None = None) -> nn.Module
 
 def batches(rows: Rows, round_: int, site: str, work: Work = SGD, per_step: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
     """A site's batches (x, y) in a round; `per_step` batches for each of the round's steps."""
-    generator = torch.Generator().manual_seed(derived(0, site, round_, "train"))
+    generator = torch.Generator().manual_seed(derive_seed(0, site, round_, "train"))
     stream = iterate_minibatches(rows.y, batch=work.batch, balance=False, generator=generator)
     for _ in range(per_step * (work.epochs or 0) * batches_per_epoch(len(rows.y), work.batch)):
         index = next(stream)

@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from federation.models.clip import Clip, opened, spoken
-from federation.models.clip_towers import architecture, shapes, text_part
-from federation.models.clip_words import BEGIN, END, LAST, alphabet, words
+from federation.models.clip import Clip, read_tensors, tokenize_classes
+from federation.models.clip_towers import list_tensor_shapes, parse_architecture, select_text_tensors
+from federation.models.clip_words import BEGIN, END, LAST, list_byte_tokens, parse_vocabulary
 from federation.task import Task
 from privacy.dp.access import Rows
 
 MERGES = [("n", "e"), ("ne", "v"), ("nev", "us" + LAST), ("u", "s" + LAST), ("o", "f" + LAST), ("a", "n" + LAST)]
-TOKENS = [*alphabet(), *dict.fromkeys("".join(pair) for pair in MERGES), BEGIN, END]
+TOKENS = [*list_byte_tokens(), *dict.fromkeys("".join(pair) for pair in MERGES), BEGIN, END]
 VOCABULARY = json.dumps({token: number for number, token in enumerate(TOKENS)})
 MERGED = "#version: 0.2\n" + "\n".join(" ".join(pair) for pair in MERGES) + "\n"
 CONFIG = {
@@ -41,7 +41,7 @@ def file() -> bytes:
     """Weights drawn at random, in the layout of transformers' CLIPModel."""
     g = torch.Generator().manual_seed(0)
     made: dict[str, Tensor] = {}
-    for name, shape in shapes(architecture(json.dumps(CONFIG))).items():
+    for name, shape in list_tensor_shapes(parse_architecture(json.dumps(CONFIG))).items():
         norm = "norm" in name and name.endswith("weight")
         made[name] = 0.2 * torch.randn(shape, generator=g) + (1.0 if norm else 0.0)
     made["logit_scale"] = torch.tensor(2.0)
@@ -52,13 +52,13 @@ def clip(**fields) -> Clip:
     """Settings as they are sent: with the architecture and the tokens."""
     text = json.dumps(CONFIG)
     made = Clip(**{"weights": "model.safetensors", "classes": CLASSES, "context": 3, "architecture": text, **fields})
-    tokens, sentences = spoken(made, words(VOCABULARY, MERGED))
+    tokens, sentences = tokenize_classes(made, parse_vocabulary(VOCABULARY, MERGED))
     return Clip(**{**vars(made), "tokens": tokens, "sentences": sentences})
 
 
 def frozen() -> Mapping[str, Tensor]:
     """What its networks hold."""
-    return text_part(opened(clip(), file()))
+    return select_text_tensors(read_tensors(clip(), file()))
 
 
 def task(**fields) -> Task:

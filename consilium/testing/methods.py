@@ -24,12 +24,12 @@ from consilium.testing.runs import (
     run_watched,
     train_case,
 )
-from federation.conversation import newest
+from federation.conversation import load_newest_memory
 from federation.engine import InProcess
 from federation.outcome import Outcome
-from federation.participant import CHECKPOINTS, checkpoint
-from federation.rehearsal import initial_parameters, rehearse
-from federation.rounds import schedule_of
+from federation.participant import CHECKPOINTS, load_checkpoint
+from federation.rehearsal import initial_parameters, rehearse_reply
+from federation.rounds import method_schedule
 from privacy.message import Call, Message, as_mapping, from_bytes, number_of, to_bytes
 
 Law: TypeAlias = Callable[[Case], None]
@@ -46,7 +46,7 @@ def neither_the_wire_nor_the_order_of_sites_changes_anything(case: Case) -> None
 def a_resumed_run_is_the_uninterrupted_one(case: Case, stop_at: int = 3) -> None:
     """All that a stopped run leaves is on disks: from there it goes on."""
     uninterrupted = run_undisturbed(case)
-    folder, parts = uninterrupted.stopped(min(stop_at, schedule_of(case.algorithm, SCHEDULE).rounds))
+    folder, parts = uninterrupted.stopped(min(stop_at, method_schedule(case.algorithm, SCHEDULE).rounds))
     outcome = train_case(case, parts, folder=folder)
     hold_equal(uninterrupted.outcome.state.tensors, outcome.state.tensors, "the state after a resumed run")
     hold(
@@ -60,7 +60,7 @@ def a_resumed_run_is_the_uninterrupted_one(case: Case, stop_at: int = 3) -> None
 def a_coordinator_that_forgot_a_round_asks_again_and_nothing_trains_twice(case: Case) -> None:
     """The coordinator dies after the sites committed and before it saved: the sites answer from their disks."""
     uninterrupted = run_undisturbed(case)
-    rounds = schedule_of(case.algorithm, SCHEDULE).rounds
+    rounds = method_schedule(case.algorithm, SCHEDULE).rounds
     folder, hospitals_then = uninterrupted.stopped(rounds - 1)[0], copy_hospitals(uninterrupted.crew)
     again = train_case(case, hospitals_then, folder=folder)
     hold_equal(uninterrupted.outcome.state.tensors, again.state.tensors, "the state after a round was asked again")
@@ -89,14 +89,14 @@ def a_lost_reply_leaves_site_and_coordinator_in_step(case: Case) -> None:
     two = train_case(case, absent, engine=away, schedule=PARTLY)
     hold_equal(run.outcome.state.tensors, two.state.tensors, "the state after lost replies")
     hold_same(newest_models(run.crew), newest_models(absent), "models after lost replies")
-    rounds = schedule_of(case.algorithm, PARTLY).rounds
+    rounds = method_schedule(case.algorithm, PARTLY).rounds
     hold([m[:2] for m in run.outcome.missing] == sorted(each for each in LOST if each[0] <= rounds), "losses untold")
 
 
 def it_goes_on_when_only_some_sites_are_asked(case: Case) -> None:
     """A site that was not asked for some rounds takes part again, and models stay finite."""
     run = run_lossy(case)
-    rounds = schedule_of(case.algorithm, PARTLY).rounds
+    rounds = method_schedule(case.algorithm, PARTLY).rounds
     hold(run.outcome.round == rounds + 1, f"it ended after round {run.outcome.round - 1} of {rounds}")
     expected = {"a": 2, "b": 5, "c": 5} if rounds == PARTLY.rounds else {"a": 1, "b": 1, "c": 1}
     trained = {name: h.trained for name, h in run.crew.items()}
@@ -127,7 +127,7 @@ def states_are_messages_and_models_fit_the_network(case: Case) -> None:
     """The state survives serialization, models load into the network, and all numbers are finite."""
     task = case.ground.task
     initial = initial_parameters(case.algorithm, task, seed=1)
-    template = rehearse(case.algorithm, task, case.work, initial)
+    template = rehearse_reply(case.algorithm, task, case.work, initial)
     odd = [name for name in template.tensors if name.partition("/")[2] not in initial]
     hold(not odd, f"tensors are named <what>/<parameter>, found {odd[:5]}")
     run = run_undisturbed(case)
@@ -136,7 +136,7 @@ def states_are_messages_and_models_fit_the_network(case: Case) -> None:
     for name, params in newest_models(run.crew).items():
         case.algorithm.network(task).load_state_dict(params)
         hold(all(bool(torch.isfinite(t).all()) for t in params.values()), f"the model of site {name} is not finite")
-    last = str(schedule_of(case.algorithm, SCHEDULE).rounds)
+    last = str(method_schedule(case.algorithm, SCHEDULE).rounds)
     losses = [number_of(run.outcome.totals, "1"), number_of(run.outcome.totals, last)]
     hold(all(map(math.isfinite, losses)), f"validation losses are {losses}")
 
@@ -144,14 +144,14 @@ def states_are_messages_and_models_fit_the_network(case: Case) -> None:
 def every_checkpoint_is_there_although_replies_were_lost(case: Case) -> None:
     """What a checkpoint names is on the disk, and `local` is the lowest remembered loss."""
     run = run_lossy(case)
-    kept_as_promised(run.outcome, run.crew, schedule_of(case.algorithm, PARTLY).rounds)
+    kept_as_promised(run.outcome, run.crew, method_schedule(case.algorithm, PARTLY).rounds)
 
 
 def kept_as_promised(outcome: Outcome, hospital_by_name: Mapping[str, testbed.Hospital], rounds: int) -> None:
     """Hold that every site has the models that its checkpoints name."""
     for name, hospital in hospital_by_name.items():
-        memory = newest(hospital.disk)
-        rounds_kept = {c: checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in CHECKPOINTS}
+        memory = load_newest_memory(hospital.disk)
+        rounds_kept = {c: load_checkpoint(hospital.models, memory, c, best=outcome.best)[0] for c in CHECKPOINTS}
         loss_facts = as_mapping(memory.facts["losses"])
         losses = {int(r): number_of(loss_facts, r) for r in loss_facts}
         hold(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from consilium.testing.held import hold, hold_equal
 from federation.models.adapted import fixed_in
-from federation.randomness import seeded
+from federation.randomness import use_seed
 from federation.task import Model, Output, Task
 from privacy.dp.access import Batch
 
@@ -82,7 +82,7 @@ def one_seed_gives_one_network(task: Task) -> None:
     """The coordinator's random start is torch's generator and nothing else."""
     made = []
     for _ in range(2):
-        with seeded(7):
+        with use_seed(7):
             made.append(task.network().state_dict())
     hold_equal(made[0], made[1], "two networks from one seed")
 
@@ -91,7 +91,7 @@ def what_its_author_fixed_is_kept_from_methods_and_is_the_same_everywhere(task: 
     """What needs no gradient is no parameter, and two hospitals that build the network have the same of it."""
     made = []
     for seed in (7, 8):
-        with seeded(seed):
+        with use_seed(seed):
             made.append(task.network())
     odd = [name for name, parameter in made[0].named_parameters() if not parameter.requires_grad]
     hold(not odd, f"need no gradient, and would be sent: {odd[:5]}; wrap the network by federation.models.own.adapted")

@@ -18,7 +18,7 @@ from federation.descent import Work
 from federation.engine import Answers
 from federation.outcome import Outcome
 from federation.rehearsal import initial_parameters, rehearse_events
-from federation.rounds import Schedule, schedule_of
+from federation.rounds import Schedule, method_schedule
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import compose_events
 from privacy.dp.protection import Protection
@@ -83,7 +83,7 @@ def what_was_done_is_what_was_rehearsed(algorithm: Algorithm, work: Work) -> Non
     train_hospitals(algorithm, work, hospitals)
     initial = initial_parameters(algorithm, testbed.make_task(), seed=0)
     seen = rehearse_events(algorithm, testbed.make_task(), work, initial, NOISED)
-    rounds = schedule_of(algorithm, SCHEDULE).rounds
+    rounds = method_schedule(algorithm, SCHEDULE).rounds
     expected = compose_events([seen.introduction, *[seen.training] * rounds, *[seen.validation] * rounds])
     for name, hospital in hospitals.items():
         hold(

@@ -16,7 +16,7 @@ from federation.algorithm import Algorithm
 from federation.descent import Work
 from federation.engine import Answers, InProcess
 from federation.outcome import Outcome
-from federation.rehearsal import Forms, initial_parameters, rehearse_forms, unlike
+from federation.rehearsal import Forms, find_form_differences, initial_parameters, rehearse_forms
 from federation.rounds import Schedule
 from federation.task import Task
 from privacy.dp.access import Rows, Split
@@ -162,12 +162,12 @@ class Watched:
         known = {"introduce": self.forms.introduction, "train": self.forms.reply}
         form = known.get(request, Message({}, {"algorithm": {}}))
         received = Message({}, as_mapping(message.facts.get("algorithm")))
-        wrong = unlike(reply, form, received, first=request != "introduce")
+        wrong = find_form_differences(reply, form, received, first=request != "introduce")
         self.odd += [(request, wrong)] if wrong else []
         odd = Message({**reply.tensors, "odd": torch.zeros(1)}, reply.facts)
         changed_facts = {**as_mapping(reply.facts["algorithm"]), "odd": 1.0}
         more = Message(reply.tensors, {**reply.facts, "algorithm": changed_facts})
-        if not (unlike(odd, form, received) and unlike(more, form, received)):
+        if not (find_form_differences(odd, form, received) and find_form_differences(more, form, received)):
             self.odd.append((request, ["what is too much is not noticed"]))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from consilium.testing.held import hold
-from federation.promised import names_of
+from federation.promised import list_names
 from federation.registry import Group, complaints
 from pipelines.loader.validation import to_plain
 from privacy.message import Json, as_mapping
@@ -19,7 +19,7 @@ def settings_are_read_strictly_and_written_whole(value: object, group: Group) ->
     kind = type(value)
     lacks = complaints(group, kind)
     hold(not lacks, f"{kind.__qualname__} is no {group.what}: {'; '.join(lacks)}")
-    hold(getattr(value, group.tag) in names_of(kind, group.tag), f"its {group.tag} is none of its literals")
+    hold(getattr(value, group.tag) in list_names(kind, group.tag), f"its {group.tag} is none of its literals")
     plain = as_mapping(to_plain(value))
     read = TypeAdapter(kind)
     again = read.validate_json(json.dumps(plain), strict=True)

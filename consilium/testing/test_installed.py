@@ -11,9 +11,9 @@ import pytest
 from consilium.testing import Check, extractor_laws, method_laws, model_laws, translator_laws
 from consilium.testing.strict import unknown_keys_are_refused
 from federation.features import EXTRACTORS
-from federation.installed import Offer, offers
+from federation.installed import Offer, list_offers
 from federation.models import MODELS
-from federation.registry import Group, class_named, own_names, permitting
+from federation.registry import Group, find_class, own_names, permit_packages
 from harmonize.translation import TRANSLATORS
 from personalize import ALGORITHMS
 from pipelines.data.readers import READERS
@@ -36,8 +36,8 @@ def _laws_of_offer(group: Group, offer: Offer, laws: Callable[[Any], Mapping[str
     if offer.name in own_names(group):
         return {"name": partial(broken, f"{offer.text}: its name is taken by consilium; choose another")}
     try:
-        with permitting("all"):  # who runs these tests installed the package
-            kind: Any = class_named(group, offer.name)
+        with permit_packages("all"):  # who runs these tests installed the package
+            kind: Any = find_class(group, offer.name)
         if group is READERS:  # which needs files; `reader_contract` has the other laws
             return {unknown_keys_are_refused.__name__: partial(unknown_keys_are_refused, kind, group.tag, offer.name)}
         return laws(kind(**{group.tag: offer.name}))
@@ -48,7 +48,7 @@ def _laws_of_offer(group: Group, offer: Offer, laws: Callable[[Any], Mapping[str
 def _list_cases() -> Iterator[Any]:
     """A pytest case for each law on each offer of an installed package."""
     for group, laws in KINDS:
-        for offer in offers(group.group):
+        for offer in list_offers(group.group):
             for name, check in _laws_of_offer(group, offer, laws).items():
                 yield pytest.param(check, id=f"{offer.name}-{name}")
 

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from federation import wire
 from federation.algorithm import Algorithm
-from federation.conversation import once, remembered
+from federation.conversation import answer_once, load_memory
 from federation.descent import Site, Work
 from federation.engine import Answers, InProcess, Worker
 from federation.models.cnn import Norm
 from federation.models.mlp import Mlp, MlpModule
 from federation.models.unet import UNet
 from federation.outcome import Outcome
-from federation.participant import participate, prune
-from federation.randomness import derived, seeded
+from federation.participant import answer_training_call, prune_models
+from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import Forms, initial_parameters, rehearse_forms
-from federation.rounds import Schedule, conduct
+from federation.rounds import Schedule, conduct_training
 from federation.task import Kind, Output, Task, overlap_loss
 from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.events import NOTHING, Event
@@ -176,19 +176,19 @@ class Hospital:
     def __call__(self, call: Call, message: Message) -> Message:
         def work(memory: Message) -> tuple[Message, Message]:
             self.trained += call.request == "train"
-            seed = derived(self.seed, self.stream, call.round, call.request)
+            seed = derive_seed(self.seed, self.stream, call.round, call.request)
             access = self.access(seed)
             site = Site(self.name, self.task, self.work, access)
-            with seeded(seed):
-                done = participate(self.algorithm, site, call, message, memory, self.models)
+            with use_seed(seed):
+                done = answer_training_call(self.algorithm, site, call, message, memory, self.models)
             self.events += access.events
             return done
 
-        answer = once(self.disk, call, self.name, work)
+        answer = answer_once(self.disk, call, self.name, work)
         best = message.facts.get("best")
         if not answer.again and call.request != "introduce":
-            memories = (answer.memory, remembered(self.disk, call.merged.get(self.name, 0)))
-            prune(self.models, memories, best=best if isinstance(best, int) else None, newest=call.round - 1)
+            memories = (answer.memory, load_memory(self.disk, call.merged.get(self.name, 0)))
+            prune_models(self.models, memories, best=best if isinstance(best, int) else None, newest=call.round - 1)
         return from_bytes(answer.reply)
 
     def access(self, seed: int) -> Access:
@@ -218,7 +218,7 @@ class SerializingEngine:
 
     @staticmethod
     def exchange(worker: Worker, call: Call, message: Message) -> Message:
-        reply = wire.read_answer(wire.answer(worker, wire.question(call, message)))
+        reply = wire.read_answer(wire.answer(worker, wire.build_question(call, message)))
         if isinstance(reply, str):
             raise Refused(reply)
         return reply
@@ -279,7 +279,7 @@ def train(
 ) -> Outcome:
     """A whole run. engine: to the hospitals, if not directly; folder: the coordinator's disk; between: after rounds."""
     initial, forms = build_opening(cast(Hashable, algorithm), task, work, torch.get_default_dtype())
-    return conduct(
+    return conduct_training(
         engine or InProcess(hospitals),  # type: ignore[arg-type]
         algorithm,
         run=run,

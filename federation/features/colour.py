@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.features.texture import co_occurrence, patterns
+from federation.features.texture import co_occurrence, pattern_features
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def _picture_features(rgb: Floats) -> Floats:
             _outline_features(inside),
             _asymmetry_features(lab, inside),
             _edge_features(away, inside),
-            patterns(grey, inside),
+            pattern_features(grey, inside),
             _energy_features(lab / 100, inside),
             co_occurrence(grey, (0.0, 1.0)),
         ]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.parameters import read
-from federation.randomness import seeded
+from federation.parameters import read_parameters
+from federation.randomness import use_seed
 from privacy.message import Message, from_bytes, to_bytes
 from privacy.settings_error import out_of_range, refuse, unmet
 
@@ -113,7 +113,7 @@ class Detecting:
         features = [_sureness_features(mark) for mark in marks]
         for channel in values:
             smooth = [_smooth_planes(channel, scale * side) for scale in SCALES]
-            features += [_quantiles(plane, mark) for mark in marks for plane in smooth]
+            features += [_quantile_features(plane, mark) for mark in marks for plane in smooth]
         return np.concatenate(features)
 
     @torch.no_grad()
@@ -173,7 +173,7 @@ def _smooth_planes(channel: Floats, sigma: float) -> Floats:
     return smooth
 
 
-def _quantiles(values: Floats, mark: Floats) -> Floats:
+def _quantile_features(values: Floats, mark: Floats) -> Floats:
     """Mean and quantiles of values weighted by a mark, both (D, H, W)."""
     order = np.argsort(values, axis=None, kind="stable")
     weight = np.cumsum(mark.ravel()[order] + LEAST)
@@ -182,14 +182,14 @@ def _quantiles(values: Floats, mark: Floats) -> Floats:
     return np.array([mean, *values.ravel()[order[np.minimum(places, values.size - 1)]]])
 
 
-def learnt(settings: Detector, x: Tensor, marks: Tensor, step: Callable[[int, int], None]) -> bytes:
+def train_detector_network(settings: Detector, x: Tensor, marks: Tensor, step: Callable[[int, int], None]) -> bytes:
     """The weights of a network trained on synthetic pictures, as bytes. The same on the same machine.
 
     x: pictures (n, C, size, size) in [-1, 1]; marks (n, 2, size, size): opacities of finding and organ; step(done,
     total): shows progress. Half of the pictures are mirrored.
     """
     targets, weight = (marks > 0.5).float(), torch.tensor(RARE)[:, None, None]
-    with seeded(0):
+    with use_seed(0):
         network = settings.network(x.shape[1])
         adam = torch.optim.AdamW(network.parameters(), settings.lr)
         rate = torch.optim.lr_scheduler.OneCycleLR(adam, settings.lr, total_steps=settings.steps)
@@ -205,10 +205,10 @@ def learnt(settings: Detector, x: Tensor, marks: Tensor, step: Callable[[int, in
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()
             rate.step()
-    return to_bytes(Message(read(network), {CHANNELS: x.shape[1]}))
+    return to_bytes(Message(read_parameters(network), {CHANNELS: x.shape[1]}))
 
 
-def blank(settings: Detector, channels: int) -> Detecting:
+def build_blank_detector(settings: Detector, channels: int) -> Detecting:
     """A detector that marks nothing, with the same number of features. It needs no network (slow to import)."""
 
     def mark_nothing(planes: Tensor) -> Tensor:
@@ -217,7 +217,7 @@ def blank(settings: Detector, channels: int) -> Detecting:
     return Detecting(settings, channels, mark_nothing)
 
 
-def detecting(settings: Detector, data: bytes) -> Detecting:
+def load_detector(settings: Detector, data: bytes) -> Detecting:
     """The detector with its trained weights. data: as from `train_detector_network`.
 
     Raises:

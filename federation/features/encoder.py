@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.features.slices import by_slice
+from federation.features.slices import features_by_slice
 from privacy.settings_error import out_of_range, refuse, unmet
 
 Floats = NDArray[np.float64]
@@ -83,7 +83,7 @@ class Frozen:
 
     def extract(self, images: Floats) -> Floats:
         """Features (n, d) of images (n, C, H, W), or volumes (n, C, D, H, W) by slices; always finite."""
-        return np.stack([by_slice(self._plane_features, image) for image in images])
+        return np.stack([features_by_slice(self._plane_features, image) for image in images])
 
     @torch.no_grad()
     def _plane_features(self, image: Floats) -> Floats:
@@ -101,12 +101,12 @@ class Frozen:
         return cut
 
 
-def digest(data: bytes) -> str:
+def file_digest(data: bytes) -> str:
     """The SHA-256 of a file, as sha256sum prints it."""
     return hashlib.sha256(data).hexdigest()
 
 
-def frozen(settings: Encoder, data: bytes) -> Frozen:
+def load_encoder(settings: Encoder, data: bytes) -> Frozen:
     """The encoder with the weights of its file. settings: with `architecture`. data: the bytes of the file.
 
     Raises:
@@ -114,7 +114,7 @@ def frozen(settings: Encoder, data: bytes) -> Frozen:
             configuration, tensors are missing, superfluous, of other shapes or not finite, the network does not take
             images of this size, or transformers is not installed.
     """
-    if settings.sha256 not in ("", digest_found := digest(data)):
+    if settings.sha256 not in ("", digest_found := file_digest(data)):
         raise ValueError(
             f"the file's SHA-256 is {digest_found}, the settings say {settings.sha256}: it is another file"
         )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.features.encoder import digest
+from federation.features.encoder import file_digest
 from privacy.settings_error import refuse, unmet
 
 SIDE, NUMBERS = 299, 2048
@@ -208,18 +208,18 @@ class Network(nn.Module):
         return x.mean(dim=(2, 3))
 
 
-def opened(settings: Inception) -> bytes:
+def read_weights_file(settings: Inception) -> bytes:
     """The bytes of the file. Raises: ValueError: it cannot be read, or has another digest."""
     try:
         data = Path(settings.file).read_bytes()
     except OSError as error:
         raise ValueError(f"{settings.file} cannot be read ({error.strerror}); give a safetensors file") from error
-    if settings.sha256 not in ("", digest_found := digest(data)):
+    if settings.sha256 not in ("", digest_found := file_digest(data)):
         raise ValueError(f"the SHA-256 of {settings.file} is {digest_found}, the settings say {settings.sha256}")
     return data
 
 
-def frozen(data: bytes) -> Network:
+def load_network(data: bytes) -> Network:
     """The network with the weights of a file.
 
     Raises:

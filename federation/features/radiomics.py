@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.features.texture import co_occurrence, patterns
+from federation.features.texture import co_occurrence, pattern_features
 from privacy.settings_error import refuse, unmet
 
 Floats = NDArray[np.float64]
@@ -66,7 +66,7 @@ def _middle_mask(shape: tuple[int, ...]) -> NDArray[np.bool_]:
 def _channel_features(image: Floats, near: NDArray[np.bool_]) -> Floats:
     """Features (d,) of one channel (H, W) or (D, H, W)."""
     planes = image[None] if image.ndim == 2 else image
-    texture = np.mean([np.concatenate([patterns(p), co_occurrence(p, (0.0, 1.0))]) for p in planes], axis=0)
+    texture = np.mean([np.concatenate([pattern_features(p), co_occurrence(p, (0.0, 1.0))]) for p in planes], axis=0)
     return np.concatenate(
         [_first_order_features(image), _first_order_features(image[near]), _extreme_features(image, near), texture]
     )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.features.slices import by_slice
+from federation.features.slices import features_by_slice
 from privacy.settings_error import out_of_range, refuse
 
 Floats = NDArray[np.float64]
@@ -45,7 +45,7 @@ class Scattering:
 
     def extract(self, images: Floats) -> Floats:
         """Features (n, d) of images (n, C, H, W), or volumes (n, C, D, H, W) by slices."""
-        return np.stack([by_slice(self._plane_features, image) for image in images])
+        return np.stack([features_by_slice(self._plane_features, image) for image in images])
 
     def _plane_features(self, image: Floats) -> Floats:
         """Features (d,) of one image (C, H, W)."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def by_slice(plane_features: Callable[[Floats], Floats], image: Floats) -> Floats:
+def features_by_slice(plane_features: Callable[[Floats], Floats], image: Floats) -> Floats:
     """Features (d,) of an image (C, H, W); of a volume (C, D, H, W) their mean, largest and spread over slices (3 d,).
 
     plane_features: from (C, H, W) to (d,).

@@ -12,7 +12,7 @@ RADII = (1, 2)
 PROPERTIES = ("contrast", "dissimilarity", "homogeneity", "energy", "correlation")
 
 
-def patterns(grey: Floats, inside: NDArray[np.bool_] | None = None) -> Floats:
+def pattern_features(grey: Floats, inside: NDArray[np.bool_] | None = None) -> Floats:
     """Square roots of the shares of uniform local binary patterns, 10 bins at each radius, over all pixels or those
     `inside`.
     """

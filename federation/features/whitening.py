@@ -25,7 +25,7 @@ class Whitening(NamedTuple):
     axes: Floats
 
 
-def fitted(public: Floats, *, components: int, softness: float) -> Whitening:
+def fit_whitening(public: Floats, *, components: int, softness: float) -> Whitening:
     """The whitening that fits features (n, d) of public pictures; their whitened features have a mean square of 1.
 
     Raises:
@@ -46,12 +46,12 @@ def fitted(public: Floats, *, components: int, softness: float) -> Whitening:
     return Whitening(mean, spread, axes / np.sqrt(((z @ axes) ** 2).mean()))
 
 
-def whitened(features: Floats, by: Whitening) -> Floats:
+def whiten_features(features: Floats, by: Whitening) -> Floats:
     """Features (n, d) standardized, cut and turned: (n, k)."""
-    return row_by_row(np.clip((features - by.mean) / by.spread, -MOST, MOST), by.axes)
+    return multiply_by_row(np.clip((features - by.mean) / by.spread, -MOST, MOST), by.axes)
 
 
-def fourier(x: Floats, width: int, bandwidth: float) -> Floats:
+def fourier_features(x: Floats, width: int, bandwidth: float) -> Floats:
     """Random Fourier features (n, width) of whitened features (n, k), with a mean square of about 1.
 
     A linear model on them approximates one with a Gaussian kernel (Rahimi and Recht, Random features for large-scale
@@ -60,10 +60,10 @@ def fourier(x: Floats, width: int, bandwidth: float) -> Floats:
     random = np.random.default_rng(0)
     frequencies = random.standard_normal((x.shape[1], width)) / (bandwidth * np.sqrt(x.shape[1]))
     phases = random.uniform(0, 2 * np.pi, width)
-    features: Floats = np.sqrt(2.0) * np.cos(row_by_row(x, frequencies) + phases)
+    features: Floats = np.sqrt(2.0) * np.cos(multiply_by_row(x, frequencies) + phases)
     return features
 
 
-def row_by_row(x: Floats, matrix: Floats) -> Floats:
+def multiply_by_row(x: Floats, matrix: Floats) -> Floats:
     """x @ matrix, row by row: in a product of many rows, the rounding of a row depends on their number."""
     return np.stack([row @ matrix for row in x]) if len(x) else np.zeros((0, matrix.shape[1]))

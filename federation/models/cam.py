@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.models.cnn import Norm, conv_pool, convolution
+from federation.models.cnn import Norm, build_conv_pool, build_convolution
 from federation.models.maps import Normalized, normalized_maps
 from federation.task import Output, cross_entropy
 from privacy.settings_error import refuse, unmet
@@ -86,7 +86,7 @@ class Residual(nn.Module):
 
     def __init__(self, width: int, norm: Norm) -> None:
         super().__init__()
-        units = {f"unit{place}": convolution(width, width, norm, bias=True) for place in range(2)}
+        units = {f"unit{place}": build_convolution(width, width, norm, bias=True) for place in range(2)}
         self.conv = nn.Sequential(OrderedDict(units))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -102,8 +102,8 @@ class CamModule(nn.Module):
     ) -> None:
         super().__init__()
         w = widths
-        self.stem = conv_pool(inputs[0], w[0], norm)
-        pools = [conv_pool(a, b, norm) for a, b in itertools.pairwise(w)]
+        self.stem = build_conv_pool(inputs[0], w[0], norm)
+        pools = [build_conv_pool(a, b, norm) for a, b in itertools.pairwise(w)]
         for block in pools[int(log2(stride)) - 1 :]:
             block[1] = nn.Identity()
         residuals = [Residual(w[-1], norm) for _ in range(2)]

@@ -25,12 +25,12 @@ from torch.nn import functional
 from federation.models.clip_towers import (
     TEXT,
     Architecture,
-    architecture,
-    shapes,
-    tau,
-    text_part,
-    vector_of_pictures,
-    vector_of_sentences,
+    cosine_factor,
+    embed_pictures,
+    embed_sentences,
+    list_tensor_shapes,
+    parse_architecture,
+    select_text_tensors,
 )
 from federation.models.clip_words import Words
 from federation.task import Output, cross_entropy
@@ -85,7 +85,7 @@ class Clip:
     @property
     def shape(self) -> Architecture:
         """Both transformers' sizes. Raises: ValueError: the file was not read, or its config.json is not of a CLIP."""
-        return architecture(self.architecture)
+        return parse_architecture(self.architecture)
 
     @property
     def width(self) -> int:
@@ -150,11 +150,11 @@ class Prompt(nn.Module):
         embedded = torch.cat(
             [first, self.context.expand(class_count, -1, -1), table[self.after.to(table.device)]], dim=1
         )
-        return vector_of_sentences(w, self.shape, embedded, self.ends.to(table.device))
+        return embed_sentences(w, self.shape, embedded, self.ends.to(table.device))
 
     def scale(self) -> Tensor:
         """1 / tau."""
-        return tau(_match_tensor(self.held, self.context))
+        return cosine_factor(_match_tensor(self.held, self.context))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (b, C): cosines by 1 / tau."""
@@ -181,9 +181,9 @@ class Written(nn.Module):
             longest = max(map(len, of_classes))
             padded = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens in of_classes], device=x.device)
             ends = torch.tensor([len(tokens) - 1 for tokens in of_classes], device=x.device)
-            vectors.append(vector_of_sentences(w, self.shape, table[padded], ends))
+            vectors.append(embed_sentences(w, self.shape, table[padded], ends))
         texts = functional.normalize(torch.stack(vectors).mean(dim=0), dim=-1)
-        return self.factor * tau(w) * x @ texts.T
+        return self.factor * cosine_factor(w) * x @ texts.T
 
 
 @dataclass(frozen=True)
@@ -203,13 +203,13 @@ class ClipPictures:
         for image in images:
             x = torch.from_numpy(np.clip((image - low) / (high - low), 0, 1)).float()[None].expand(-1, 3, -1, -1)
             x = functional.interpolate(x, (a.side, a.side), mode="bilinear", align_corners=False, antialias=True)
-            vectors.append(vector_of_pictures(self.w, a, (x - mean) / std)[0].double().numpy())
+            vectors.append(embed_pictures(self.w, a, (x - mean) / std)[0].double().numpy())
         # Otherwise a network that returns NaN for some patients would reveal, by an error, that they are in the data.
         finite: Floats = np.nan_to_num(np.stack(vectors), nan=0.0, posinf=0.0, neginf=0.0)
         return finite
 
 
-def opened(settings: Clip, data: bytes) -> dict[str, Tensor]:
+def read_tensors(settings: Clip, data: bytes) -> dict[str, Tensor]:
     """The tensors of a file, float32. settings: with `architecture`.
 
     Raises:
@@ -226,7 +226,7 @@ def opened(settings: Clip, data: bytes) -> dict[str, Tensor]:
         tensors = load(data)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"it is no safetensors file, or a damaged one ({error})") from error
-    expected_shapes, problems = shapes(settings.shape), list[str]()
+    expected_shapes, problems = list_tensor_shapes(settings.shape), list[str]()
     for name, shape in expected_shapes.items():
         tensor = tensors.get(name)
         if tensor is None:
@@ -241,12 +241,12 @@ def opened(settings: Clip, data: bytes) -> dict[str, Tensor]:
     return {name: tensors[name].float() for name in expected_shapes}
 
 
-def held_by(settings: Clip, data: bytes) -> dict[str, Tensor]:
+def read_text_transformer(settings: Clip, data: bytes) -> dict[str, Tensor]:
     """The text transformer of a file, which the networks of a model use. Raises: as `read_tensors`."""
-    return text_part(opened(settings, data))
+    return select_text_tensors(read_tensors(settings, data))
 
 
-def spoken(
+def tokenize_classes(
     settings: Clip, vocabulary: Words
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
     """The tokens of each class's words after a context, and in each template, with the tokens of beginning and end.

@@ -60,7 +60,7 @@ VISION_DEFAULTS = {
 """Values of settings that a config.json leaves out."""
 
 
-def architecture(text: str) -> Architecture:
+def parse_architecture(text: str) -> Architecture:
     """The architecture in the text of a config.json.
 
     Raises:
@@ -87,7 +87,7 @@ def architecture(text: str) -> Architecture:
     )
 
 
-def shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
+def list_tensor_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
     """Every tensor of a file, with its shape."""
     shape_by_name: dict[str, tuple[int, ...]] = {
         f"{TEXT}.embeddings.token_embedding.weight": (a.vocabulary, a.text.width),
@@ -114,7 +114,7 @@ def shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
     return shape_by_name
 
 
-def vector_of_pictures(w: Params, a: Architecture, x: Tensor) -> Tensor:
+def embed_pictures(w: Params, a: Architecture, x: Tensor) -> Tensor:
     """f(x): unit vectors (b, d) of normalized pictures (b, 3, side, side)."""
     at = f"{VISION}.embeddings"
     patches = functional.conv2d(x, w[f"{at}.patch_embedding.weight"], stride=a.patch).flatten(2).transpose(1, 2)
@@ -125,7 +125,7 @@ def vector_of_pictures(w: Params, a: Architecture, x: Tensor) -> Tensor:
     return functional.normalize(last @ w["visual_projection.weight"].T, dim=-1)
 
 
-def vector_of_sentences(w: Params, a: Architecture, embedded: Tensor, ends: Tensor) -> Tensor:
+def embed_sentences(w: Params, a: Architecture, embedded: Tensor, ends: Tensor) -> Tensor:
     """g(P): unit vectors (C, d) of sentences (C, L, width) of embedded tokens, read at places `ends` (C,).
 
     The transformer is causal, so tokens after the end of a sentence do not count.
@@ -139,12 +139,12 @@ def vector_of_sentences(w: Params, a: Architecture, embedded: Tensor, ends: Tens
     return functional.normalize(last @ w["text_projection.weight"].T, dim=-1)
 
 
-def tau(w: Params) -> Tensor:
+def cosine_factor(w: Params) -> Tensor:
     """The factor of a cosine, 1 / tau of the slides: exp of the logit scale, cut as in CLIP's training."""
     return w["logit_scale"].exp().clamp(max=LARGEST)
 
 
-def text_part(w: Params) -> dict[str, Tensor]:
+def select_text_tensors(w: Params) -> dict[str, Tensor]:
     """The tensors that sentences need."""
     return {
         name: tensor for name, tensor in w.items() if name.startswith((f"{TEXT}.", "text_projection", "logit_scale"))

@@ -55,7 +55,7 @@ class Words:
         return parts
 
 
-def words(vocabulary: str, merges: str) -> Words:
+def parse_vocabulary(vocabulary: str, merges: str) -> Words:
     """A vocabulary from the texts of its two files.
 
     Raises:
@@ -85,6 +85,6 @@ def _letter_by_byte() -> dict[int, str]:
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + k) for k, byte in enumerate(unprintable)}
 
 
-def alphabet() -> list[str]:
+def list_byte_tokens() -> list[str]:
     """The tokens of single bytes, inside a word and at its end, with which every vocabulary begins."""
     return [*_letter_by_byte().values(), *(letter + LAST for letter in _letter_by_byte().values())]

@@ -49,8 +49,8 @@ class CnnModule(nn.Module):
     def __init__(self, inputs: tuple[int, ...], classes: int, widths: tuple[int, ...], norm: Norm) -> None:
         super().__init__()
         spatial = len(inputs) - 1
-        self.stem = conv_pool(inputs[0], widths[0], norm, spatial)
-        self.blocks = nn.ModuleList(conv_pool(a, b, norm, spatial) for a, b in itertools.pairwise(widths))
+        self.stem = build_conv_pool(inputs[0], widths[0], norm, spatial)
+        self.blocks = nn.ModuleList(build_conv_pool(a, b, norm, spatial) for a, b in itertools.pairwise(widths))
         self.head = nn.Linear(2 * widths[-1], classes)
 
     def forward(self, x: Tensor) -> Output:
@@ -61,13 +61,13 @@ class CnnModule(nn.Module):
         return Output(self.head(features), features)
 
 
-def conv_pool(inputs: int, outputs: int, norm: Norm, spatial: int = 2) -> nn.Sequential:
+def build_conv_pool(inputs: int, outputs: int, norm: Norm, spatial: int = 2) -> nn.Sequential:
     """3x3 convolution, norm, ReLU, 2x2 maximum: (b, inputs, h, w) -> (b, outputs, h/2, w/2); likewise for volumes."""
     pool = nn.MaxPool3d(2) if spatial == 3 else nn.MaxPool2d(2)
-    return nn.Sequential(convolution(inputs, outputs, norm, spatial, bias=norm == "group"), pool)
+    return nn.Sequential(build_convolution(inputs, outputs, norm, spatial, bias=norm == "group"), pool)
 
 
-def convolution(inputs: int, outputs: int, norm: Norm, spatial: int = 2, *, bias: bool) -> nn.Sequential:
+def build_convolution(inputs: int, outputs: int, norm: Norm, spatial: int = 2, *, bias: bool) -> nn.Sequential:
     """3x3 convolution, norm (`group` has 8 groups) and ReLU: (b, inputs, h, w) -> (b, outputs, h, w).
 
     Names and numbers are those of MONAI's `Convolution`, which takes two seconds to import.

@@ -117,7 +117,7 @@ def has_fixed_statistics(norm: nn.Module) -> bool:
     return getattr(norm, "running_mean", None) is not None and "running_mean" not in norm._buffers
 
 
-def digest_of(fixed: Params) -> str:
+def compute_fixed_digest(fixed: Params) -> str:
     """A digest of the names, types, shapes and bits of fixed tensors."""
     digest = hashlib.sha256()
     for name, value in sorted(fixed.items()):

@@ -39,12 +39,12 @@ def local_probabilities(maps: Tensor) -> Tensor:
     return maps.mean(dim=1).softmax(dim=1)
 
 
-def stride_of(maps: Tensor, x: Tensor) -> int:
+def compute_stride(maps: Tensor, x: Tensor) -> int:
     """Pixels of images x (b, C, H, W) from one value of their maps to the next: poolings halve, and round down."""
     return 1 << ((x.shape[-1] // maps.shape[-1]).bit_length() - 1)
 
 
-def laid(maps: Tensor, stride: int, sides: tuple[int, int]) -> Tensor:
+def upsample_maps(maps: Tensor, stride: int, sides: tuple[int, int]) -> Tensor:
     """(b, n, h, w) at every pixel of images of sides (H, W): linear between the middles of squares, and constant beyond
     the last middle. If a side is no multiple of the stride, no square covers the last pixels.
     """
@@ -62,7 +62,7 @@ def dense_maps(module: nn.Module, x: Tensor, step: int) -> tuple[Tensor, int]:
     pixel. If the stride is not larger than `step`, or no multiple of it, the plain maps are returned.
     """
     maps = module(x).maps
-    stride = stride_of(maps, x)
+    stride = compute_stride(maps, x)
     if stride <= step or stride % step:
         return maps, stride
     times, (high, wide) = stride // step, x.shape[-2:]

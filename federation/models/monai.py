@@ -41,14 +41,14 @@ class Bound(NamedTuple):
     most: float = math.inf
 
 
-WHOLE = Bound((int,), "a whole number", 0, LARGEST)
+COUNT = Bound((int,), "a whole number", 0, LARGEST)
 KERNEL = Bound((int,), "a whole number", 1, WIDEST)
 SHARE = Bound((int, float), "a number", 0, 1)
 FACTOR = Bound((int, float), "a number", 2**-6, 2**6)
 FLAG = Bound((bool,), "true or false")
 WORDS = Bound((str,), f"words of at most {LONGEST} letters")
 BOUNDS: Mapping[str, Bound] = {
-    **dict.fromkeys(("init_features", "growth_rate", "bn_size", "init_filters", "features", "filters", *LAYERS), WHOLE),
+    **dict.fromkeys(("init_features", "growth_rate", "bn_size", "init_filters", "features", "filters", *LAYERS), COUNT),
     **dict.fromkeys(("kernel_size", "strides", "upsample_kernel_size", "conv1_t_size", "conv1_t_stride"), KERNEL),
     **dict.fromkeys(("dropout", "dropout_prob"), SHARE),
     "widen_factor": FACTOR,

@@ -25,7 +25,7 @@ from privacy.message import Params
 from privacy.settings_error import Problem, refuse
 
 Build: TypeAlias = Callable[..., nn.Module]
-ELSEWHERE = (
+NETWORK_HINT = (
     "a network of one's own is known only to the process that registered it, from Python: there Results.probabilities "
     "and Results.export use it; for commands and hospitals on other machines put it into a package that each installs "
     "(docs/how-to/extend.md)"
@@ -63,7 +63,7 @@ class Own:
 
     def build(self, *, inputs: tuple[int, ...], classes: int) -> nn.Module:
         """A new network. Raises: ValueError: it is not registered here, or cannot be adapted, with all problems."""
-        build = builder_of(self)
+        build = find_builder(self)
         if build is None and (other_codes := [code for name, code in _BUILDERS if name == self.network]):
             raise ValueError(
                 f"the network {self.network!r} that is registered here has other code ({other_codes[-1][:12]}) than "
@@ -71,8 +71,8 @@ class Own:
             )
         if build is None:
             known = ", ".join(sorted({name for name, _ in _BUILDERS})) or "none"
-            raise ValueError(f"no network {self.network!r} is registered here (there is {known}): {ELSEWHERE}")
-        fixed = _tried(build, self, inputs, classes)
+            raise ValueError(f"no network {self.network!r} is registered here (there is {known}): {NETWORK_HINT}")
+        fixed = _check_network(build, self, inputs, classes)
         module = _adapt_network(_build_network(build, inputs, classes), self)
         module.write_fixed(fixed)
         return module
@@ -101,7 +101,7 @@ def register_network(name: str, build: Build) -> str:
     return code
 
 
-def builder_of(settings: Own) -> Build | None:
+def find_builder(settings: Own) -> Build | None:
     """The builder that was registered under the name and code of these settings, or None."""
     if settings.code:
         return _BUILDERS.get((settings.network, settings.code))
@@ -156,7 +156,7 @@ def _list_parameters(build: Build) -> Mapping[str, inspect.Parameter]:
 
 
 @lru_cache(maxsize=64)
-def _tried(build: Build, settings: Own, inputs: tuple[int, ...], classes: int) -> Params:
+def _check_network(build: Build, settings: Own, inputs: tuple[int, ...], classes: int) -> Params:
     """Check once, with two random examples, that the head's output is the network's. Raises: ValueError.
 
     Returns:

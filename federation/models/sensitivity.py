@@ -14,13 +14,13 @@ from torch import Tensor, nn
 SMOOTH = 1 / 24  # standard deviation of the Gaussian, in the image's shorter side: 3 mm of 72
 
 
-def sensitivity(module: nn.Module, x: Tensor) -> Tensor:
+def compute_sensitivity(module: nn.Module, x: Tensor) -> Tensor:
     """`compute_slopes` of each image, divided by its largest value: (b, H, W) in [0, 1]; all 0 if no pixel matters."""
-    smooth = slopes(module, x)
+    smooth = compute_slopes(module, x)
     return smooth / smooth.amax(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(smooth.dtype).tiny)
 
 
-def slopes(module: nn.Module, x: Tensor) -> Tensor:
+def compute_slopes(module: nn.Module, x: Tensor) -> Tensor:
     """|d s / d x| of images x (b, C, H, W), summed over channels and smoothed: (b, H, W) on the CPU. s: log odds of all
     classes against class 0.
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from federation.models import OnFeatures
-from federation.models.sensitivity import slopes
+from federation.models.sensitivity import compute_slopes
 from pipelines.batch.masks import MaskWriter, file_name, grid_of_study
 from pipelines.data.images import Pictures, Slices
 from pipelines.data.restore import map_on_source_grid
@@ -38,7 +38,7 @@ def find_map_problems(ready: Ready, option: str) -> list[str]:
 
 def cams_of(module: nn.Module, x: Tensor) -> Array:
     """Sensitivity (n, H, W) of the score to what the network saw of a study, x (n, C, H, W); its largest value is 1."""
-    slope = torch.cat([slopes(module, batch) for batch in torch.split(x, TOGETHER)])
+    slope = torch.cat([compute_slopes(module, batch) for batch in torch.split(x, TOGETHER)])
     size = slope.nan_to_num(posinf=0.0, neginf=0.0)
     largest = size.max().clamp(min=torch.finfo(size.dtype).tiny)
     cams: Array = (size / largest).numpy()

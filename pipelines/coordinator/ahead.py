@@ -17,7 +17,7 @@ from federation.engine import InProcess
 from federation.features.detector import Detector
 from federation.models.features import Features
 from federation.pretraining import Pretrained
-from federation.processes import Processes, beside
+from federation.processes import Processes, run_alongside
 from pipelines.coordinator.public_features import train_detector
 from pipelines.coordinator.public_starts import is_kept
 from pipelines.coordinator.stages import features, pretrain
@@ -41,7 +41,7 @@ def learn_ahead(steps: Sequence[Step[World]], world: World) -> AbstractContextMa
         return nullcontext()
     detectors, starts = list_needed_networks(world.config, {step.stage.name for step in steps if step.state == "run"})
     work = partial(_learn_networks, world.config, world.root, detectors, starts)
-    return beside(work) if detectors or starts else nullcontext()
+    return run_alongside(work) if detectors or starts else nullcontext()
 
 
 def list_needed_networks(config: Config, due: set[str]) -> tuple[list[Detector], list[str]]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from federation.parameters import count
-from federation.rehearsal import initial_parameters, rehearse
+from federation.parameters import count_values
+from federation.rehearsal import initial_parameters, rehearse_reply
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.cautions import list_cautions
 from pipelines.coordinator.check_words import (
@@ -316,11 +316,11 @@ def _rehearse_method(world: World, label: str) -> dict[str, Json]:
     work = override_settings(config.train.work, config.train.method_work.get(label, {}))
     try:
         initial = initial_parameters(algorithm, task, seed=config.seed)
-        reply = rehearse(algorithm, task, work, initial)
+        reply = rehearse_reply(algorithm, task, work, initial)
     except Exception as error:
         if (text := describe_foreign_failure(error, algorithm, task.model)) is None:
             raise
         raise ConfigError([Problem(("train", "methods", label), text)]) from error
     leaves = 0 if algorithm.name == CENTRAL else len(to_bytes(reply))
     sent = {"bytes": leaves, "tensors": len(reply.tensors)}
-    return {"parameters": count(initial), **sent, "work": work_of(config, label)}
+    return {"parameters": count_values(initial), **sent, "work": work_of(config, label)}

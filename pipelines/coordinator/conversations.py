@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from federation.engine import Engine, InProcess
-from federation.origins import identity
+from federation.origins import code_identity
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.spaces import Cohorts, SiteCohort
 from pipelines.coordinator.world import World
@@ -66,7 +66,7 @@ def task_facts(config: Config) -> dict[str, Json]:
     older runs stay the same.
     """
     task: dict[str, Json] = {} if config.task == Classification() else {"task": to_plain(config.task)}
-    return task | identity(config.train, config.model)
+    return task | code_identity(config.train, config.model)
 
 
 def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from federation.models import OnFeatures
-from federation.origins import offers_in, unpermitted
+from federation.origins import find_permission_problems, list_packages_in
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.loader.document import ConfigError
 from pipelines.requests.survey import Surveyed
@@ -114,10 +114,10 @@ def find_refused_requests(config: Config, by_site: Mapping[str, Permissions]) ->
     """One sentence for each need of this run that a hospital's policy refuses, so that the run would fail."""
     sentences, offers = (
         find_unanswered_requests(config, by_site, optional=False),
-        offers_in(config.train, config.model, config.harmonize),
+        list_packages_in(config.train, config.model, config.harmonize),
     )
     for site, permitted in by_site.items():
-        sentences += [f"{site}: {text}" for text in unpermitted(offers, permitted.plugins)]
+        sentences += [f"{site}: {text}" for text in find_permission_problems(offers, permitted.plugins)]
         if permitted.private and (config.privacy == "none" or config.route is not None):
             sentences.append(
                 f"{site}: its policy requires privacy (a budget, or require: privacy), and what this run asks has no "

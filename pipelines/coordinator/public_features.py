@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from federation.alone import Alone, solved
+from federation.alone import Alone, fit_machine
 from federation.features import AnyExtractor, Extractor
-from federation.features.detector import Detector, detecting, learnt
-from federation.features.whitening import fitted
+from federation.features.detector import Detector, load_detector, train_detector_network
+from federation.features.whitening import fit_whitening
 from federation.models.clip import Clip, ClipPictures
-from federation.models.clip import opened as clip_opened
+from federation.models.clip import read_tensors as clip_opened
 from federation.models.features import Features
-from federation.parameters import read
+from federation.parameters import read_parameters
 from federation.task import Task
 from harmonize.prior import PRIORS, draw_with_marks
 from pipelines.coordinator.public import SEED, PublicSet, read_public_set
@@ -36,7 +36,7 @@ def fit_scale(world: World, public: PublicSet, model: Features) -> Fixed:
     """
     extractor, weights = _prepare_extractor(world, model.of)
     values = np.concatenate([extract_values(extractor, part) for part in public.parts])
-    return Fixed(extractor, fitted(values, components=model.components, softness=model.softness), weights)
+    return Fixed(extractor, fit_whitening(values, components=model.components, softness=model.softness), weights)
 
 
 def read_clip_vectors(model: Clip) -> Fixed:
@@ -53,8 +53,8 @@ def public_head(world: World, model: Features, public: PublicSet, classes: int) 
     fixed = fit_scale(world, read_public_set(world.config, model.public, model.pictures), model)
     x = torch.cat([compute_features(model, fixed, part) for part in public.parts])
     module = Alone(name="local_ridge").network(Task(model, (model.width,), classes))
-    solved(module, x, public.labels, torch.arange(len(x)), classes)
-    return read(module)
+    fit_machine(module, x, public.labels, torch.arange(len(x)), classes)
+    return read_parameters(module)
 
 
 def _prepare_extractor(world: World, of: AnyExtractor) -> tuple[Extractor, bytes]:
@@ -62,7 +62,7 @@ def _prepare_extractor(world: World, of: AnyExtractor) -> tuple[Extractor, bytes
     if not isinstance(of, Detector):
         return open_extractor(of)
     weights = train_detector(world, of)
-    return detecting(of, weights), weights
+    return load_detector(of, weights), weights
 
 
 def train_detector(world: World, detector: Detector, waits: Callable[[], None] | None = None) -> bytes:
@@ -76,7 +76,7 @@ def train_detector(world: World, detector: Detector, waits: Callable[[], None] |
 
         def learn_parameters() -> Params:
             x, marks = draw_with_marks(prior, y, (prior.channels, detector.size, detector.size), SEED)
-            data = learnt(detector, x, marks, report_progress)
+            data = train_detector_network(detector, x, marks, report_progress)
             return {WEIGHTS: torch.frombuffer(bytearray(data), dtype=torch.uint8)}
 
         about: dict[str, Json] = {"detector": to_plain(detector)}

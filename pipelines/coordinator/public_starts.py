@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from federation.models.features import Features
-from federation.pretraining import Pretrained, Translate, pretrained
+from federation.pretraining import Pretrained, Translate, pretrain_network
 from federation.task import Task
 from harmonize.prior import PRIORS
 from pipelines.coordinator.public import PublicSet
@@ -52,7 +52,7 @@ def start_on(world: World, begin: Begin, how: Pretrained, public: PublicSet, wai
 
     def learn_parameters() -> Params:
         x = torch.cat(list(public.parts))
-        return pretrained(task, how, x, public.labels, low=scale.low, high=scale.high, through=way.translate)
+        return pretrain_network(task, how, x, public.labels, low=scale.low, high=scale.high, through=way.translate)
 
     if not is_kept(begin):
         return learn_parameters()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias, TypedDict
 
 from federation.models import OnFeatures
-from federation.origins import PACKAGES, identity
+from federation.origins import PACKAGES, code_identity
 from harmonize.scale import Scale
 from pipelines.coordinator.artifacts import read_counts, read_records
 from pipelines.coordinator.world import World
@@ -48,7 +48,7 @@ class Common(TypedDict):
 def build_common_part(world: World) -> Common:
     """Value scale, deformed copies, seed, privacy, and packages that take part."""
     config = world.config
-    packages = identity(config.harmonized).get(PACKAGES)
+    packages = code_identity(config.harmonized).get(PACKAGES)
     return {
         "scale": config.harmonized.scale or default_scale(config.images),
         "copies": config.harmonized.copies,

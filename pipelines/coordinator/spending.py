@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from federation.descent import Work
 from federation.rehearsal import initial_parameters, rehearse_events
-from federation.rounds import schedule_of
+from federation.rounds import method_schedule
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.settings.config import Config
@@ -59,7 +59,7 @@ def plan_method(config: Config, label: str, site: str) -> Plan:
     if not isinstance(config.privacy, PatientLevel):
         raise ValueError("privacy: none has no plan")
     evaluations = len(config.sites) if config.evaluate.public else 1
-    rounds = schedule_of(config.train.methods[label], config.train.schedule).rounds
+    rounds = method_schedule(config.train.methods[label], config.train.schedule).rounds
     releases = Releases(rounds, evaluations, config.split.validation > 0)
     task = config.task_of(label)
     return _plan_noise(config.method(label, site), task, config.work(label, site), config.privacy, releases)

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from federation.engine import Engine, InProcess, listening
+from federation.engine import Engine, InProcess, listen_for_answers
 from pipelines.coordinator.asking import Answered, ask
 from pipelines.requests.holds import HOLDS, Holds
 from pipelines.requests.request import Request
@@ -110,7 +110,7 @@ class World:
     ) -> Answered[R]:
         """As `ask_each`, whoever answers."""
         self.stop.check()
-        with listening(report_site):
+        with listen_for_answers(report_site):
             answers = ask(self.engine, request, runs, questions)
         self.stop.check()  # a site that was stopped at work has not replied
         return answers

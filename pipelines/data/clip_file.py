@@ -9,8 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from federation.models.clip import Clip, held_by, spoken
-from federation.models.clip_words import words
+from federation.models.clip import Clip, read_text_transformer, tokenize_classes
+from federation.models.clip_words import parse_vocabulary
 from pipelines.data.encoder_file import CONFIG, digest_at
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
@@ -57,7 +57,7 @@ def _read_clip_files(model: Clip, order: tuple[str, ...], stamps: tuple[tuple[in
     config, vocabulary, merges = ((path.parent / name).read_text("utf-8") for name in (CONFIG, VOCABULARY, MERGES))
     code = model.sha256 or digest_at(path, *stamps[0])
     shaped = replace(model, weights=path.name, sha256=code, architecture=model.architecture or config)
-    tokens, sentences = spoken(shaped, words(vocabulary, merges))
+    tokens, sentences = tokenize_classes(shaped, parse_vocabulary(vocabulary, merges))
     return replace(shaped, tokens=tokens, sentences=sentences)
 
 
@@ -82,4 +82,4 @@ def find_clip_tensors(model: Clip) -> Mapping[str, Tensor] | None:
 @lru_cache(maxsize=2)
 def _load_clip_tensors(model: Clip, path: Path, size: int, changed: int) -> Mapping[str, Tensor]:
     """The tensors of the model's file; size and time in the cache's key detect a changed file."""
-    return held_by(model, path.read_bytes())
+    return read_text_transformer(model, path.read_bytes())

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from federation.features import Extractor, Ready
-from federation.features.encoder import Encoder, digest, frozen
+from federation.features.encoder import Encoder, file_digest, load_encoder
 
 CONFIG = "config.json"
 
@@ -16,7 +16,7 @@ def open_extractor(extractor: Encoder | Ready) -> tuple[Extractor, bytes]:
     """The feature extractor; and the bytes of an encoder's file, empty for other extractors.
 
     Raises:
-        ValueError: an encoder's file is missing, or cannot be used: see `federation.features.encoder.frozen`.
+        ValueError: an encoder's file is missing, or cannot be used: see `federation.features.encoder.load_encoder`.
     """
     if not isinstance(extractor, Encoder):
         return extractor, b""
@@ -28,7 +28,7 @@ def open_extractor(extractor: Encoder | Ready) -> tuple[Extractor, bytes]:
     if not encoder.architecture:
         raise ValueError(f"there is no {CONFIG} beside {extractor.file}; put it there, as it came with the weights")
     try:
-        return frozen(encoder, data), data
+        return load_encoder(encoder, data), data
     except ValueError as error:
         raise ValueError(f"{extractor.file} cannot be used: {error}") from error
 
@@ -51,4 +51,4 @@ def make_portable(encoder: Encoder) -> Encoder:
 @lru_cache(maxsize=8)
 def digest_at(path: Path, size: int, changed: int) -> str:
     """The digest of a file; read again when it changed."""
-    return digest(path.read_bytes())
+    return file_digest(path.read_bytes())

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 
 from federation.task import Task
-from federation.weights import Weights, fitting
+from federation.weights import Weights, select_fitting_tensors
 from privacy.message import Params
 
 
@@ -43,7 +43,7 @@ def load_start_weights(how: Weights, task: Task) -> LoadedWeights:
     with torch.device("meta"):
         network = task.model.build(inputs=task.inputs, classes=task.classes)
     try:
-        return LoadedWeights(fitting(loaded.tensors, network, head=how.head), loaded.sha256)
+        return LoadedWeights(select_fitting_tensors(loaded.tensors, network, head=how.head), loaded.sha256)
     except ValueError as error:
         raise ValueError(f"{how.file} is not of this network: {error}") from error
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from evaluation.rows import PRIVATE
 from federation.models.adapted import fixed_in
-from federation.parameters import count, read
+from federation.parameters import count_values, read_parameters
 from pipelines.exports.network import describe_preparation
 from pipelines.hospital.beginnings import START, describe_beginnings
 from pipelines.loader.validation import to_plain
@@ -106,7 +106,7 @@ def build_card(ready: Ready, report: Report | None, *, licence: str, leaves: str
             "training": {name: facts.get(name) for name in ("rounds_trained", "rounds", "ended")},
             "program": facts.get("program"),
             "checkpoint": facts.get("checkpoint"),
-            "parameters": count({**read(ready.module), **fixed_in(ready.module)}),
+            "parameters": count_values({**read_parameters(ready.module), **fixed_in(ready.module)}),
             "network": to_plain(ready.task.model),
         },
         "method": {

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from federation.parameters import loaded, prefixed, section
-from federation.randomness import seeded
+from federation.randomness import use_seed
 from federation.task import Kind
 from personalize.adaptation import Adapted
 from personalize.adaptation_baselines import Tent, ensemble, tent
@@ -91,7 +91,7 @@ def adapt_network(
     Raises:
         ValueError: the models cannot be adapted in this way.
     """
-    with seeded(seed):  # dropout takes torch's own generator
+    with use_seed(seed):  # dropout takes torch's own generator
         if isinstance(how, Routing):
             return route_to(experts, x, how, kind=kind, seed=seed)
         if isinstance(how, Tent):

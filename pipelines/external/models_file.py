@@ -21,7 +21,7 @@ from torch import Tensor
 
 from federation.descent import Work
 from federation.models import NamedModel
-from federation.parameters import prefixed, read, section
+from federation.parameters import prefixed, read_parameters, section
 from federation.registry import NotPermitted
 from federation.task import Kind, Task
 from personalize import NamedAlgorithm
@@ -251,7 +251,7 @@ def _expected_shapes(described: ModelsDescription, part: Part, which: str) -> di
         if problems := find_size_problems(part.algorithm, task, Work()):
             raise ValueError("; ".join(problems))
         with torch.device("meta"):
-            made = read(part.algorithm.network(task))
+            made = read_parameters(part.algorithm.network(task))
     except (RuntimeError, OverflowError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{which}: no network can be built ({error})") from error
     return {name: (value.shape, value.dtype) for name, value in made.items()}

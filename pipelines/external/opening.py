@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from federation.registry import permitting
+from federation.registry import permit_packages
 from pipelines.batch.loop import NOTICE, print_text
 from pipelines.batch.prediction import open_unlabelled
 from pipelines.data.images import Features
@@ -48,7 +48,7 @@ def open_job(settings: ExternalSettings, document: Document) -> Job:
 
     models, waiting, source = None, None, files_of(settings.source)
     try:
-        with permitting(settings.plugins):
+        with permit_packages(settings.plugins):
             models = read_models(Path(settings.models))
     except OSError as error:
         add("models", f"{settings.models!r} cannot be read ({error.strerror or type(error).__name__})")

@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from federation.randomness import derived
+from federation.randomness import derive_seed
 from personalize.adaptation import Adapted
 from personalize.routing_outside import Routing
 from pipelines.batch.loop import NOTICE, Results, collect_results, finish_batch
@@ -130,7 +130,7 @@ def _serve_model(job: Job, studies: Sequence[ReadStudy], console: Console) -> Se
         ConfigError: the models cannot be adapted in this way.
     """
     settings, described, how = job.settings, job.models.described, job.settings.how
-    device, seed = settings.computes_on, derived(settings.seed, settings.name, settings.how.name)
+    device, seed = settings.computes_on, derive_seed(settings.seed, settings.name, settings.how.name)
     x = torch.cat([torch.from_numpy(study.examples.images) for study in studies]).to(device)
     with show_progress("adapt", console=console):
         try:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from federation.features.encoder import digest
-from federation.features.inception import Network, frozen, inception_features
-from federation.randomness import derived
+from federation.features.encoder import file_digest
+from federation.features.inception import Network, inception_features, load_network
+from federation.randomness import derive_seed
 from harmonize import synthesis
 from harmonize.balancing import Features, Lack, compute_distance, find_lack, near_copies
 from harmonize.networks import Inputs
@@ -123,9 +123,9 @@ def _network(question: request.Augment, tensors: Params) -> Network | None:
         return None
     data = tensors[WEIGHTS].to(torch.uint8).numpy().tobytes()
     try:
-        if digest(data) != fid:
-            raise ValueError(f"the weights have the SHA-256 {digest(data)}, and {fid} is named")
-        return frozen(data)
+        if file_digest(data) != fid:
+            raise ValueError(f"the weights have the SHA-256 {file_digest(data)}, and {fid} is named")
+        return load_network(data)
     except ValueError as error:
         raise Refused("malformed_settings") from error
 
@@ -158,7 +158,7 @@ def _count_classes(cohort: Cohort) -> tuple[int, ...]:
 def _synthesize_images(hospital: Hospital, cohort: Cohort, call: Call, question: request.Augment, lack: Lack) -> _Made:
     """As many synthetic images as are wanted."""
     inputs, y = inputs_of(cohort), torch.full((lack.number,), lack.label)
-    seed = derived(question.seed, hospital.name, "augment", "images")
+    seed = derive_seed(question.seed, hospital.name, "augment", "images")
     how = question.augment.synthesis
     if isinstance(how, Public):
         prior = PRIORS[question.prior]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from federation.origins import identity
+from federation.origins import code_identity
 from pipelines.data.archive_cache import (
     ODD,
     Arbitrary,
@@ -103,7 +103,7 @@ def cohort_settings(settings: SiteSettings) -> dict[str, Json]:
             **all_settings,
             "source": _drop_empty({**as_mapping(to_plain(folder_source)), "folder": describe_query(settings.source)}),
         }
-    all_settings |= identity(settings.source)
+    all_settings |= code_identity(settings.source)
     all_settings = {**all_settings, "source": _drop_defaults(as_mapping(all_settings["source"]), ("contrast", "adc"))}
     return {key: value for key, value in all_settings.items() if key not in NOT_OF_COHORT}
 
@@ -189,7 +189,7 @@ def _write_package_source(hospital: Hospital, source: Any, *, again: bool) -> So
     Raises:
         Refused: `bad_source`: the reader failed.
     """
-    folder = hospital.vault / "read" / short_digest(digest_json({"source": to_plain(source), **identity(source)}))
+    folder = hospital.vault / "read" / short_digest(digest_json({"source": to_plain(source), **code_identity(source)}))
     mark = folder.with_suffix(".done")
     if again or not mark.exists():
         before = _digest_files(folder) if mark.exists() else {}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from evaluation.records import Model
-from federation.conversation import newest_whole
+from federation.conversation import load_newest_intact_memory
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.opening import read_opening
 from pipelines.loader.names import is_name
@@ -59,7 +59,7 @@ def _list_mappings(facts: Mapping[str, Json], name: str) -> list[Mapping[str, Js
 
 def _validation_loss(hospital: Hospital, method: Mapping[str, Json]) -> float:
     """Validation loss of a checkpoint's model; NaN if it was not scored on validation patients."""
-    finite = losses_of(newest_whole(hospital.conversation(str(method["train_run"]))).facts)
+    finite = losses_of(load_newest_intact_memory(hospital.conversation(str(method["train_run"]))).facts)
     if not finite:
         return math.nan
     if method["checkpoint"] == "local":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from federation.models.clip import Clip, held_by
+from federation.models.clip import Clip, read_text_transformer
 from pipelines.hospital.hospital import Hospital
 from pipelines.models.fixed_features import weights_in
 from privacy.message import Malformed, from_bytes
@@ -33,4 +33,4 @@ def held_here(hospital: Hospital, cohort: str, model: Clip) -> Mapping[str, Tens
 
 @lru_cache(maxsize=2)
 def _load_weights(model: Clip, path: Path, size: int, changed: int) -> Mapping[str, Tensor]:
-    return held_by(model, weights_in(from_bytes(path.read_bytes()).tensors))
+    return read_text_transformer(model, weights_in(from_bytes(path.read_bytes()).tensors))

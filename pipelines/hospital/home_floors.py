@@ -16,7 +16,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from evaluation.records import Model
-from federation.alone import Alone, solved
+from federation.alone import Alone, fit_machine
 from federation.calibration import Calibrated
 from federation.models.features import Features
 from pipelines.hospital.finished_models import has_noised_scores
@@ -60,7 +60,7 @@ def _learn_floors(hospital: Hospital, start: Opening, run: str) -> list[HomeFloo
         rows, module = splits["train"], algorithm.network(task)
         # A reply that failed would tell of patients what no noise hides; the page goes without this line.
         with suppress(Exception):
-            solved(module, rows.x, rows.y, rows.patient, task.classes)
+            fit_machine(module, rows.x, rows.y, rows.patient, task.classes)
             served = Calibrated(module.eval())
             alone = replace(start, algorithm=algorithm, protection=None)
             make_ready(hospital, label, alone, served, cohort, {"run": run, "checkpoint": "latest", "round": 1})

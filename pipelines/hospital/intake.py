@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from federation.conversation import newest, newest_whole, remembered, stored_reply
-from federation.participant import CHECKPOINTS, checkpoint
+from federation.conversation import load_memory, load_newest_intact_memory, load_newest_memory, load_stored_reply
+from federation.participant import CHECKPOINTS, load_checkpoint
 from pipelines.data.accounts import reject_unserved_patients
 from pipelines.data.cohort import Reading, compute_training_moments, read_cohort
 from pipelines.data.tables.features import Moments
@@ -170,7 +170,7 @@ def forget_damaged(hospital: Hospital, call: Call) -> None:
     if not folder.has(name):
         return
     try:
-        facts = from_bytes(stored_reply(folder, name)).facts
+        facts = from_bytes(load_stored_reply(folder, name)).facts
     except Malformed:
         folder.remove(name)
         return
@@ -224,8 +224,8 @@ def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
     folder, models = hospital.conversation(run), hospital.models(run)
     try:
         if state == "begun":
-            remembered(folder, 0)
-        memory = newest(folder) if state == "begun" else newest_whole(folder)
+            load_memory(folder, 0)
+        memory = load_newest_memory(folder) if state == "begun" else load_newest_intact_memory(folder)
         for name in models.names():
             unseal_parts(models.read(name))
     except Malformed:
@@ -234,7 +234,7 @@ def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
         return None
     try:
         for which in CHECKPOINTS:
-            checkpoint(models, memory, which, best=state if isinstance(state, int) else None)
+            load_checkpoint(models, memory, which, best=state if isinstance(state, int) else None)
     except KeyError:
         return f"models of {run} are gone"
     return None

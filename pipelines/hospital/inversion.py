@@ -21,7 +21,7 @@ from evaluation.drawing import Picture
 from evaluation.pictures import contact_sheet
 from evaluation.tiles import Tile
 from evaluation.wording import format_number
-from federation.randomness import derived
+from federation.randomness import derive_seed
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients
 from pipelines.hospital.hospital import Hospital, rows_of
@@ -155,12 +155,12 @@ def _attack_image(
     ways |= {} if start.protection is None else {PROTECTED: start.protection}
 
     def make_generator() -> torch.Generator:
-        return torch.Generator().manual_seed(derived(start.seed, hospital.name, "inversion", place))
+        return torch.Generator().manual_seed(derive_seed(start.seed, hospital.name, "inversion", place))
 
     made: dict[str, Tensor] = {}
     for name, protection in ways.items():
         # This noise protects nobody, since the result stays here; a secret seed makes it repeatable.
-        noise = random.Random(derived(hospital.bootstrap_seed(), "inversion", place)).randbytes  # noqa: S311
+        noise = random.Random(derive_seed(hospital.bootstrap_seed(), "inversion", place)).randbytes  # noqa: S311
         gradient = shown_gradient(module, task.objective, x, y, protection, source=noise)
         made[name] = invert_gradient(
             module, task.objective, gradient, shape, y, settings, make_generator(), pixels=pixels

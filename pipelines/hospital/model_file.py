@@ -9,8 +9,8 @@ import torch
 from federation.calibration import Calibrated
 from federation.models import OnFeatures
 from federation.models.adapted import fixed_in
-from federation.origins import packages_of
-from federation.parameters import read
+from federation.origins import package_facts
+from federation.parameters import read_parameters
 from harmonize.translation import AnyTranslator
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import label_names, of_patients
@@ -76,10 +76,10 @@ def make_ready(
         "names": list(_class_names(start, cohort)),
         **({"ordered": True} if start.ordered else {}),
         **({START: dict(start.begun)} if start.begun is not None else {}),
-        **packages_of(start.algorithm, start.task.model, *used),
+        **package_facts(start.algorithm, start.task.model, *used),
         **origin,
     }
-    params = {name: tensor.cpu() for name, tensor in read(served.module).items()}
+    params = {name: tensor.cpu() for name, tensor in read_parameters(served.module).items()}
     fitted = {} if served.centring is None else {CENTRING: torch.tensor(served.centring, dtype=torch.float64)}
     fixed = {f"{FIXED}{name}": tensor.cpu().clone() for name, tensor in fixed_in(served.module).items()}
     content = Message({**params, **fixed, **tensors, **fitted}, facts)

@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from federation.algorithm import Recipient, recipient_of
-from federation.conversation import newest_whole, remembered
+from federation.conversation import load_memory, load_newest_intact_memory
 from federation.descent import Work
 from federation.models.clip import Clip
-from federation.participant import Checkpoint, checkpoint
+from federation.participant import Checkpoint, load_checkpoint
 from federation.task import Task
 from personalize import AnyAlgorithm
 from pipelines.data.images import Target
@@ -94,7 +94,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
                 f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"
             )
         problems = find_size_problems(algorithm, task, work)
-        problems += [] if protection is None else work.privately
+        problems += [] if protection is None else work.private_problems
         problems += [work.transform.missing] if work.transform is not None and work.transform.missing else []
         if problems:
             raise ValueError("; ".join(problems))
@@ -131,7 +131,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
 def read_opening(hospital: Hospital, run: str) -> Opening:
     """The settings of a run that this hospital accepted. Raises: Refused: `not_introduced`."""
     try:
-        facts = remembered(hospital.conversation(run), 0).facts.get("opening")
+        facts = load_memory(hospital.conversation(run), 0).facts.get("opening")
     except Malformed as error:
         raise Refused("not_introduced") from error
     if not isinstance(facts, dict):
@@ -141,10 +141,10 @@ def read_opening(hospital: Hospital, run: str) -> Opening:
 
 def own_model(hospital: Hospital, run: str, which: Checkpoint, best: int | None) -> tuple[int, Params]:
     """Round and parameters of a checkpoint. best: the globally best round. Raises: Refused: `no_model`."""
-    memory = newest_whole(hospital.conversation(run))
+    memory = load_newest_intact_memory(hospital.conversation(run))
     check_paid(hospital, memory)
     try:
-        return checkpoint(hospital.models(run), memory, which, best=best)
+        return load_checkpoint(hospital.models(run), memory, which, best=best)
     except (KeyError, Malformed) as error:
         raise Refused("no_model") from error
 

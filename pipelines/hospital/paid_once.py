@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from federation.conversation import newest, remembered
+from federation.conversation import load_memory, load_newest_memory
 from pipelines.hospital.hospital import Hospital
 from pipelines.requests import REQUESTS
 from pipelines.requests.reading import Reading
@@ -50,7 +50,7 @@ def _answered_meanings(path: Path, call: Call, message: Message) -> set[str]:
     """Digests of the questions that a conversation answered; of a training, of its introduction."""
     folder = DiskFolder(path)
     try:
-        facts = (remembered(folder, 0) if call.request == "introduce" else newest(folder)).facts
+        facts = (load_memory(folder, 0) if call.request == "introduce" else load_newest_memory(folder)).facts
     except Malformed:
         return set()
     opening = as_mapping(facts.get("opening"))

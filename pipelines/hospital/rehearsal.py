@@ -13,11 +13,11 @@ from federation.descent import Work
 from federation.rehearsal import (
     Forms,
     Rehearsed,
+    find_form_differences,
     initial_parameters,
     rehearse_events,
     rehearse_forms,
     rehearse_question,
-    unlike,
 )
 from federation.task import Task
 from personalize import AnyAlgorithm
@@ -97,7 +97,7 @@ def check_reply(
     form = {"introduce": forms.introduction, "finish": FINISHED}.get(call.request, forms.reply)
     received = Message({}, as_mapping(message.facts.get("algorithm")))
     is_compared_whole = private or call.request != "introduce"
-    if wrong := unlike(reply, form, received, first=is_compared_whole):
+    if wrong := find_form_differences(reply, form, received, first=is_compared_whole):
         names = f"{', '.join(wrong[:10])}{' and more' * (len(wrong) > 10)}"
         raise Refused("unexpected_reply") from ValueError(
             f"{algorithm.name}, {call.request}: not as rehearsed: {names}"

@@ -22,7 +22,7 @@ from evaluation.masks import GRID, Values
 from federation.descent import Site
 from federation.finetuning import fine_tuned
 from federation.parameters import loaded, section
-from federation.randomness import derived, seeded
+from federation.randomness import derive_seed, use_seed
 from federation.task import Task
 from personalize.adaptation import Adapted
 from personalize.adaptation_baselines import ensemble, tent
@@ -71,7 +71,7 @@ def route_models(hospital: Hospital, context: Context[Route]) -> Done[LabelScore
     """
     call, question, how, copies = context.call, context.question, context.question.how, context.question.copies
     _check_willing(hospital, call)
-    seed = derived(question.seed, hospital.name, question.line)
+    seed = derive_seed(question.seed, hospital.name, question.line)
     cohort = cohort_of(hospital, question.cohort)
     start, experts = _load_experts(hospital, question, context.message.tensors)
     tested = question.scored == "test"
@@ -193,10 +193,10 @@ def _fine_tune(
     """
     if not tested or start.protection is not None:
         raise ValueError("fine_tuned trains on some of the patients, without noise: score test patients, not privately")
-    access = data_access(hospital, cohort, start, derived(seed, "draws"))
+    access = data_access(hospital, cohort, start, derive_seed(seed, "draws"))
     if not access.size("train"):
         raise ValueError("fine_tuned needs training patients, and this hospital has none")
-    with seeded(seed):
+    with use_seed(seed):
         return fine_tuned(Site(hospital.name, start.task, start.work, restrict_access(access)), model, how.tuning())
 
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from evaluation.histograms import Floats, Ints, count_scores, to_tensors
 from evaluation.noised import to_tensors as noised_tensors
 from evaluation.votes import release_histograms
-from federation.calibration import Calibrated, adaptable, calibrated
+from federation.calibration import Calibrated, calibrate_model, has_adaptable_norms
 from federation.descent import Site
 from federation.finetuning import Tuning, fine_tuned
 from federation.parameters import loaded
-from federation.randomness import derived, seeded
+from federation.randomness import derive_seed, use_seed
 from pipelines.data.cohort import Cohort
 from pipelines.data.stored import of_patients
 from pipelines.hospital.finished_models import training_history
@@ -187,7 +187,7 @@ def _check_variant(question: Evaluate, start: Opening, module: nn.Module) -> Var
             raise ValueError("a private run releases nothing that training patients shaped without noise")
         if "centred" in (variant.calibration or "") and start.task.kind == "segmentation":
             raise ValueError(f"{variant.calibration} moves the threshold of labels, and this run learns masks")
-        if "adabn" in (variant.calibration or "") and not adaptable(module):
+        if "adabn" in (variant.calibration or "") and not has_adaptable_norms(module):
             raise ValueError(f"{variant.calibration} needs batch norm, and the network of this run has none")
         if value_or_none(question.variant) is None:
             raise ValueError("it has no label, as variant")
@@ -206,14 +206,14 @@ def _build_served_network(
         return Calibrated(
             module if variant.tuning is None else _fine_tune(hospital, start, cohort, module, variant.tuning)
         )
-    return calibrated(start.task, module, train, variant.calibration, variant.at)
+    return calibrate_model(start.task, module, train, variant.calibration, variant.at)
 
 
 def _fine_tune(hospital: Hospital, start: Opening, cohort: Cohort, module: nn.Module, tuning: Tuning) -> nn.Module:
     """The model, fine-tuned here; the same model and cohort always give the same result."""
-    seed = derived(start.seed, hospital.name, "fine_tuned")
-    site = Site(hospital.name, start.task, start.work, data_access(hospital, cohort, start, derived(seed, "draws")))
-    with seeded(seed):
+    seed = derive_seed(start.seed, hospital.name, "fine_tuned")
+    site = Site(hospital.name, start.task, start.work, data_access(hospital, cohort, start, derive_seed(seed, "draws")))
+    with use_seed(seed):
         return fine_tuned(site, module, tuning)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from evaluation.leaving import Left, Records
-from federation.conversation import newest, remembered
+from federation.conversation import load_memory, load_newest_memory
 from federation.origins import PACKAGES
 from pipelines.hospital.beginnings import describe_beginnings, list_uncovered_patients
 from pipelines.hospital.hospital import Hospital
@@ -154,7 +154,7 @@ def _read_memories(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str
     memories: dict[str, Mapping[str, Json]] = {}
     for run in dict.fromkeys(str(line.get("run")) for line in lines):
         try:
-            memories[run] = newest(hospital.conversation(run)).facts
+            memories[run] = load_newest_memory(hospital.conversation(run)).facts
         except (Refused, Malformed):
             memories[run] = {}
     return memories
@@ -165,7 +165,7 @@ def _read_openings(hospital: Hospital, lines: Lines) -> Mapping[str, Mapping[str
     openings = {}
     for run in dict.fromkeys(str(line.get("run")) for line in lines if line.get("request") == INTRODUCE.name):
         with suppress(Refused, Malformed):
-            openings[run] = as_mapping(remembered(hospital.conversation(run), 0).facts.get("opening"))
+            openings[run] = as_mapping(load_memory(hospital.conversation(run), 0).facts.get("opening"))
     return openings
 
 

@@ -12,8 +12,8 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from federation.conversation import newest
-from federation.randomness import derived
+from federation.conversation import load_newest_memory
+from federation.randomness import derive_seed
 from harmonize import sampling, synthesis, wgan
 from harmonize.complexity import BOUND, Outside, Score, make_imitation, measure_outside, noise_of, score_site
 from harmonize.embedding import Basis, compute_basis, project_images, tsne
@@ -62,7 +62,7 @@ def score_images(hospital: Hospital, context: Context[request.Score]) -> Done[re
     call, question, settings = context.call, context.question, context.question.score
     cohort = cohort_in(hospital, question.cohort)
     inputs = inputs_of(cohort)
-    seed = derived(question.seed, hospital.name, "score")
+    seed = derive_seed(question.seed, hospital.name, "score")
     memory = Message({}, looked_at(question.cohort, {"train": SCORED}))
     public = _public_basis(question.prior, inputs, settings.components)
     rows = split_rows(cohort, question.scale, "train")
@@ -135,7 +135,7 @@ def learn_generator(
         Refused: the policy does not allow what it costs, or as `need_counts`.
     """
     inputs = inputs_of(cohort)
-    seed = derived(how.seed, hospital.name, purpose)
+    seed = derive_seed(how.seed, hospital.name, purpose)
     protection = None
     if settings.private:
         check_affordable(hospital, [], call)  # the paper's noise depends on the number of patients
@@ -171,7 +171,7 @@ def sample_shared_images(hospital: Hospital, context: Context[Sample]) -> Done[S
         Refused: `not_synthesized`; `unpaid_memory`; `too_few_images`.
     """
     call, question, settings, count = context.call, context.question, context.question.sampling, context.question.shared
-    generator_memory = newest(hospital.conversation(question.synthesis_run))
+    generator_memory = load_newest_memory(hospital.conversation(question.synthesis_run))
     if "synthesis" not in generator_memory.facts:
         raise Refused("not_synthesized")
     check_paid(hospital, generator_memory)
@@ -180,12 +180,14 @@ def sample_shared_images(hospital: Hospital, context: Context[Sample]) -> Done[S
         raise Refused("policy_pooling")
     cohort = cohort_in(hospital, question.cohort)
     inputs = inputs_of(cohort)
-    seed = derived(question.seed, hospital.name, "sample")
+    seed = derive_seed(question.seed, hospital.name, "sample")
     rows = split_rows(cohort, question.scale, "train")
 
     def draw(y: Tensor, turn: int) -> Tensor:
         y = torch.arange(len(y)) % 2 if settings.variant == "paper" else y
-        return synthesis.draw_candidates(made_by, inputs, generator_memory.tensors, y, seed=derived(seed, turn)).cpu()
+        return synthesis.draw_candidates(
+            made_by, inputs, generator_memory.tensors, y, seed=derive_seed(seed, turn)
+        ).cpu()
 
     private = generator_memory.facts["protection"] is not None
     if settings.name == "raw" or not private:

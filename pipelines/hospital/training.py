@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from federation.augmentation import AUGMENTATIONS
 from federation.descent import Site
-from federation.participant import participate, prune
-from federation.randomization import disturbances
-from federation.randomness import derived, seeded
-from federation.transforms import views_by
+from federation.participant import answer_training_call, prune_models
+from federation.randomization import build_disturbance
+from federation.randomness import derive_seed, use_seed
+from federation.transforms import build_views
 from pipelines.data.cohort import Cohort
 from pipelines.data.images import IMAGES
 from pipelines.data.stored import count_synthetic
@@ -111,9 +111,9 @@ def pool_images(hospital: Hospital, context: Context[Pool]) -> Done[Pooled]:
 
 
 def delete_unneeded_models(hospital: Hospital, call: Call, best: Json, memories: Sequence[Message]) -> None:
-    """After the release, delete models that no checkpoint can need. best, memories: see `prune`."""
+    """After the release, delete models that no checkpoint can need. best, memories: see `prune_models`."""
     best = best if isinstance(best, int) else None
-    prune(hospital.models(call.run), memories, best=best, newest=call.round - 1)
+    prune_models(hospital.models(call.run), memories, best=best, newest=call.round - 1)
 
 
 def check_affordable_opening(hospital: Hospital, start: Opening, call: Call) -> Opening:
@@ -161,8 +161,10 @@ def _participate(
     how, protection = (start.algorithm, start.task, start.work), start.protection
     if protection is not None and hospital.policy.promises:
         rehearsed.check_trainable(*how, protection, hospital.name, call, message, memory)
-    with seeded(derived(start.seed, hospital.name, call.round, call.request)):
-        reply, new_memory = participate(start.algorithm, site, call, message, memory, hospital.models(call.run))
+    with use_seed(derive_seed(start.seed, hospital.name, call.round, call.request)):
+        reply, new_memory = answer_training_call(
+            start.algorithm, site, call, message, memory, hospital.models(call.run)
+        )
     rehearsed.check_reply(*how, call, message, reply, private=protection is not None)
     return reply, new_memory
 
@@ -177,9 +179,9 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
     rows, augment = rows_of(cohort, hospital.device, start.target), AUGMENTATIONS[start.work.augment]
     if start.work.randomize:
         scale = default_scale(IMAGES.validate_python(cohort.recipe["images"]))
-        augment = disturbances(start.work.randomize, scale.low, scale.high, before=augment)
+        augment = build_disturbance(start.work.randomize, scale.low, scale.high, before=augment)
     if start.work.transform is not None:
-        augment = views_by(start.work.transform, after=augment)
+        augment = build_views(start.work.transform, after=augment)
     if start.protection is None:
         work = start.work
         return open_access(rows, batch=work.batch, seed=seed, balance=work.balance, augment=augment, passes=work.passes)
@@ -194,6 +196,6 @@ def data_access(hospital: Hospital, cohort: Cohort, start: Opening, seed: int) -
 
 def _build_site(hospital: Hospital, start: Opening, call: Call) -> tuple[Site, Callable[[], list[Event]]]:
     """The method's view of the site; and a function with the privacy events so far, which the method does not see."""
-    seed = derived(start.seed, hospital.name, call.round, call.request, "draws")
+    seed = derive_seed(start.seed, hospital.name, call.round, call.request, "draws")
     access = data_access(hospital, cohort_of(hospital, start.cohort), start, seed)
     return Site(hospital.name, start.task, start.work, restrict_access(access)), lambda: access.events

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from federation.randomness import derived
+from federation.randomness import derive_seed
 from harmonize.networks import Inputs
 from harmonize.quality import Quality, measure_quality
 from harmonize.randomized import Randomized
@@ -169,7 +169,7 @@ def _check_question(hospital: Hospital, context: Context[Translate], inputs: Inp
         translator=question.translator,
         limits=question.veto if site_limits is None else site_limits,
         scale=question.scale,
-        seed=derived(question.seed, hospital.name, "translate", question.space),
+        seed=derive_seed(question.seed, hospital.name, "translate", question.space),
         space=question.space,
         scanner=str(question.scanner),
         is_target=question.is_target,

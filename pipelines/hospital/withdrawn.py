@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 
 from evaluation.records import Knew
-from federation.conversation import newest, remembered, stored_reply
+from federation.conversation import load_memory, load_newest_memory, load_stored_reply
 from pipelines.data.pseudonym import make_pseudonym, normalize_identifier
 from pipelines.hospital.hospital import SPLITS, Hospital, rows_of
 from pipelines.hospital.kept import SPLIT, cohort_of
@@ -77,7 +77,7 @@ def _list_openings(hospital: Hospital) -> Iterator[Shaped]:
     """Every conversation that began with an opening."""
     for name in _list_conversations(hospital):
         try:
-            facts = remembered(hospital.conversation(name), 0).facts.get("opening")
+            facts = load_memory(hospital.conversation(name), 0).facts.get("opening")
         except (Malformed, Refused, OSError):
             continue  # `holds` reports damage
         if isinstance(facts, dict):
@@ -91,7 +91,7 @@ def _list_image_uses(hospital: Hospital) -> Iterator[Shaped]:
         if not any(folder.has(answer) for answer in LOOKED):
             continue
         try:
-            facts = newest(folder).facts
+            facts = load_newest_memory(folder).facts
         except (Malformed, OSError):
             facts = {}
         how = facts.get("how")
@@ -111,7 +111,7 @@ def _list_pooled_uses(hospital: Hospital, cohorts: list[str]) -> Iterator[Knew]:
         folder = hospital.conversation(name)
         if folder.has("pool-0"):
             try:
-                sent = from_bytes(stored_reply(folder, "pool-0")).tensors["train/x"]
+                sent = from_bytes(load_stored_reply(folder, "pool-0")).tensors["train/x"]
             except (Malformed, KeyError):
                 continue
             if any(torch.equal(sent, images) for images in known):

@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
-from federation.conversation import once, remembered
+from federation.conversation import answer_once, load_memory
 from federation.engine import Worker
-from federation.origins import PACKAGES, origins
-from federation.registry import NotPermitted, Permission, permitting
+from federation.origins import PACKAGES, list_origins
+from federation.registry import NotPermitted, Permission, permit_packages
 from pipelines import requests
 from pipelines.hospital import attacks as attack
 from pipelines.hospital import files, promises, route
@@ -116,7 +116,7 @@ def _answer_call(hospital: Hospital, call: Call, message: Message) -> Message:
     policy = hospital.policy
     place: Place = {"call": call, "ledger": hospital.ledger, "recipient": COORDINATOR, "now": hospital.now()}
     done = Work(b"", describe_event(NOTHING))
-    with permitting(policy.plugins) as allowed:
+    with permit_packages(policy.plugins) as allowed:
         question = _parse_request(hospital, call, message, place)
         if policy.allows(call.request):  # no work on what the policy forbids; the gate refuses it below
             done = _try_work(hospital, Context(call, question, message), allowed, place)
@@ -237,7 +237,7 @@ def _packages_of_reader(hospital: Hospital, call: Call) -> set[tuple[str, str, s
     """The package whose reader wrote the files that a request reads, as `Permission.used` has it; empty without."""
     if hospital.settings is None or not issubclass(REQUESTS[call.request].question, Reading):
         return set()
-    return {(origin.what, origin.source, origin.digest) for origin in origins(hospital.settings.source)}
+    return {(origin.what, origin.source, origin.digest) for origin in list_origins(hospital.settings.source)}
 
 
 def _do_work(hospital: Hospital, context: Context[Any], allowed: Permission) -> Work:
@@ -271,9 +271,9 @@ def _do_work(hospital: Hospital, context: Context[Any], allowed: Permission) -> 
     answered = request.repeat is Repeat.RESTORED and folder.has(f"{call.request}-{call.round}")
     if answered and promises.find_broken_files(hospital, call) != []:
         work_and_commit(
-            remembered(folder, call.merged.get(hospital.name, 0))
+            load_memory(folder, call.merged.get(hospital.name, 0))
         )  # its files again; its reply stays what it was
-    answer = once(folder, call, hospital.name, work_and_commit)
+    answer = answer_once(folder, call, hospital.name, work_and_commit)
     facts = answer.memory.facts
     recipient = str(facts.get(learn.RECIPIENT, COORDINATOR))
     memories = (Message({}, facts), Message({}, answer.before.facts))

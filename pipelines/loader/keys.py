@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from federation.registry import Group, NotPermitted, class_named, other_names
+from federation.registry import Group, NotPermitted, find_class, other_names
 
 if TYPE_CHECKING:
     from privacy.message import Json
@@ -88,7 +88,7 @@ def _narrow_kinds(kinds: list[Any], data: Json) -> list[Any]:
 def _import_class(other: Other) -> Any:
     """The class; what stands for it if it cannot be imported here, which validation tells."""
     try:
-        return class_named(other.group, other.name) or other
+        return find_class(other.group, other.name) or other
     except (NotPermitted, ValueError):
         return other
 

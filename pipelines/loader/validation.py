@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from federation.registry import permitting
+from federation.registry import permit_packages
 from pipelines.loader.document import ConfigError, Document, FilesMissing, problem_at
 from pipelines.loader.first_fields import FIRST
 from pipelines.loader.keys import keys_at, tags_at
@@ -85,7 +85,7 @@ def validate_settings(
             pydantic, of a `__post_init__`, or of `missing`. One problem hides others only if these may follow from it.
             `FilesMissing` if only files are missing.
     """
-    with permitting("all", unless_set=True):  # a person wrote these settings here, and chose what they name
+    with permit_packages("all", unless_set=True):  # a person wrote these settings here, and chose what they name
         settings, problems_found = _check_document(document, kind)
         problems = _without_second(problems_found)
         problems += _find_unfilled(document, problems)

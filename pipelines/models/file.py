@@ -21,10 +21,10 @@ from federation.calibration import Calibrated, Centring
 from federation.descent import Work
 from federation.models import AnyModel, NamedModel, OnFeatures
 from federation.models.adapted import write_fixed_in
-from federation.models.clip import Clip, held_by
-from federation.origins import permitted_in, refuse_other_code
+from federation.models.clip import Clip, read_text_transformer
+from federation.origins import read_permitted_packages, refuse_other_code
 from federation.parameters import loaded
-from federation.registry import NotPermitted, permitting
+from federation.registry import NotPermitted, permit_packages
 from federation.task import Kind, Task
 from personalize import AnyAlgorithm, NamedAlgorithm
 from pipelines.data.images import IMAGES, AnyImages
@@ -169,7 +169,7 @@ def parse_ready(data: bytes) -> Ready:
         check_format(facts["format"], FORMAT, "this model")
         if not isinstance(facts.get("label"), str) or not is_name(str(facts["label"])):
             raise ValueError(f"its label must be a method's name, a-z 0-9 _ -, found {facts.get('label')!r:.60}")
-        with permitting(permitted_in(facts), unless_set=True):
+        with permit_packages(read_permitted_packages(facts), unless_set=True):
             model = MODEL.validate_json(json.dumps(facts["model"]), strict=True)
             kind = KIND.validate_python(facts.get("kind", "classification"))
             task = Task(model, tuple(wholes_of(facts, "inputs")), whole_of(facts, "classes"), kind)
@@ -180,7 +180,7 @@ def parse_ready(data: bytes) -> Ready:
             scaled = {n.removeprefix(SCALED): t for n, t in message.tensors.items() if n.startswith(SCALED)}
             features = from_tensors(scaled, model) if isinstance(model, OnFeatures) else None
             if features is not None and isinstance(model, Clip):
-                task = replace(task, frozen=held_by(model, features.weights))
+                task = replace(task, frozen=read_text_transformer(model, features.weights))
             if problems := find_size_problems(algorithm, task, Work()):
                 raise ValueError("; ".join(problems))
             module = loaded(algorithm.network(task), module_tensors).eval()

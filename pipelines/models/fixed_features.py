@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from federation.features import Extractor
-from federation.features.detector import Detector, detecting
-from federation.features.encoder import Encoder, frozen
-from federation.features.whitening import MOST, Whitening, fourier, whitened
+from federation.features.detector import Detector, load_detector
+from federation.features.encoder import Encoder, load_encoder
+from federation.features.whitening import MOST, Whitening, fourier_features, whiten_features
 from federation.models import OnFeatures
-from federation.models.clip import Clip, ClipPictures, opened
+from federation.models.clip import Clip, ClipPictures, read_tensors
 
 PARTS = ("mean", "spread", "axes")
 WEIGHTS = "weights"
@@ -43,10 +43,10 @@ def extractor_of(model: OnFeatures, weights: bytes = b"") -> Extractor:
         ValueError: they are not those of this encoder, or of no such detector.
     """
     if isinstance(model, Clip):
-        return ClipPictures(model, opened(model, weights))
+        return ClipPictures(model, read_tensors(model, weights))
     if isinstance(model.of, Encoder):
-        return frozen(model.of, weights)
-    return detecting(model.of, weights) if isinstance(model.of, Detector) else model.of
+        return load_encoder(model.of, weights)
+    return load_detector(model.of, weights) if isinstance(model.of, Detector) else model.of
 
 
 def extract_values(extractor: Extractor, images: Tensor) -> NDArray[np.float64]:
@@ -65,8 +65,8 @@ def compute_features(model: OnFeatures, fixed: Fixed, images: Tensor) -> Tensor:
     """The network's input (n, width) float32 from images (n, *inputs)."""
     if isinstance(model, Clip):
         return torch.from_numpy(extract_values(fixed.extractor, images)).float()
-    x = whitened(extract_values(fixed.extractor, images), fixed.scale)
-    return torch.from_numpy(fourier(x, model.fourier, model.bandwidth) if model.fourier else x).float()
+    x = whiten_features(extract_values(fixed.extractor, images), fixed.scale)
+    return torch.from_numpy(fourier_features(x, model.fourier, model.bandwidth) if model.fourier else x).float()
 
 
 def to_tensors(fixed: Fixed) -> dict[str, Tensor]:

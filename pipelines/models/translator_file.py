@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from federation.origins import packages_of, permitted_in, refuse_other_code
-from federation.registry import NotPermitted, permitting
+from federation.origins import package_facts, read_permitted_packages, refuse_other_code
+from federation.registry import NotPermitted, permit_packages
 from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
 from pipelines.data.images import IMAGES, AnyImages
@@ -113,7 +113,7 @@ def write_translator(
         "source": remove_places(source),
         "gland": gland,
         "vetoed": list(vetoed),
-        **packages_of(settings),
+        **package_facts(settings),
     }
     data = seal_parts(to_bytes(Message(params, facts)))
     folder.write(f"{label}.safetensors", data)
@@ -132,7 +132,7 @@ def read_translator(path: Path) -> TranslatorFile:
         message = from_bytes(unseal_parts(data))
         facts = message.facts
         check_format(facts["format"], FORMAT, f"{path}, a translator,")
-        with permitting(permitted_in(facts), unless_set=True):
+        with permit_packages(read_permitted_packages(facts), unless_set=True):
             settings = SETTINGS.validate_json(json.dumps(facts["translator"]), strict=True)
             refuse_other_code(facts, settings)
         return TranslatorFile(

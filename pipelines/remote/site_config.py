@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from federation.origins import offers_in, unpermitted
+from federation.origins import find_permission_problems, list_packages_in
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.files import read_document
 from pipelines.loader.names import name_problems
@@ -49,7 +49,7 @@ class Place:
             )
             if value is not None
         ]
-        named = unpermitted(offers_in(self.site), self.site.policy.plugins)
+        named = find_permission_problems(list_packages_in(self.site), self.site.policy.plugins)
         problems += [Problem(("site", "policy"), text) for text in named]
         refuse(problems)
 

@@ -22,7 +22,7 @@ Line: TypeAlias = Annotated[str, Field(max_length=200)]
 Window: TypeAlias = list[Whole] | None
 Settings: TypeAlias = dict[str, Any]
 Packages: TypeAlias = dict[str, str]
-"""Code of others that takes part, by source: its digest (`federation.origins.identity`)."""
+"""Code of others that takes part, by source: its digest (`federation.origins.code_identity`)."""
 
 WITHOUT_NULLS = "without nulls"
 """Marks settings that are sent without their nulls, so that a new optional setting changes no digest of older runs."""

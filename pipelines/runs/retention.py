@@ -146,13 +146,15 @@ def _answers_to_remove(going: set[Item], items: Sequence[Item]) -> set[Item]:
 
 def _sources_of(conversation: Item, answers: tuple[str, ...]) -> set[tuple[str, str]]:
     """(site, cohort) of the images behind these answers, from their memory: see `pipelines.hospital.withdrawn`."""
-    from federation.conversation import newest  # imports torch, which a folder without trained models does not need
+    from federation.conversation import (
+        load_newest_memory,  # imports torch, which a folder without trained models does not need
+    )
 
     sources = set()
     for part in conversation.parts:
         if any(is_file(part / answer) for answer in answers):
             with suppress(Malformed):
-                sources.add((part.parents[2].name, str(newest(DiskFolder(part)).facts.get("looked_at"))))
+                sources.add((part.parents[2].name, str(load_newest_memory(DiskFolder(part)).facts.get("looked_at"))))
     return sources
 
 

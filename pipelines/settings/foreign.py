@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from federation.origins import origins
+from federation.origins import list_origins
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem, SettingsError
 
@@ -30,7 +30,7 @@ def guard_check(check: Callable[[RunSettings], Iterable[Problem]], run: RunSetti
 
 def describe_foreign_failure(error: Exception, *settings: object) -> str | None:
     """What failed where, and whose code took part; None if all code is ours."""
-    if not (theirs := origins(*settings)):
+    if not (theirs := list_origins(*settings)):
         return None
     last = traceback.extract_tb(error.__traceback__)[-1]
     who = "; ".join(f"{origin.what} of {origin.source}" for origin in theirs)

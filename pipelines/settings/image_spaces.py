@@ -9,7 +9,7 @@ from federation.features.encoder import Encoder
 from federation.models import AnyModel, OnFeatures
 from federation.models.clip import Clip
 from federation.models.features import Features
-from federation.origins import identity
+from federation.origins import code_identity
 from federation.pretraining import Pretrained
 from federation.task import Task
 from federation.weights import Weights
@@ -87,7 +87,7 @@ def start_name(config: RunSettings, label: str) -> str | None:
         return None
     translator = _translator_of_start(config, label, how)
     shaped = [to_plain(how), to_plain(config.model_of(label)), *([] if translator is None else [to_plain(translator)])]
-    shaped += [packages] if (packages := identity(config.model_of(label), translator)) else []
+    shaped += [packages] if (packages := code_identity(config.model_of(label), translator)) else []
     return f"start-{short_digest(digest_json(shaped))}"
 
 
@@ -103,6 +103,6 @@ def extractor_name(model: OnFeatures) -> str:
 
 def features_name(space: str, model: OnFeatures) -> str:
     """The name of a kind of features of the images of a space; networks on the same features share it."""
-    settings, packages = to_plain(to_portable(drop_head(model))), identity(model)
+    settings, packages = to_plain(to_portable(drop_head(model))), code_identity(model)
     digest = digest_json([settings, packages] if packages else settings)
     return f"{space}-{extractor_name(model)}-{short_digest(digest)}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from federation.installed import Offer
-from federation.origins import offers_in, unpermitted
+from federation.origins import find_permission_problems, list_packages_in
 from pipelines.loader.document import ConfigError, Document, parsed, render
 from pipelines.loader.files import find_document
 from pipelines.loader.validation import validate_settings
@@ -98,7 +98,7 @@ def _check_permitted(config: C) -> C:
     """
     common: tuple[Offer, ...] = ()  # a benchmark's models are looked at by each hospital
     if isinstance(config, Config):
-        common = offers_in(config.train, config.model, config.harmonize, config.augment, config.route)
+        common = list_packages_in(config.train, config.model, config.harmonize, config.augment, config.route)
     if problems := _find_unpermitted(config.sites, common):
         raise ConfigError(problems)
     return config
@@ -110,7 +110,7 @@ def _find_unpermitted(sites: Mapping[str, SiteSettings], common: Iterable[Offer]
         Problem(("sites", name, "policy"), text)
         for name, site in sites.items()
         if not isinstance(site.source, Elsewhere)
-        for text in unpermitted({*common, *offers_in(site)}, site.policy.plugins)
+        for text in find_permission_problems({*common, *list_packages_in(site)}, site.policy.plugins)
     ]
 
 

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from federation.origins import origins
+from federation.origins import list_origins
 from pipelines.settings.run_settings import RunSettings
 
 
@@ -22,7 +22,9 @@ def reasons_for_one(run: RunSettings) -> list[str]:
     reasons = []
     if run.device != "cpu" and torch.cuda.is_available():
         reasons.append("because several processes on one GPU were never tried; say device: cpu, or leave it away")
-    names = [origin.what for origin in origins(run.model, run.train, run.harmonize, run.sites) if origin.offer is None]
+    names = [
+        origin.what for origin in list_origins(run.model, run.train, run.harmonize, run.sites) if origin.offer is None
+    ]
     if names:
         reasons.append(f"because only this process knows {', '.join(names)}; install it as a package, or leave it away")
     return reasons

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import consilium
 from consilium import ConfigError, Flare, RunFailed, Work, running
-from federation.flare import COORDINATOR, ClientApp, reach
+from federation.flare import COORDINATOR, ClientApp, build_reach
 from flare_in_process import InProcessProxy
 from flare_processes import LEAD, federation
 from pipelines.coordinator.arguments import transport_free_arguments
@@ -57,7 +57,7 @@ def job(place: Path, monkeypatch: pytest.MonkeyPatch, sites: Mapping[str, SiteSe
         config = config if sites is None else replace(config, sites=sites)
         workers = simulated_workers(config, place, Stop())
         clients = {
-            site: reach(InProcessProxy(ClientApp(running._in_turn(worker, turn), lambda: COORDINATOR)))
+            site: build_reach(InProcessProxy(ClientApp(running._in_turn(worker, turn), lambda: COORDINATOR)))
             for site, worker in workers.items()
         }
         (place / "job").mkdir(parents=True, exist_ok=True)

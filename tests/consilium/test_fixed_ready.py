@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from consilium import Examples, Work, own, train
-from federation.models.own import _tried
+from federation.models.own import _check_network
 from pipelines.exports.network import build_exported
 from pipelines.models.file import FIXED
 from privacy.message import from_bytes, unseal_parts
@@ -50,7 +50,7 @@ def test_a_finished_model_holds_what_was_fixed(tmp_path: Path, monkeypatch: pyte
     x = hospital(9).x
     before = done.probabilities("fedavg", "h0", x)
     monkeypatch.setitem(VALUE, 0, 0.5)
-    _tried.cache_clear()
+    _check_network.cache_clear()
     assert torch.equal(done.probabilities("fedavg", "h0", x), before)
     shown = done.model("fedavg", "h0").state_dict()
     assert bool((shown["stem.0.weight"] == 0.125).all()) and bool((shown["stem.1.running_var"] == 2.125).all())

@@ -11,7 +11,7 @@ from api_pictures import ARGUMENTS, PARTS, dense, train
 
 import consilium
 from consilium import ConfigError, PatientLevel, Policy
-from federation.parameters import read
+from federation.parameters import read_parameters
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 
@@ -21,7 +21,7 @@ def test_what_settings_name_is_what_a_person_wraps(tmp_path: Path) -> None:
     one, other = train(tmp_path / "one", named), train(tmp_path / "other", consilium.own(dense, **PARTS))
     assert str(one.rows) == str(other.rows) and one.losses == other.losses
     for method in ("fedavg", "fenda"):
-        ours, theirs = read(one.model(method, "north")), read(other.model(method, "north"))
+        ours, theirs = read_parameters(one.model(method, "north")), read_parameters(other.model(method, "north"))
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert one.yaml is not None and main([str(one.yaml)]) == Exit.OK, "the command line keeps what the API made"
 

@@ -16,7 +16,7 @@ import consilium
 from consilium import ConfigError, PatientLevel, Policy, Weights
 from federation.fedavg import FedAvg
 from federation.models.mlp import Mlp
-from federation.parameters import read
+from federation.parameters import read_parameters
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from pipelines.exports.card import build_card
@@ -35,7 +35,7 @@ def written(path: Path, seed: int) -> Path:
 
 
 def weights(results: consilium.Results, method: str = "fedavg") -> dict[str, torch.Tensor]:
-    return dict(read(results.model(method, "north")))
+    return dict(read_parameters(results.model(method, "north")))
 
 
 def test_a_start_from_the_initial_values_is_no_start_and_another_is_one(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from consilium import ConfigError, Examples, PatientLevel, Policy, Results, RunF
 from consilium.running import derived_key
 from federation.algorithm import State
 from federation.fedavg import FedAvg
-from federation.parameters import read
+from federation.parameters import read_parameters
 from federation.registry import unregister
 from personalize import ALGORITHMS
 from personalize.fenda import Fenda
@@ -78,7 +78,7 @@ def train(folder: Path, hospitals: Any = None, **changes: Any) -> Results:
 
 def models(results: Results) -> dict[tuple[str, str], dict[str, Tensor]]:
     pairs = [(method, site) for method, sites in results.losses.items() for site in sites]
-    return {pair: dict(read(results.model(*pair))) for pair in pairs}
+    return {pair: dict(read_parameters(results.model(*pair))) for pair in pairs}
 
 
 def same(one: Results, other: Results) -> bool:
@@ -123,7 +123,9 @@ audit: {{membership: false, canaries: 0}}
     assert main([str(tmp_path / "run.yaml")]) == Exit.OK
     for site in ("north", "south"):
         ours, theirs = (folder / "sites" / site / "ready" for folder in (plain.folder, tmp_path / "again"))
-        one, two_ = (read(consilium.results.read_ready(path / "fenda.safetensors").module) for path in (ours, theirs))
+        one, two_ = (
+            read_parameters(consilium.results.read_ready(path / "fenda.safetensors").module) for path in (ours, theirs)
+        )
         assert one.keys() == two_.keys() and all(torch.equal(one[name], two_[name]) for name in one)
     again = consilium.run(tmp_path / "run.yaml", quiet=True)
     assert same(plain, again) and again.ran == () and "train" in again.kept

@@ -29,7 +29,11 @@ _urandom = os.urandom
 def urandom(size: int, /) -> bytes:
     """As `os.urandom`, but for the noise and the samples of `privacy.dp`."""
     caller = sys._getframe(1)
-    asks = caller.f_back if caller.f_globals.get("__name__") == ENTROPY and caller.f_code.co_name == "draw_uniform" else None
+    asks = (
+        caller.f_back
+        if caller.f_globals.get("__name__") == ENTROPY and caller.f_code.co_name == "draw_uniform"
+        else None
+    )
     if asks is None:
         return _urandom(size)
     if asks.f_code.co_name == "draw_gaussians":

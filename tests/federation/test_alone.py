@@ -11,7 +11,7 @@ from sklearn.svm import SVC
 import reference
 from consilium.testing import testbed
 from federation import alone
-from federation.alone import STRENGTHS, Alone, Machine, solved
+from federation.alone import STRENGTHS, Alone, Machine, fit_machine
 from federation.descent import Work
 from federation.task import Task
 from privacy.dp.access import Rows
@@ -30,7 +30,7 @@ def rows(n: int = 90, d: int = 6, classes: int = 2, seed: int = 0) -> Rows:
 
 def learnt(name: str, own: Rows, classes: int = 2) -> Machine:
     module = Alone(name=name).network(Task(testbed.Linear(), tuple(own.x.shape[1:]), classes))
-    solved(module, own.x, own.y, own.patient, classes)
+    fit_machine(module, own.x, own.y, own.patient, classes)
     return module.eval()
 
 

@@ -17,12 +17,12 @@ from federation.calibration import (
     QUANTILE,
     How,
     Quantile,
-    adaptable,
-    adapted,
-    calibrated,
-    centring,
+    adapt_batch_norms,
+    calibrate_model,
+    centred_probabilities,
+    compute_centring,
+    has_adaptable_norms,
     log_odds,
-    recentred,
 )
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
@@ -39,11 +39,11 @@ def doubles(values: list[float]) -> Tensor:
 
 
 def centred(tested: Tensor, training: Tensor, quantile: float) -> Tensor:
-    return recentred(tested, centring(training, quantile))
+    return centred_probabilities(tested, compute_centring(training, quantile))
 
 
 def probabilities(task: Task, module: nn.Module, x: Tensor, train: Rows, how: How, *quantile: Quantile) -> Tensor:
-    return calibrated(task, module, train, how, *quantile).probabilities(task, x)
+    return calibrate_model(task, module, train, how, *quantile).probabilities(task, x)
 
 
 def slow(tested: list[float], training: list[float], quantile: float) -> list[float]:
@@ -183,7 +183,7 @@ def test_labels_enter_for_the_prevalence_only(how):
 def test_both_are_batch_norm_first_and_then_centring_of_what_it_gives():
     task, module = network()
     train, x = rows(shift=1.0), rows(9, 1, shift=1.0).x
-    fitted = adapted(module, train.x)
+    fitted = adapt_batch_norms(module, train.x)
     assert torch.equal(probabilities(task, module, x, train, "adabn"), task.probabilities(fitted, x))
     positive = centred(log_odds(fitted, x), log_odds(fitted, train.x), 0.4)
     assert torch.equal(probabilities(task, module, x, train, "adabn_centred", 0.4)[:, 1], positive)
@@ -200,9 +200,9 @@ def test_a_network_that_has_the_statistics_of_the_data_already_predicts_the_same
             part.momentum = None
     with torch.no_grad():
         module.train()(x)
-    before, after = task.probabilities(module, x), task.probabilities(adapted(module, x), x)
+    before, after = task.probabilities(module, x), task.probabilities(adapt_batch_norms(module, x), x)
     assert torch.allclose(before, after, atol=1e-5)
-    elsewhere = task.probabilities(adapted(module, 3 * x[:20] ** 2), x)
+    elsewhere = task.probabilities(adapt_batch_norms(module, 3 * x[:20] ** 2), x)
     assert not torch.allclose(before, elsewhere, atol=1e-3), "the statistics of other images would have shown"
 
 
@@ -210,7 +210,7 @@ def test_the_module_itself_stays_as_it_was():
     _, module = network()
     module.train()
     before = copy.deepcopy(module.state_dict())
-    made = adapted(module, rows(shift=2.0).x)
+    made = adapt_batch_norms(module, rows(shift=2.0).x)
     assert module.training and not made.training
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
     weights = dict(made.named_parameters())
@@ -225,10 +225,10 @@ def test_adapting_twice_is_adapting_once_and_needs_no_chance():
     _, module = network()
     x = rows(70).x
     torch.manual_seed(1)
-    once = adapted(module, x, batch=16).state_dict()
+    once = adapt_batch_norms(module, x, batch=16).state_dict()
     torch.manual_seed(2)
     before = torch.get_rng_state()
-    twice = adapted(adapted(module, x, batch=16), x, batch=16).state_dict()
+    twice = adapt_batch_norms(adapt_batch_norms(module, x, batch=16), x, batch=16).state_dict()
     assert all(torch.equal(once[name], twice[name]) for name in once)
     assert torch.equal(before, torch.get_rng_state())
 
@@ -236,7 +236,7 @@ def test_adapting_twice_is_adapting_once_and_needs_no_chance():
 def test_a_scanner_that_multiplies_every_image_changes_nothing_after_adapting():
     task, module = network()
     train, x = rows(), rows(9, 1).x
-    found = [task.probabilities(adapted(module, f * train.x), f * x) for f in (1.0, 5.0)]
+    found = [task.probabilities(adapt_batch_norms(module, f * train.x), f * x) for f in (1.0, 5.0)]
     assert torch.allclose(*found, atol=1e-4)
     assert not torch.allclose(task.probabilities(module, x), task.probabilities(module, 5 * x), atol=1e-2)
 
@@ -244,7 +244,7 @@ def test_a_scanner_that_multiplies_every_image_changes_nothing_after_adapting():
 def test_statistics_are_means_over_equal_batches_that_mix_patients():
     layer = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm1d(3))
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)) + torch.arange(50)[:, None] // 10
-    made = adapted(layer, x, batch=20)
+    made = adapt_batch_norms(layer, x, batch=20)
     order = torch.randperm(50, generator=torch.Generator().manual_seed(0)).numpy()
     parts = [x.numpy()[part] for part in np.array_split(order, 3)]
     assert {len(part) for part in parts} == {16, 17}
@@ -260,17 +260,17 @@ def test_statistics_are_means_over_equal_batches_that_mix_patients():
 def test_a_network_without_batch_norm_is_refused(model):
     task = Task(model, IMAGES, 2)
     module = task.network()
-    assert not adaptable(module)
+    assert not has_adaptable_norms(module)
     with pytest.raises(ValueError, match=r"AdaBN needs batch norm .* and no such layers"):
-        adapted(module, rows().x)
+        adapt_batch_norms(module, rows().x)
     with pytest.raises(ValueError, match="AdaBN needs batch norm"):
         probabilities(task, module, rows().x, rows(), "adabn_centred")
 
 
 def test_one_image_has_no_statistics_and_none_no_calibration():
     task, module = network()
-    assert adaptable(module)
+    assert has_adaptable_norms(module)
     with pytest.raises(ValueError, match="at least two images, found 1 images and such layers"):
-        adapted(module, rows(1).x)
+        adapt_batch_norms(module, rows(1).x)
     with pytest.raises(ValueError, match="training examples, found 2 and 0"):
         probabilities(task, module, rows(1).x, rows(0), "centred")

@@ -10,17 +10,17 @@ import torch
 from safetensors.torch import load, save
 
 import small_clip
-from federation.models.clip import Clip, ClipPictures, opened
-from federation.models.clip_towers import architecture, shapes, vector_of_pictures, vector_of_sentences
-from federation.models.clip_words import END, words
-from federation.parameters import read
+from federation.models.clip import Clip, ClipPictures, read_tensors
+from federation.models.clip_towers import embed_pictures, embed_sentences, list_tensor_shapes, parse_architecture
+from federation.models.clip_words import END, parse_vocabulary
+from federation.parameters import read_parameters
 from federation.task import Task
 
 TEXTS = ("Nevus of an  ULCER.", "it's 12 café (blue-grey)!", "a photo of a nevus")
 
 
 def ours():
-    return words(small_clip.VOCABULARY, small_clip.MERGED)
+    return parse_vocabulary(small_clip.VOCABULARY, small_clip.MERGED)
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +34,20 @@ def theirs():
 
 def test_the_names_and_shapes_are_those_of_transformers(theirs):
     known = {name: tuple(one.shape) for name, one in theirs.state_dict().items() if "position_ids" not in name}
-    assert known == shapes(small_clip.clip().shape)
+    assert known == list_tensor_shapes(small_clip.clip().shape)
 
 
 def test_what_a_configuration_leaves_out_is_what_transformers_means():
     transformers = pytest.importorskip("transformers")
     with torch.device("meta"):
         known = transformers.CLIPModel(transformers.CLIPConfig()).state_dict()
-    assert {n: tuple(t.shape) for n, t in known.items()} == shapes(architecture('{"model_type": "clip"}'))
+    assert {n: tuple(t.shape) for n, t in known.items()} == list_tensor_shapes(
+        parse_architecture('{"model_type": "clip"}')
+    )
 
 
 def test_vectors_are_those_of_transformers(theirs):
-    settings, w = small_clip.clip(), opened(small_clip.clip(), small_clip.file())
+    settings, w = small_clip.clip(), read_tensors(small_clip.clip(), small_clip.file())
     x = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     sentences = [ours().sentence(text) for text in TEXTS]
     longest = max(map(len, sentences))
@@ -55,9 +57,9 @@ def test_vectors_are_those_of_transformers(theirs):
     with torch.no_grad():
         found = theirs(input_ids=tokens, pixel_values=x, attention_mask=torch.ones_like(tokens))
         table = w["text_model.embeddings.token_embedding.weight"]
-        own = vector_of_sentences(w, settings.shape, table[tokens], ends)
+        own = embed_sentences(w, settings.shape, table[tokens], ends)
         assert torch.allclose(own, found.text_embeds, atol=1e-5)
-        assert torch.allclose(vector_of_pictures(w, settings.shape, x), found.image_embeds, atol=1e-5)
+        assert torch.allclose(embed_pictures(w, settings.shape, x), found.image_embeds, atol=1e-5)
 
 
 def test_tokens_are_those_of_transformers(tmp_path):
@@ -72,7 +74,7 @@ def test_tokens_are_those_of_transformers(tmp_path):
 def test_only_the_context_is_learnt_and_all_classes_share_it():
     torch.manual_seed(0)
     module = small_clip.task().network()
-    assert {name: tuple(one.shape) for name, one in read(module).items()} == {"head.context": (3, 8)}
+    assert {name: tuple(one.shape) for name, one in read_parameters(module).items()} == {"head.context": (3, 8)}
     x = small_clip.table(1)["train"].x
     module(x).logits.square().sum().backward()
     assert float(module.head.context.grad.abs().sum()) > 0
@@ -90,11 +92,11 @@ def test_a_context_of_written_tokens_says_what_the_sentence_says():
         whole = [ours().sentence(f"a.b {one}.") for one in small_clip.CLASSES.values()]
         for said, found in zip(whole, module.head.texts(), strict=True):
             ends = torch.tensor([len(said) - 1])
-            assert torch.allclose(vector_of_sentences(w, settings.shape, table[list(said)][None], ends)[0], found)
+            assert torch.allclose(embed_sentences(w, settings.shape, table[list(said)][None], ends)[0], found)
 
 
 def test_pictures_have_unit_vectors_that_depend_on_nothing_else():
-    one = ClipPictures(small_clip.clip(), opened(small_clip.clip(), small_clip.file()))
+    one = ClipPictures(small_clip.clip(), read_tensors(small_clip.clip(), small_clip.file()))
     x = np.random.default_rng(0).uniform(-1, 1, (3, 3, 20, 24))
     found = one.extract(x)
     assert np.array_equal(found, np.concatenate([one.extract(x[k : k + 1]) for k in range(3)]))
@@ -104,7 +106,7 @@ def test_pictures_have_unit_vectors_that_depend_on_nothing_else():
 
 def refused(data: bytes, **fields) -> str:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the words are looked at
-        opened(small_clip.clip(**fields), data)
+        read_tensors(small_clip.clip(**fields), data)
     return str(caught.value)
 
 
@@ -116,11 +118,11 @@ def test_files_that_do_not_fit_are_refused_with_reasons():
     assert "logit_scale is not finite" in refused(save({**good, "logit_scale": torch.tensor(torch.inf)}))
     assert "the settings say 00" in refused(save(good), sha256="0" * 64)
     with pytest.raises(ValueError, match="model_type: clip, found 'vit'"):
-        architecture('{"model_type": "vit"}')
+        parse_architecture('{"model_type": "vit"}')
     with pytest.raises(ValueError, match="hidden_size"):
-        architecture('{"model_type": "clip", "text_config": {"hidden_size": 10000000}}')
+        parse_architecture('{"model_type": "clip", "text_config": {"hidden_size": 10000000}}')
     with pytest.raises(ValueError, match="hidden_act: quick_gelu or gelu, found 'silu'"):
-        architecture('{"model_type": "clip", "vision_config": {"hidden_act": "silu"}}')
+        parse_architecture('{"model_type": "clip", "vision_config": {"hidden_act": "silu"}}')
 
 
 def test_words_and_sentences_that_do_not_fit_are_refused():
@@ -129,7 +131,7 @@ def test_words_and_sentences_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="a sentence has 49 tokens, the text transformer reads 40"):
         small_clip.clip(classes={"negative": "nevus", "positive": "x y " * 19}, context=4)
     with pytest.raises(ValueError, match=r"vocab\.json lacks"):
-        words("{}", small_clip.MERGED)
+        parse_vocabulary("{}", small_clip.MERGED)
     with pytest.raises(ValueError, match="words and their tokens for each of 3 classes"):
         Task(small_clip.clip(), (8,), 3).network()
     with pytest.raises(ValueError, match="holds no text transformer"):

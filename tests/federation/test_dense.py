@@ -16,15 +16,15 @@ from torch.nn import functional
 
 import methods
 from consilium.testing import testbed
-from federation.augmentation import AUGMENTATIONS, affine, elastic, flip
-from federation.calibration import calibrated
+from federation.augmentation import AUGMENTATIONS, apply_affine, apply_elastic, flip_images
+from federation.calibration import calibrate_model
 from federation.descent import Site, Work
 from federation.finetuning import Tuning, fine_tuned
 from federation.models.cnn import Cnn
 from federation.models.unet import UNet
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import Schedule
-from federation.task import Output, Task, cross_entropy, dice_loss, overlap_loss, pooled
+from federation.task import Output, Task, cross_entropy, dice_loss, overlap_loss, pool_features
 from personalize.cusfl import CusFL
 from personalize.fedrod import FedRod
 from personalize.fenda import Fenda
@@ -140,13 +140,13 @@ def test_losses_of_examples_do_not_know_of_each_other_and_labels_of_examples_sta
     logits, y = torch.randn(5, 3), scattered(5)
     whole = functional.cross_entropy(logits, y, reduction="none")
     assert torch.equal(cross_entropy(Output(logits, logits), y), whole)
-    assert torch.equal(testbed.make_task().yardstick(Output(logits, logits), y), whole)
+    assert torch.equal(testbed.make_task().comparable_loss(Output(logits, logits), y), whole)
 
 
 def test_features_are_pooled_over_places_and_features_of_examples_stay():
-    assert torch.allclose(pooled(torch.arange(24.0).view(1, 2, 3, 4)), torch.tensor([[5.5, 17.5]]))
+    assert torch.allclose(pool_features(torch.arange(24.0).view(1, 2, 3, 4)), torch.tensor([[5.5, 17.5]]))
     features = torch.rand(3, 5)
-    assert pooled(features) is features
+    assert pool_features(features) is features
 
 
 @pytest.mark.parametrize(("name", "augment"), MOVES)
@@ -175,7 +175,7 @@ def test_labels_stay_and_images_move_as_if_there_were_no_masks(name, augment):
 
 def test_every_slice_of_a_volume_moves_alike():
     flat, mask = torch.rand(3, 1, 1, 16, 16), scattered(3, 1, 16, 16)
-    for augment in (flip, affine, elastic):
+    for augment in (flip_images, apply_affine, apply_elastic):
         x, y = augment(flat.expand(3, 1, 5, 16, 16), mask.expand(3, 5, 16, 16), torch.Generator().manual_seed(0))
         assert torch.equal(x, x[:, :, :1].expand_as(x)) and torch.equal(y, y[:, :1].expand_as(y))
 
@@ -183,7 +183,7 @@ def test_every_slice_of_a_volume_moves_alike():
 def test_plain_access_draws_masks_with_their_images_and_refuses_to_balance_them():
     rows = testbed.make_scenes(0, n=6)["train"]
     rows = Rows(rows.y[:, None].float(), rows.y, rows.patient)
-    draw = open_access({"train": rows}, batch=4, seed=0, augment=flip).draw()
+    draw = open_access({"train": rows}, batch=4, seed=0, augment=flip_images).draw()
     assert draw.y.shape == (4, 8, 8) and torch.equal(draw.x[:, 0].long(), draw.y)
     assert not all(any(torch.equal(one, other) for other in rows.y) for one in draw.y), "some are mirrored"
     with pytest.raises(ValueError, match=r"balance needs a label an example, found masks of \[8, 8\]"):
@@ -220,7 +220,7 @@ def test_private_access_moves_masks_with_the_views_of_a_patient():
     rows, seen = Rows(rows.y[:, None].double(), rows.y, rows.patient), []
 
     def noted(x, y, generator):
-        seen.append(flip(x, y, generator))
+        seen.append(flip_images(x, y, generator))
         return seen[-1]
 
     access = open_private({"train": rows}, replace(QUIET, views=3), augment=noted, source=random.Random(0).randbytes)
@@ -277,7 +277,7 @@ def test_fine_tuning_lowers_the_loss_on_masks_and_calibration_says_that_it_canno
     tuned = fine_tuned(Site("a", task, Work(lr=0.02), access), module, Tuning(epochs=8))
     assert access.measure(tuned, task.validation, "train") < 0.8 * before
     with pytest.raises(ValueError, match="needs a class an example, found segmentation"):
-        calibrated(replace(task, classes=2), module, splits["train"], "centred")
+        calibrate_model(replace(task, classes=2), module, splits["train"], "centred")
 
 
 def test_in_evaluation_masks_go_through_in_chunks_and_nothing_changes(monkeypatch):

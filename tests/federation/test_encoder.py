@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from federation.features.encoder import KINDS, LARGEST, Encoder, digest, frozen
+from federation.features.encoder import KINDS, LARGEST, Encoder, file_digest, load_encoder
 
 transformers = pytest.importorskip("transformers")
 
@@ -46,7 +46,7 @@ def test_every_kind_has_a_test():
 def test_features_are_those_of_the_network_and_a_row_depends_on_its_own_image(kind, monkeypatch):
     monkeypatch.setattr(socket, "socket", None)  # nothing is fetched
     settings, network = made(kind)
-    one = frozen(settings, save({name: part.contiguous() for name, part in network.state_dict().items()}))
+    one = load_encoder(settings, save({name: part.contiguous() for name, part in network.state_dict().items()}))
     x = pictures()
     found = one.extract(x)
     assert np.array_equal(found, np.concatenate([one.extract(x[k : k + 1]) for k in range(3)]))
@@ -63,15 +63,17 @@ def test_features_are_those_of_the_network_and_a_row_depends_on_its_own_image(ki
 def test_a_file_of_a_classifier_is_taken_without_its_head():
     settings, network = made()
     named = {f"vit.{name}": part for name, part in network.state_dict().items() if not name.startswith("pooler.")}
-    whole = frozen(settings, save({**named, "classifier.weight": torch.ones(3, 16), "classifier.bias": torch.ones(3)}))
+    whole = load_encoder(
+        settings, save({**named, "classifier.weight": torch.ones(3, 16), "classifier.bias": torch.ones(3)})
+    )
     assert np.array_equal(
-        whole.extract(pictures()), frozen(settings, save(dict(network.state_dict()))).extract(pictures())
+        whole.extract(pictures()), load_encoder(settings, save(dict(network.state_dict()))).extract(pictures())
     )
 
 
 def test_one_channel_is_shown_as_grey_and_a_volume_by_its_slices():
     settings, network = made()
-    one = frozen(settings, save(dict(network.state_dict())))
+    one = load_encoder(settings, save(dict(network.state_dict())))
     grey = pictures(1, channels=1)
     assert np.array_equal(one.extract(grey), one.extract(np.repeat(grey, 3, axis=1)))
     volume = np.stack([grey[0], grey[0]], axis=1)[None]
@@ -82,7 +84,7 @@ def test_one_channel_is_shown_as_grey_and_a_volume_by_its_slices():
 def test_a_network_without_numbers_gives_finite_features(value):
     """Weights are finite, but what they make of some patient may not be; nothing may fail over it."""
     settings, network = made()
-    one = frozen(settings, save(dict(network.state_dict())))
+    one = load_encoder(settings, save(dict(network.state_dict())))
     with torch.no_grad():
         network.embeddings.cls_token.fill_(value)
         found = replace(one, network=network).extract(pictures())
@@ -91,7 +93,7 @@ def test_a_network_without_numbers_gives_finite_features(value):
 
 def refused(settings: Encoder, data: bytes) -> str:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the words are looked at
-        frozen(settings, data)
+        load_encoder(settings, data)
     return str(caught.value)
 
 
@@ -107,7 +109,7 @@ def test_files_that_do_not_fit_are_refused_with_reasons():
     assert f"{name} is not finite" in refused(settings, save({**good, name: torch.full((16,), torch.nan)}))
     assert "and 4 more" in refused(settings, save({**good, **{f"a{k}": torch.ones(1) for k in range(9)}}))
     other = replace(settings, sha256="0" * 64)
-    assert f"SHA-256 is {digest(save(good))}, the settings say {'0' * 64}" in refused(other, save(good))
+    assert f"SHA-256 is {file_digest(save(good))}, the settings say {'0' * 64}" in refused(other, save(good))
     assert "does not take images of size 48" in refused(replace(settings, size=48), save(good))
 
 

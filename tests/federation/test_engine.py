@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from consilium.testing import testbed
-from federation.engine import InProcess, listening
+from federation.engine import InProcess, listen_for_answers
 from federation.processes import Processes
 from flare_in_process import flare
 from privacy.message import Call, Message
@@ -101,7 +101,7 @@ def test_one_request_may_belong_to_a_run_of_each_site_which_hears_of_its_own_alo
 
 def test_whoever_listens_hears_of_each_answer_once(engine):
     answered = []
-    with listening(answered.append):
+    with listen_for_answers(answered.append):
         engine.ask(CALL, dict.fromkeys(["a", "c", "failing", "refusing"], Message()))
     engine.ask(CALL, {"a": Message()})
     assert sorted(answered) == ["a", "c", "failing", "refusing"]

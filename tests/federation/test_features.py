@@ -12,14 +12,20 @@ import torch
 
 from federation.features import AnyExtractor, detector
 from federation.features.colour import Colour
-from federation.features.detector import Detecting, Detector, blank, detecting, learnt
+from federation.features.detector import (
+    Detecting,
+    Detector,
+    build_blank_detector,
+    load_detector,
+    train_detector_network,
+)
 from federation.features.encoder import Encoder
 from federation.features.radiomics import Radiomics
 from federation.features.random_convolutions import RandomConvolutions
 from federation.features.scattering import Scattering
-from federation.features.slices import by_slice
-from federation.features.whitening import fitted, fourier, whitened
-from federation.randomness import seeded
+from federation.features.slices import features_by_slice
+from federation.features.whitening import fit_whitening, fourier_features, whiten_features
+from federation.randomness import use_seed
 from privacy.message import Message, from_bytes, to_bytes
 
 KINDS = typing.get_args(typing.get_args(AnyExtractor)[0])
@@ -28,7 +34,7 @@ TAUGHT = replace(DETECTOR, steps=120, batch=8, width=8, lr=1e-2, window=(-1.0, 1
 
 
 def untrained(channels: int) -> Detecting:
-    with seeded(0):
+    with use_seed(0):
         return Detecting(DETECTOR, channels, DETECTOR.network(channels).eval())
 
 
@@ -145,13 +151,13 @@ def test_a_volume_of_equal_slices_has_the_slice_s_features_and_no_spread():
     one = Scattering().extract(plane[None])[0]
     mean, largest, spread = np.split(Scattering().extract(volume[None])[0], 3)
     assert np.allclose(mean, one) and np.array_equal(largest, one) and np.allclose(spread, 0)
-    assert np.array_equal(by_slice(lambda x: x.ravel(), plane), plane.ravel())
+    assert np.array_equal(features_by_slice(lambda x: x.ravel(), plane), plane.ravel())
 
 
 @pytest.mark.parametrize("softness", [0.0, 1.0, 100.0])
 def test_public_pictures_have_a_mean_square_of_one(softness):
     public = np.random.default_rng(0).standard_normal((200, 12)) @ np.diag(np.arange(1, 13)) + 5
-    found = whitened(public, fitted(public, components=6, softness=softness))
+    found = whiten_features(public, fit_whitening(public, components=6, softness=softness))
     assert (found**2).mean() == pytest.approx(1.0)
     if softness == 0.0:  # all directions alike, and none of another
         assert np.allclose(found.T @ found / len(found), np.eye(6), atol=0.02)
@@ -159,40 +165,40 @@ def test_public_pictures_have_a_mean_square_of_one(softness):
 
 def test_a_whitened_row_depends_on_its_own_features_alone():
     x = np.random.default_rng(0).standard_normal((200, 90))
-    by = fitted(x, components=40, softness=1.0)
-    assert all(np.array_equal(whitened(x[k : k + 1], by)[0], whitened(x, by)[k]) for k in range(20))
+    by = fit_whitening(x, components=40, softness=1.0)
+    assert all(np.array_equal(whiten_features(x[k : k + 1], by)[0], whiten_features(x, by)[k]) for k in range(20))
 
 
 def test_a_feature_that_is_constant_in_public_pictures_says_nothing():
     public = np.random.default_rng(0).standard_normal((50, 4))
     public[:, 2] = 3.0
-    by = fitted(public, components=3, softness=1.0)
+    by = fit_whitening(public, components=3, softness=1.0)
     other = public.copy()
     other[:, 2] = 1e6
-    assert np.array_equal(whitened(public, by), whitened(other, by))
+    assert np.array_equal(whiten_features(public, by), whiten_features(other, by))
 
 
 def test_no_feature_of_a_patient_is_huge():
     public = np.random.default_rng(0).standard_normal((50, 4))
-    by = fitted(public, components=4, softness=0.0)
-    assert np.isfinite(whitened(np.full((1, 4), 1e300), by)).all()
-    assert np.array_equal(whitened(np.full((1, 4), 1e300), by), whitened(np.full((1, 4), 1e3), by))
+    by = fit_whitening(public, components=4, softness=0.0)
+    assert np.isfinite(whiten_features(np.full((1, 4), 1e300), by)).all()
+    assert np.array_equal(whiten_features(np.full((1, 4), 1e300), by), whiten_features(np.full((1, 4), 1e3), by))
 
 
 def test_more_components_than_there_are_features_are_refused():
     with pytest.raises(
         ValueError, match=r"components must be at most .* found 9 of 50 public pictures with 4 features"
     ):
-        fitted(np.random.default_rng(0).standard_normal((50, 4)), components=9, softness=1.0)
+        fit_whitening(np.random.default_rng(0).standard_normal((50, 4)), components=9, softness=1.0)
 
 
 def test_random_fourier_features_are_a_gaussian_kernel():
     """Their inner products approach exp(-|x - y|^2 / (2 s^2)), s = bandwidth x sqrt(k), by 1 / sqrt(width)."""
     x = np.random.default_rng(0).standard_normal((30, 5))
-    found = fourier(x, 40_000, 1.5)
+    found = fourier_features(x, 40_000, 1.5)
     distances = ((x[:, None] - x[None]) ** 2).sum(axis=2)
     assert np.abs(found @ found.T / 40_000 - np.exp(-distances / (2 * 1.5**2 * 5))).max() < 0.03
-    assert np.array_equal(fourier(x[3:4], 50, 1.5)[0], fourier(x, 50, 1.5)[3])
+    assert np.array_equal(fourier_features(x[3:4], 50, 1.5)[0], fourier_features(x, 50, 1.5)[3])
 
 
 def spots(n: int, side: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -213,11 +219,11 @@ def spots(n: int, side: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.fixture(scope="module")
 def taught() -> bytes:
     x, marks = spots(64)
-    return learnt(TAUGHT, x, marks, lambda done, total: None)
+    return train_detector_network(TAUGHT, x, marks, lambda done, total: None)
 
 
 def test_a_detector_marks_what_it_learnt_and_its_features_tell_who_has_it(taught):
-    one = detecting(TAUGHT, taught)
+    one = load_detector(TAUGHT, taught)
     x, marks = spots(40)
     sure = np.stack([one.marked(image)[1][:, 0] for image in x.numpy().astype(float)])
     for k, least in ((0, 0.5), (1, 0.9)):
@@ -231,14 +237,14 @@ def test_a_detector_learns_the_same_from_the_same_pictures(taught):
     x, marks = spots(64)
     torch.manual_seed(5)  # the caller's random numbers are not used, nor changed
     before = torch.random.get_rng_state()
-    again = learnt(TAUGHT, x, marks, lambda done, total: None)
+    again = train_detector_network(TAUGHT, x, marks, lambda done, total: None)
     assert again == taught and torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_weights_that_are_no_such_detector_s_are_refused(taught):
     message = from_bytes(taught)
     with pytest.raises(ValueError, match="a detector of width 12 has other tensors"):
-        detecting(Detector(on="prostate_adc"), taught)
+        load_detector(Detector(on="prostate_adc"), taught)
     for broken in (
         Message(message.tensors, {}),
         Message({**message.tensors, "x": torch.zeros(1)}, message.facts),
@@ -246,7 +252,7 @@ def test_weights_that_are_no_such_detector_s_are_refused(taught):
         Message({name: part * math.nan for name, part in message.tensors.items()}, message.facts),
     ):
         with pytest.raises(ValueError, match="detector"):
-            detecting(TAUGHT, to_bytes(broken))
+            load_detector(TAUGHT, to_bytes(broken))
 
 
 def test_quantiles_under_a_mark_are_those_of_repeated_values():
@@ -255,11 +261,11 @@ def test_quantiles_under_a_mark_are_those_of_repeated_values():
     values, often = random.permutation(40).reshape(1, 5, 8) / 40, random.integers(1, 9, (1, 5, 8))
     repeated = np.repeat(values.ravel(), often.ravel())
     expected = [repeated.mean(), *np.quantile(repeated, detector.QUANTILES, method="inverted_cdf")]
-    assert np.allclose(detector._quantiles(values, often - detector.LEAST), expected)
+    assert np.allclose(detector._quantile_features(values, often - detector.LEAST), expected)
 
 
 def test_a_detector_without_a_network_has_as_many_features() -> None:
     """Settings are checked with it, before there is a network."""
     for shape in ((1, 24, 24), (3, 32, 40), (3, 20, 24, 24)):
         image = np.zeros((1, *shape))
-        assert blank(DETECTOR, shape[0]).extract(image).shape == untrained(shape[0]).extract(image).shape
+        assert build_blank_detector(DETECTOR, shape[0]).extract(image).shape == untrained(shape[0]).extract(image).shape

@@ -16,14 +16,14 @@ from scipy import ndimage
 import reference
 from consilium.testing import testbed
 from federation import feddg
-from federation.amplitude import interpolated, low_amplitudes
-from federation.boundary import contrast, edges, info_nce
+from federation.amplitude import interpolate_amplitudes, low_amplitudes
+from federation.boundary import boundary_contrast, find_edges, info_nce
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.feddg import SHARE, SPECTRA, WINDOW, FedDG
 from federation.models.unet import UNet
 from federation.parameters import section
-from federation.randomness import derived, seeded
+from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters, rehearse_events
 from federation.rounds import Schedule
 from federation.task import Task
@@ -64,7 +64,7 @@ def slowly(x, other, lam, window):
 @settings(max_examples=60)
 def test_it_is_the_slow_interpolation_of_the_whole_spectrum_and_real(seed, shape, window, lam):
     x, other = images(seed, shape), images(seed + 1, shape)
-    found = interpolated(x, low_amplitudes(other, window), torch.full((3,), lam), window)
+    found = interpolate_amplitudes(x, low_amplitudes(other, window), torch.full((3,), lam), window)
     assert found.dtype == x.dtype and found.shape == x.shape
     for one, own, theirs in zip(found, x, other, strict=True):
         slow = slowly(own, theirs, torch.tensor(lam, dtype=torch.float32).item(), window)
@@ -76,8 +76,8 @@ def test_it_is_the_slow_interpolation_of_the_whole_spectrum_and_real(seed, shape
 @settings(max_examples=40)
 def test_lambda_0_leaves_the_image_and_lambda_1_in_a_full_window_carries_over_all_amplitudes(seed, shape, window):
     x, other = images(seed, shape), images(seed + 1, shape)
-    assert torch.allclose(interpolated(x, low_amplitudes(other, window), torch.zeros(3), window), x)
-    whole = interpolated(x, low_amplitudes(other, 99), torch.ones(3), 99)
+    assert torch.allclose(interpolate_amplitudes(x, low_amplitudes(other, window), torch.zeros(3), window), x)
+    whole = interpolate_amplitudes(x, low_amplitudes(other, 99), torch.ones(3), 99)
     assert torch.allclose(low_amplitudes(whole, 99), low_amplitudes(other, 99))
     assert torch.allclose(torch.fft.rfftn(whole, dim=(2, 3)).abs(), torch.fft.rfftn(other, dim=(2, 3)).abs()) or (
         x.dim() > 4
@@ -89,7 +89,9 @@ def test_lambda_0_leaves_the_image_and_lambda_1_in_a_full_window_carries_over_al
 def test_phases_stay_and_so_does_what_lies_outside_the_window(seed, shape, window):
     x, lam = images(seed, shape), torch.tensor([0.2, 0.7, 1.0])
     axes = tuple(range(2, x.dim()))
-    after = torch.fft.rfftn(interpolated(x, low_amplitudes(images(seed + 1, shape), window), lam, window), dim=axes)
+    after = torch.fft.rfftn(
+        interpolate_amplitudes(x, low_amplitudes(images(seed + 1, shape), window), lam, window), dim=axes
+    )
     before = torch.fft.rfftn(x, dim=axes)
     turned = after * before.conj()
     assert torch.allclose(turned.imag, torch.zeros(()).double(), atol=1e-9) and (turned.real > -1e-9).all()
@@ -112,7 +114,7 @@ def test_a_window_is_cycles_an_image_and_no_more_numbers_than_that():
 @settings(max_examples=40)
 def test_edges_are_those_of_erosion_and_dilation(seed, rim, spatial, share):
     masks = torch.rand(2, 2, *spatial, generator=torch.Generator().manual_seed(seed)) < share
-    edge, around = edges(masks.float(), rim)
+    edge, around = find_edges(masks.float(), rim)
     square = np.ones([3] * len(spatial))
     for mask, inner, outer in zip(masks.flatten(0, 1), edge.flatten(0, 1), around.flatten(0, 1), strict=True):
         eroded = ndimage.binary_erosion(mask.numpy(), square, border_value=1)
@@ -152,14 +154,14 @@ def test_the_contrast_is_a_loop_over_pairs(seed, classes, spatial, tau):
     views = [torch.randn(3, 5, *spatial, generator=g, dtype=torch.float64) for _ in range(2)]
     y = torch.randint(0, classes, (3, *spatial), generator=g) * (torch.rand(3, *spatial, generator=g) < 0.3)
     y[0], y[1, ..., :2] = 0, 0  # an example without structures
-    found = contrast(views, y, classes=classes, rim=2, tau=tau)
+    found = boundary_contrast(views, y, classes=classes, rim=2, tau=tau)
     assert float(found) == pytest.approx(float(slow_contrast(views, y, classes, 2, tau)), rel=1e-9, abs=1e-12)
 
 
 def test_a_batch_without_structures_has_no_contrast_and_alike_edges_have_little():
     views = [torch.rand(2, 4, 6, 6, requires_grad=True) for _ in range(2)]
-    assert contrast(views, torch.zeros(2, 6, 6, dtype=torch.int64), classes=3, rim=2, tau=0.05) == 0
-    assert contrast(views, torch.ones(2, 6, 6, dtype=torch.int64), classes=3, rim=2, tau=0.05) == 0
+    assert boundary_contrast(views, torch.zeros(2, 6, 6, dtype=torch.int64), classes=3, rim=2, tau=0.05) == 0
+    assert boundary_contrast(views, torch.ones(2, 6, 6, dtype=torch.int64), classes=3, rim=2, tau=0.05) == 0
     on, off = torch.tensor([[1.0, 0.0]]).repeat(4, 1), torch.tensor([[0.0, 1.0]]).repeat(4, 1)
     assert float(info_nce(on, off, 0.05)) == pytest.approx(math.log1p(4 * math.exp(-20)), abs=1e-7)
     assert float(info_nce(on, on, 0.05)) == pytest.approx(math.log(5), abs=1e-6)
@@ -168,7 +170,7 @@ def test_a_batch_without_structures_has_no_contrast_and_alike_edges_have_little(
 def spectra_of(name, algorithm):
     """What a site releases: some of its images, drawn by the seed of its introduction."""
     x = SITES[name]["train"].x
-    with seeded(derived(0, name, 0, "introduce")):
+    with use_seed(derive_seed(0, name, 0, "introduce")):
         return low_amplitudes(x[torch.randperm(len(x))[: algorithm.spectra]], algorithm.window)
 
 
@@ -200,11 +202,11 @@ def test_rounds_of_two_sites_by_hand(norm):
         locals_ = []
         for name, other in (("a", "b"), ("b", "a")):
             theta, bank = copy.deepcopy(model).train(), spectra_of(other, algorithm)
-            chance = torch.Generator().manual_seed(derived(0, name, round_, "train"))
+            chance = torch.Generator().manual_seed(derive_seed(0, name, round_, "train"))
             for x, y in reference.batches(SITES[name]["train"], round_, name, SGD):
                 chosen = torch.randint(len(bank), (len(x),), generator=chance)
                 lam = torch.rand(len(x), generator=chance)
-                t = interpolated(x, bank[chosen], lam, algorithm.window)
+                t = interpolate_amplitudes(x, bank[chosen], lam, algorithm.window)
                 slopes = episode(theta, x, t, y, task, algorithm)
                 with torch.no_grad():
                     for p, slope in zip(theta.parameters(), slopes, strict=True):
@@ -242,7 +244,7 @@ def site_of(name, work=SGD):
 
 def test_a_site_releases_low_amplitudes_of_some_of_its_training_images_and_nothing_else():
     site, algorithm = site_of("a"), FedDG(spectra=3)
-    with seeded(5):
+    with use_seed(5):
         said = algorithm.introduce(site)
     assert set(said.tensors) == {"spectra"} and not said.facts
     assert said.tensors["spectra"].shape == (3, 1, 3, 2)
@@ -250,7 +252,7 @@ def test_a_site_releases_low_amplitudes_of_some_of_its_training_images_and_nothi
     own = low_amplitudes(SITES["a"]["train"].x, 1)
     whose = {tuple((own == one).flatten(1).all(dim=1).nonzero()[:, 0].tolist()) for one in said.tensors["spectra"]}
     assert len(whose) == 3 and all(len(row) == 1 for row in whose), "three different rows"
-    with seeded(6):
+    with use_seed(6):
         assert not torch.equal(algorithm.introduce(site).tensors["spectra"], said.tensors["spectra"])
     assert FedDG(spectra=60).introduce(site).tensors["spectra"].shape == (7, 1, 3, 2)
 
@@ -278,7 +280,7 @@ def test_a_site_gets_the_others_spectra_in_rounds_and_its_replies_hold_the_model
         "spectra" in name or "others" in name
         for name in algorithm.send(state, "b", Call("law", 2, "finish", {})).tensors
     )
-    with seeded(0):
+    with use_seed(0):
         reply, _ = algorithm.train(site_of("b"), sent, Message(), Call("law", 1, "train", {}))
     assert {name.split("/")[0] for name in reply.tensors} == {"model"} and set(reply.facts) == {"n"}
     after = algorithm.merge(state, {"b": reply})
@@ -292,7 +294,7 @@ def test_a_round_draws_the_same_whatever_was_drawn_before_it():
     )
     call, replies = Call("law", 1, "train", {}), []
     for before in (0, 3):
-        with seeded(11):
+        with use_seed(11):
             torch.rand(before)
             replies.append(algorithm.train(site_of("a"), algorithm.send(state, "a", call), Message(), call)[0])
     assert testbed.are_equal(replies[0].tensors, replies[1].tensors)

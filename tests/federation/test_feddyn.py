@@ -11,7 +11,7 @@ from laws.test_oracles import NAMES, PARTICIPATION, ROUNDS, SITES, TASK, WORK, a
 
 import reference
 from consilium.testing import testbed
-from federation.conversation import newest, remembered
+from federation.conversation import load_memory, load_newest_memory
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.feddyn import FedDyn
@@ -19,7 +19,7 @@ from federation.fedprox import FedProx
 from federation.outcome import Outcome
 from federation.parameters import section
 from federation.rehearsal import rehearse_forms
-from federation.rounds import sampled
+from federation.rounds import sample_sites
 from federation.task import Task
 from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message, as_mapping
@@ -72,7 +72,7 @@ def test_it_reaches_the_optimum_of_different_quadratics_and_fedavg_does_not(weig
 
 def test_it_reaches_the_optimum_when_one_site_at_a_time_answers():
     sites, optimum = quadratics({"a": 30, "b": 30}, "uniform")
-    found = quickly(FedDyn(alpha=0.5), sites, 120, lambda r: sampled(("a", "b"), 0.5, r))
+    found = quickly(FedDyn(alpha=0.5), sites, 120, lambda r: sample_sites(("a", "b"), 0.5, r))
     assert distance(found, optimum) < 1e-5
 
 
@@ -130,13 +130,13 @@ def test_h_is_the_mean_of_the_sites_gradients_whatever_was_lost():
     """So coordinator and sites stay in step: of each site's memory, what belongs to its last merged round counts."""
     lost = frozenset({(2, "b"), (3, "a"), (5, "c")})
     outcome, crew = run(FedDyn(alpha=0.4), lost=lost, rounds=5)
-    memories = [remembered(h.disk, outcome.merged[name]).tensors for name, h in crew.items()]
+    memories = [load_memory(h.disk, outcome.merged[name]).tensors for name, h in crew.items()]
     h = section(outcome.state.tensors, "h")
     for name, value in h.items():
         mean = sum(m[f"gradient/{name}"] for m in memories) / len(crew)
         assert torch.allclose(value, mean, atol=1e-5), name
     assert max(float(v.abs().max()) for v in h.values()) > 1e-3
-    committed = newest(crew["c"].disk).tensors
+    committed = load_newest_memory(crew["c"].disk).tensors
     assert not torch.allclose(h["head.weight"], committed["gradient/head.weight"], atol=1e-5)
 
 

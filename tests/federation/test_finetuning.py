@@ -8,7 +8,7 @@ import torch
 import methods
 from consilium.testing import testbed
 from federation.descent import Site, Work
-from federation.finetuning import Tuning, fine_tuned, tunable
+from federation.finetuning import Tuning, fine_tuned, has_tunable_parameters
 from privacy.dp.access import open_access
 
 
@@ -37,7 +37,7 @@ def test_tuning_the_head_leaves_the_body_and_needs_a_head():
     moved, _ = tuned(named["fedavg"], Tuning(steps=4, trainable="head"))
     assert {name.split(".")[0] for name, by in moved.items() if by > 0} == {"head"}
     apfl = named["apfl"].network(testbed.make_task())
-    assert not tunable(apfl, Tuning(steps=1, trainable="head"))
+    assert not has_tunable_parameters(apfl, Tuning(steps=1, trainable="head"))
     with pytest.raises(ValueError, match="no part that is a head; say trainable: all"):
         tuned(named["apfl"], Tuning(steps=1, trainable="head"))
 

@@ -20,13 +20,13 @@ from federation.models.adapted import OwnModule, adapted, fixed_in, show_fixed_i
 from federation.models.cnn import Cnn
 from federation.models.fixed import has_fixed_statistics
 from federation.models.own import Own, register_network
-from federation.parameters import count, read
+from federation.parameters import count_values, read_parameters
 from federation.participant import FIXED
 from federation.rounds import QuorumLost, Schedule
-from federation.sizes import size_of
+from federation.sizes import count_network_values
 from federation.task import Task
 from federation.verdict import OTHER_FIXED
-from federation.weights import fitting
+from federation.weights import select_fitting_tensors
 from personalize.adaptation_norms import AtTest, by_test_statistics
 from personalize.cusfl import CusFL, freeze_statistics
 from personalize.partial import Partial
@@ -101,7 +101,7 @@ def built(build: Callable[[], nn.Module]) -> OwnModule:
 def test_what_is_fixed_is_the_same_after_training_at_another_hospital_and_shown(kind: str) -> None:
     module, other, x = built(KINDS[kind]), built(KINDS[kind]), torch.randn(5, 4)
     before = {name: value.clone() for name, value in fixed_in(module).items()}
-    assert before and set(read(module)) == {"head.weight", "head.bias"}
+    assert before and set(read_parameters(module)) == {"head.weight", "head.bias"}
     for _ in range(3):
         module.train()(x).logits.sum().backward()
     for each in (module, other):
@@ -119,8 +119,8 @@ def test_what_is_fixed_is_the_same_after_training_at_another_hospital_and_shown(
 def test_it_counts_towards_the_size(kind: str) -> None:
     built(KINDS[kind])
     whole = sum({value.data_ptr(): value.numel() for value in KINDS[kind]().state_dict().values()}.values())
-    size_of.cache_clear()
-    assert size_of(None, TASK) == whole + (4 if kind == "a buffer outside state_dict" else 0)
+    count_network_values.cache_clear()
+    assert count_network_values(None, TASK) == whole + (4 if kind == "a buffer outside state_dict" else 0)
 
 
 def test_scales_beside_fixed_statistics_are_refused_privately_in_our_words() -> None:
@@ -223,11 +223,14 @@ def test_a_network_without_anything_fixed_says_nothing_of_it() -> None:
 def test_a_file_of_weights_may_hold_what_is_fixed_if_it_is_the_same() -> None:
     module, author = built(KINDS["batch norm"]), KINDS["batch norm"]()
     same = {**author.state_dict(), **module.read_fixed()}
-    assert set(fitting(same, module)) == {"head.weight", "head.bias"}
-    assert set(fitting(show_fixed_in(copy.deepcopy(module)).state_dict(), module)) == {"head.weight", "head.bias"}
+    assert set(select_fitting_tensors(same, module)) == {"head.weight", "head.bias"}
+    assert set(select_fitting_tensors(show_fixed_in(copy.deepcopy(module)).state_dict(), module)) == {
+        "head.weight",
+        "head.bias",
+    }
     other = {**same, "part.1.running_mean": torch.ones(4)}
     with pytest.raises(ValueError, match=r"1 are fixed by the network's author .*: part\.1\.running_mean; load"):
-        fitting(other, module)
+        select_fitting_tensors(other, module)
 
 
 class Lora(nn.Module):
@@ -262,7 +265,7 @@ def test_of_an_adapter_only_the_small_matrices_are_sent(algorithm: Any, values: 
         def asked(call: Call, message: Message) -> Message:
             reply = hospital(call, message)
             if call.request == "train":
-                sent.append(count(reply.tensors))
+                sent.append(count_values(reply.tensors))
             return reply
 
         return asked
@@ -275,7 +278,7 @@ def test_of_an_adapter_only_the_small_matrices_are_sent(algorithm: Any, values: 
         schedule=Schedule(rounds=2),
     )
     assert sent == [values] * 4, "of 1482 values that the network has"
-    start = read(task.network())
+    start = read_parameters(task.network())
     learnt = testbed.newest_model(crew["a"])
     assert set(learnt) == set(start) and bool(learnt["stem.b.weight"].abs().max() > 0), "B began at zero"
 

@@ -11,7 +11,7 @@ from nvflare.collab.api.exceptions import RunAborted
 
 import federation.remote
 from federation import wire
-from federation.flare import COORDINATOR, ClientApp, reach
+from federation.flare import COORDINATOR, ClientApp, build_reach
 from federation.remote import OURS, UNKNOWN, WORKING, Remote
 from flare_in_process import InProcessProxy, flare
 from privacy.message import Call, Message
@@ -38,7 +38,7 @@ def key_of(question: bytes) -> str:
 
 def test_who_is_not_the_coordinator_gets_no_work_done():
     worker = Counted()
-    question = wire.question(CALL, Message())
+    question = wire.build_question(CALL, Message())
     for caller in ("other_hospital", "Server", ""):
         said = ClientApp(worker, lambda caller=caller: caller).answer(key_of(question), question, 1.0)
         assert wire.read_answer(said) == "not_the_coordinator"
@@ -48,7 +48,7 @@ def test_who_is_not_the_coordinator_gets_no_work_done():
 def test_a_question_is_worked_on_once_however_often_it_comes():
     worker = Counted(0.2)
     client = ClientApp(worker, lambda: COORDINATOR)
-    question = wire.question(CALL, Message())
+    question = wire.build_question(CALL, Message())
     assert wire.read_answer(client.answer(key_of(question), question, 0.0)) == WORKING
     assert wire.read_answer(client.answer(key_of(question), question, 0.01)) == WORKING
     said = wire.read_answer(client.answer(key_of(question), b"", 5.0))
@@ -62,7 +62,7 @@ def test_a_question_is_worked_on_once_however_often_it_comes():
 def test_a_key_without_its_question_is_unknown():
     client = ClientApp(Counted(), lambda: COORDINATOR)
     assert wire.read_answer(client.answer("0" * 64, b"", 0.0)) == UNKNOWN
-    assert wire.read_answer(client.answer("0" * 64, wire.question(CALL, Message()), 0.0)) == UNKNOWN
+    assert wire.read_answer(client.answer("0" * 64, wire.build_question(CALL, Message()), 0.0)) == UNKNOWN
 
 
 def test_questions_wait_for_each_other():
@@ -76,7 +76,7 @@ def test_questions_wait_for_each_other():
         return Message()
 
     client = ClientApp(worker, lambda: COORDINATOR)
-    questions = [wire.question(CALL._replace(round=number), Message()) for number in range(4)]
+    questions = [wire.build_question(CALL._replace(round=number), Message()) for number in range(4)]
     threads = [threading.Thread(target=client.answer, args=(key_of(q), q, 5.0)) for q in questions]
     for thread in threads:
         thread.start()
@@ -88,7 +88,7 @@ def test_questions_wait_for_each_other():
 def test_calls_that_are_lost_are_made_again_and_the_work_is_done_once():
     worker = Counted()
     near = InProcessProxy(ClientApp(worker, lambda: COORDINATOR), lost=2)
-    answers = Remote({"a": reach(near)}, ("a",), silence_s=30.0).ask(CALL, {"a": Message()})
+    answers = Remote({"a": build_reach(near)}, ("a",), silence_s=30.0).ask(CALL, {"a": Message()})
     assert answers.replies["a"].facts == {"round": 1} and not answers.missing
     assert worker.asked == 1 and set(near.timeouts) == {30.0}
 
@@ -97,7 +97,7 @@ def test_a_hospital_without_a_sign_of_life_is_gone():
     near = InProcessProxy(ClientApp(Counted(), lambda: COORDINATOR), lost=10**6)
     begun = time.monotonic()
     told: list[str] = []
-    clients = {"a": reach(near), "b": reach(InProcessProxy(ClientApp(Counted(), lambda: COORDINATOR)))}
+    clients = {"a": build_reach(near), "b": build_reach(InProcessProxy(ClientApp(Counted(), lambda: COORDINATOR)))}
     engine = Remote(clients, ("c", "b", "a"), silence_s=0.2, on_gone=told.append)
     answers = engine.ask(CALL, {site: Message() for site in "abc"})
     assert answers.missing == {"a": "gone", "c": "gone"} and list(answers.replies) == ["b"]
@@ -107,7 +107,7 @@ def test_a_hospital_without_a_sign_of_life_is_gone():
 
 def test_silence_adds_up_over_questions_with_short_deadlines_until_a_sign_of_life():
     near, told = InProcessProxy(ClientApp(Counted(), lambda: COORDINATOR), lost=10**6), list[str]()
-    engine = Remote({"a": reach(near)}, ("a",), silence_s=1.0, on_gone=told.append)
+    engine = Remote({"a": build_reach(near)}, ("a",), silence_s=1.0, on_gone=told.append)
 
     def ask(round_: int) -> str:
         answers = engine.ask(CALL._replace(round=round_), {"a": Message()}, deadline_s=0.4)
@@ -142,7 +142,7 @@ def test_a_hospital_that_forgot_the_question_gets_it_again(monkeypatch: pytest.M
     old, new = Counted(0.3), Counted()
     near = InProcessProxy(ClientApp(old, lambda: COORDINATOR))
     threading.Timer(0.1, lambda: setattr(near, "client", ClientApp(new, lambda: COORDINATOR))).start()
-    answers = Remote({"a": reach(near)}, ("a",)).ask(CALL, {"a": Message()})
+    answers = Remote({"a": build_reach(near)}, ("a",)).ask(CALL, {"a": Message()})
     assert list(answers.replies) == ["a"] and new.asked == 1
 
 
@@ -156,7 +156,7 @@ def test_a_job_that_flare_ends_is_no_hospital_that_is_gone():
         def answer(self, key: str, question: bytes, wait_s: float) -> bytes:
             raise RunAborted("aborted")
 
-    engine = Remote({"a": reach(Ended())}, ("a",), on_gone=told.append)  # type: ignore[arg-type]
+    engine = Remote({"a": build_reach(Ended())}, ("a",), on_gone=told.append)  # type: ignore[arg-type]
     assert engine.ask(CALL, {"a": Message()}).missing == {"a": "stopped"} and not told
 
 

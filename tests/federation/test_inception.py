@@ -7,8 +7,16 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from federation.features.encoder import digest
-from federation.features.inception import NUMBERS, SIDE, Inception, Network, frozen, inception_features, opened
+from federation.features.encoder import file_digest
+from federation.features.inception import (
+    NUMBERS,
+    SIDE,
+    Inception,
+    Network,
+    inception_features,
+    load_network,
+    read_weights_file,
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +54,7 @@ def test_features_of_a_file_are_those_of_the_network_and_of_each_image_alone(wei
     network = Network().eval()
     network.load_state_dict(weights)
     head = {"fc.weight": torch.zeros(1000, NUMBERS), "fc.bias": torch.zeros(1000)}
-    loaded = frozen(save({**weights, **head}))
+    loaded = load_network(save({**weights, **head}))
     x = torch.rand(2, 1, 32, 32) * 2 - 1
     found = inception_features(loaded, x)
     assert torch.equal(found, inception_features(network, x.expand(-1, 3, -1, -1)))
@@ -56,17 +64,17 @@ def test_features_of_a_file_are_those_of_the_network_and_of_each_image_alone(wei
 def test_a_file_of_another_network_is_refused_with_what_is_wrong(weights, tmp_path):
     less = {name: part for name, part in weights.items() if name != "Mixed_5b.branch1x1.conv.weight"}
     with pytest.raises(ValueError, match=r"Mixed_5b\.branch1x1\.conv\.weight is missing"):
-        frozen(save(less))
+        load_network(save(less))
     with pytest.raises(ValueError, match=r"x has no place"):
-        frozen(save({**weights, "x": torch.zeros(1)}))
+        load_network(save({**weights, "x": torch.zeros(1)}))
     with pytest.raises(ValueError, match="not finite"):
-        frozen(save({**weights, "Mixed_6a.branch3x3.bn.bias": torch.full((384,), torch.nan)}))
+        load_network(save({**weights, "Mixed_6a.branch3x3.bn.bias": torch.full((384,), torch.nan)}))
     with pytest.raises(ValueError, match="no safetensors file"):
-        frozen(b"pickle")
+        load_network(b"pickle")
     path = tmp_path / "w.safetensors"
     path.write_bytes(b"something")
-    assert opened(Inception(file=str(path), sha256=digest(b"something"))) == b"something"
+    assert read_weights_file(Inception(file=str(path), sha256=file_digest(b"something"))) == b"something"
     with pytest.raises(ValueError, match="the settings say"):
-        opened(Inception(file=str(path), sha256="0" * 64))
+        read_weights_file(Inception(file=str(path), sha256="0" * 64))
     with pytest.raises(ValueError, match="cannot be read"):
-        opened(Inception(file=str(tmp_path / "none")))
+        read_weights_file(Inception(file=str(tmp_path / "none")))

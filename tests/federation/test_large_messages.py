@@ -20,8 +20,8 @@ import torch
 import federation.remote
 from federation import wire
 from federation.engine import InProcess, Worker
-from federation.flare import COORDINATOR, ClientApp, Proxy, collecting
-from federation.flare import reach as flare_reach
+from federation.flare import COORDINATOR, ClientApp, Proxy, build_collector
+from federation.flare import build_reach as flare_reach
 from federation.remote import CARRIED, READY, UNKNOWN, Reach, Remote, Unreachable
 from pipelines.runs.replies import kept_in
 from privacy.message import Call, Message, to_bytes
@@ -74,7 +74,7 @@ def test_replies_are_those_of_one_process_and_worked_on_once(
 
 def test_a_large_answer_waits_at_the_hospital_until_it_is_fetched() -> None:
     client = ClientApp(doubled, lambda: COORDINATOR)
-    question = wire.question(CALL, message(5000))
+    question = wire.build_question(CALL, message(5000))
     key = hashlib.sha256(question).hexdigest()
     assert wire.read_answer(client.answer(key, question, 5.0)) == READY
     said = wire.read_answer(client.answer(key, b"", 0.0))
@@ -247,7 +247,7 @@ def test_what_flare_leaves_behind_is_collected_by_its_bytes() -> None:
             return b"x" * 10
 
     left: list[weakref.ref[Task]] = []
-    call = flare_reach(cast(Proxy, Littering()), collecting(100 * 1000))
+    call = flare_reach(cast(Proxy, Littering()), build_collector(100 * 1000))
     gc.disable()
     try:
         most = 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from federation.models.cam import Cam, First, Index, map_loss
-from federation.models.maps import Normalized, dense_maps, laid, normalized_maps, stride_of
+from federation.models.maps import Normalized, compute_stride, dense_maps, normalized_maps, upsample_maps
 from federation.task import Output, Task
 
 NORMALIZED, FIRST, INDEX = (typing.get_args(one) for one in (Normalized, First, Index))
@@ -92,16 +92,16 @@ def test_a_value_lies_in_the_middle_of_its_square(height, width):
     """Of a map with one 1, the largest value is in that square's middle, whatever the sides are."""
     module, x = Pooling(), torch.zeros(1, 1, height, width)
     maps = module(x).maps
-    assert stride_of(maps, x) == 16
+    assert compute_stride(maps, x) == 16
     high, wide = maps.shape[-2:]
     row, column = high // 2, wide // 2
     one = torch.zeros(1, 1, high, wide)
     one[..., row, column] = 1.0
-    over = laid(one, 16, (height, width))
+    over = upsample_maps(one, 16, (height, width))
     assert over.shape[-2:] == (height, width)
     peak = over[0, 0, 16 * row + 8, 16 * column + 8]
     assert peak == over.max()
-    middle = laid(torch.arange(float(wide)).expand(1, 1, high, wide), 16, (height, width))[0, 0, 0]
+    middle = upsample_maps(torch.arange(float(wide)).expand(1, 1, high, wide), 16, (height, width))[0, 0, 0]
     inside = torch.arange(8, 16 * wide - 8)
     assert torch.allclose(middle[inside], (inside - 7.5) / 16, atol=1e-5)
     assert (middle[:8] == 0).all() and (middle[16 * wide - 8 :] == wide - 1).all()

@@ -8,11 +8,11 @@ import pytest
 
 from consilium.testing import testbed
 from federation import outcome
-from federation.conversation import newest
+from federation.conversation import load_newest_memory
 from federation.descent import Work
 from federation.engine import InProcess
-from federation.membership import regroup, separable
-from federation.outcome import restored
+from federation.membership import is_separable, regroup_sites
+from federation.outcome import load_outcome
 from federation.rehearsal import Forms
 from federation.rounds import QuorumLost, Schedule
 from personalize import AnyAlgorithm
@@ -49,7 +49,7 @@ def changed(hospitals, folder, *, scored=True, engine=None):
         "folder": folder,
         "scored": scored,
     }
-    regroup(engine or InProcess(hospitals), HOW, **how)
+    regroup_sites(engine or InProcess(hospitals), HOW, **how)
 
 
 def name_of(folder):
@@ -79,7 +79,7 @@ def test_records_of_finished_rounds_forget_who_left_too(monkeypatch):
     hospitals, folder = finished("abc")
     del hospitals["c"]
     changed(hospitals, folder)
-    now = restored(folder, name_of(folder))
+    now = load_outcome(folder, name_of(folder))
     assert "c" not in now.losses and now.totals.keys() == now.losses["a"].keys() == now.losses["b"].keys()
     assert not [name for name in folder.names() if b'"c"' in folder.read(name)]
 
@@ -114,10 +114,10 @@ def test_in_a_private_run_the_others_pay_nothing_and_their_noise_stays():
     before = {name: list(one.events) for name, one in hospitals.items()}
     del hospitals["c"]
     hospitals |= crew("d", NOISED)
-    sums = {name: newest(hospitals[name].disk).tensors["own/gram"] for name in "ab"}
+    sums = {name: load_newest_memory(hospitals[name].disk).tensors["own/gram"] for name in "ab"}
     changed(hospitals, folder, scored=False)
     assert {name: hospitals[name].events for name in "ab"} == {name: before[name] for name in "ab"}
-    assert all((newest(hospitals[name].disk).tensors["own/gram"] == sums[name]).all() for name in "ab")
+    assert all((load_newest_memory(hospitals[name].disk).tensors["own/gram"] == sums[name]).all() for name in "ab")
 
 
 def test_nothing_is_asked_where_nobody_left_or_joined_or_the_run_did_not_begin():
@@ -125,7 +125,7 @@ def test_nothing_is_asked_where_nobody_left_or_joined_or_the_run_did_not_begin()
     files = dict(folder.files)
     changed(hospitals, folder, engine=InProcess(dict.fromkeys(hospitals)))
     assert folder.files == files
-    regroup(
+    regroup_sites(
         InProcess({}),
         HOW,
         run="none",
@@ -165,11 +165,11 @@ def test_a_new_hospital_whose_budget_is_spent_stays_out_and_is_named():
     hospitals, folder = finished("ab")
     d = crew("d")["d"]
     changed({**hospitals, "d": Away(d, "train", BUDGET)}, folder)
-    outcome = restored(folder, name_of(folder))
-    assert outcome.retired == {"d"} and set(outcome.merged) == {"a", "b"}
+    outcome = load_outcome(folder, name_of(folder))
+    assert outcome.retired_sites == {"d"} and set(outcome.merged) == {"a", "b"}
     assert same(models(hospitals), models(finished("ab")[0]))
 
 
 def test_only_moments_can_be_taken_apart():
     kinds = {kind for kind in typing.get_args(AnyAlgorithm) if hasattr(kind, "without")}
-    assert kinds == {Moments} and separable(HOW)
+    assert kinds == {Moments} and is_separable(HOW)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from consilium.testing import networks
 from federation.models.cam import Cam, Residual, map_loss
-from federation.models.cnn import Cnn, convolution
+from federation.models.cnn import Cnn, build_convolution
 from federation.models.maps import normalized_maps
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
@@ -58,7 +58,7 @@ def test_a_convolution_is_monais(norm, spatial):
     kind = ("group", {"num_groups": 8}) if norm == "group" else "batch"
     x = torch.rand(2, 3, *[8] * spatial)
     torch.manual_seed(1)
-    ours = convolution(3, 16, norm, spatial, bias=norm == "group")
+    ours = build_convolution(3, 16, norm, spatial, bias=norm == "group")
     torch.manual_seed(1)
     monais = Convolution(spatial, 3, 16, norm=kind, act="relu", adn_ordering="NA", bias=norm == "group")
     _the_same_network(ours, monais, x)

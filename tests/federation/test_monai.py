@@ -20,11 +20,11 @@ from federation.algorithm import Algorithm
 from federation.descent import Work
 from federation.models.monai import BOUNDS, NETWORKS, UNFIT, Monai, Unmade
 from federation.models.own import Own, register_network
-from federation.parameters import read
-from federation.pretraining import Pretrained, begun, pretrained
-from federation.randomness import seeded
+from federation.parameters import read_parameters
+from federation.pretraining import Pretrained, pretrain_network, start_task_with
+from federation.randomness import use_seed
 from federation.rounds import Schedule
-from federation.sizes import size_of
+from federation.sizes import count_network_values
 from federation.task import Task
 from pipelines.models.size_limits import find_size_problems
 from privacy.dp.modules import find_unfit_parts
@@ -71,9 +71,9 @@ def test_it_is_the_network_that_monai_makes(network: str, inputs: tuple[int, ...
     if len(inputs) == 4 and (network not in SMALL or network == "EfficientNetBN"):
         pytest.skip("volumes are tried on small networks")
     x = torch.randn(2, *inputs, generator=torch.Generator().manual_seed(1))
-    with seeded(3):
+    with use_seed(3):
         theirs = by_hand(network, inputs, 3).eval()
-    with seeded(3):
+    with use_seed(3):
         ours = small(network).build(inputs=inputs, classes=3).eval()
     with torch.no_grad():
         whole, output = theirs(x), ours(x)
@@ -81,8 +81,8 @@ def test_it_is_the_network_that_monai_makes(network: str, inputs: tuple[int, ...
     assert torch.allclose(output.logits, whole, atol=1e-5) if other else torch.equal(output.logits, whole)
     assert output.logits.shape[:2] == (2, 3)
     assert output.features.shape[2:] == output.logits.shape[2:], "features of each pixel, or of each picture"
-    values = [value for value in read(theirs).values() if value.numel() > 1]
-    mine = sorted(float(value.double().sum()) for value in read(ours).values() if value.numel() > 1)
+    values = [value for value in read_parameters(theirs).values() if value.numel() > 1]
+    mine = sorted(float(value.double().sum()) for value in read_parameters(ours).values() if value.numel() > 1)
     assert set(mine) <= {float(value.double().sum()) for value in values}
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
     parts = {name.partition(".")[0] for name, _ in ours.named_parameters()}
@@ -188,7 +188,7 @@ def test_methods_train_networks_that_segment(name: str, network: str) -> None:
 @pytest.mark.parametrize("network", ["DenseNet", "EfficientNetBN", "SegResNet"])
 def test_each_patients_gradient_is_that_of_the_patient_alone(network: str) -> None:
     of = task(network, norm="group")
-    with seeded(2):
+    with use_seed(2):
         module = of.network().eval().double()
     x = torch.randn(3, *of.inputs, dtype=torch.float64)
     y = torch.randint(of.classes, (3, *of.spatial))
@@ -308,14 +308,14 @@ def test_it_may_begin_on_public_pictures() -> None:
     of = task("DenseNet", (1, 16, 16))
     y = torch.arange(32) % 2
     x = torch.randn(32, 1, 16, 16, generator=torch.Generator().manual_seed(0)) + 2.0 * y.view(-1, 1, 1, 1)
-    found = pretrained(of, Pretrained(on="spots", epochs=15, lr=1e-2), x, y, low=-5.0, high=5.0)
-    module = begun(of, found).network()
+    found = pretrain_network(of, Pretrained(on="spots", epochs=15, lr=1e-2), x, y, low=-5.0, high=5.0)
+    module = start_task_with(of, found).network()
     assert (of.probabilities(module, x).argmax(dim=1) == y).double().mean() > 0.9
 
 
 def test_its_size_is_counted_without_memory() -> None:
     fedavg = EVERY["fedavg"]
     of = task("DenseNet")
-    assert size_of(fedavg, of) == sum(value.numel() for value in read(of.network()).values())
+    assert count_network_values(fedavg, of) == sum(value.numel() for value in read_parameters(of.network()).values())
     huge = Monai(network="DenseNet", arguments={"init_features": 4096, "growth_rate": 4096, "bn_size": 64})
     assert "parameters" in find_size_problems(fedavg, replace(of, model=huge), SGD)[0]

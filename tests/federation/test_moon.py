@@ -16,8 +16,8 @@ from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.models.mlp import Mlp
-from federation.moon import Moon, cosine, frozen
-from federation.parameters import prefixed, read, section
+from federation.moon import Moon, copy_frozen, feature_cosine
+from federation.parameters import prefixed, read_parameters, section
 from federation.task import Output, Task
 from privacy.dp.access import Batch, open_access
 from privacy.dp.private_access import open_private
@@ -121,7 +121,7 @@ def test_the_contrast_draws_features_toward_the_global_model_and_away_from_the_p
             networks[-1].load_state_dict(dict(params))
         x = reference.TABLES["a"]["train"].x
         z, toward, away = (network(x).features for network in networks)
-        margins.append((cosine(z, toward) - cosine(z, away)).mean().item())
+        margins.append((feature_cosine(z, toward) - feature_cosine(z, away)).mean().item())
     assert margins[1] > margins[0] + 0.02
 
 
@@ -174,9 +174,9 @@ def test_a_network_whose_features_nobody_trains_is_refused_by_name():
 def test_what_is_compared_with_stays_as_it_is():
     """Running statistics and parameters of the frozen networks do not follow the site's batches."""
     module = TASK.network()
-    params = read(module)
-    still = frozen(module, params)
+    params = read_parameters(module)
+    still = copy_frozen(module, params)
     module.train()
     still(SITES["a"]["train"].x)
-    assert testbed.are_equal(read(still), params)
+    assert testbed.are_equal(read_parameters(still), params)
     assert not any(p.requires_grad for p in still.parameters()) and not still.training

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consilium.testing.testbed import MemoryFolder
-from federation.outcome import CHUNK, STATE, Outcome, restored, save
+from federation.outcome import CHUNK, STATE, Outcome, load_outcome, save_outcome
 from privacy.message import Json, Malformed, Message
 
 
@@ -52,31 +52,31 @@ def test_it_comes_back_from_every_round_and_from_between_two_files(
     for number in range(rounds + 1):
         now = after(number, sites, lost)
         kept = dict(folder.files)
-        save(folder, "law", now)
+        save_outcome(folder, "law", now)
         if number == stopped:  # power fails after the records of finished rounds, before the state
             folder.files[STATE] = kept.get(STATE, folder.files[STATE])
             expected = after(number - 1 if STATE in kept else number, sites, lost)
-            assert equal(restored(folder, "law"), expected)
-            save(folder, "law", now)
-        assert equal(restored(folder, "law"), now)
-    assert restored(folder, "another") is None
+            assert equal(load_outcome(folder, "law"), expected)
+            save_outcome(folder, "law", now)
+        assert equal(load_outcome(folder, "law"), now)
+    assert load_outcome(folder, "another") is None
 
 
 def test_a_round_that_is_asked_again_after_a_power_failure_leaves_its_own_records() -> None:
     folder = MemoryFolder()
-    save(folder, "law", after(CHUNK - 1, 2))
+    save_outcome(folder, "law", after(CHUNK - 1, 2))
     state = folder.files[STATE]
-    save(folder, "law", after(CHUNK, 2, frozenset({(CHUNK - 1, 1)})))  # one hospital was late
+    save_outcome(folder, "law", after(CHUNK, 2, frozenset({(CHUNK - 1, 1)})))  # one hospital was late
     folder.files[STATE] = state
-    save(folder, "law", after(CHUNK, 2))
-    assert equal(restored(folder, "law"), after(CHUNK, 2))
+    save_outcome(folder, "law", after(CHUNK, 2))
+    assert equal(load_outcome(folder, "law"), after(CHUNK, 2))
 
 
 def test_late_saves_write_no_more_than_early_ones() -> None:
     folder = MemoryFolder()
     sizes = []
     for number in range(10 * CHUNK):
-        save(folder, "law", after(number, 50))
+        save_outcome(folder, "law", after(number, 50))
         sizes.append(len(folder.files[STATE]))
     early, late = max(sizes[CHUNK : 2 * CHUNK]), max(sizes[-CHUNK:])
     assert late < 1.5 * early, (early, late)
@@ -86,10 +86,10 @@ def test_late_saves_write_no_more_than_early_ones() -> None:
 def test_records_that_are_gone_are_told_and_never_half_a_history() -> None:
     folder = MemoryFolder()
     for number in range(2 * CHUNK + 2):
-        save(folder, "law", after(number, 2))
+        save_outcome(folder, "law", after(number, 2))
     (name, *_) = sorted(name for name in folder.files if name != STATE)
     folder.remove(name)
     with pytest.raises(Malformed, match=name):
-        restored(folder, "law")
-    save(folder, "law", after(2 * CHUNK + 2, 2))  # who has the records writes them again
-    assert equal(restored(folder, "law"), after(2 * CHUNK + 2, 2))
+        load_outcome(folder, "law")
+    save_outcome(folder, "law", after(2 * CHUNK + 2, 2))  # who has the records writes them again
+    assert equal(load_outcome(folder, "law"), after(2 * CHUNK + 2, 2))

@@ -18,10 +18,10 @@ from federation.descent import Work
 from federation.models.adapted import OwnModule, adapted
 from federation.models.cnn import Cnn, CnnModule
 from federation.models.own import Own, register_network
-from federation.parameters import read
-from federation.randomness import seeded
+from federation.parameters import read_parameters
+from federation.randomness import use_seed
 from federation.rounds import Schedule
-from federation.sizes import size_of
+from federation.sizes import count_network_values
 from federation.task import Output, Task
 from pipelines.models.size_limits import find_size_problems
 from privacy.dp.modules import find_unfit_parts
@@ -71,7 +71,7 @@ def _registered() -> Iterator[None]:
 def both(inputs: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
     made = []
     for model in (Cnn(widths=(8, 16), norm="group"), WRAPPED):
-        with seeded(3):
+        with use_seed(3):
             made.append(model.build(inputs=inputs, classes=3))
     return made[0], made[1]
 
@@ -79,8 +79,8 @@ def both(inputs: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
 @pytest.mark.parametrize("inputs", [(1, 8, 8), (2, 8, 8, 8)])
 def test_a_wrapped_network_is_the_network(inputs: tuple[int, ...]) -> None:
     ours, own = both(inputs)
-    assert list(read(ours)) == list(read(own))
-    assert all(torch.equal(read(ours)[name], read(own)[name]) for name in read(own))
+    assert list(read_parameters(ours)) == list(read_parameters(own))
+    assert all(torch.equal(read_parameters(ours)[name], read_parameters(own)[name]) for name in read_parameters(own))
     x = torch.randn(3, *inputs)
     one, two = ours(x), own(x)
     assert torch.equal(one.logits, two.logits) and torch.equal(one.features, two.features) and two.maps is None
@@ -231,8 +231,8 @@ def test_its_size_is_counted_without_memory() -> None:
     task = Task(WRAPPED, (1, 8, 8), 2)
     fedavg = next(one for one in methods.ALL if one.name == "fedavg")
     assert find_size_problems(fedavg, task, Work()) == []
-    assert size_of(fedavg, task) == sum(
-        value.numel() for value in read(WRAPPED.build(inputs=(1, 8, 8), classes=2)).values()
+    assert count_network_values(fedavg, task) == sum(
+        value.numel() for value in read_parameters(WRAPPED.build(inputs=(1, 8, 8), classes=2)).values()
     )
 
 
@@ -246,7 +246,10 @@ def test_several_submodules_are_one_stem() -> None:
             return self.c(self.b(self.a(x)))
 
     module = adapted(Three(), stem=("a", "b"), blocks=(), head="c")
-    assert isinstance(module, OwnModule) and {name.split(".")[0] for name in read(module)} == {"stem", "head"}
+    assert isinstance(module, OwnModule) and {name.split(".")[0] for name in read_parameters(module)} == {
+        "stem",
+        "head",
+    }
 
 
 def _lone(width: int = 6) -> nn.Module:

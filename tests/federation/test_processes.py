@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from federation import processes
-from federation.processes import Processes, beside
+from federation.processes import Processes, run_alongside
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 
@@ -192,7 +192,7 @@ def test_no_processes_at_all_are_refused(count):
 
 def test_work_beside_ends_with_the_block_and_can_clear_up(tmp_path):
     path = tmp_path / "process"
-    with beside(partial(lives_on, path)):
+    with run_alongside(partial(lives_on, path)):
         number = int(written(path))
         assert number != os.getpid()
         os.kill(number, signal.SIGINT)  # as Ctrl-C, which reaches all processes of a terminal
@@ -205,7 +205,7 @@ def test_work_beside_ends_with_the_block_and_can_clear_up(tmp_path):
 def test_work_beside_that_will_not_end_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "PATIENCE_S", 0.1)
     path = tmp_path / "process"
-    with beside(partial(deaf, path)):
+    with run_alongside(partial(deaf, path)):
         number = int(written(path))
     assert not alive(number)
 
@@ -213,15 +213,15 @@ def test_work_beside_that_will_not_end_is_killed(tmp_path, monkeypatch):
 def test_work_beside_that_is_done_or_fails_or_dies_or_cannot_begin_is_nobodys_trouble(tmp_path, capfd):
     for work in (partial(lives_on, seconds=0.0), fails, killed):
         path = tmp_path / getattr(work, "__name__", "done")
-        with beside(partial(work, path)):
+        with run_alongside(partial(work, path)):
             until = time.monotonic() + 30
             while not path.exists() and time.monotonic() < until:
                 time.sleep(0.02)
             time.sleep(0.2)
         assert path.exists()
-    with beside(lambda: None):  # it cannot be sent
+    with run_alongside(lambda: None):  # it cannot be sent
         pass
-    with pytest.raises(ValueError, match="of the block"), beside(partial(lives_on, tmp_path / "other")):
+    with pytest.raises(ValueError, match="of the block"), run_alongside(partial(lives_on, tmp_path / "other")):
         raise ValueError("of the block")
     assert capfd.readouterr().err == ""
 
@@ -236,11 +236,11 @@ def test_with_the_first_process_work_beside_ends(tmp_path, how):
             from functools import partial
             from pathlib import Path
             sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
-            from federation.processes import beside
+            from federation.processes import run_alongside
             from test_processes import lives_on, written
 
             if __name__ == "__main__":
-                with beside(partial(lives_on, Path({str(path)!r}))):
+                with run_alongside(partial(lives_on, Path({str(path)!r}))):
                     written(Path({str(path)!r}))
                     if {how!r} != "ends":
                         time.sleep(60)

@@ -18,8 +18,8 @@ from federation.fedprox import FedProx
 from federation.models import MODELS, NamedModel
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
-from federation.origins import packages_of, refuse_other_code
-from federation.registry import NotPermitted, permitting
+from federation.origins import package_facts, refuse_other_code
+from federation.registry import NotPermitted, permit_packages
 from personalize import ALGORITHMS, NamedAlgorithm
 from pipelines.loader.document import ConfigError, read_yaml
 from pipelines.loader.validation import validate_settings
@@ -154,7 +154,7 @@ def packed(folder: Path, name: str, files: dict[str, str], points: str) -> str:
     for path, text in said.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
-    installed.forget()
+    installed.forget_packages()
     return name
 
 
@@ -177,17 +177,17 @@ def asked(**said: object) -> Any:
 
 def test_a_package_is_imported_where_it_is_named_and_permitted_by_its_digest_and_nowhere_else(place: Path) -> None:
     held(place)
-    (offer,) = installed.offers("algorithms")
+    (offer,) = installed.list_offers("algorithms")
     assert (offer.name, offer.distribution, offer.version) == ("held", "held-back", "1.0")
-    with permitting("all"):
+    with permit_packages("all"):
         assert ALGORITHM.validate_json('{"name": "fedprox"}', strict=True) == FedProx()
     for plugins in ({}, {"held-back": "0" * 64}, {"other": offer.digest}):
-        with permitting(plugins), pytest.raises(NotPermitted, match=f"held-back: {offer.digest}"):
+        with permit_packages(plugins), pytest.raises(NotPermitted, match=f"held-back: {offer.digest}"):
             asked()
     with pytest.raises(NotPermitted):
         asked()
     assert "held_back.held" not in sys.modules and "held_back" not in sys.modules
-    with permitting({"held-back": offer.digest}):
+    with permit_packages({"held-back": offer.digest}):
         assert type(asked(limit=2)).__name__ == "Held" and asked(limit=2).mu == FedProx().mu
     with pytest.raises(NotPermitted):  # though it is imported by now
         asked()
@@ -197,13 +197,13 @@ def test_the_digest_is_of_the_files_that_can_be_imported_and_of_nothing_that_dep
     place: Path,
 ) -> None:
     held(place)
-    offer = installed.offers("algorithms")[0]
+    offer = installed.list_offers("algorithms")[0]
     digest = offer.digest
     info, package = place / "held_back-1.0.dist-info", place / "held_back"
 
     def anew() -> str:
-        installed.forget()
-        return installed.offers("algorithms")[0].digest
+        installed.forget_packages()
+        return installed.list_offers("algorithms")[0].digest
 
     (info / "INSTALLER").write_text("uv\n")
     (package / "__pycache__").mkdir()
@@ -226,7 +226,7 @@ def test_the_digest_is_of_the_files_that_can_be_imported_and_of_nothing_that_dep
 def test_two_packages_with_one_name_are_both_named_and_break_nothing_else(place: Path) -> None:
     held(place)
     held(place, "held_too")
-    with permitting("all"):
+    with permit_packages("all"):
         with pytest.raises(ValidationError, match=r"held-back 1.0 and held-too 1.0"):
             asked()
         assert ALGORITHM.validate_json('{"name": "fedprox"}', strict=True) == FedProx()
@@ -235,7 +235,7 @@ def test_two_packages_with_one_name_are_both_named_and_break_nothing_else(place:
 def test_our_own_name_stays_ours(place: Path) -> None:
     points = "[consilium.algorithms]\nfedprox = held_back.held:Held\n"
     packed(place, "held_back", {"held_back/__init__.py": "", "held_back/held.py": PLUGIN}, points)
-    with permitting("all"):
+    with permit_packages("all"):
         assert ALGORITHM.validate_json('{"name": "fedprox"}', strict=True) == FedProx()
     assert "held_back" not in sys.modules and "fedprox" not in registry.other_names(ALGORITHMS)
 
@@ -255,7 +255,7 @@ def test_our_own_name_stays_ours(place: Path) -> None:
 def test_what_is_wrong_with_a_package_is_a_message_by_its_name(place: Path, value: str, source: str, said: str) -> None:
     files = {"held_back/__init__.py": "", "held_back/held.py": source}
     packed(place, "held_back", files, f"[consilium.algorithms]\nheld = {value}\n")
-    with permitting("all"), pytest.raises(ValidationError, match=said) as error:
+    with permit_packages("all"), pytest.raises(ValidationError, match=said) as error:
         asked()
     assert "held-back 1.0" in str(error.value)
 
@@ -267,13 +267,16 @@ def test_a_package_that_python_finds_elsewhere_is_not_the_one_of_the_digest(
     other = tmp_path_factory.mktemp("other")
     (other / "held_back.py").write_text("raise RuntimeError('somebody else')")
     monkeypatch.syspath_prepend(str(other))
-    with permitting("all"), pytest.raises(ValidationError, match="Python finds held_back at"):
+    with permit_packages("all"), pytest.raises(ValidationError, match="Python finds held_back at"):
         asked()
 
 
 def test_an_error_in_its_own_checks_is_a_message_too(place: Path) -> None:
     held(place)
-    with permitting("all"), pytest.raises(ValidationError, match=r"method 'held' cannot be made \(RuntimeError: thirt"):
+    with (
+        permit_packages("all"),
+        pytest.raises(ValidationError, match=r"method 'held' cannot be made \(RuntimeError: thirt"),
+    ):
         asked(limit=13)
 
 
@@ -283,7 +286,7 @@ def test_a_file_made_with_a_registered_class_is_refused_once_other_code_has_its_
         return make_dataclass("Small", [], bases=(Small,), frozen=True, namespace={**MADE, **losses})
 
     first = registry.register(MODELS, anew(1))()
-    facts = packages_of(first)
+    facts = package_facts(first)
     refuse_other_code(facts, first)
     refuse_other_code(facts, registry.register(MODELS, anew(1))())
     other = registry.register(MODELS, anew(2))()

@@ -13,8 +13,8 @@ from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
-from federation.parameters import loaded, prefixed, read
-from federation.participant import participate
+from federation.parameters import loaded, prefixed, read_parameters
+from federation.participant import answer_training_call
 from federation.task import Task
 from privacy.dp.access import Rows, open_access
 from privacy.message import Call, Message, from_bytes, to_bytes, unseal_parts
@@ -34,7 +34,8 @@ def model(task: Task, seed: int) -> Message:
     """A model as nobody initializes one: buffers, too, are somewhere."""
     torch.manual_seed(seed)
     drawn = {
-        n: torch.rand_like(t) + 0.1 if t.is_floating_point() else t + seed for n, t in read(task.network()).items()
+        n: torch.rand_like(t) + 0.1 if t.is_floating_point() else t + seed
+        for n, t in read_parameters(task.network()).items()
     }
     return Message(prefixed("model", drawn), {"algorithm": {}, "best": None})
 
@@ -42,7 +43,7 @@ def model(task: Task, seed: int) -> Message:
 def answer(task: Task, seed: int, models: testbed.MemoryFolder, round_: int = 2) -> tuple[bytes, bytes]:
     torch.manual_seed(7)
     call = Call("r", round_, "train", {"a": round_ - 1})
-    reply, memory = participate(FedAvg(), site(task), call, model(task, seed), Message(), models)
+    reply, memory = answer_training_call(FedAvg(), site(task), call, model(task, seed), Message(), models)
     return to_bytes(reply), to_bytes(memory)
 
 
@@ -106,13 +107,13 @@ def test_a_model_is_on_the_disk_before_a_site_has_its_answer_and_a_full_disk_is_
 
 def test_what_does_not_fit_is_named():
     module = PICTURES.network()
-    before = read(module)
+    before = read_parameters(module)
     params = {n: torch.ones_like(t) for n, t in before.items()}
     with pytest.raises(RuntimeError, match=r"head\.bias"):
         loaded(module, {n: t for n, t in params.items() if n != "head.bias"})
     with pytest.raises(RuntimeError, match=r"size mismatch for head\.bias"):
         loaded(PICTURES.network(), {**params, "head.bias": torch.ones(3)})
-    assert testbed.are_equal(read(loaded(module, params)), params)
+    assert testbed.are_equal(read_parameters(loaded(module, params)), params)
 
 
 def test_a_network_of_another_precision_is_not_taken():

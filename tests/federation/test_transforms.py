@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from federation.augmentation import flip
-from federation.transforms import Transform, function_of, register_transform, view_of, views_by
+from federation.augmentation import flip_images
+from federation.transforms import Transform, build_views, compute_view, find_function, register_transform
 from privacy.dp.access import Augment, Rows, Split, open_access
 from privacy.dp.private_access import open_private
 from privacy.dp.protection import Protection
@@ -56,7 +56,7 @@ KINDS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_view_follows_from_its_seed_and_global_generators_stay_as_they_were(name: str) -> None:
-    augment = views_by(register_transform(KINDS[name]))
+    augment = build_views(register_transform(KINDS[name]))
     y = torch.zeros(6, dtype=torch.int64)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     once, again, other = (augment(X, y, torch.Generator().manual_seed(seed))[0] for seed in (1, 1, 2))
@@ -69,10 +69,10 @@ def test_a_view_follows_from_its_seed_and_global_generators_stay_as_they_were(na
 
 def test_masks_move_with_their_images_and_what_comes_after_sees_the_views() -> None:
     masks = (X[:, 0] % 3).to(torch.uint8)
-    turned = views_by(register_transform(lambda x, mask: (x.flip(-1), mask.flip(-1))))
+    turned = build_views(register_transform(lambda x, mask: (x.flip(-1), mask.flip(-1))))
     x, y = turned(X, masks, torch.Generator())
     assert torch.equal(x, X.flip(-1)) and torch.equal(y, masks.flip(-1)) and y.dtype == masks.dtype
-    both = views_by(register_transform(lambda x, mask: (x.flip(-1), mask.flip(-1))), after=flip)
+    both = build_views(register_transform(lambda x, mask: (x.flip(-1), mask.flip(-1))), after=flip_images)
     x, y = both(X, masks, torch.Generator().manual_seed(0))
     seen = [torch.equal(row, before) for row, before in zip(x, X, strict=True)]
     assert True in seen and False in seen
@@ -84,7 +84,7 @@ def test_what_a_transform_does_to_its_argument_stays_with_it() -> None:
         return x.zero_()
 
     whole = X.clone()
-    made, _ = views_by(register_transform(wipe))(whole, torch.zeros(6, dtype=torch.int64), torch.Generator())
+    made, _ = build_views(register_transform(wipe))(whole, torch.zeros(6, dtype=torch.int64), torch.Generator())
     assert torch.equal(whole, X) and not made.any()
 
 
@@ -100,9 +100,9 @@ WRONG: dict[str, tuple[Callable[..., Any], str]] = {
 def test_what_a_transform_does_wrong_is_told(name: str) -> None:
     function, words = WRONG[name]
     with pytest.raises(ValueError, match=words):
-        view_of(function, X[0], torch.tensor(0), 1)
+        compute_view(function, X[0], torch.tensor(0), 1)
     with pytest.raises(ValueError, match=r"must give \(x, mask\)"):
-        view_of(lambda x, mask: x, X[0], X[0, 0], 1)
+        compute_view(lambda x, mask: x, X[0], X[0, 0], 1)
 
 
 def test_names_and_code_tell_transforms_apart() -> None:
@@ -115,11 +115,11 @@ def test_names_and_code_tell_transforms_apart() -> None:
     one, other = register_transform(named(1.0)), register_transform(named(2.0))
     assert one.function == other.function == "shift" and one.code != other.code
     assert one == register_transform(named(1.0))
-    assert float(function_of(one)(X)[0, 0, 0, 0]) == 1.0
+    assert float(find_function(one)(X)[0, 0, 0, 0]) == 1.0
     with pytest.raises(ValueError, match="has other code"):
-        function_of(replace(one, code="0" * 64))
+        find_function(replace(one, code="0" * 64))
     with pytest.raises(ValueError, match="no transform 'nowhere' is registered here"):
-        views_by(Transform(function="nowhere", code=""))
+        build_views(Transform(function="nowhere", code=""))
     with pytest.raises(TypeError, match="must be a function"):
         register_transform(WithState)  # type: ignore[arg-type]
 
@@ -141,7 +141,7 @@ def rows(first: int) -> Rows:
 
 def test_only_training_draws_are_transformed() -> None:
     splits = {"train": rows(0), "validation": rows(100), "test": rows(200)}
-    augment = views_by(register_transform(marked))
+    augment = build_views(register_transform(marked))
     plain = open_access(splits, batch=6, seed=0, augment=augment)
     assert float(plain.draw().x.min()) >= 1000 and torch.equal(plain.draw(full=True).x, X)
     assert torch.equal(plain.splits["validation"].x, X + 100) and torch.equal(plain.splits["train"].x, X)
@@ -172,7 +172,7 @@ def wild(x: Tensor) -> Tensor:
 
 def test_privately_a_view_is_of_one_patient_and_before_the_clip() -> None:
     """Remove any patient: what leaves moves by the clip at most, whatever the transform gives."""
-    augment, everybody = views_by(register_transform(wild)), Rows(X, torch.arange(6) % 2, torch.arange(6))
+    augment, everybody = build_views(register_transform(wild)), Rows(X, torch.arange(6) % 2, torch.arange(6))
     whole = clipped_sum({"train": everybody}, augment)
     for patient in range(6):
         keep = everybody.patient != patient
@@ -189,7 +189,7 @@ def test_privately_a_view_is_of_one_patient_and_before_the_clip() -> None:
 
 
 def noting(views: list[Tensor]) -> Augment:
-    by = views_by(register_transform(marked))
+    by = build_views(register_transform(marked))
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         views.append(x.clone())
@@ -211,5 +211,5 @@ class Keeps:
 
 def test_an_object_that_keeps_examples_meets_each_alone() -> None:
     x, y = torch.arange(6.0).reshape(3, 2), torch.zeros(3, dtype=torch.int64)
-    views, _ = views_by(register_transform(Keeps()))(x, y, torch.Generator().manual_seed(0))
+    views, _ = build_views(register_transform(Keeps()))(x, y, torch.Generator().manual_seed(0))
     assert torch.equal(views, x)

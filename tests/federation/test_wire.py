@@ -36,14 +36,14 @@ def echo(call, message):
 @given(CALLS, FACTS)
 def test_a_question_comes_as_it_went(call, facts):
     sent = Message({"x": torch.tensor([1.0, float("-inf")], dtype=torch.bfloat16)}, facts)
-    call_, message = wire.read_question(wire.question(call, sent))
+    call_, message = wire.read_question(wire.build_question(call, sent))
     assert (call_, dict(message.facts)) == (call, facts)
     assert torch.equal(message.tensors["x"], sent.tensors["x"]) and message.tensors["x"].dtype == torch.bfloat16
 
 
 @given(CALLS, FACTS)
 def test_an_answer_is_what_the_worker_said(call, facts):
-    said = wire.read_answer(wire.answer(echo, wire.question(call, Message({"y": torch.arange(3)}, facts))))
+    said = wire.read_answer(wire.answer(echo, wire.build_question(call, Message({"y": torch.arange(3)}, facts))))
     assert isinstance(said, Message)
     assert dict(said.facts) == {**facts, "run": call.run} and torch.equal(said.tensors["y"], torch.arange(3))
 
@@ -88,7 +88,7 @@ def test_no_words_of_a_failure_cross():
     def refuse(call, message):
         raise Refused("policy_request") from ValueError("Mr Smith, born 1950")
 
-    question = wire.question(Call("r", 1, "train", {}), Message())
+    question = wire.build_question(Call("r", 1, "train", {}), Message())
     assert wire.read_answer(wire.answer(fail, question)) == "failed"
     assert wire.read_answer(wire.answer(refuse, question)) == "policy_request"
     assert b"Smith" not in wire.answer(fail, question) + wire.answer(refuse, question)

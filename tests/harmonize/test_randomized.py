@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from federation.randomization import disturbed
+from federation.randomization import disturb_images
 from harmonize.own import SiteImages
 from harmonize.prior import PRIORS, draw_pictures
 from harmonize.randomized import Randomized
@@ -48,7 +48,7 @@ def test_no_patient_is_asked_and_none_changes_a_bit():
 
 def test_it_brings_disturbed_pictures_back_and_leaves_others_nearly_as_they_are(params):
     x = pictures(100)
-    seen = disturbed(x, 1.0, -1.0, 1.0, torch.Generator().manual_seed(0))
+    seen = disturb_images(x, 1.0, -1.0, 1.0, torch.Generator().manual_seed(0))
     before, after = ((one - x).abs().mean() for one in (seen, into(params, seen)))
     assert after < before
     kept = into(params, x)

@@ -25,7 +25,7 @@ from consilium import own
 from federation.code_digest import Undigestible, code_digest
 from federation.models.adapted import OwnModule
 from federation.models.own import Own, register_network
-from federation.origins import identity
+from federation.origins import code_identity
 
 NOTEBOOK = """
 import functools, torch
@@ -187,7 +187,10 @@ def test_two_networks_of_one_name_are_two_networks() -> None:
     assert narrow.network == wide.network and narrow != wide
     sizes = [one.build(inputs=(4,), classes=2).state_dict()["stem.weight"].shape[0] for one in (narrow, wide, narrow)]
     assert sizes == [3, 9, 3]
-    assert identity(narrow) != identity(wide) and identity((narrow, wide)) not in (identity(narrow), identity(wide))
+    assert code_identity(narrow) != code_identity(wide) and code_identity((narrow, wide)) not in (
+        code_identity(narrow),
+        code_identity(wide),
+    )
     assert isinstance(Own(network=wide.network, stem=("0",), head="1").build(inputs=(4,), classes=2), OwnModule)
 
 

@@ -15,7 +15,7 @@ import small_clip
 from consilium.testing import methods as laws
 from consilium.testing import runs, testbed
 from consilium.testing.runs import ADAM, MASKS, SCHEDULE, SGD, TABLES, Case, Ground, newest_models, run_undisturbed
-from federation.conversation import newest, once
+from federation.conversation import answer_once, load_newest_memory
 from federation.descent import Work
 from federation.engine import InProcess
 from federation.fedavg import FedAvg
@@ -23,13 +23,13 @@ from federation.fedsld import FedSld
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.unet import UNet
-from federation.outcome import Outcome, restored
+from federation.outcome import Outcome, load_outcome
 from federation.parameters import loaded
-from federation.participant import CHECKPOINTS, checkpoint
+from federation.participant import CHECKPOINTS, load_checkpoint
 from federation.rehearsal import initial_parameters
-from federation.rounds import QuorumLost, Schedule, sampled, schedule_of
+from federation.rounds import QuorumLost, Schedule, method_schedule, sample_sites
 from federation.task import Task
-from federation.verdict import verdict
+from federation.verdict import find_reply_problem
 from personalize.apple import Apple
 from personalize.fedfomo import FedFomo
 from personalize.fedper import FedPer
@@ -238,8 +238,8 @@ def test_participation_asks_a_part_and_the_rest_keep_their_memory():
     crew = hospitals(FedPer(), ADAM)
     go(FedPer(), ADAM, crew, schedule=Schedule(rounds=6, participation=0.34))
     assert sum(h.trained for h in crew.values()) == 6
-    assert {len(sampled(("a", "b", "c"), 0.5, seed)) for seed in range(20)} == {2}
-    assert len({sampled(("a", "b", "c"), 0.34, seed) for seed in range(40)}) == 3
+    assert {len(sample_sites(("a", "b", "c"), 0.5, seed)) for seed in range(20)} == {2}
+    assert len({sample_sites(("a", "b", "c"), 0.34, seed) for seed in range(40)}) == 3
 
 
 def test_too_few_answers_stop_the_run_by_name_and_the_state_is_kept():
@@ -303,15 +303,15 @@ GOOD = {"algorithm": {"n": 3}, "loss": 0.5, "n": 4}
 )
 def test_facts_that_would_poison_a_run_are_refused(change, code):
     template = Message({}, {"algorithm": {"n": 3}})
-    assert verdict(Message({}, {**GOOD, **change}), template) == code
+    assert find_reply_problem(Message({}, {**GOOD, **change}), template) == code
     without = {name: value for name, value in GOOD.items() if name != "loss"}
-    assert verdict(Message({}, without), template) == "malformed"
+    assert find_reply_problem(Message({}, without), template) == "malformed"
 
 
 def test_numbers_so_large_that_their_mean_is_infinite_are_refused():
     template = Message({"model/w": torch.zeros(2)}, {"algorithm": {}})
     reply = Message({"model/w": torch.full((2,), 3e38)}, {"algorithm": {}, "loss": None, "n": 0})
-    assert verdict(reply, template) == "non_finite"
+    assert find_reply_problem(reply, template) == "non_finite"
 
 
 @pytest.mark.parametrize("request_", ["introduce", "finish"])
@@ -373,7 +373,7 @@ def test_every_checkpoint_is_there_whatever_was_lost(algorithm, work, ground, se
         outcome = go(algorithm, work, crew, engine=engine, folder=folder, schedule=schedule)
     except QuorumLost:  # all three lost at once
         outcome = go(algorithm, work, crew, folder=folder, schedule=schedule)
-    laws.kept_as_promised(outcome, crew, schedule_of(algorithm, schedule).rounds)
+    laws.kept_as_promised(outcome, crew, method_schedule(algorithm, schedule).rounds)
 
 
 def test_a_replay_of_an_old_call_changes_nothing_at_the_site():
@@ -400,17 +400,17 @@ def test_a_flipped_bit_in_what_is_kept_is_noticed():
     crew = hospitals(FedAvg(), ADAM)
     folder = testbed.MemoryFolder()
     go(FedAvg(), ADAM, crew, folder=folder)
-    memory = newest(crew["a"].disk)
+    memory = load_newest_memory(crew["a"].disk)
     for disk, name in ((folder, "state"), (crew["a"].disk, "train-5"), (crew["a"].models, "5")):
         data = bytearray(disk.read(name))
         data[-3] ^= 1
         disk.write(name, bytes(data))
     with pytest.raises(Malformed, match="checksum"):
-        restored(folder, "law")
+        load_outcome(folder, "law")
     with pytest.raises(Malformed, match="checksum"):
         crew["a"](Call("law", 5, "train", {"a": 4}), Message())
     with pytest.raises(Malformed, match="checksum"):
-        checkpoint(crew["a"].models, memory, "latest", best=None)
+        load_checkpoint(crew["a"].models, memory, "latest", best=None)
 
 
 def test_only_rounds_that_every_site_scored_can_be_globally_best():
@@ -444,8 +444,8 @@ def test_checkpoints_are_the_lowest_losses():
         mean = sum(weights[s] * outcome.losses[s][str(r)] for s in weights) / sum(weights.values())
         assert total == pytest.approx(mean)
     for name, hospital in crew.items():
-        memory = once(hospital.disk, Call("law", 10, "finish", {}), name, lambda m: pytest.fail("stored")).memory
-        found = {c: checkpoint(hospital.models, memory, c, best=outcome.best) for c in CHECKPOINTS}
+        memory = answer_once(hospital.disk, Call("law", 10, "finish", {}), name, lambda m: pytest.fail("stored")).memory
+        found = {c: load_checkpoint(hospital.models, memory, c, best=outcome.best) for c in CHECKPOINTS}
         assert found["latest"][0] == 9
         assert found["global"][0] == outcome.best
         own = outcome.losses[name]

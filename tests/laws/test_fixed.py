@@ -17,7 +17,7 @@ from consilium.testing import testbed
 from federation.descent import Work
 from federation.models.adapted import OwnModule, adapted
 from federation.models.own import Own, register_network
-from federation.parameters import read
+from federation.parameters import read_parameters
 from federation.rounds import Schedule
 from privacy.dp import private_access
 from privacy.dp.modules import find_unfit_parts
@@ -72,7 +72,7 @@ def built(model: Own = MODEL) -> OwnModule:
 
 def test_what_is_fixed_is_no_parameter_and_is_the_same_at_every_hospital():
     first, second = built(), built()
-    assert set(first.read_fixed()) == FIXED and set(read(first)) == LEARNT
+    assert set(first.read_fixed()) == FIXED and set(read_parameters(first)) == LEARNT
     assert all(torch.equal(value, second.read_fixed()[name]) for name, value in first.read_fixed().items())
     assert not torch.equal(first.head.weight, second.head.weight), "what is learnt is drawn anew"
     assert find_unfit_parts(first) == [], "it can be trained privately"
@@ -197,7 +197,7 @@ def test_of_an_adapter_only_the_small_matrices_are_learnt():
             return self.head(self.second(self.first(x).relu()).relu())
 
     module = adapted(Adapted(), stem=("first",), blocks=("second",), head="head")
-    assert set(read(module)) == {"stem.a.weight", "stem.b.weight", "blocks.0.a.weight", "blocks.0.b.weight",
+    assert set(read_parameters(module)) == {"stem.a.weight", "stem.b.weight", "blocks.0.a.weight", "blocks.0.b.weight",
                                  "head.weight", "head.bias"}  # fmt: skip
-    assert sum(value.numel() for value in read(module).values()) == 2 * (4 + 32) + 2 * (32 + 32) + 66
+    assert sum(value.numel() for value in read_parameters(module).values()) == 2 * (4 + 32) + 2 * (32 + 32) + 66
     assert find_unfit_parts(module) == []

@@ -18,7 +18,7 @@ import small_clip
 from consilium.testing import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
-from federation.randomness import derived
+from federation.randomness import derive_seed
 from federation.rounds import Schedule
 from harmonize import evolution, fitted_prior, moments, wgan
 from harmonize.evolution import PrivateEvolution
@@ -54,7 +54,7 @@ class RecordingHospital(testbed.Hospital):
 
     def access(self, seed: int):
         assert self.protection is not None
-        source = Tape(random.Random(derived(seed, self.run, self.name)).randbytes)
+        source = Tape(random.Random(derive_seed(seed, self.run, self.name)).randbytes)
         made = open_private(self.splits, self.protection, counts=NOTHING, source=source)
         self.accesses.append(RecordingAccess(made, (self.run, self.name, *self.phase)))
         return self.accesses[-1]

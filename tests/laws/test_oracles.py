@@ -17,9 +17,9 @@ from federation.fedavg import FedAvg
 from federation.fedprox import FedProx
 from federation.models.cnn import Cnn
 from federation.parameters import section
-from federation.randomness import derived, seeded
+from federation.randomness import derive_seed, use_seed
 from federation.rehearsal import initial_parameters
-from federation.rounds import Schedule, sampled
+from federation.rounds import Schedule, sample_sites
 from federation.scaffold import Scaffold
 from federation.task import Task
 from privacy.dp.access import Batch, Rows
@@ -44,11 +44,11 @@ NAMES = tuple(SITES)
 
 def local_work(model, rows, round_, site, *, extra=lambda name, p: 0.0):
     """Plain SGD over the same mini-batches; `extra` is added to each gradient. Returns the number of steps."""
-    seed = derived(0, site, round_, "train")
+    seed = derive_seed(0, site, round_, "train")
     stream = iterate_minibatches(rows.y, batch=4, balance=False, generator=torch.Generator().manual_seed(seed))
     model.train()
     steps = 2 * batches_per_epoch(len(rows.y), 4)
-    with seeded(seed):
+    with use_seed(seed):
         for _ in range(steps):
             index = next(stream)
             loss = TASK.objective(model, Batch(rows.x[index], rows.y[index])).mean()
@@ -81,7 +81,7 @@ def averaged(models, weights):
 
 
 def asked(round_):
-    return sampled(NAMES, PARTICIPATION, derived(0, "participation", round_))
+    return sample_sites(NAMES, PARTICIPATION, derive_seed(0, "participation", round_))
 
 
 def ours(algorithm, lost=frozenset()):

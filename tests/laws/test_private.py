@@ -90,7 +90,7 @@ def test_a_site_whose_budget_is_spent_stops_with_a_reason_and_the_others_go_on()
     outcome = train_hospitals(
         FedAvg(), ADAM, {"a": broke, "b": hospitals["b"]}, schedule=Schedule(rounds=5, quorum=1.0)
     )
-    assert outcome.missing == ((2, "a", BUDGET),) and outcome.retired == {"a"}
+    assert outcome.missing == ((2, "a", BUDGET),) and outcome.retired_sites == {"a"}
     assert outcome.round == 6
     assert broke.asked == [("introduce", 0), ("train", 1), ("train", 2), ("finish", 6)], "asked once, then left alone"
     assert testbed.are_equal(testbed.newest_model(hospitals["a"]), testbed.newest_model(hospitals["b"])), (
@@ -105,7 +105,7 @@ def test_when_all_have_retired_what_is_merged_is_the_end():
     workers = {"a": Broke(hospitals["a"], 2), "b": Broke(hospitals["b"], 3)}
     folder = testbed.MemoryFolder()
     outcome = train_hospitals(FedAvg(), ADAM, workers, schedule=Schedule(rounds=9), folder=folder)
-    assert outcome.round == 10 and outcome.retired == {"a", "b"} and outcome.merged == {"a": 1, "b": 2}
+    assert outcome.round == 10 and outcome.retired_sites == {"a", "b"} and outcome.merged == {"a": 1, "b": 2}
     asked = [len(worker.asked) for worker in workers.values()]
     assert train_hospitals(FedAvg(), ADAM, workers, schedule=Schedule(rounds=9), folder=folder).round == 10
     assert [len(worker.asked) for worker in workers.values()] == asked, "it is finished: nobody is asked again"

@@ -21,7 +21,7 @@ from federation import rounds
 from federation.engine import Answers, InProcess
 from federation.fedavg import FedAvg
 from federation.rounds import QuorumLost, Schedule
-from federation.verdict import WRONG, check_introduction, verdict
+from federation.verdict import WRONG, find_introduction_problem, find_reply_problem
 from privacy.message import Call, Message
 
 PROMPTS = Ground(small_clip.task(), {name: small_clip.table(k, n=14, shift=0.4 * k) for k, name in enumerate("abc")})
@@ -125,7 +125,7 @@ def told(algorithm: Any, work: Any, ground: str) -> tuple[Any, Any, Message, Map
 
 
 def went(algorithm: Any, before: Any, template: Message, replies: Mapping[str, Message]) -> Any:
-    return rounds._round(Saying(replies), algorithm, "law", before, template, LENIENT, 0)  # type: ignore[arg-type]
+    return rounds._run_round(Saying(replies), algorithm, "law", before, template, LENIENT, 0)  # type: ignore[arg-type]
 
 
 def same(left: Message, right: Message) -> bool:
@@ -148,7 +148,7 @@ def test_what_one_hospital_says_ends_no_round_and_changes_nothing_but_its_own_pa
             assert same(after.state, without.state) and after.losses == without.losses
             assert (after.totals, after.best) == (without.totals, without.best)
         else:
-            assert verdict(bad, template) is None
+            assert find_reply_problem(bad, template) is None
 
     law()
 
@@ -161,7 +161,7 @@ def test_what_one_hospital_says_of_itself_at_the_end_stops_nobody(algorithm, wor
     @settings(max_examples=10, deadline=None)
     @given(spoilt(replies["b"]))
     def law(bad: Message) -> None:
-        after = rounds.finish(Saying({**replies, "b": bad}), algorithm, "law", end)
+        after = rounds.finish_training(Saying({**replies, "b": bad}), algorithm, "law", end)
         odd = [(site, code) for number, site, code in after.missing if number == end.round + 1]
         assert [site for site, _ in odd] in ([], ["b"])
         assert after.losses.get("a") == {**end.losses.get("a", {}), **_loss(replies["a"], end.round)}
@@ -190,8 +190,8 @@ GOOD = {"algorithm": {"n": 3}, "loss": 0.5, "n": 4}
 )
 def test_a_loss_goes_with_the_patients_who_were_scored_and_numbers_are_those_of_a_hospital(change):
     template = Message({}, {"algorithm": {"n": 3}})
-    assert verdict(Message({}, GOOD), template) is None
-    assert verdict(Message({}, {**GOOD, **change}), template) == "malformed"
+    assert find_reply_problem(Message({}, GOOD), template) is None
+    assert find_reply_problem(Message({}, {**GOOD, **change}), template) == "malformed"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_loss_goes_with_the_patients_who_were_scored_and_numbers_are_those_of_
 def test_a_number_of_a_methods_facts_is_bounded_on_both_sides(number, place):
     template = Message({}, {"algorithm": {"n": 3, "x": place(0.5)}})
     for x, code in ((-0.5, None), (number, "non_finite")):
-        assert verdict(Message({}, {**GOOD, "algorithm": {"n": 3, "x": place(x)}}), template) == code
+        assert find_reply_problem(Message({}, {**GOOD, "algorithm": {"n": 3, "x": place(x)}}), template) == code
 
 
 def test_where_nobody_says_anything_of_use_the_round_is_lost_by_name():
@@ -225,7 +225,7 @@ def test_a_reply_of_the_right_form_that_the_method_cannot_take_counts_for_nothin
     replies = heard["train", before.round + 1]
     own = {**replies["b"].facts, "algorithm": {**replies["b"].facts["algorithm"], "n": 99_999}}
     bad = Message(replies["b"].tensors, own)
-    assert verdict(bad, template) is None
+    assert find_reply_problem(bad, template) is None
     after = went(Strict(), before, template, {**replies, "b": bad})
     without = went(Strict(), before, template, {site: one for site, one in replies.items() if site != "b"})
     assert [one for one in after.missing if one not in before.missing] == [(before.round + 1, "b", "malformed")]
@@ -244,7 +244,7 @@ def test_an_introduction_that_the_method_cannot_take_is_lost_by_name():
     for said in (bad, Message({}, {"algorithm": None}), Message({"w": torch.tensor([math.nan])}, {"algorithm": {}})):
         engine = Saying({"a": good, "b": said, "c": good})
         with pytest.raises(QuorumLost, match=r"\(b: "):
-            rounds._introduce(engine, Strict(), "law", {}, dict.fromkeys("abc", Message()), good)  # type: ignore[arg-type]
+            rounds._ask_introductions(engine, Strict(), "law", {}, dict.fromkeys("abc", Message()), good)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("algorithm", "work", "ground"), CASES)
@@ -258,13 +258,13 @@ def test_an_introduction_of_another_form_is_lost_by_name_and_any_other_can_be_se
     def law(bad: Message) -> None:
         engine, lost = Saying({**introductions, "b": bad}), {}
         try:
-            start = rounds._introduce(engine, algorithm, "law", initial, openings, forms.introduction)  # type: ignore
+            start = rounds._ask_introductions(engine, algorithm, "law", initial, openings, forms.introduction)  # type: ignore
         except QuorumLost as error:
             lost = dict(error.missing)
         if lost:
             assert set(lost) == {"b"} and lost["b"] in WRONG
             return
-        assert check_introduction(bad, forms.introduction) is None
+        assert find_introduction_problem(bad, forms.introduction) is None
         sent = [algorithm.send(start.state, site, Call("law", 1, "train", {})) for site in "abc"]
         assert all(bool(tensor.isfinite().all()) for one in sent for tensor in one.tensors.values())
 
@@ -278,7 +278,7 @@ def test_shares_of_classes_that_are_none_stop_nobody_elses_losses(shares):
     good = Message({}, {"algorithm": {"n": 5, "shares": [0.4, 0.6]}})
     bad = Message({}, {"algorithm": {"n": 5, "shares": shares}})
     with pytest.raises(QuorumLost, match=r"\(b: "):
-        rounds._introduce(
+        rounds._ask_introductions(
             Saying({"a": good, "b": bad, "c": good}),  # type: ignore[arg-type]
             *(method, "law", initial, dict.fromkeys("abc", Message()), forms.introduction),
         )

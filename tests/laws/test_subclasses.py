@@ -11,7 +11,7 @@ import methods
 import small_clip
 from consilium.testing import testbed
 from federation.descent import Work
-from federation.promised import name_among
+from federation.promised import resolve_name
 from federation.rounds import Schedule
 
 ADAM, SGD = Work(lr=1e-2, batch=8, epochs=2), Work(optimizer="sgd", lr=1e-2, batch=8, epochs=2)
@@ -49,4 +49,6 @@ def test_a_subclass_with_another_name_trains_as_its_parent(algorithm: Any) -> No
 
 def test_a_method_of_none_of_the_names_is_said_to_be_none() -> None:
     with pytest.raises(KeyError, match="'fedavg' is none of fedadam, fedyogi, and nor is a base of FedAvg"):
-        name_among(methods.SETTLED["fedavg"] if "fedavg" in methods.SETTLED else methods.ALL[3], ("fedyogi", "fedadam"))
+        resolve_name(
+            methods.SETTLED["fedavg"] if "fedavg" in methods.SETTLED else methods.ALL[3], ("fedyogi", "fedadam")
+        )

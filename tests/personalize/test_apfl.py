@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import reference
 from consilium.testing import testbed
-from federation.conversation import newest
+from federation.conversation import load_newest_memory
 from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.models.cam import Cam
@@ -135,7 +135,7 @@ def test_alpha_stays_in_its_range_and_is_a_note_of_the_site(optimizer):
     for site in reference.NAMES:
         alpha = float(testbed.newest_model(crew[site])["alpha"])
         assert alpha in (0.0, 1.0)
-        notes = newest(crew[site].disk).facts["notes"]
+        notes = load_newest_memory(crew[site].disk).facts["notes"]
         assert notes[max(notes)] == {"alpha": alpha}
 
 

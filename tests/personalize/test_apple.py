@@ -12,11 +12,11 @@ from torch.func import functional_call
 
 import reference
 from consilium.testing import testbed
-from federation.conversation import newest
+from federation.conversation import load_newest_memory
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.local import Local
-from federation.parameters import mean, section
+from federation.parameters import average_models, section
 from federation.rehearsal import initial_parameters
 from federation.task import Task
 from personalize.apple import Apple
@@ -47,7 +47,7 @@ def test_with_p_frozen_on_the_own_core_it_is_local_training_bit_for_bit(task, si
 def test_with_p_at_p_0_the_model_is_fedavgs_merge_of_the_same_cores():
     outcome, crew = reference.trained(Apple(eta_2=0.0))
     cores = [section(outcome.state.tensors, f"core/{name}") for name in reference.UNEVEN]
-    merge = mean(cores, [len(rows["train"].y) for rows in reference.UNEVEN.values()])
+    merge = average_models(cores, [len(rows["train"].y) for rows in reference.UNEVEN.values()])
     for hospital in crew.values():
         assert testbed.are_close(testbed.newest_model(hospital), merge, 1e-6)
 
@@ -92,7 +92,7 @@ def test_one_step_on_two_sites_by_hand():
     for s in x:
         found = section(outcome.state.tensors, f"core/{s}")["head.weight"].flatten().tolist()
         assert found == pytest.approx([core[s][o][0] for o in (0, 1)], abs=1e-5)
-        assert newest(crew[s].disk).tensors["p"].tolist() == pytest.approx([p[s]["a"], p[s]["b"]], abs=1e-5)
+        assert load_newest_memory(crew[s].disk).tensors["p"].tolist() == pytest.approx([p[s]["a"], p[s]["b"]], abs=1e-5)
         expected = [sum(p[s][j] * core[j][o][0] for j in x) for o in (0, 1)]
         assert testbed.newest_model(crew[s])["head.weight"].flatten().tolist() == pytest.approx(expected, abs=1e-5)
 
@@ -176,7 +176,7 @@ def test_p_stays_at_home_in_the_notes_and_a_core_that_climbs_is_told():
     outcome, crew = reference.trained(algorithm, rounds=3)
     assert not any(name.startswith("p") for name in outcome.state.tensors)
     for s, hospital in crew.items():
-        memory = newest(hospital.disk)
+        memory = load_newest_memory(hospital.disk)
         notes = memory.facts["notes"]["3"]
         p = dict(zip(sorted(reference.UNEVEN), memory.tensors["p"].tolist(), strict=True))
         assert {j: notes[f"p/{j}"] for j in reference.UNEVEN} == p
@@ -188,7 +188,7 @@ def test_the_pull_holds_p_at_p_0():
     for mu in (0.0, 15.0):
         _, crew = reference.trained(Apple(eta_2=0.05, mu=mu, L=1000), rounds=3)
         n = torch.tensor([float(len(rows["train"].y)) for rows in reference.UNEVEN.values()])
-        spread[mu] = sum(float((newest(h.disk).tensors["p"] - n / n.sum()).norm()) for h in crew.values())
+        spread[mu] = sum(float((load_newest_memory(h.disk).tensors["p"] - n / n.sum()).norm()) for h in crew.values())
     assert spread[15.0] < 0.3 * spread[0.0]
 
 

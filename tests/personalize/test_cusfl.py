@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import reference
 from consilium.testing import testbed
-from federation.conversation import newest
+from federation.conversation import load_newest_memory
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.local import Local
@@ -22,7 +22,7 @@ from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.parameters import section
-from federation.rehearsal import initial_parameters, rehearse, rehearse_events
+from federation.rehearsal import initial_parameters, rehearse_events, rehearse_reply
 from federation.task import Task
 from personalize.cusfl import COLLAPSED, CusFL, Guided, between, parts_of, project_features
 from privacy.dp.access import Batch, Rows
@@ -288,7 +288,7 @@ def test_only_f_and_g_travel_and_all_of_the_rest_stays():
     ):
         task = Task(model, (1, 16, 16), 2)
         algorithm = CusFL(depth=depth, projection=5)
-        reply = rehearse(algorithm, task, ADAM, initial_parameters(algorithm, task, seed=1))
+        reply = rehearse_reply(algorithm, task, ADAM, initial_parameters(algorithm, task, seed=1))
         assert all(name.startswith("model/") for name in reply.tensors) and reply.facts["algorithm"] == {}
         parts = {".".join(name[6:].split(".")[: 2 if "blocks" in name else 1]) for name in reply.tensors}
         assert parts == expected
@@ -322,7 +322,7 @@ def test_the_model_to_diagnose_with_is_the_tasks_own_and_g_is_beside_it(model):
 
 def test_a_site_sees_what_guided_it_and_is_warned_when_the_projections_say_nothing():
     _, crew = reference.trained(CusFL(depth=2), reference.IMAGES, reference.CNN, ADAM)
-    notes = newest(crew["b"].disk).facts["notes"]
+    notes = load_newest_memory(crew["b"].disk).facts["notes"]
     assert notes["1"] == {}, "nothing guided the first round"
     for r in ("2", "3", "4"):
         assert set(notes[r]) == {"similarity", "lambda2", "between", "share", "collapsed", "asleep"}
@@ -341,7 +341,7 @@ def test_a_constant_projection_is_called_collapsed():
     initial["projector.2.weight"] = torch.zeros_like(initial["projector.2.weight"])
     hospital = testbed.make_federation(algorithm, {"a": reference.TABLES["a"]}, task=task, work=ADAM)["a"]
     hospital(Call("law", 1, "train", {}), Message({f"model/{n}": v for n, v in initial.items()}))
-    notes = newest(hospital.disk).facts["notes"]["1"]
+    notes = load_newest_memory(hospital.disk).facts["notes"]["1"]
     assert notes["collapsed"] == 1.0 and notes["between"] == pytest.approx(1.0)
 
 
@@ -352,7 +352,7 @@ SPOTS = {site: reference.images(k, 40) for k, site in enumerate("ab", start=1)}
 def guided(**options):
     """Validation losses after five rounds on a network with group norm, and what each hospital noted in the last."""
     outcome, crew = reference.trained(CusFL(depth=2, **options), SPOTS, GROUPED, Work(lr=0.005, batch=20), rounds=5)
-    notes = [newest(hospital.disk).facts["notes"]["5"] for hospital in crew.values()]
+    notes = [load_newest_memory(hospital.disk).facts["notes"]["5"] for hospital in crew.values()]
     return [series[max(series)] for series in outcome.losses.values()], notes
 
 
@@ -419,8 +419,8 @@ def test_private_training_without_noise_and_clipping_is_plain_training_where_the
     _, private = reference.trained(algorithm, sites, testbed.make_task(), work, protection=QUIET)
     # Where a patient's features hardly differ from the guide's, that patient's lambda_2 is 0 and the batch's is not.
     assert all(testbed.are_close(testbed.newest_model(plain[s]), testbed.newest_model(private[s]), 1e-7) for s in sites)
-    assert newest(plain["a"].disk).facts["notes"]["4"]["lambda2"] == pytest.approx(0.01)
-    assert newest(private["a"].disk).facts["notes"]["4"] == {}
+    assert load_newest_memory(plain["a"].disk).facts["notes"]["4"]["lambda2"] == pytest.approx(0.01)
+    assert load_newest_memory(private["a"].disk).facts["notes"]["4"] == {}
 
 
 @pytest.mark.usefixtures("doubles")

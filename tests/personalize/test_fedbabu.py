@@ -13,7 +13,7 @@ from federation.fedavg import FedAvg
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.parameters import section
-from federation.rehearsal import initial_parameters, rehearse
+from federation.rehearsal import initial_parameters, rehearse_reply
 from federation.task import Task
 from personalize.fedbabu import FedBabu
 
@@ -62,7 +62,7 @@ def test_a_plain_loop_with_sites_away_and_replies_lost_finds_the_same(weights):
 
 
 def test_only_the_body_leaves():
-    reply = rehearse(FedBabu(), reference.CNN, SGD, initial_parameters(FedBabu(), reference.CNN, seed=1))
+    reply = rehearse_reply(FedBabu(), reference.CNN, SGD, initial_parameters(FedBabu(), reference.CNN, seed=1))
     assert set(section(reply.tensors, "model")) == set(reference.CNN.network().state_dict()) - HEAD
 
 

@@ -7,7 +7,7 @@ import torch
 
 import reference
 from consilium.testing import testbed
-from federation.conversation import newest
+from federation.conversation import load_newest_memory
 from federation.descent import Site, Work
 from federation.local import Local
 from federation.rehearsal import initial_parameters
@@ -135,7 +135,7 @@ def test_with_m_only_what_was_asked_for_is_sent_and_affinity_stays_at_home():
     (wanted,) = outcome.state.facts["asked"]["a"]
     sent = FedFomo(M=1).send(outcome.state, "a", Call("law", 5, "train", dict.fromkeys(reference.UNEVEN, 4)))
     assert {name.split("/")[1] for name in sent.tensors} == {wanted} and sent.facts["models"] == [wanted]
-    affinity = newest(crew["a"].disk).facts["algorithm"]["affinity"]
+    affinity = load_newest_memory(crew["a"].disk).facts["algorithm"]["affinity"]
     assert max(affinity, key=lambda j: affinity[j]) == wanted
     assert set(outcome.state.facts) == {"sites", "merged", "asked"}
 

@@ -14,7 +14,7 @@ from consilium.testing import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.parameters import section
-from federation.rehearsal import initial_parameters, rehearse, rehearse_events
+from federation.rehearsal import initial_parameters, rehearse_events, rehearse_reply
 from federation.task import Output, Task
 from personalize.fedbabu import FedBabu
 from personalize.fedrep import FedRep
@@ -140,7 +140,7 @@ def test_without_epochs_for_the_head_it_is_fedbabu_and_refused():
 
 def test_only_the_body_leaves():
     algorithm = FedRep(head_epochs=1)
-    reply = rehearse(algorithm, reference.CNN, SGD, initial_parameters(algorithm, reference.CNN, seed=1))
+    reply = rehearse_reply(algorithm, reference.CNN, SGD, initial_parameters(algorithm, reference.CNN, seed=1))
     assert set(section(reply.tensors, "model")) == {n for n in reference.CNN.network().state_dict() if not is_head(n)}
 
 

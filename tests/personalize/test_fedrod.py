@@ -15,7 +15,7 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.parameters import section
-from federation.rehearsal import initial_parameters, rehearse, rehearse_events
+from federation.rehearsal import initial_parameters, rehearse_events, rehearse_reply
 from federation.task import Output, Task
 from personalize.fedrod import Apart, FedRod, two_head_losses
 from privacy.dp.access import Batch, Rows
@@ -132,7 +132,7 @@ def test_a_site_begins_with_the_generic_diagnosis_and_training_says_both(model):
 
 
 def test_only_the_generic_part_leaves():
-    reply = rehearse(FedRod(), TASK, SGD, initial_parameters(FedRod(), TASK, seed=1))
+    reply = rehearse_reply(FedRod(), TASK, SGD, initial_parameters(FedRod(), TASK, seed=1))
     assert set(reference.part(section(reply.tensors, "model"), "generic")) == set(TASK.network().state_dict())
     assert len(reply.tensors) == len(TASK.network().state_dict()) and set(reply.facts["algorithm"]) == {"n"}
 

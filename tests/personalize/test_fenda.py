@@ -19,7 +19,7 @@ from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
 from federation.parameters import section
-from federation.rehearsal import initial_parameters, rehearse
+from federation.rehearsal import initial_parameters, rehearse_reply
 from federation.task import Task, cross_entropy
 from personalize.fedper import FedPer
 from personalize.fenda import Fenda, Nothing
@@ -141,7 +141,7 @@ def test_it_is_the_papers_two_extractors_over_rounds_with_absent_sites_and_lost_
 def test_only_the_shared_extractor_travels():
     task = testbed.make_task()
     initial = initial_parameters(Fenda(), task, seed=1)
-    reply = rehearse(Fenda(), task, ADAM, initial)
+    reply = rehearse_reply(Fenda(), task, ADAM, initial)
     assert set(reply.tensors) == {f"model/{name}" for name in initial if name.startswith("shared.")}
 
 

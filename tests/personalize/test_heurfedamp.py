@@ -7,7 +7,7 @@ import torch
 
 import reference
 from consilium.testing import testbed
-from federation.conversation import newest
+from federation.conversation import load_newest_memory
 from federation.fedavg import FedAvg
 from federation.local import Local
 from federation.parameters import section
@@ -100,7 +100,7 @@ def test_the_pull_holds_a_site_near_u_and_says_how_near():
     )
     for lam in (0.0, 5.0):
         _, crew = reference.trained(HeurFedAMP(lam=lam, alpha=1.0), sites, rounds=2)
-        apart[lam] = newest(crew["a"].disk).facts["notes"]["2"]["distance to u"]
+        apart[lam] = load_newest_memory(crew["a"].disk).facts["notes"]["2"]["distance to u"]
     assert 0 < apart[5.0] < 0.7 * apart[0.0]
 
 

@@ -11,11 +11,11 @@ from torch.nn import functional
 
 import reference
 from consilium.testing import testbed
-from federation.conversation import newest
+from federation.conversation import load_newest_memory
 from federation.descent import Work
 from federation.models.mlp import Mlp
-from federation.moon import contrast
-from federation.rehearsal import initial_parameters, rehearse, rehearse_events
+from federation.moon import contrastive_loss
+from federation.rehearsal import initial_parameters, rehearse_events, rehearse_reply
 from federation.task import Task
 from personalize.fenda import Fenda
 from personalize.perfcl import PerFCL
@@ -45,16 +45,16 @@ def test_without_its_contrasts_it_is_fenda(task, sites, weights):
 
 def test_the_contrast_by_hand():
     z, right, up = torch.tensor([[2.0, 0.0]]), torch.tensor([[5.0, 0.0]]), torch.tensor([[0.0, 3.0]])
-    assert float(contrast(z, right, up, 0.5)) == pytest.approx(-math.log(math.e**2 / (math.e**2 + 1)))
-    assert float(contrast(z, up, right, 1.0)) == pytest.approx(-math.log(1 / (math.e + 1)))
-    assert float(contrast(z, up, up, 0.1)) == pytest.approx(math.log(2))
+    assert float(contrastive_loss(z, right, up, 0.5)) == pytest.approx(-math.log(math.e**2 / (math.e**2 + 1)))
+    assert float(contrastive_loss(z, up, right, 1.0)) == pytest.approx(-math.log(1 / (math.e + 1)))
+    assert float(contrastive_loss(z, up, up, 0.1)) == pytest.approx(math.log(2))
 
 
 def test_features_that_are_all_zero_have_finite_gradients():
     """Dropout and ReLU make such features on small networks."""
     weight = torch.zeros(3, 2, requires_grad=True)
     z = torch.relu(torch.ones(4, 2) @ weight.T)
-    (gradient,) = torch.autograd.grad(contrast(z, torch.ones(4, 3), torch.zeros(4, 3), 0.5).sum(), weight)
+    (gradient,) = torch.autograd.grad(contrastive_loss(z, torch.ones(4, 3), torch.zeros(4, 3), 0.5).sum(), weight)
     assert bool(gradient.isfinite().all())
 
 
@@ -131,10 +131,12 @@ def test_the_contrasts_change_what_is_learnt_from_the_second_round_on():
 
 def test_a_site_sees_its_contrasts_round_by_round_and_nobody_else_does():
     outcome, crew = reference.trained(PerFCL(), reference.TABLES, testbed.make_task(), ADAM)
-    notes = newest(crew["a"].disk).facts["notes"]
+    notes = load_newest_memory(crew["a"].disk).facts["notes"]
     assert notes["1"] == {} and set(notes["4"]) == {"global_contrast", "local_contrast"}
     assert all(0 < value < 5 for value in notes["4"].values())
-    reply = rehearse(PerFCL(), testbed.make_task(), ADAM, initial_parameters(PerFCL(), testbed.make_task(), seed=1))
+    reply = rehearse_reply(
+        PerFCL(), testbed.make_task(), ADAM, initial_parameters(PerFCL(), testbed.make_task(), seed=1)
+    )
     assert set(reply.facts["algorithm"]) == {"n"} and all(
         ".".join(n.split(".")[:1]) == "model/shared" for n in reply.tensors
     )
@@ -149,7 +151,9 @@ def test_private_training_without_noise_and_clipping_is_plain_training():
     _, plain = reference.trained(PerFCL(), sites, testbed.make_task(), work)
     _, private = reference.trained(PerFCL(), sites, testbed.make_task(), work, protection=quiet)
     assert all(testbed.are_close(testbed.newest_model(plain[s]), testbed.newest_model(private[s]), 1e-9) for s in sites)
-    assert newest(private["a"].disk).facts["notes"]["4"] == {}, "the loss is not told, and so is nothing beside it"
+    assert load_newest_memory(private["a"].disk).facts["notes"]["4"] == {}, (
+        "the loss is not told, and so is nothing beside it"
+    )
 
 
 @pytest.mark.usefixtures("doubles")

@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 import reference
 from consilium.testing import testbed
-from federation.conversation import newest
+from federation.conversation import load_newest_memory
 from federation.descent import Site, Work
 from federation.fedavg import FedAvg
 from federation.models.mlp import Mlp
@@ -136,7 +136,7 @@ def test_nothing_of_a_site_is_remembered_and_what_it_shares_is_not_adapted():
     outcome, crew = reference.run(PerFedAvg(alpha=0.5), "mlp", rounds=2, participation=1.0, lost=frozenset())
     w = section(outcome.state.tensors, "model")
     for hospital in crew.values():
-        assert not newest(hospital.disk).tensors
+        assert not load_newest_memory(hospital.disk).tensors
         assert not torch.equal(testbed.newest_model(hospital)["head.weight"], w["head.weight"])
 
 

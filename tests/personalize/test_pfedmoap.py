@@ -11,7 +11,7 @@ import small_clip
 from consilium.testing import testbed
 from federation.descent import Site, Work
 from federation.finetuning import Tuning, fine_tuned
-from federation.parameters import count, read
+from federation.parameters import count_values, read_parameters
 from federation.rehearsal import initial_parameters
 from federation.rounds import Schedule
 from personalize.fedavg_local import FedAvgLocal
@@ -89,8 +89,8 @@ def test_a_place_without_an_expert_gets_no_attention_and_no_expert_at_all_is_the
 
 
 def test_the_gate_has_the_papers_size_and_the_papers_attention():
-    assert count(read(Attention(512, 128, 8))) == 4 * (128**2 + 128) == 66_048
-    assert count(read(Projection(512, 10))) == 10 * (512 + 1)
+    assert count_values(read_parameters(Attention(512, 128, 8))) == 4 * (128**2 + 128) == 66_048
+    assert count_values(read_parameters(Projection(512, 10))) == 10 * (512 + 1)
     torch.manual_seed(0)
     gate, known = Attention(8, 4, 2), torch.nn.MultiheadAttention(4, 2, batch_first=True)
     with torch.no_grad():
@@ -147,9 +147,9 @@ def test_the_gate_learns_with_experts_stays_at_home_and_notes_whom_it_trusts():
     own, done, crew = trained(SMALL, rounds=4)
     assert not any("gate" in name for name in done.state.tensors if not name.startswith("start/"))
     assert not torch.equal(own["a"]["gate.q.weight"], own["b"]["gate.q.weight"])
-    from federation.conversation import newest
+    from federation.conversation import load_newest_memory
 
-    notes = newest(crew["a"].disk).facts["notes"]
+    notes = load_newest_memory(crew["a"].disk).facts["notes"]
     assert set(notes["1"]) == {"expert/own"} and len(notes["4"]) == SMALL.experts
     assert sum(notes["4"].values()) == pytest.approx(1, abs=1e-5)
 

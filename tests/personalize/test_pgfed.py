@@ -9,7 +9,7 @@ import torch
 
 import reference
 from consilium.testing import testbed
-from federation.conversation import newest, stored_reply
+from federation.conversation import load_newest_memory, load_stored_reply
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.parameters import section
@@ -36,7 +36,7 @@ def test_without_mu_the_global_model_is_fedavgs_and_the_sites_is_what_it_replied
 
 
 def stored(hospital, round_):
-    return stored_reply(hospital.disk, f"train-{round_}")
+    return load_stored_reply(hospital.disk, f"train-{round_}")
 
 
 def test_pgfedmo_without_momentum_is_pgfed():
@@ -204,7 +204,7 @@ def test_private_training_needs_a_fixed_alpha_and_pays_for_the_full_gradient():
 
 def test_a_site_remembers_its_momentum_and_notes_its_alpha():
     _, crew = reference.trained(PGFed(name="pgfedmo", beta=0.5), rounds=3)
-    memory = newest(crew["a"].disk)
+    memory = load_newest_memory(crew["a"].disk)
     assert section(memory.tensors, "aid").keys() == dict(testbed.make_task().network().named_parameters()).keys()
     assert {name for name in memory.facts["notes"]["3"] if name.startswith("alpha/")} == {
         "alpha/a",

@@ -9,9 +9,9 @@ from consilium.testing import testbed
 from federation.descent import Work
 from federation.fedavg import FedAvg
 from federation.local import Local
-from federation.models.clip_towers import tau, vector_of_sentences
-from federation.models.clip_words import words
-from federation.parameters import read
+from federation.models.clip_towers import cosine_factor, embed_sentences
+from federation.models.clip_words import parse_vocabulary
+from federation.parameters import read_parameters
 from federation.rounds import Schedule
 from personalize.prompts import ZeroShot
 
@@ -27,16 +27,19 @@ def trained(algorithm, task, rounds=3):
 def test_zero_shot_is_the_mean_of_the_templates_vectors():
     task = small_clip.task(templates=("a {}.", "{} of an ulcer"))
     module, w = ZeroShot().network(task), small_clip.frozen()
-    assert [*read(module)] == ["head.factor"] and ZeroShot().complaints(module, WORK, True) == []
-    known, table = words(small_clip.VOCABULARY, small_clip.MERGED), w["text_model.embeddings.token_embedding.weight"]
+    assert [*read_parameters(module)] == ["head.factor"] and ZeroShot().complaints(module, WORK, True) == []
+    known, table = (
+        parse_vocabulary(small_clip.VOCABULARY, small_clip.MERGED),
+        w["text_model.embeddings.token_embedding.weight"],
+    )
     rows = []
     for name in small_clip.CLASSES.values():
         said = [known.sentence(f"a {name}."), known.sentence(f"{name} of an ulcer")]
-        each = [vector_of_sentences(w, task.model.shape, table[[*s]][None], torch.tensor([len(s) - 1])) for s in said]
+        each = [embed_sentences(w, task.model.shape, table[[*s]][None], torch.tensor([len(s) - 1])) for s in said]
         mean = torch.stack(each).mean(0)[0]
         rows.append(mean / mean.norm())
     x = SITES["a"]["train"].x
-    assert torch.allclose(module(x).logits, tau(w) * x @ torch.stack(rows).T, atol=1e-5)
+    assert torch.allclose(module(x).logits, cosine_factor(w) * x @ torch.stack(rows).T, atol=1e-5)
     crew, outcome = trained(ZeroShot(), task)
     assert [float(one) for one in outcome.state.tensors.values()] == [1.0]
     assert float(testbed.newest_model(crew["a"])["head.factor"]) == 1.0

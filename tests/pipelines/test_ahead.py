@@ -118,7 +118,7 @@ def test_what_cannot_be_learnt_is_left_to_its_stage_and_what_another_process_lea
 
 def test_only_a_run_that_will_need_it_has_one(alone, here, monkeypatch):
     begun = []
-    monkeypatch.setattr(learning, "beside", lambda work: begun.append(work.args[2:]) or learning.nullcontext())
+    monkeypatch.setattr(learning, "run_alongside", lambda work: begun.append(work.args[2:]) or learning.nullcontext())
     monkeypatch.setattr(running, "execute_steps", lambda *_, **__: Results({}, (), (), {}))
     for options in (
         ["--check"],

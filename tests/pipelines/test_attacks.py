@@ -216,7 +216,7 @@ def test_failures_are_told_a_few_times_and_then_nothing_is(tmp_path, monkeypatch
     def failing(*arguments, **options):
         raise RuntimeError("a patient made it fail")
 
-    monkeypatch.setattr(way_in.learn, "participate", failing)
+    monkeypatch.setattr(way_in.learn, "answer_training_call", failing)
     start = Message({f"model/{name}": value for name, value in NETWORK.items()}, {"algorithm": {}, "best": None})
     codes = [site.code("train", "r/x", round_, message=start) for round_ in range(1, 6)]
     assert codes == ["failed", "failed", "failed", "too_many_failures", "too_many_failures"]

@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import save
 
 from evaluation.augmented import STATES, AugmentedRow
-from federation.features.encoder import digest
+from federation.features.encoder import file_digest
 from federation.features.inception import Network
 from harmonize import balancing, synthesis
 from harmonize.fitted_prior import FittedPrior
@@ -197,7 +197,7 @@ def test_with_inceptions_weights_distances_are_the_fid_and_without_their_digest_
     data = save(made)
     tensors = {"weights": torch.frombuffer(bytearray(data), dtype=torch.uint8)}
     monkeypatch.setattr(balancing, "FEWEST", 4)
-    plain, told = place.augment(), place.augment(run="r/fid", tensors=tensors, fid=digest(data))
+    plain, told = place.augment(), place.augment(run="r/fid", tensors=tensors, fid=file_digest(data))
     assert (plain["features"], told["features"]) == ("prostate_adc", "inception")
     assert plain["compared"] == told["compared"] == 6 and plain["distance_real"] != told["distance_real"]
     for wrong in ({"fid": "0" * 64}, {}, {"fid": None}):

@@ -125,7 +125,7 @@ def test_the_most_sensitive_slice_is_drawn(images, series, tmp_path, monkeypatch
         size[3, 20:28, 20:28] = 1
         return size
 
-    monkeypatch.setattr(maps, "slopes", slopes)
+    monkeypatch.setattr(maps, "compute_slopes", slopes)
     chosen = read_ready(model(tmp_path / "m", SLICES, DICOM))
     when = datetime(2026, 1, 2)
     found = results_of(chosen, images, tmp_path / "out", ResultRequest(captures=True), when=when)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import small_clip
-from federation.models.clip_words import words
+from federation.models.clip_words import parse_vocabulary
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate_settings
 from pipelines.models.file import read_ready
@@ -79,7 +79,7 @@ def test_prompts_are_learnt_the_digest_is_recorded_and_a_finished_model_needs_no
 
 
 def test_words_stand_in_the_order_of_the_task_whatever_the_order_in_the_yaml(brought):
-    known, of = words(small_clip.VOCABULARY, small_clip.MERGED), []
+    known, of = parse_vocabulary(small_clip.VOCABULARY, small_clip.MERGED), []
     for classes in (dict(reversed(small_clip.CLASSES.items())), small_clip.CLASSES):
         text = yaml.safe_dump(settings(brought, classes=classes), sort_keys=False)
         of.append(validate_settings(read_yaml(text, environment={}), Config).task_of("promptfl").model.tokens)

@@ -284,8 +284,8 @@ def test_a_statement_reads_what_each_conversation_remembers_once(tmp_path, monke
     for name in ("r/one", "r/two"):
         site.ask("synthesize", site.facts(synthesis=EVOLUTION), run=name)
     site.ask("translate", site.translation(), shared())
-    newest = stated.newest
-    monkeypatch.setattr(stated, "newest", lambda folder: read.append(folder.root) or newest(folder))
+    newest = stated.load_newest_memory
+    monkeypatch.setattr(stated, "load_newest_memory", lambda folder: read.append(folder.root) or newest(folder))
     build_own_statement(site.hospital, list(ledgers.read_lines(site.hospital.ledger)))
     assert len(read) == len(set(read)) == 4  # the intake too: packages may have a part in any run
 

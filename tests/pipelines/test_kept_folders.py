@@ -20,7 +20,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from federation.outcome import restored
+from federation.outcome import load_outcome
 from harmonize.intensity import ZScore
 from pipelines.data.images import Slices
 from pipelines.data.sources import NiftiSource
@@ -139,7 +139,7 @@ class Newer:
 
 
 def of_state(path: Path) -> object:
-    return restored(DiskFolder(path.parent), f"kept/{path.parent.name}")
+    return load_outcome(DiskFolder(path.parent), f"kept/{path.parent.name}")
 
 
 LEDGER = "homes/a/ledger.jsonl"

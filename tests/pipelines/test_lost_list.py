@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from federation.conversation import once
+from federation.conversation import answer_once
 from pipelines.hospital.hospital import COHORT, Hospital, keyed_digest
 from pipelines.hospital.intake import forget_damaged
 from pipelines.hospital.kept import REJECTED, SPLIT, digest_of
@@ -29,7 +29,7 @@ def test_an_augmentation_is_made_again_only_if_a_file_of_its_own_is_gone(
         (folder / name).write_text("{}")
     code = keyed_digest(key, str(digest_of(folder / COHORT)))
     reply = Message({}, {"cohort": "c" * 12, "sha256": code})
-    once(hospital.conversation(call.run), call, "a", lambda before: (reply, Message()))
+    answer_once(hospital.conversation(call.run), call, "a", lambda before: (reply, Message()))
     keep_promises(hospital, call, [folder / name for name in FILES])
     if damaged:
         (tmp_path / PROMISES if damaged == "list" else folder / damaged).unlink()

@@ -24,9 +24,9 @@ from federation.models.cam import Cam
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.models.resnet import ResNet18
-from federation.parameters import count, read
+from federation.parameters import count_values, read_parameters
 from federation.rounds import Schedule
-from federation.sizes import PARAMETERS, size_of
+from federation.sizes import PARAMETERS, count_network_values
 from federation.task import Task
 from personalize.apple import Apple
 from personalize.fedfomo import FedFomo
@@ -188,9 +188,9 @@ def test_what_is_counted_without_building_is_what_would_be_built_for_every_metho
     task = Task(model, inputs, 2)
     for algorithm in methods.ALL:
         state = torch.get_rng_state()
-        counted = size_of(algorithm, task)
+        counted = count_network_values(algorithm, task)
         assert torch.equal(state, torch.get_rng_state()), "counting draws no random number"
-        assert counted == count(read(algorithm.network(task))), algorithm.name
+        assert counted == count_values(read_parameters(algorithm.network(task))), algorithm.name
         assert 0 < counted < PARAMETERS
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.conversation import newest, once
+from federation.conversation import answer_once, load_newest_memory
 from pipelines.coordinator.report.methods import first_round_at, lowest_loss
 from pipelines.coordinator.stages.train import read_matrices
 from pipelines.hospital.hospital import Hospital
@@ -48,7 +48,7 @@ def run(finished_run) -> Path:
 
 def memory_of(run: Path, site: str, label: str) -> dict:
     (folder,) = (run / "sites" / site / "conversations").glob(f"*/{label}-*")
-    return newest(DiskFolder(folder)).facts["notes"]
+    return load_newest_memory(DiskFolder(folder)).facts["notes"]
 
 
 @pytest.mark.parametrize("site", ["a", "b"])
@@ -152,7 +152,7 @@ def test_notes_that_are_no_finite_numbers_are_left_out_and_rounds_are_in_order(t
     hospital = Hospital("a", tmp_path, None, lambda: "now", device="cpu")
     notes = {"10": {"x": 2.0, "p/a": 0.5}, "9": {"x": 1, "p/a": 0.25, "p/b": -1.5, "word": "no", "collapsed": 1.0}}
     call = Call("run/m-1", 1, "train", {})
-    once(hospital.conversation(call.run), call, "a", lambda _: (Message(), Message({}, {"notes": notes})))
+    answer_once(hospital.conversation(call.run), call, "a", lambda _: (Message(), Message({}, {"notes": notes})))
     found = read_series(hospital, call.run)
     assert found["x"] == {9: 1.0, 10: 2.0} and list(found["x"]) == [9, 10]
     assert "word" not in found

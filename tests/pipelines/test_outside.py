@@ -23,7 +23,7 @@ from federation.fedavg import FedAvg
 from federation.models.cnn import Cnn
 from federation.models.mlp import Mlp
 from federation.models.unet import UNet
-from federation.randomness import derived
+from federation.randomness import derive_seed
 from federation.task import Task
 from personalize.routing import coefficients
 from personalize.routing_outside import Routing, route_experts
@@ -162,7 +162,7 @@ def test_coefficients_are_those_of_routing_on_the_hospitals_cohort(done, routed)
     (cohort,) = (done / "runs" / "tiny" / "sites" / "west").glob(f"cohorts/*/{COHORT}")
     x = all_rows(read_cohort_file(cohort), target="gland").x
     how = Routing(epochs=2, radius=2)
-    seed = derived(0, "west", "routing")
+    seed = derive_seed(0, "west", "routing")
     module, _ = route_experts(build_networks(read_models(models_of(done)), how), x, how, kind="segmentation", seed=seed)
     found = json.loads((routed / "adaptation.json").read_text())["coefficients"]
     expected = coefficients(module, x).mean(dim=0)
@@ -417,7 +417,7 @@ def test_each_picture_has_the_score_of_before_its_own_step(tmp_path):
     x = torch.from_numpy(np.stack([read_picture(tmp_path / "in" / f"{n}.png", images) for n in range(5)]))
     way = Routing(mode="online", batch=2, lr=0.1)
     _, adapted = route_experts(
-        build_networks(read_models(file), way), x, way, kind="classification", seed=derived(0, "w", "routing")
+        build_networks(read_models(file), way), x, way, kind="classification", seed=derive_seed(0, "w", "routing")
     )
     scores = [float(line["score"]) for line in lines(tmp_path / "out" / "predictions.csv")]
     assert len(set(scores)) == 5

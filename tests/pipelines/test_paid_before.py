@@ -13,7 +13,7 @@ import yaml
 from fault_sweep import epsilon
 from small_run import smallest
 
-from federation.conversation import newest_whole
+from federation.conversation import load_newest_intact_memory
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.store import DiskFolder
@@ -150,11 +150,11 @@ def test_a_policy_that_pays_once_refuses_to_spend(root: Path, capsys: Any) -> No
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_latest_model_is_the_latest_though_its_reply_is_lost(way: str, root: Path) -> None:
-    from federation.participant import checkpoint  # its law is here, where a run is
+    from federation.participant import load_checkpoint  # its law is here, where a run is
 
     (folder,) = (root / "sites" / "a" / "conversations" / "tiny").glob("local-*")
     models = DiskFolder(root / "sites" / "a" / "models" / "tiny" / folder.name)
-    before = checkpoint(models, newest_whole(DiskFolder(folder)), "latest", best=None)
+    before = load_checkpoint(models, load_newest_intact_memory(DiskFolder(folder)), "latest", best=None)
     change(folder / "finish-3", way)
-    after = checkpoint(models, newest_whole(DiskFolder(folder)), "latest", best=None)
+    after = load_checkpoint(models, load_newest_intact_memory(DiskFolder(folder)), "latest", best=None)
     assert before[0] == after[0] == 2 and all((before[1][name] == after[1][name]).all() for name in before[1])

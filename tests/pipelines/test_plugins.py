@@ -92,9 +92,9 @@ def test_a_permitted_run_goes_the_whole_way_and_says_whose_code_took_part(offer:
     source = Path("site-packages/consilium_example/trimmed_mean.py")
     source.write_text(source.read_text() + "# another\n")
     installed_example.installed.forget()
-    from federation.installed import offers
+    from federation.installed import list_offers
 
-    changed = offers("algorithms")[0]
+    changed = list_offers("algorithms")[0]
     assert changed.digest != digest
     with pytest.raises(ValueError, match="not permitted here"):
         read_ready(ready)
@@ -220,9 +220,9 @@ def test_a_hospitals_survey_says_what_it_permits(offer: Offer, tmp_path: Path) -
 
 
 def test_settings_without_packages_have_the_digests_they_had() -> None:
-    from federation.origins import identity
+    from federation.origins import code_identity
 
-    assert identity(FedProx(), Reinhard()) == {} and Place.__name__
+    assert code_identity(FedProx(), Reinhard()) == {} and Place.__name__
 
 
 def test_a_reader_of_a_package_writes_what_is_read_and_needs_the_policy(offer: Offer, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_features_are_asked_for_anew_when_their_package_changed(monkeypatch: pyt
     world.name_question = lambda *about: World.name_question(world, *about)
     model = Features(of=Scattering(), public="prostate_adc")
     for packages in ({}, {}, {"packages": {"theirs 1.0": "a" * 64}}, {"packages": {"theirs 1.0": "b" * 64}}):
-        monkeypatch.setattr(features, "identity", lambda *_, said=packages: said)
+        monkeypatch.setattr(features, "code_identity", lambda *_, said=packages: said)
         features._ask_features(world, {"a": "cohort"}, model, {}, {})
     assert names[0] == names[1] and len(set(names)) == 3
 

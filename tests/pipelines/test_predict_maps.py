@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from federation.models.sensitivity import sensitivity
+from federation.models.sensitivity import compute_sensitivity
 from pipelines.batch import maps
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import resample_volume
@@ -38,7 +38,7 @@ def whole(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["dicom", "nifti"])
 def test_a_map_lies_on_its_study(hospitals, tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(maps, "slopes", whole)
+    monkeypatch.setattr(maps, "compute_slopes", whole)
     file, out = model(tmp_path / "m", SLICES, DICOM if kind == "dicom" else NIFTI), tmp_path / "out"
     assert predict([str(file), str(hospitals[kind]), "--no-gland", "--maps", "--out", str(out)]) == Exit.OK
     if kind == "dicom":
@@ -69,7 +69,7 @@ def test_a_study_has_one_scale_and_the_networks_own_slopes(hospitals, tmp_path):
     torch.manual_seed(0)
     module = CLASSIFIER.build(inputs=(3, 32, 32), classes=2).eval()
     x = torch.from_numpy(values).permute(2, 0, 1)[None].float() / 127.5 - 1
-    assert np.allclose(found, sensitivity(module, x)[0], atol=0.01)
+    assert np.allclose(found, compute_sensitivity(module, x)[0], atol=0.01)
 
 
 def test_without_the_flag_no_map_is_written_and_those_of_before_go(hospitals, tmp_path):

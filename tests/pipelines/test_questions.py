@@ -150,7 +150,7 @@ def test_a_question_beyond_bounds_is_refused_and_leaves_nothing_behind(started, 
     tail = logged(hospital)[log:]
     assert len(tail) < LEAST and tail.count(b"\n") == 1 and tail.isascii() and b"\x1b" not in tail
     if name not in ("half a character", "no number"):  # such a question cannot be put on a wire
-        far = wire.read_answer(wire.answer(make_worker(hospital), wire.question(call, message)))
+        far = wire.read_answer(wire.answer(make_worker(hospital), wire.build_question(call, message)))
         assert far in (found, "malformed"), "what is refused in process is refused over a wire"
 
 

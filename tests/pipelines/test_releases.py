@@ -20,7 +20,7 @@ from torch import Tensor
 
 from evaluation.scale import cell_of, tree_levels
 from evaluation.votes import bins_from, class_votes, split_noise, tree_votes
-from federation.conversation import newest
+from federation.conversation import load_newest_memory
 from federation.models.cnn import Cnn
 from federation.task import Task
 from harmonize.complexity import Outside, Score, measure_outside
@@ -215,7 +215,7 @@ def test_what_is_learnt_of_the_same_patients_from_the_same_seed_is_never_the_sam
             run = f"r/{name_of(settings)}-{turn}"
             facts = {"synthesis": to_plain(settings), "cohort": cohort, "scale": SCALE, "copies": 1, "seed": 0}
             ask(own, "synthesize", run=run, **facts)
-            assert newest(own.conversation(run)).tensors
+            assert load_newest_memory(own.conversation(run)).tensors
     flat = [answer.double().numpy().tobytes() for answer in answers]
     assert len(flat) >= 8 and len(set(flat)) == len(flat)
 

@@ -22,7 +22,7 @@ from federation.descent import Site
 from federation.finetuning import Tuning, fine_tuned
 from federation.models.unet import UNet
 from federation.parameters import loaded, section
-from federation.randomness import derived, seeded
+from federation.randomness import derive_seed, use_seed
 from federation.task import Task
 from pipelines.data.images import Slices
 from pipelines.hospital.adaptation import file_of
@@ -339,9 +339,9 @@ def test_fine_tuning_learns_from_training_patients_alone(own):
     told = {"how": {"name": "fine_tuned", "epochs": 20, "lr": 0.05}, "scored": "test", "line": "tuned"}
     run_, answer = asked(hospital, cohort, told)
     start = parse_opening(hospital, {**OPENING, "cohort": cohort})
-    splits, seed = rows_of(held, target=start.target), derived(0, "west", "tuned")
-    access = open_access({"train": splits["train"]}, batch=start.work.batch, seed=derived(seed, "draws"))
-    with seeded(seed):
+    splits, seed = rows_of(held, target=start.target), derive_seed(0, "west", "tuned")
+    access = open_access({"train": splits["train"]}, batch=start.work.batch, seed=derive_seed(seed, "draws"))
+    with use_seed(seed):
         site, shared = Site("west", start.task, start.work, access), loaded(start.task.network(), section(TENSORS, "*"))
         tuned = fine_tuned(site, shared, Tuning(epochs=20, lr=0.05))
     expected = score_patients(

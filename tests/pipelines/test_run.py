@@ -476,7 +476,7 @@ def test_models_that_a_kill_left_behind_go_when_the_run_goes_on(run, tmp_path, m
     """The last reply is committed, and the process dies before models that nobody needs are deleted."""
     changed(tmp_path / "tiny.yaml")
     monkeypatch.chdir(tmp_path)
-    real, killed = training.prune, []
+    real, killed = training.prune_models, []
 
     def dies_once(models, memories, *, best, newest):
         if newest == BASE["train"]["schedule"]["rounds"] and not killed:
@@ -484,7 +484,7 @@ def test_models_that_a_kill_left_behind_go_when_the_run_goes_on(run, tmp_path, m
             raise Killed
         real(models, memories, best=best, newest=newest)
 
-    monkeypatch.setattr(training, "prune", dies_once)
+    monkeypatch.setattr(training, "prune_models", dies_once)
     with pytest.raises(Killed):
         main(["tiny.yaml", *TRAINED])
     assert main(["tiny.yaml", *TRAINED]) == Exit.OK

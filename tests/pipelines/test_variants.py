@@ -18,8 +18,8 @@ from sklearn.metrics import roc_auc_score
 
 from evaluation.histograms import count_scores, from_tensors
 from evaluation.rows import MAJORITY
-from federation.calibration import QUANTILE, adapted, log_odds
-from federation.randomness import derived
+from federation.calibration import QUANTILE, adapt_batch_norms, log_odds
+from federation.randomness import derive_seed
 from pipelines.clean import main as clean
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import COHORT, Hospital, read_cohort_file, rows_of, write_cohort_file
@@ -219,7 +219,7 @@ def test_the_hospital_counts_what_a_slow_second_way_counts(tmp_path):
                 {**facts, "calibration": calibration, "variant": "v"},
                 run=f"r/{how}-{quantile}".replace(".", "-").lower(),
             )
-            network = model() if how == "centred" else adapted(model(), train.x)
+            network = model() if how == "centred" else adapt_batch_norms(model(), train.x)
             known, tested = (log_odds(network, part).numpy() for part in (train.x, test.x))
             at = {"prevalence": 1 - train.y.double().mean().item(), None: 0.62}.get(quantile, quantile)
             p = 1 / (1 + np.exp(-(tested - np.quantile(known, at)) / known.std()))
@@ -261,7 +261,7 @@ def test_a_tuned_model_is_the_model_trained_on_at_home_by_a_plain_loop(tmp_path)
     reply = asked(own, {**facts, "calibration": said, "variant": "v"})
     network, x, y = model().train(), rows["train"].x, rows["train"].y
     rule = torch.optim.Adam(network.head.parameters(), lr=0.05)
-    draws = torch.Generator().manual_seed(derived(derived(0, "a", "fine_tuned"), "draws"))
+    draws = torch.Generator().manual_seed(derive_seed(derive_seed(0, "a", "fine_tuned"), "draws"))
     stream = iterate_minibatches(y, batch=24, balance=False, generator=draws)
     for _ in range(3):
         index = next(stream)

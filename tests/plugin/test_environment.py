@@ -137,8 +137,8 @@ def test_the_digest_is_that_of_the_same_files_elsewhere(
     assert call(*install).returncode == 0
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from importlib.metadata import distributions; "
-        "from federation.installed import digest_of; "
-        "print(digest_of(next(one for one in distributions(path=[sys.argv[1]]))))"
+        "from federation.installed import compute_package_digest; "
+        "print(compute_package_digest(next(one for one in distributions(path=[sys.argv[1]]))))"
     )
     line = [str(environment / "bin/python"), "-c", code, str(target)]
     found = subprocess.run(line, text=True, capture_output=True, check=True).stdout.strip()

@@ -23,7 +23,7 @@ import small_clip
 from evaluation.scale import cell_of
 from evaluation.votes import BINS, class_votes, tree_votes
 from federation.features.radiomics import Radiomics
-from federation.features.whitening import row_by_row
+from federation.features.whitening import multiply_by_row
 from federation.models.adapted import adapted
 from federation.models.cam import Cam
 from federation.models.cnn import Cnn
@@ -391,7 +391,7 @@ def test_a_row_of_features_is_whitened_in_the_same_way_wherever_it_lies_in_memor
     row, axes = rng.normal(size=110), rng.normal(size=(110, 32))
     shifted = np.zeros(118)[offset : offset + 110]
     shifted[:] = row
-    assert np.array_equal(row_by_row(shifted[None], axes), row_by_row(row[None].copy(), axes))
+    assert np.array_equal(multiply_by_row(shifted[None], axes), multiply_by_row(row[None].copy(), axes))
 
 
 @pytest.mark.parametrize("name", list_curve_translators())

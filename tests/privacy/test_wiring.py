@@ -642,7 +642,7 @@ def test_an_opening_is_read_strictly_and_methods_are_known_by_what_they_are(tmp_
 def test_what_a_method_says_at_first_is_non_private_unless_data_access_booked_it(tmp_path, monkeypatch):
     own, cohort = hospital(tmp_path)
     reply = Message({"mean": torch.ones(3)}, {"algorithm": {}})
-    monkeypatch.setattr(learn, "participate", lambda *_: (reply, Message()))
+    monkeypatch.setattr(learn, "answer_training_call", lambda *_: (reply, Message()))
     monkeypatch.setattr(learn.rehearsed, "check_reply", lambda *_, **options: None)
     assert parse_event(asked(own, "introduce", **said(cohort))[1]["event"]) == NON_PRIVATE
 
@@ -807,7 +807,7 @@ def conducted(sites, folder=None, **schedule):
 def test_only_a_spent_budget_retires_a_hospital_and_only_it_is_no_loss_to_the_quorum():
     sites = federation(a={2: "failed"}, b={2: BUDGET})
     outcome = conducted(sites, quorum=0.5)
-    assert outcome.missing == ((2, "a", "failed"), (2, "b", BUDGET)) and outcome.retired == {"b"}
+    assert outcome.missing == ((2, "a", "failed"), (2, "b", BUDGET)) and outcome.retired_sites == {"b"}
     assert (sites["a"].asked, sites["b"].asked) == ([1, 2, 3, 4], [1, 2]) and outcome.merged == {"a": 4, "b": 1, "c": 4}
     with pytest.raises(QuorumLost, match="a: failed"):
         conducted(federation(a={2: "failed"}, b={2: BUDGET}), quorum=0.6)
@@ -819,14 +819,14 @@ def test_a_round_in_which_all_who_were_asked_retire_is_asked_of_the_others():
     outcome = conducted(sites, participation=0.3)
     assert sites["c"].asked == [1, 2, 3, 4] and outcome.merged == {"c": 4}
     assert len(sites["a"].asked) <= 1 and len(sites["b"].asked) <= 1
-    assert len(outcome.missing) == len(outcome.retired) == len(sites["a"].asked + sites["b"].asked) > 0
+    assert len(outcome.missing) == len(outcome.retired_sites) == len(sites["a"].asked + sites["b"].asked) > 0
 
 
 def test_who_has_retired_is_not_asked_again_by_a_coordinator_that_starts_anew():
     folder, sites = testbed.MemoryFolder(), federation(a={2: BUDGET}, b={3: "failed"})
     with pytest.raises(QuorumLost):
         conducted(sites, folder)
-    assert conducted(sites | {"b": sites["b"].inner}, folder).retired == {"a"}
+    assert conducted(sites | {"b": sites["b"].inner}, folder).retired_sites == {"a"}
     assert sites["a"].asked == [1, 2]
 
 

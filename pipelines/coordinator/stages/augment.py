@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from federation.features.encoder import digest as digest_of
-from federation.features.inception import opened
+from federation.features.encoder import file_digest as digest_of
+from federation.features.inception import read_weights_file
 from pipelines.coordinator.artifacts import write_replies
 from pipelines.coordinator.spaces import find_cohort_complaint, read_cohorts
 from pipelines.coordinator.world import World
@@ -70,7 +70,7 @@ def _build_question(world: World, cohort: str, weights: bytes) -> Augment:
 def _read_weights(world: World) -> bytes:
     """The bytes of Inception's weights, where there are any and distances will be told."""
     plan = world.config.augmented
-    return b"" if plan.fid is None or world.config.privacy != "none" else opened(plan.fid)
+    return b"" if plan.fid is None or world.config.privacy != "none" else read_weights_file(plan.fid)
 
 
 def intact(world: World, artifact: Path) -> str | None:

@@ -15,7 +15,7 @@ import torch
 
 from federation.models import OnFeatures
 from federation.models.features import Features
-from federation.origins import identity
+from federation.origins import code_identity
 from pipelines.coordinator.artifacts import write_replies
 from pipelines.coordinator.public import PublicSet, public_stamps, read_public_set
 from pipelines.coordinator.public_features import fit_scale, read_clip_vectors
@@ -106,7 +106,7 @@ def _ask_features(
         pictures = cast("Public", dict(public))
         questions[site] = Extract(cohort=cohort, model=to_portable(model), public=pictures, tensors=tensors)
         code = hashlib.sha256(to_bytes(to_message(questions[site]))).hexdigest()
-        about = {"asked": code, **identity(model)}  # a changed package is another question
+        about = {"asked": code, **code_identity(model)}  # a changed package is another question
         runs[site] = world.run(world.name_question("features", "features", VERSION, about))
     return world.ask_each(EXTRACT, runs, questions, report_site=report_site)
 

@@ -26,8 +26,8 @@ from evaluation.report import render_coordinator_page
 from evaluation.rows import scores_csv, to_json
 from evaluation.scoring import gain_rows, label_measures, outside_rows, score_rows
 from evaluation.wording import format_moment
-from federation.origins import origins
-from federation.rounds import schedule_of
+from federation.origins import list_origins
+from federation.rounds import method_schedule
 from pipelines.coordinator.artifacts import ANSWERS, PAGE, SITES, Counts, read_counts
 from pipelines.coordinator.report.asking import ask_outside, ask_sites
 from pipelines.coordinator.report.augmented import list_augmentation_rows
@@ -138,7 +138,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
         shares=shares,
         untreated=untouched or "",
         augmented=list_augmentation_rows(world, inputs),
-        others=tuple(OtherCode(*origin[:3]) for origin in origins(config)),
+        others=tuple(OtherCode(*origin[:3]) for origin in list_origins(config)),
     )
     _write_statements(everybody, statements, out)
     text = render_coordinator_page(page)
@@ -193,7 +193,7 @@ def _describe_run(world: World) -> str:
 
 def _describe_rounds(train: Training) -> str:
     """How many rounds, in words: a method may have a number of its own."""
-    known = {label: schedule_of(method, train.schedule).rounds for label, method in train.methods.items()}
+    known = {label: method_schedule(method, train.schedule).rounds for label, method in train.methods.items()}
     usual = train.schedule.rounds
     other_rounds = [f"{label} {rounds}" for label, rounds in known.items() if rounds != usual]
     if len(set(known.values())) == 1:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 from federation.engine import Engine
-from federation.membership import regroup, separable
-from federation.outcome import Outcome, restored
-from federation.parameters import count, section
-from federation.pretraining import begun
+from federation.membership import is_separable, regroup_sites
+from federation.outcome import Outcome, load_outcome
+from federation.parameters import count_values, section
+from federation.pretraining import start_task_with
 from federation.rehearsal import initial_parameters, rehearse_forms
-from federation.rounds import conduct, schedule_of
+from federation.rounds import conduct_training, method_schedule
 from pipelines.coordinator.artifacts import CENTRAL
 from pipelines.coordinator.asking import ask
 from pipelines.coordinator.conversations import build_opening, pooled_engine, task_facts
@@ -60,7 +60,7 @@ def settings(world: World) -> Json:
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Train all methods; write one JSON file per method."""
     train = world.config.train
-    rounds = {label: schedule_of(algorithm, train.schedule).rounds for label, algorithm in train.methods.items()}
+    rounds = {label: method_schedule(algorithm, train.schedule).rounds for label, algorithm in train.methods.items()}
     before = 0
     if world.config.privacy != "none":
         check_nothing_lost(world, _find_lost_trainings(world, inputs, rounds))
@@ -104,12 +104,12 @@ def train_method(
 ) -> TrainedMethod:
     """Train one method, continuing where an earlier run of the same settings stopped."""
     config, algorithm = world.config, world.config.train.methods[label]
-    rounds = schedule_of(algorithm, config.train.schedule).rounds
+    rounds = method_schedule(algorithm, config.train.schedule).rounds
     engine, site_cohorts = world.engine, cohorts
     if algorithm.name == CENTRAL:
         engine, site_cohorts = pooled_engine(world, cohorts)
     work = override_settings(config.train.work, config.train.method_work.get(label, {}))
-    members = _digest_members(world, label, site_cohorts) if separable(algorithm) else {}
+    members = _digest_members(world, label, site_cohorts) if is_separable(algorithm) else {}
     name = _choose_conversation(
         world, engine, rounds, _conversation_base(world, label, site_cohorts, begin), members
     ).name
@@ -118,7 +118,9 @@ def train_method(
     if members:
         folder.write(MEMBERS, json.dumps({**_read_members(folder), **members}, indent=1).encode())
     task = config.task_of(label)
-    initial = initial_parameters(algorithm, task if begin is None else begun(task, begin.params), seed=config.seed)
+    initial = initial_parameters(
+        algorithm, task if begin is None else start_task_with(task, begin.params), seed=config.seed
+    )
     start_facts: dict[str, Json] = {} if begin is None else {"start": begin.told}
 
     def check_and_report(outcome: Outcome) -> None:
@@ -130,10 +132,10 @@ def train_method(
         for site in engine.sites
     }
     forms = rehearse_forms(algorithm, task, work, initial)
-    if separable(algorithm):
+    if is_separable(algorithm):
         scored = config.privacy == "none"
-        regroup(engine, algorithm, run=name, opening=openings, forms=forms, folder=folder, scored=scored)
-    outcome = conduct(
+        regroup_sites(engine, algorithm, run=name, opening=openings, forms=forms, folder=folder, scored=scored)
+    outcome = conduct_training(
         engine,
         algorithm,
         run=name,
@@ -155,11 +157,11 @@ def train_method(
         losses=cast("Mapping[str, Mapping[str, float | None]]", outcome.losses),
         totals=cast("Mapping[str, float]", outcome.totals),
         missing=[*outcome.missing],
-        parameters=count(initial),
+        parameters=count_values(initial),
         received=max(outcome.received.values(), default=0),
         between=read_matrices(outcome.state),
         start=None if begin is None else begin.told,
-        last=outcome.round if separable(algorithm) else None,
+        last=outcome.round if is_separable(algorithm) else None,
     )
 
 
@@ -179,7 +181,7 @@ def _find_lost_trainings(world: World, inputs: Mapping[str, Path], rounds: Mappi
         cohorts, algorithm = read_cohorts_of_method(world.config, inputs, label), world.config.train.methods[label]
         if algorithm.name == CENTRAL:
             continue
-        members = _digest_members(world, label, cohorts) if separable(algorithm) else {}
+        members = _digest_members(world, label, cohorts) if is_separable(algorithm) else {}
         base = _conversation_base(world, label, cohorts, read_start(world, inputs, label))
         complaints[label] = _choose_conversation(world, world.engine, rounds_of_method, base, members).lost
     return {label: complaint for label, complaint in complaints.items() if complaint}
@@ -264,7 +266,7 @@ def _read_members(folder: DiskFolder) -> dict[str, str]:
 def _read_state(folder: DiskFolder, name: str, rounds: int) -> int | Literal["begun"] | None:
     """The state sent to sites so that they check their files of a conversation: "begun", or the best round if done."""
     try:
-        outcome = restored(folder, name)
+        outcome = load_outcome(folder, name)
     except Malformed:
         return "begun"
     return outcome.best if outcome is not None and outcome.round > rounds else "begun"
@@ -273,7 +275,7 @@ def _read_state(folder: DiskFolder, name: str, rounds: int) -> int | Literal["be
 def _is_usable(folder: DiskFolder, name: str, replies: Mapping[str, Held]) -> bool:
     """Whether a conversation can continue: the coordinator's state and every site's memory are intact."""
     try:
-        outcome = restored(folder, name)
+        outcome = load_outcome(folder, name)
     except Malformed:
         return False
     if outcome is None and any(reply.known for reply in replies.values()):
@@ -289,7 +291,7 @@ def _training_identity(world: World, label: str, cohorts: Cohorts, begin: Start 
     """Everything that this method's result depends on; an equal digest means the same conversation."""
     config = world.config
     public: Json = config.evaluate.public if config.privacy != "none" else None  # how many evaluations share epsilon
-    if separable(config.train.methods[label]):  # who takes part is no part of it: see `_digest_members`
+    if is_separable(config.train.methods[label]):  # who takes part is no part of it: see `_digest_members`
         public, cohorts = len(cohorts) if public else public, {}
     sites = [site for site in cohorts if site != CENTRAL]
     return {
@@ -314,7 +316,7 @@ def intact(world: World, artifact: Path) -> str | None:
     methods = [read_trained(artifact, label) for label in labels]
     for method in methods:
         if method.last is not None:
-            outcome = restored(_conversation_folder(world, method.train_run), method.train_run)
+            outcome = load_outcome(_conversation_folder(world, method.train_run), method.train_run)
             if outcome is None or outcome.round != method.last:
                 return f"hospitals left {method.label} since, or joined it"
     question = Holds(runs={method.train_run: method.best for method in methods if method.name != CENTRAL})

@@ -22,7 +22,7 @@ from evaluation.protocols import Table
 from evaluation.reliability import calibration_curves
 from evaluation.rows import ScoreRow
 from evaluation.wording import Words
-from federation.conversation import newest_whole
+from federation.conversation import load_newest_intact_memory
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import Hospital
 from privacy.message import Json, as_list, as_mapping, losses_of
@@ -115,7 +115,7 @@ def _draw_losses(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]
     """This hospital's validation losses by round, from its memory."""
     curves: dict[str, Curve] = {}
     for method in methods_of(facts):
-        finite = losses_of(newest_whole(hospital.conversation(str(method["train_run"]))).facts)
+        finite = losses_of(load_newest_intact_memory(hospital.conversation(str(method["train_run"]))).facts)
         if finite:
             curves[str(method["label"])] = Curve(tuple(sorted(finite)), tuple(finite[r] for r in sorted(finite)))
     return [

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from evaluation.pointing import hit_share, is_blank
-from federation.models.maps import laid, normalized_maps, stride_of
-from federation.models.sensitivity import SMOOTH, sensitivity
+from federation.models.maps import compute_stride, normalized_maps, upsample_maps
+from federation.models.sensitivity import SMOOTH, compute_sensitivity
 from federation.parameters import loaded
 from federation.participant import CHECKPOINTS
 from pipelines.data.cohort import Cohort
@@ -122,7 +122,7 @@ def _pointing_share(cams: Tensor, lesions: Tensor) -> float:
 
 
 def _compute_maps(module: nn.Module, images: Tensor) -> Tensor:
-    return torch.cat([sensitivity(module, batch) for batch in torch.split(images, TOGETHER)])
+    return torch.cat([compute_sensitivity(module, batch) for batch in torch.split(images, TOGETHER)])
 
 
 @torch.no_grad()
@@ -132,4 +132,4 @@ def _class_maps(module: nn.Module, images: Tensor) -> Tensor | None:
     if maps is None:
         return None
     cams = normalized_maps(maps)[:, 1:].amax(dim=1, keepdim=True)
-    return laid(cams, stride_of(maps, images), (images.shape[-2], images.shape[-1]))[:, 0]
+    return upsample_maps(cams, compute_stride(maps, images), (images.shape[-2], images.shape[-1]))[:, 0]

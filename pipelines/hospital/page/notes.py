@@ -12,7 +12,7 @@ from evaluation.drawing import Picture
 from evaluation.figures import Curve, draw_note_curves
 from evaluation.heat import draw_round_matrix
 from evaluation.histograms import Floats
-from federation.conversation import newest_whole
+from federation.conversation import load_newest_intact_memory
 from federation.participant import NOTES
 from personalize.cusfl import COLLAPSED
 from pipelines.hospital.hospital import Hospital
@@ -77,7 +77,7 @@ def collect_notes(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> 
 
 def read_series(hospital: Hospital, run: str) -> dict[str, dict[int, float]]:
     """A method's notes: note -> round -> value; rounds in order, finite numbers only."""
-    notes = as_mapping(newest_whole(hospital.conversation(run)).facts.get(NOTES))
+    notes = as_mapping(load_newest_intact_memory(hospital.conversation(run)).facts.get(NOTES))
     values_by_note: dict[str, dict[int, float]] = {}
     for round_ in sorted(notes, key=int):
         for name, value in as_mapping(notes[round_]).items():

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from federation.features import AnyExtractor
-from federation.features.detector import Detector, blank
+from federation.features.detector import Detector, build_blank_detector
 from federation.features.encoder import Encoder
 from federation.models.clip import Clip
-from federation.models.clip import opened as opened_clip
+from federation.models.clip import read_tensors as opened_clip
 from federation.models.features import Features
 from pipelines.data.clip_file import read_clip, read_weights
 from pipelines.data.encoder_file import make_portable, open_extractor
@@ -86,7 +86,9 @@ def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str
 @lru_cache(maxsize=16)
 def _feature_count(of: AnyExtractor, version: str, inputs: tuple[int, ...]) -> int:
     """How many features an image has. version: digest of an encoder's file. Raises: ValueError: it cannot be used."""
-    extractor = blank(of, _known_priors()[of.on].channels) if isinstance(of, Detector) else open_extractor(of)[0]
+    extractor = (
+        build_blank_detector(of, _known_priors()[of.on].channels) if isinstance(of, Detector) else open_extractor(of)[0]
+    )
     return len(extractor.extract(np.zeros((1, *inputs)))[0])
 
 

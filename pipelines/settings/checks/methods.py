@@ -9,10 +9,10 @@ from federation.algorithm import recipient_of
 from federation.descent import Work
 from federation.models.monai import Unmade
 from federation.models.own import Own
-from federation.rehearsal import initial_parameters, rehearse
+from federation.rehearsal import initial_parameters, rehearse_reply
 from federation.sizes import TooLarge
 from federation.task import Task
-from federation.verdict import verdict
+from federation.verdict import find_reply_problem
 from personalize import AnyAlgorithm
 from personalize.prompts import no_prompt
 from pipelines.settings.foreign import describe_foreign_failure
@@ -124,10 +124,10 @@ def _form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[
 def _same_replies(one: AnyAlgorithm, other: AnyAlgorithm, task: Task, work: Work) -> bool:
     """Whether the replies of two forms of a method have the same names, shapes and facts."""
     try:
-        replies = [rehearse(each, task, work, initial_parameters(each, task, seed=0)) for each in (one, other)]
+        replies = [rehearse_reply(each, task, work, initial_parameters(each, task, seed=0)) for each in (one, other)]
     except (RuntimeError, ValueError):
         return False
-    return verdict(replace(replies[0], facts={**replies[0].facts, "loss": None, "n": 0}), replies[1]) is None
+    return find_reply_problem(replace(replies[0], facts={**replies[0].facts, "loss": None, "n": 0}), replies[1]) is None
 
 
 def _recipient_problems(run: RunSettings) -> Iterator[Problem]:

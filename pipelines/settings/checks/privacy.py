@@ -48,7 +48,7 @@ def _method_problems(run: RunSettings) -> Iterator[Problem]:
         if work.balance and run.train.methods[label].name != "central":
             text = "draws by the labels of all patients, which a patient's clipping does not bound; say balance: false"
             yield Problem(("train", "work", "balance"), text)
-        yield from (Problem(("train", "work"), sentence) for sentence in work.privately)
+        yield from (Problem(("train", "work"), sentence) for sentence in work.private_problems)
 
 
 def _site_problems(run: RunSettings) -> Iterator[Problem]:

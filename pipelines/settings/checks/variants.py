@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from federation.calibration import adaptable
-from federation.finetuning import tunable
+from federation.calibration import has_adaptable_norms
+from federation.finetuning import has_tunable_parameters
 from pipelines.settings.run_settings import RunSettings, network
 from pipelines.settings.variants import Variant
 from privacy.settings_error import Problem
@@ -37,12 +37,12 @@ def _variant_problems(run: RunSettings, label: str, variant: Variant) -> Iterato
     if variant.checkpoint not in (None, "latest") and run.split.validation == 0:
         text = f"{variant.checkpoint} is chosen by validation loss, and split.validation is 0; give validation "
         yield Problem(("checkpoint",), f"{text}patients, or remove it")
-    elif variant.tuning is not None and module is not None and not tunable(module, variant.tuning):
+    elif variant.tuning is not None and module is not None and not has_tunable_parameters(module, variant.tuning):
         yield Problem(("tuning", "trainable"), f"the network of {of} has no head of its own; say all")
     elif "centred" in (calibration or "") and run.task.kind == "classification" and len(run.task.names) > 2:
         text = f"{calibration} moves the threshold between two classes, and the task has {len(run.task.names)}; "
         yield Problem(("calibration",), f"{text}say adabn or fine_tuned")
-    elif "adabn" in (calibration or "") and module is not None and not adaptable(module):
+    elif "adabn" in (calibration or "") and module is not None and not has_adaptable_norms(module):
         text = f"{calibration} recomputes batch-norm statistics, and the network of {of} has none; give it norm: batch "
         yield Problem(("calibration",), f"{text}where it has a norm, or say centred")
 

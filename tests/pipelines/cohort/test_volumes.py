@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from federation.augmentation import affine, elastic, flip
+from federation.augmentation import apply_affine, apply_elastic, flip_images
 from federation.models.cnn import Cnn
 from pipelines.data.images import Slices, Volumes
 from pipelines.data.prepare import prepare_slices, prepare_volume
@@ -59,7 +59,7 @@ def test_a_network_takes_volumes_and_every_slice_is_moved_alike():
     network = Cnn(widths=(8, 16)).build(inputs=(1, 8, 16, 16), classes=2)
     assert network(x).logits.shape == (3, 2)
     same = torch.rand(3, 1, 1, 16, 16).expand(3, 1, 8, 16, 16)
-    for augment in (flip, affine, elastic):
+    for augment in (flip_images, apply_affine, apply_elastic):
         moved, _ = augment(same, torch.zeros(3).long(), torch.Generator().manual_seed(0))
         assert torch.equal(moved, moved[:, :, :1].expand_as(moved))
         assert not torch.equal(moved, same)
