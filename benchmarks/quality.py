@@ -162,10 +162,10 @@ def judged(name: str, seed: int, site: Paired, scanner: str, target: Paired, *, 
 
 def cell(found: list[Check]) -> str:
     """Smallest and largest value of one figure, in bold where it is beyond the limits."""
-    known = sorted((check for check in found if check.known), key=lambda check: check.value)
+    known = sorted((check for check in found if check.is_known), key=lambda check: check.value)
     if not known:
         return "–"
-    ends = [f"{one.value:z.2f}" if one.passed else f"**{one.value:z.2f}**" for one in (known[0], known[-1])]
+    ends = [f"{one.value:z.2f}" if one.is_within_limits else f"**{one.value:z.2f}**" for one in (known[0], known[-1])]
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)
 
 
@@ -173,7 +173,7 @@ def line(name: str, found: list[Quality]) -> str:
     every = [{check.name: check for check in list_checks(one, Limits())} for one in found]
     cells = [cell([one[column] for one in every]) for column in COLUMNS]
     cells.append(cell([Check("shift", one.shift) for one in found]))
-    beyond = [{key for key, check in one.items() if not check.passed} for one in every]
+    beyond = [{key for key, check in one.items() if not check.is_within_limits} for one in every]
     harmful, useless = sum(bool(one - HARMLESS) for one in beyond), sum(bool(one) and one <= HARMLESS for one in beyond)
     more = f" (no effect: {useless})" if useless else ""
     return f"| {name} | {' | '.join(cells)} | {harmful}/{len(found)}{more} |"

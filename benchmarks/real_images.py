@@ -43,7 +43,7 @@ from harmonize.distances import frechet, sliced_wasserstein
 from harmonize.embedding import compute_basis, project_images
 from harmonize.intensity import HistogramMatch, Nyul, Percentile, ZScore
 from harmonize.own import SiteImages
-from pipelines.batch.translated_values import applied
+from pipelines.batch.translated_values import apply_translator
 from pipelines.data.adc import convert_to_adc
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import grid_of, mask_on_grid
@@ -81,7 +81,7 @@ def rows(patient: str, image: Volume, gland: Bools, lesion: Bools, translators: 
     """A line of the table for each translator."""
     before = np.asarray(image.values)
     for file in translators:
-        after = before + applied(image, before == 0, file, None).change
+        after = before + apply_translator(image, before == 0, file, None).change
         organ = [1000 * float(x[gland].mean()) for x in (before, after)]
         order = float(stats.spearmanr(before[gland], after[gland]).statistic)
         cells = [f"{value:.0f}" for value in organ]

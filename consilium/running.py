@@ -46,7 +46,7 @@ from pipelines.coordinator.run import Engines, run_config, simulated_workers
 from pipelines.data.tensors.file import write_private
 from pipelines.external.settings import is_external
 from pipelines.hospital.hospital import KEY
-from pipelines.loader.document import ConfigError, Document, parsed
+from pipelines.loader.document import ConfigError, Document, parse_document
 from pipelines.loader.files import read_document
 from pipelines.loader.validation import validate_settings
 from pipelines.runs.runner import CALL
@@ -169,7 +169,7 @@ def train(
     for site, site_policy in policies_by_site(policy, list(document_of_run["sites"])).items():
         document_of_run["sites"][site] = {**document_of_run["sites"][site], "policy": site_policy}
     text = text_of(merge_groups(document_of_run, settings or {}), HEAD)
-    config = _check_document(parsed(text, environment=os.environ), engine, have.examples)
+    config = _check_document(parse_document(text, environment=os.environ), engine, have.examples)
     with _private_files():
         for site, own_examples in have.examples.items():
             write_private(file_of(place, site), own_examples.data(names))
@@ -219,7 +219,7 @@ def _build_document(settings: object) -> Document:
     """A mapping of settings as a document. Raises: ConfigError: it is no mapping."""
     if not isinstance(settings, Mapping):
         raise ConfigError([Problem((), f"must be a path or a mapping, found {type(settings).__name__}")])
-    return parsed(text_of(settings, "settings"), environment=os.environ)
+    return parse_document(text_of(settings, "settings"), environment=os.environ)
 
 
 def _list_forms(examples: Mapping[str, Examples], task: Plain | None) -> Plain:

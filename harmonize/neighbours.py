@@ -42,12 +42,12 @@ def make_reference(images: Tensor, patient: Tensor, rest: tuple[Tensor, Tensor] 
     return Reference(pixels, patient[order], torch.cdist(pixels, pixels), *other_classes)
 
 
-def neighbour_distances(images: Tensor, patient: Tensor, *, others: bool) -> Tensor:
+def neighbour_distances(images: Tensor, patient: Tensor, *, other_images: bool) -> Tensor:
     """(n,) distance of each image (n, ...) to the nearest other one; with `others`, to the nearest one of another
     patient.
     """
     pixels = _flatten_images(images)
-    return torch.where(_not_neighbours(patient, others), torch.inf, torch.cdist(pixels, pixels)).amin(dim=1)
+    return torch.where(_not_neighbours(patient, other_images), torch.inf, torch.cdist(pixels, pixels)).amin(dim=1)
 
 
 def meets_requirements(

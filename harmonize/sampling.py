@@ -253,7 +253,7 @@ def _empty_sample(settings: Sampling, images: Tensor, patient: Tensor, in_class:
     other_patients = settings.neighbours_of == "others"
     check_other_classes = settings.name == "raw" and not bool(in_class.all())
     rest = (
-        (images[~in_class], neighbour_distances(images, patient, others=other_patients)[~in_class])
+        (images[~in_class], neighbour_distances(images, patient, other_images=other_patients)[~in_class])
         if check_other_classes
         else None
     )

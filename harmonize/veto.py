@@ -86,17 +86,17 @@ class Check(NamedTuple):
     high: float | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether there is a figure."""
         return not math.isnan(self.value)
 
     @property
-    def limited(self) -> bool:
+    def has_limit(self) -> bool:
         """Whether there is a limit."""
         return self.low is not None or self.high is not None
 
     @property
-    def passed(self) -> bool:
+    def is_within_limits(self) -> bool:
         """Whether the figure is within its limits; NaN counts as within."""
         below = self.low is not None and self.value < self.low
         above = self.high is not None and self.value > self.high
@@ -124,12 +124,12 @@ def list_vetoes(quality: Quality, limits: Limits) -> tuple[str, ...]:
 
     A figure that is NaN vetoes nothing; `list_unknown_figures` names it.
     """
-    return tuple(check.name for check in list_checks(quality, limits) if not check.passed)
+    return tuple(check.name for check in list_checks(quality, limits) if not check.is_within_limits)
 
 
 def list_unknown_figures(quality: Quality, limits: Limits) -> tuple[str, ...]:
     """Names of the limits that are set but could not be checked, because their figure is NaN."""
-    return tuple(check.name for check in list_checks(quality, limits) if check.limited and not check.known)
+    return tuple(check.name for check in list_checks(quality, limits) if check.has_limit and not check.is_known)
 
 
 def describe_vetoes(quality: Quality, limits: Limits) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def describe_vetoes(quality: Quality, limits: Limits) -> tuple[str, ...]:
     return tuple(
         f"{WORDS[check.name].format(value=f'{check.value:.3g}')} (allowed is {_format_range(check)})."
         for check in list_checks(quality, limits)
-        if not check.passed
+        if not check.is_within_limits
     )
 
 

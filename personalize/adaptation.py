@@ -206,6 +206,7 @@ def bounds_problems(how: Any, *, online: bool = False) -> list[Problem]:
 
 
 def _optimizer(module: nn.Module, images: Tensor, lr: float) -> torch.optim.Adam:
+    """Adam over the trained parameters. Raises: ValueError: there are none, or no images."""
     trained = [p for p in module.parameters() if p.requires_grad]
     if not trained or not len(images):
         raise ValueError(f"adaptation needs parameters and images, found {len(trained)} and {len(images)}")
@@ -213,6 +214,7 @@ def _optimizer(module: nn.Module, images: Tensor, lr: float) -> torch.optim.Adam
 
 
 def _step(rule: torch.optim.Optimizer, losses: Tensor) -> None:
+    """One step of the optimizer on the mean of losses."""
     params: list[Tensor] = rule.param_groups[0]["params"]
     for p, gradient in zip(params, torch.autograd.grad(losses.mean(), params, allow_unused=True), strict=True):
         p.grad = gradient
@@ -238,6 +240,7 @@ def _count_classes(logits: Tensor) -> Tensor:
 
 
 def _shares(probabilities: Tensor) -> Tensor:
+    """The share of places, (classes,), at which each class is the most probable."""
     counts = _count_classes(probabilities)
     return counts / counts.sum()
 
@@ -249,6 +252,7 @@ def _copy_state(module: nn.Module) -> Params:
 
 
 def _adapted_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Name and tensor of each trained parameter, and of the buffers of SetNorms."""
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
     for name, part in module.named_modules():
         if isinstance(part, SetNorm):
@@ -256,6 +260,7 @@ def _adapted_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _choose_epoch(losses: Sequence[float], shares: Sequence[Tensor], allowed: Range | None) -> tuple[int | None, str]:
+    """The epoch with the lowest loss whose shares are allowed, and the reason; None where none is."""
     counted = [e for e, s in enumerate(shares) if math.isfinite(losses[e]) and (allowed is None or allowed.holds(s))]
     if not counted:
         reason = (allowed.why if allowed else "") or "no state's loss is finite and its predicted shares in the range"

@@ -119,5 +119,6 @@ def ensemble(models: Sequence[nn.Module]) -> Ensemble:
 
 
 def _entropy(module: nn.Module, x: Tensor, generator: torch.Generator) -> ImageLosses:
+    """The entropy of each prediction, which Tent minimizes."""
     logits = module(x).logits
     return ImageLosses(entropy(logits), logits)

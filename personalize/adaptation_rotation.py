@@ -44,7 +44,7 @@ class RotationNetwork(nn.Module):
         training = base.training
         base.eval()
         with torch.no_grad():
-            width = self.encoded(torch.zeros(1, *inputs)).shape[1]
+            width = self.encode_mean(torch.zeros(1, *inputs)).shape[1]
         base.train(training)
         self.turns = nn.Linear(width, QUARTERS)
 
@@ -52,7 +52,7 @@ class RotationNetwork(nn.Module):
         output = cast(Output, self.base(x))
         return (output, self.turn_logits(x)) if both else output
 
-    def encoded(self, x: Tensor) -> Tensor:
+    def encode_mean(self, x: Tensor) -> Tensor:
         """The encoder's features of x, mean over places: (b, d)."""
         h = self.base.get_submodule("stem")(x)
         for block in list(self.base.get_submodule("blocks").children())[: self.depth]:
@@ -64,7 +64,7 @@ class RotationNetwork(nn.Module):
         x.
         """
         views = torch.cat([torch.rot90(x, quarter, (-2, -1)) for quarter in range(QUARTERS)])
-        logits: Tensor = self.turns(self.encoded(views))
+        logits: Tensor = self.turns(self.encode_mean(views))
         return logits.reshape(QUARTERS, len(x), QUARTERS).transpose(0, 1)
 
 

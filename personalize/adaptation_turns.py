@@ -73,5 +73,6 @@ def train_at_test(
 
 
 def _rotation_loss(module: nn.Module, x: Tensor, generator: torch.Generator) -> ImageLosses:
+    """The loss of guessing by how much each image is turned."""
     output, turn_logits = cast(tuple[Output, Tensor], cast(AtTest, module).network(x, True))
     return ImageLosses(rotation_loss(turn_logits), output.logits)

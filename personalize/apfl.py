@@ -92,6 +92,7 @@ class Apfl:
         return self._params(received, memory, section(received.tensors, "model"))
 
     def _params(self, received: Message, memory: Memory, start: Params) -> Params:
+        """Parameters of both networks and alpha, as the site begins a round."""
         alpha = torch.tensor([self.alpha], device=next(iter(start.values())).device)
         return pair_params(received, memory, start, {"alpha": alpha})
 
@@ -146,6 +147,7 @@ class _Mixed(nn.Module):
 
 
 def _mix_outputs(alpha: Tensor, v: Output, w: Output) -> Output:
+    """alpha v + (1 - alpha) w of two outputs; no gradient reaches w."""
     logits = alpha * v.logits + (1 - alpha) * w.logits.detach()
     maps = None if v.maps is None or w.maps is None else alpha * v.maps + (1 - alpha) * w.maps.detach()
     return Output(logits, torch.cat([v.features, w.features.detach()], dim=1), maps)

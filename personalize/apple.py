@@ -128,14 +128,17 @@ class Apple:
 
     def model(self, site: Site, received: Message, memory: Memory) -> Params:
         mixture = self._mixture(site, received, memory)
-        return {**read_parameters(mixture.core), **{name: value.detach() for name, value in mixture.mixed().items()}}
+        mixed = {name: value.detach() for name, value in mixture.mix_parameters().items()}
+        return {**read_parameters(mixture.core), **mixed}
 
     def _s(self, r: int) -> float:
+        """The weight of the pull towards p_0 in round r."""
         if r >= self.L:
             return 0.0
         return 0.001 ** (r / self.L) if self.schedule == "exponential" else (math.cos(math.pi * r / self.L) + 1) / 2
 
     def _mixture(self, site: Site, received: Message, memory: Memory) -> Mixture:
+        """The mixture of this site's core with the cores of other sites."""
         sites = sorted(as_mapping(received.facts["p_0"]))
         core = loaded(self.network(site.task), _core(site.name, received, memory))
         other_cores = [_core(name, received, memory) for name in sites if name != site.name]
@@ -158,7 +161,7 @@ class Mixture(nn.Module):
         ]
         self.others = nn.ParameterList([nn.Parameter(tensor.detach(), requires_grad=False) for tensor in stacked])
 
-    def mixed(self) -> Params:
+    def mix_parameters(self) -> Params:
         """The mixture's parameters by their names in the network."""
         p, p_own = self.p[self.rest], self.p[self.own]
         pairs = zip(self.core.named_parameters(), self.others, strict=True)
@@ -166,13 +169,15 @@ class Mixture(nn.Module):
 
     def forward(self, x: Tensor) -> object:
         """The network's output with the mixture's parameters and the site's own buffers."""
-        return functional_call(self.core, dict(self.mixed()), (x,))
+        return functional_call(self.core, dict(self.mix_parameters()), (x,))
 
 
 def _core(name: str, received: Message, memory: Memory) -> Params:
+    """A site's core: as received, else as remembered."""
     return section(received.tensors, f"core/{name}") or section(memory.tensors, f"core/{name}")
 
 
 def _p_0(received: Message, like: Tensor) -> Tensor:
+    """The shares of all sites, (K,), in the order of their names."""
     shares = sorted(as_mapping(received.facts["p_0"]).items())
     return torch.tensor([float(str(share)) for _, share in shares], dtype=like.dtype, device=like.device)

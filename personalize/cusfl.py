@@ -154,6 +154,7 @@ class CusFL:
     model = Local.model
 
     def _is_shared(self, name: str) -> bool:
+        """Whether a parameter belongs to the extractor f or the projector g."""
         part, rest = name.split(".", 1)
         return part in ("stem", "projector") or (part == "blocks" and int(rest.split(".")[0]) < self.depth - 1)
 
@@ -183,6 +184,8 @@ class CusFL:
         }, notes
 
     def _objective(self, task: Task, seen: list[Tensor]) -> Objective:
+        """The task's loss plus lambda_2 times the distance to the guiding features."""
+
         def total_loss(forward: Forward, batch: Batch) -> Tensor:
             guided = forward(batch.x)
             if not isinstance(guided, Aligned):

@@ -114,6 +114,7 @@ class FedFomo:
         return section(memory.tensors, "model") or section(received.tensors, "start")
 
     def _weights(self, site: Site, before: Params, candidates: Mapping[str, Params]) -> dict[str, float]:
+        """Equation 4: each candidate's gain in validation loss by distance, zero where it is worse."""
         module = self.network(site.task)
         names = list(trainable_parameters(module))
 

@@ -86,10 +86,12 @@ class MoE:
 
 
 def _is_gate(name: str) -> bool:
+    """Whether a parameter belongs to the gate."""
     return name.startswith("gate.")
 
 
 def _pair_with_gate(received: Message, memory: Memory, start: Params) -> Params:
+    """Parameters of both experts and the gate, as the site begins a round."""
     initial = section(received.tensors, "start") or section(received.tensors, "model")
     return pair_params(received, memory, start, select_parameters(initial, _is_gate))
 
@@ -99,7 +101,7 @@ class _Experts(nn.Module):
 
     untuned = ("shared.",)
 
-    def __init__(self, task: Task, held: float | None, joint: bool) -> None:
+    def __init__(self, task: Task, frozen: float | None, joint: bool) -> None:
         super().__init__()
         self.shared = task.network()
         self.personal = deepcopy(self.shared)
@@ -110,7 +112,7 @@ class _Experts(nn.Module):
         self.gate = nn.Linear(2 * d, 1, device="meta").to_empty(device="cpu")
         nn.init.zeros_(self.gate.weight)
         nn.init.zeros_(self.gate.bias)
-        self.held, self.joint = held, joint
+        self.held, self.joint = frozen, joint
 
     def forward(self, x: Tensor, both: bool = False) -> Output | tuple[Output, Output]:
         """The mixture; with `apart` C_G's own output and the mixture."""
@@ -127,6 +129,7 @@ class _Experts(nn.Module):
 
 
 def _detach_output(output: Output) -> Output:
+    """The output without gradients."""
     maps = None if output.maps is None else output.maps.detach()
     return Output(output.logits.detach(), output.features.detach(), maps)
 
@@ -148,4 +151,5 @@ def _mix_experts(z: Tensor, shared_output: Output, personal_output: Output, feat
 
 
 def _logit(p: float) -> float:
+    """The inverse of the sigmoid; infinite at 0 and 1."""
     return log(p / (1 - p)) if 0 < p < 1 else inf if p else -inf

@@ -141,10 +141,12 @@ def _add_totals(tensors: Params, radius: float) -> State:
 
 
 def _moments_by_site(tensors: Params, radius: float) -> dict[str, Params]:
+    """The centred moments of each site, by name."""
     return {name: centre_moments(section(tensors, f"site/{name}"), radius) for name in sorted(_sites(tensors))}
 
 
 def _sum_moments(every: Mapping[str, Params]) -> Params:
+    """The sums of all sites' moments, rounded once."""
     return {part: sum_exactly([moments[part] for moments in every.values()]) for part in SUMS if every}
 
 
@@ -297,4 +299,5 @@ def sum_exactly(parts: list[Tensor]) -> Tensor:
 
 
 def _sites(tensors: Params) -> set[str]:
+    """Names of the sites whose moments are there."""
     return {name.split("/")[1] for name in tensors if name.startswith("site/")}

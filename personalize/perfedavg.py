@@ -100,6 +100,7 @@ class PerFedAvg:
 
 
 def _set_params(module: nn.Module, params: Params) -> None:
+    """Write these values into the trained parameters."""
     with torch.no_grad():
         for name, p in trainable_parameters(module).items():
             p.copy_(params[name])

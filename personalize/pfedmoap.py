@@ -93,7 +93,8 @@ class PFedMoAP:
         if call.request == "finish":
             return Message(sent)
         pool = {name.split("/")[1]: value for name, value in state.tensors.items() if name.startswith("pool/")}
-        return Message({**sent, **{f"expert/{name}/{PROMPT}": pool[name] for name in self._chosen(pool, site, call)}})
+        experts = {f"expert/{name}/{PROMPT}": pool[name] for name in self._choose_sites(pool, site, call)}
+        return Message({**sent, **experts})
 
     def train(self, site: Site, received: Message, memory: Memory, call: Call) -> tuple[Message, Memory]:
         module = cast(MixedPrompts, loaded(self.network(site.task), self.model(site, received, memory)))
@@ -138,7 +139,7 @@ class PFedMoAP:
             **common,
         }
 
-    def _chosen(self, pool: Mapping[str, Tensor], site: str, call: Call) -> list[str]:
+    def _choose_sites(self, pool: Mapping[str, Tensor], site: str, call: Call) -> list[str]:
         """The sites whose prompts this one gets, at most experts - 1."""
         other_sites = sorted(name for name in pool if name != site)
         if self.choice == "random":
@@ -206,7 +207,7 @@ class Attention(nn.Module):
         self.stride, self.d, self.heads = max(1, width // d), d, heads
         self.q, self.k, self.v, self.o = (nn.Linear(d, d) for _ in range(4))
 
-    def forward(self, x: Tensor, vectors: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, vectors: Tensor, is_there: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines (b, C) of pooled x (b, D) with T_MoE, and the attention (b, E) that experts get, of vectors
         (E, C, D); those with there (E,) = 0 get none.
         """
@@ -215,7 +216,7 @@ class Attention(nn.Module):
         q = self.q(pooled).unflatten(-1, (self.heads, -1))
         k, v = (part(texts).unflatten(-1, (self.heads, -1)) for part in (self.k, self.v))
         scores = torch.einsum("bhp,echp->bhce", q, k) / math.sqrt(self.d / self.heads)
-        share = scores.masked_fill(there == 0, -torch.inf).softmax(dim=-1)
+        share = scores.masked_fill(is_there == 0, -torch.inf).softmax(dim=-1)
         mixed = self.o(torch.einsum("bhce,echp->bchp", share, v).flatten(-2))
         cosines = functional.cosine_similarity(pooled[:, None], mixed, dim=-1)
         return cosines, share.mean(dim=(1, 2))
@@ -228,7 +229,7 @@ class Projection(nn.Module):
         super().__init__()
         self.map = nn.Linear(width, experts)
 
-    def forward(self, x: Tensor, vectors: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, vectors: Tensor, is_there: Tensor) -> tuple[Tensor, Tensor]:
         """The experts' cosines (b, C) in the mean of their weights, and the weights (b, E)."""
-        share = self.map(x).masked_fill(there == 0, -torch.inf).softmax(dim=-1)
+        share = self.map(x).masked_fill(is_there == 0, -torch.inf).softmax(dim=-1)
         return torch.einsum("be,ecd,bd->bc", share, vectors, x), share

@@ -170,6 +170,7 @@ class PGFed:
 
 
 def _sum(terms: Iterable[tuple[float, Params]]) -> Params:
+    """The weighted sum of several sets of parameters."""
     total: dict[str, torch.Tensor] = {}
     for weight, params in terms:
         for name, value in params.items():
@@ -179,4 +180,5 @@ def _sum(terms: Iterable[tuple[float, Params]]) -> Params:
 
 def _dot(gradient: Params, theta: Params) -> float:
     # In the order of names: saving and loading a state changes the order of its dict.
+    """The inner product of a gradient and parameters, in double precision."""
     return sum(float((gradient[n].double() * theta[n].detach().double()).sum()) for n in sorted(gradient))

@@ -195,6 +195,7 @@ def _apply_kernels_of(layer: Layer) -> Callable[[Tensor, Tensor, Tensor | None],
 
 
 def _layer(expert: nn.Module, name: str) -> Layer:
+    """A submodule of an expert. Raises: ValueError: in this model it is no layer."""
     layer = expert.get_submodule(name)
     if not isinstance(layer, Layer):
         raise ValueError(f"{name} is a {type(layer).__name__} in one model and a layer to mix in another")
@@ -202,6 +203,7 @@ def _layer(expert: nn.Module, name: str) -> Layer:
 
 
 def _architecture_problems(experts: Sequence[nn.Module]) -> list[str]:
+    """Why these models cannot be routed: too few, or of different shapes."""
     if len(experts) < 2:
         return [f"routing needs the models of a site and of all, at least two, found {len(experts)}"]
     shapes = [{name: tuple(value.shape) for name, value in expert.state_dict().items()} for expert in experts]

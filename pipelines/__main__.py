@@ -83,6 +83,7 @@ def build_completion(shell: str) -> str:
 
 
 def _parser(parsers: Mapping[str, argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """The parser of the command `consilium` with all its subcommands."""
     made = command_parser(PACKAGE, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--print-completion", choices=("bash", "zsh", "tcsh"), help="print a completion for this shell")
     commands = made.add_subparsers(metavar="COMMAND", title="commands")

@@ -136,6 +136,7 @@ def remove_item(item: Item) -> None:
 
 
 def _delete_path(path: Path) -> None:
+    """Delete a file, or a folder with all that is in it."""
     if is_folder(path):
         shutil.rmtree(path)
     else:
@@ -143,6 +144,7 @@ def _delete_path(path: Path) -> None:
 
 
 def _find_problem(options: argparse.Namespace) -> str:
+    """Why the folder of runs cannot be cleaned; empty: it can."""
     folder = Path(options.runs)
     if folder.is_symlink():
         return f"{folder} is a link; links are not followed. Give the folder itself: {folder.resolve()}"
@@ -164,13 +166,13 @@ def _find_problem(options: argparse.Namespace) -> str:
 
 def _overview(runs: Sequence[Path], console: Console, *, as_json: bool) -> None:
     """Print every run's kinds with numbers, sizes and ages. Files of no kind are never removed."""
-    now, found = time.time(), {run: items_of(run) for run in runs}
+    now, items_by_run = time.time(), {run: items_of(run) for run in runs}
     if as_json:
-        whole: list[Json] = [_run_as_json(run, items, now) for run, items in found.items()]
-        print(json.dumps({"exit": 0, "runs": whole}, indent=1))  # noqa: T201 - the machine's answer
+        rows: list[Json] = [_run_as_json(run, items, now) for run, items in items_by_run.items()]
+        print(json.dumps({"exit": 0, "runs": rows}, indent=1))  # noqa: T201 - the machine's answer
         return
     table = Table("run", "kind", "items", "files", "MB", "newest", "oldest", title="Runs", title_justify="left")
-    for run, items in found.items():
+    for run, items in items_by_run.items():
         for row in _rows(items, now):
             table.add_row(run.name, *row)
         table.add_row(run.name, "[dim]never removed[/dim]", "", *_numbers(_rest(run, items)), "", "", end_section=True)
@@ -180,6 +182,7 @@ def _overview(runs: Sequence[Path], console: Console, *, as_json: bool) -> None:
 
 
 def _rows(items: Sequence[Item], now: float) -> list[list[str]]:
+    """Rows of the overview: kind, place, number, size and age of a run's items."""
     rows = []
     for kind in KINDS:
         group = [item for item in items if item.kind == kind]
@@ -199,20 +202,24 @@ def _rest(run: Path, items: Sequence[Item]) -> tuple[int, int]:
 
 
 def _numbers(counts: tuple[int, int]) -> list[str]:
+    """A number of files and their megabytes, as text."""
     return [f"{counts[0]:,}", f"{counts[1] / 1e6:,.1f}"]
 
 
 def _days(seconds: float) -> str:
+    """An age as text, in days or hours."""
     return f"{seconds / 86400:.0f} d" if seconds >= 2 * 86400 else f"{max(0.0, seconds) / 3600:.0f} h"
 
 
 def _run_as_json(run: Path, items: Sequence[Item], now: float) -> Json:
+    """A run with its items, as JSON."""
     files, size = _rest(run, items)
     listed: list[Json] = [_as_json(item, now) for item in items]
     return {"run": run.name, "items": listed, "never_removed": {"files": files, "bytes": size}}
 
 
 def _as_json(item: Item, now: float) -> dict[str, Json]:
+    """An item with its age, as JSON."""
     days = round((now - item.newest) / 86400, 3)
     place: dict[str, Json] = {"run": item.run, "kind": item.kind, "where": item.where, "name": item.name}
     return {**place, "files": item.files, "bytes": item.bytes, "days": days, "parts": [str(p) for p in item.parts]}
@@ -221,31 +228,31 @@ def _as_json(item: Item, now: float) -> dict[str, Json]:
 def _print_outcomes(outcomes: Sequence[Outcome], console: Console, *, really: bool, as_json: bool) -> None:
     """Print what was (or would be) removed, what was kept and why, and every error."""
     now = time.time()
-    every = [verdict for outcome in outcomes for verdict in outcome.verdicts]
-    going = [verdict.item for verdict in every if not verdict.kept]
+    every = [decision for outcome in outcomes for decision in outcome.verdicts]
+    going = [decision.item for decision in every if not decision.kept]
     if as_json:
         code = max((int(outcome.exit) for outcome in outcomes), default=0)
         gone: list[Json] = [_as_json(item, now) for item in going]
-        kept: list[Json] = [{**_as_json(v.item, now), "why": v.kept} for v in every if v.kept]
+        kept_rows: list[Json] = [{**_as_json(v.item, now), "why": v.kept} for v in every if v.kept]
         trouble: list[Json] = [{"run": o.run, "trouble": o.trouble} for o in outcomes if o.trouble]
-        said = {"exit": code, "really": really, "removed": gone, "kept": kept, "trouble": trouble}
-        print(json.dumps(said, indent=1))  # noqa: T201 - the machine's answer
+        answer = {"exit": code, "really": really, "removed": gone, "kept": kept_rows, "trouble": trouble}
+        print(json.dumps(answer, indent=1))  # noqa: T201 - the machine's answer
         return
-    say: Callable[[str], None] = lambda text: console.print(text, markup=False, soft_wrap=True)  # noqa: E731
+    print_line: Callable[[str], None] = lambda text: console.print(text, markup=False, soft_wrap=True)  # noqa: E731
     for item in going:
         said_size = f"{item.bytes / 1e6:10,.1f} MB {_days(now - item.newest):>6}"
-        say(f"{'removed' if really else 'would go'} {item.run:<16} {item.kind:<13} {said_size}  {item.label}")
-    for why in dict.fromkeys(verdict.kept for verdict in every if verdict.kept):
-        items = [verdict.item for verdict in every if verdict.kept == why]
-        told = sorted({f"{item.kind} of {item.run}" for item in items})
-        say(f"kept: {len(items)} items ({', '.join(told)}): {why}")
+        print_line(f"{'removed' if really else 'would go'} {item.run:<16} {item.kind:<13} {said_size}  {item.label}")
+    for why in dict.fromkeys(decision.kept for decision in every if decision.kept):
+        items = [decision.item for decision in every if decision.kept == why]
+        kinds_of_runs = sorted({f"{item.kind} of {item.run}" for item in items})
+        print_line(f"kept: {len(items)} items ({', '.join(kinds_of_runs)}): {why}")
     for outcome in outcomes:
         if outcome.trouble:
-            say(f"{outcome.run}: {outcome.trouble}")
+            print_line(f"{outcome.run}: {outcome.trouble}")
     total = sum(item.bytes for item in going) / 1e6
-    say(f"{'removed' if really else 'would remove'} {len(going)} items, {total:,.1f} MB")
+    print_line(f"{'removed' if really else 'would remove'} {len(going)} items, {total:,.1f} MB")
     if going and not really:
-        say("nothing was changed; the same command with --yes removes them")
+        print_line("nothing was changed; the same command with --yes removes them")
 
 
 if __name__ == "__main__":

@@ -96,101 +96,107 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     except ValueError as error:
         line.error(str(error))
     code = int(Exit.DATA if complaints else Exit.OK)
-    said: dict[str, Json] = {"exit": code, "intact": not complaints, "lines": len(lines), "complaints": [*complaints]}
+    answer: dict[str, Json] = {"exit": code, "intact": not complaints, "lines": len(lines), "complaints": [*complaints]}
     if options.command == "sum":
         announce(f"adding up {ledger}")  # the accountant takes seconds to import
-        said |= _summed(lines, options.delta, None if options.json else console)
+        answer |= _sum_ledger(lines, options.delta, None if options.json else console)
     elif options.command == "explain":
-        said |= _explained(lines, None if options.json else console)
+        answer |= _explain_lines(lines, None if options.json else console)
     if options.json:
-        said["head"] = None if head is None else {**head._asdict()}
-        print(json.dumps(said, indent=1))  # noqa: T201 - the JSON output
+        answer["head"] = None if head is None else {**head._asdict()}
+        print(json.dumps(answer, indent=1))  # noqa: T201 - the JSON output
         return code
     for complaint in complaints:
         console.print(complaint, markup=False, soft_wrap=True)
     if head is None:
         console.print(f"{ledger} is damaged. {REMEDY}", markup=False, soft_wrap=True)
     elif options.command in ("verify", RESTORED):
-        kept = f"Whoever keeps {head.lines}:{head.sha256} can show later, with --witness, whether they were rewritten."
-        console.print(f"intact: {len(lines)} lines. {kept}", markup=False, soft_wrap=True)
+        advice = (
+            f"Whoever keeps {head.lines}:{head.sha256} can show later, with --witness, whether they were rewritten."
+        )
+        console.print(f"intact: {len(lines)} lines. {advice}", markup=False, soft_wrap=True)
     return code
 
 
 def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """The command line."""
-    told: dict[str, Any] = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    made = command_parser(prog, told["description"], formatter_class=told["formatter_class"])
+    options: dict[str, Any] = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    made = command_parser(prog, options["description"], formatter_class=options["formatter_class"])
     commands = made.add_subparsers(dest="command", required=True, metavar="verify|sum|explain|restored")
     for name in ("verify", "sum", "explain", RESTORED):
-        one = commands.add_parser(name, **told)
-        one.add_argument("ledger", metavar="LEDGER", help="a ledger.jsonl, or the folder that holds it")
-        one.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        command = commands.add_parser(name, **options)
+        command.add_argument("ledger", metavar="LEDGER", help="a ledger.jsonl, or the folder that holds it")
+        command.add_argument("--json", action="store_true", help="print one JSON object instead of text")
         if name == RESTORED:
-            one.add_argument("--lost", required=True, metavar="SHA256", help="as the hospital's log says")
+            command.add_argument("--lost", required=True, metavar="SHA256", help="as the hospital's log says")
             text = "what the lost lines may have cost a patient: a number, or unknown (then no finite one is left)"
-            one.add_argument("--epsilon", type=lost_epsilon, required=True, metavar="E", help=text)
+            command.add_argument("--epsilon", type=lost_epsilon, required=True, metavar="E", help=text)
             continue
-        one.add_argument("--witness", type=witness, metavar="N:SHA256", help="an earlier head that somebody kept")
+        command.add_argument("--witness", type=witness, metavar="N:SHA256", help="an earlier head that somebody kept")
         if name == "sum":
-            one.add_argument("--delta", type=delta, default=1e-5, help="at which epsilon is computed (default: 1e-5)")
+            command.add_argument(
+                "--delta", type=delta, default=1e-5, help="at which epsilon is computed (default: 1e-5)"
+            )
     return made
 
 
 def witness(text: str) -> tuple[int, str]:
     """A head from its printed form. Raises: argparse.ArgumentTypeError."""
-    found = WITNESS.fullmatch(text)
-    if found is None:
+    match = WITNESS.fullmatch(text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"a witness is a number of lines, a colon and 64 hex digits, found {text!r}")
-    return int(found[1]), found[2]
+    return int(match[1]), match[2]
 
 
 def lost_epsilon(text: str) -> float | None:
     """A number of at least 0; None for `unknown`. Raises: argparse.ArgumentTypeError."""
-    found = None if text == "unknown" else float(text)
-    if found is not None and not 0 <= found < math.inf:
+    epsilon = None if text == "unknown" else float(text)
+    if epsilon is not None and not 0 <= epsilon < math.inf:
         raise argparse.ArgumentTypeError(f"a number of at least 0, or unknown, is needed, found {text!r}")
-    return found
+    return epsilon
 
 
 def delta(text: str) -> float:
     """A probability strictly between 0 and 1. Raises: argparse.ArgumentTypeError."""
-    found = float(text)  # argparse reports text that is not a number
-    if not 0 < found < 1:
+    number = float(text)  # argparse reports text that is not a number
+    if not 0 < number < 1:
         raise argparse.ArgumentTypeError(f"delta is a number between 0 and 1, as in 1e-5, found {text!r}")
-    return found
+    return number
 
 
-def _summed(lines: Sequence[_Line], at: float, console: Console | None) -> dict[str, Json]:
+def _sum_ledger(lines: Sequence[_Line], at: float, console: Console | None) -> dict[str, Json]:
     charged = list(ledgers.charged_lines(lines))
     unread = sum(_unread(line, event) for line, event in charged)
-    whole, splits, unpriced = _sum("all", lines, charged, at), {}, 0
+    sum_of_all, splits, unpriced = _sum("all", lines, charged, at), {}, 0
     try:
         from privacy.dp.accounting import by_split  # a slow import, which verify and explain do not need
 
         splits = by_split([event for _, event in charged], at)
     except UnknownEvent:
         unpriced = 1
-    replaced = whole.cost.epsilon if unpriced else _replaced([event for _, event in charged], at)
-    groups = {name: _grouped(name, lines, charged, at) for name in ("run", "request")}
+    replaced = sum_of_all.cost.epsilon if unpriced else _epsilon_of_replacing([event for _, event in charged], at)
+    groups = {name: _group_sums(name, lines, charged, at) for name in ("run", "request")}
     if console is not None:
         for name, sums in groups.items():
-            console.print(_table(f"By {name}", name, [*sums, *([whole] if name == "run" else [])]))
+            console.print(_table(f"By {name}", name, [*sums, *([sum_of_all] if name == "run" else [])]))
         for (cut, split), cost in splits.items():
             console.print(f"patients of {split} (division {cut}): ε = {format_loss(cost.epsilon)}", markup=False)
         console.print(
             f"where neighbours differ by replacing one patient: ε = {format_loss(replaced)} in all", markup=False
         )
-        console.print(f"δ = {at:g}; accountant: {whole.cost.accountant}", markup=False, soft_wrap=True)
+        console.print(f"δ = {at:g}; accountant: {sum_of_all.cost.accountant}", markup=False, soft_wrap=True)
         if unread or unpriced:
-            told = f"{unread} lines hold an event" if unread else "The ledger holds an event"
-            console.print(f"{told} that no accountant here can read: counted as non-private.", markup=False)
+            sentence_start = f"{unread} lines hold an event" if unread else "The ledger holds an event"
+            console.print(f"{sentence_start} that no accountant here can read: counted as non-private.", markup=False)
     parted: list[Json] = [{"cut": c, "split": s, "epsilon": _number(cost.epsilon)} for (c, s), cost in splits.items()]
-    listed: dict[str, Json] = {f"by_{name}": [_as_json(one) for one in sums] for name, sums in groups.items()}
-    total = {**as_mapping(_as_json(whole)), "replaced": _number(replaced)}
+    listed: dict[str, Json] = {
+        f"by_{name}": [_as_json(sum_of_group) for sum_of_group in sums] for name, sums in groups.items()
+    }
+    total = {**as_mapping(_as_json(sum_of_all)), "replaced": _number(replaced)}
     return {"delta": at, "all": total, **listed, "by_split": parted, "unread": unread}
 
 
-def _grouped(name: str, lines: Iterable[_Line], charged: _Charged, at: float) -> list[Sum]:
+def _group_sums(name: str, lines: Iterable[_Line], charged: _Charged, at: float) -> list[Sum]:
     """A sum for each value of a key, in order of first appearance."""
     groups: dict[str, list[_Line]] = {}
     for line in lines:
@@ -203,14 +209,16 @@ def _grouped(name: str, lines: Iterable[_Line], charged: _Charged, at: float) ->
 
 
 def _sum(name: str, lines: Iterable[_Line], charged: _Charged, at: float) -> Sum:
-    whole = [line for line in lines if not is_torn(line)]
-    refused = sum(line.get("refused") is not None for line in whole)
-    size = sum(_bytes(line) for line in whole)
-    return Sum(name, len(whole) - refused, size, refused, _priced(tuple(event for _, event in charged), at))
+    complete_lines = [line for line in lines if not is_torn(line)]
+    refused = sum(line.get("refused") is not None for line in complete_lines)
+    size = sum(_bytes(line) for line in complete_lines)
+    return Sum(
+        name, len(complete_lines) - refused, size, refused, _price_events(tuple(event for _, event in charged), at)
+    )
 
 
 @lru_cache
-def _priced(events: tuple[Event, ...], at: float) -> Cost:
+def _price_events(events: tuple[Event, ...], at: float) -> Cost:
     from privacy.dp.accounting import compute_cost
 
     try:
@@ -219,7 +227,7 @@ def _priced(events: tuple[Event, ...], at: float) -> Cost:
         return compute_cost([NON_PRIVATE], at)
 
 
-def _replaced(events: Sequence[Event], at: float) -> float:
+def _epsilon_of_replacing(events: Sequence[Event], at: float) -> float:
     """The total cost if neighbouring data sets differ by replacing one patient."""
     from privacy.dp.replacing import replaced_cost
 
@@ -228,17 +236,17 @@ def _replaced(events: Sequence[Event], at: float) -> float:
 
 def _table(title: str, name: str, sums: Sequence[Sum]) -> Table:
     table = Table(name, "messages", "bytes", "refused", "ε", title=title, title_justify="left")
-    for one in sums:
-        numbers = (f"{one.messages:,}", f"{one.bytes:,}", f"{one.refused:,}", format_loss(one.cost.epsilon))
-        table.add_row(Text(one.name), *numbers)
+    for row in sums:
+        numbers = (f"{row.messages:,}", f"{row.bytes:,}", f"{row.refused:,}", format_loss(row.cost.epsilon))
+        table.add_row(Text(row.name), *numbers)
     for column in table.columns[1:]:
         column.justify = "right"
     return table
 
 
-def _as_json(one: Sum) -> Json:
-    cost: dict[str, Json] = {"epsilon": _number(one.cost.epsilon), "accountant": one.cost.accountant}
-    return {"name": one.name, "messages": one.messages, "bytes": one.bytes, "refused": one.refused, **cost}
+def _as_json(row: Sum) -> Json:
+    cost: dict[str, Json] = {"epsilon": _number(row.cost.epsilon), "accountant": row.cost.accountant}
+    return {"name": row.name, "messages": row.messages, "bytes": row.bytes, "refused": row.refused, **cost}
 
 
 def _number(epsilon: float) -> Json:
@@ -246,7 +254,7 @@ def _number(epsilon: float) -> Json:
     return epsilon if math.isfinite(epsilon) else "Infinity"
 
 
-def _explained(lines: Sequence[_Line], console: Console | None) -> dict[str, Json]:
+def _explain_lines(lines: Sequence[_Line], console: Console | None) -> dict[str, Json]:
     charged = {id(line): event for line, event in ledgers.charged_lines(lines)}
     rows = [_explained_line(number, line, charged.get(id(line))) for number, line in enumerate(lines, start=1)]
     if console is not None:
@@ -265,18 +273,20 @@ def _explained_line(number: int, line: _Line, event: Event | None) -> ExplainedL
         return ExplainedLine(number, "", "", "", 0, done)
     request, refused = _text(line.get("request")), line.get("refused")
     if request == RESTORED and event is not None:
-        said = f"put back from an older copy; what its lost lines cost: {describe_in_words(event)}"
-        return ExplainedLine(number, _text(line.get("time")), RESTORED, "", 0, said)
+        effect = f"put back from an older copy; what its lost lines cost: {describe_in_words(event)}"
+        return ExplainedLine(number, _text(line.get("time")), RESTORED, "", 0, effect)
     from pipelines.requests import REQUESTS  # imports torch, which other verbs do without
 
     holds = f": {REQUESTS[request].says}" if request in REQUESTS else ""
-    asked = f"{request}{holds} (run {_text(line.get('run'))}, round {_text(line.get('round'))})"
+    request_text = f"{request}{holds} (run {_text(line.get('run'))}, round {_text(line.get('round'))})"
     done = "the same reply as before, sent again: not charged again" if event is None else describe_in_words(event)
     if event is not None and _unread(line, event):
         done = f"an event that nobody here can read, so it counts as non-private: {_text(line.get('event'))[:80]}"
     if refused is not None:
         done = f"refused, only the code {_text(refused)} left: {done}"
-    return ExplainedLine(number, _text(line.get("time")), asked, _text(line.get("recipient")), _bytes(line), done)
+    return ExplainedLine(
+        number, _text(line.get("time")), request_text, _text(line.get("recipient")), _bytes(line), done
+    )
 
 
 def _unread(line: _Line, event: Event) -> bool:

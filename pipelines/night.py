@@ -51,8 +51,8 @@ def day(text: str) -> date:
     try:
         return date.today() - timedelta(days=int(text[:-1])) if text.endswith("d") else date.fromisoformat(text)
     except (ValueError, OverflowError) as error:
-        told = f"{text!r} is no day; give YYYY-MM-DD, or a number of days before today as in 30d"
-        raise argparse.ArgumentTypeError(told) from error
+        problem = f"{text!r} is no day; give YYYY-MM-DD, or a number of days before today as in 30d"
+        raise argparse.ArgumentTypeError(problem) from error
 
 
 if __name__ == "__main__":

@@ -52,38 +52,38 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         except ConfigError as error:
             Console(stderr=True, soft_wrap=True).print(render(error, path), markup=False, highlight=False)
             return int(Exit.CONFIG)
-    found = listed(policies)
+    offered = list_offers_of_packages(policies)
     if options.json:
         rows = [
-            {"group": one.offer.group, "name": one.offer.name, "package": one.offer.distribution}
-            | {"version": one.offer.version, "digest": one.digest, "trouble": one.trouble}
-            | {"permitted": list(one.permitted)}
-            for one in found
+            {"group": row.offer.group, "name": row.offer.name, "package": row.offer.distribution}
+            | {"version": row.offer.version, "digest": row.digest, "trouble": row.trouble}
+            | {"permitted": list(row.permitted)}
+            for row in offered
         ]
         print(json.dumps(rows, indent=1))  # noqa: T201 - the machine's answer
         return int(Exit.OK)
-    _print(found, console, bool(policies))
+    _print(offered, console, bool(policies))
     return int(Exit.OK)
 
 
-def listed(policies: Mapping[str, Mapping[str, Json]]) -> list[Listed]:
+def list_offers_of_packages(policies: Mapping[str, Mapping[str, Json]]) -> list[Listed]:
     """Everything that installed packages offer. policies: file or site -> its permitted packages, name -> digest."""
     from federation.installed import list_offers
     from federation.registry import own_names
     from pipelines.settings.others import GROUPS  # all our classes, whose names are taken
 
-    found = []
+    rows = []
     for group in GROUPS.values():
-        own, there = own_names(group), list_offers(group.group)
-        for offer in there:
+        built_in, offers = own_names(group), list_offers(group.group)
+        for offer in offers:
             digest, trouble = _digest(offer)
-            if offer.name in own:
+            if offer.name in built_in:
                 trouble = "its name is taken by this package: nothing can name it"
-            elif sum(other.name == offer.name for other in there) > 1:
+            elif sum(other.name == offer.name for other in offers) > 1:
                 trouble = "another package offers the same name: neither can be named"
             where = [place for place, plugins in policies.items() if plugins.get(offer.distribution) == digest != ""]
-            found.append(Listed(offer, digest, trouble, tuple(where)))
-    return found
+            rows.append(Listed(offer, digest, trouble, tuple(where)))
+    return rows
 
 
 def _digest(offer: Offer) -> tuple[str, str]:
@@ -105,21 +105,23 @@ def _policies(path: str) -> Iterator[tuple[str, Mapping[str, Json]]]:
             yield name, as_mapping(policy["plugins"])
 
 
-def _print(found: Sequence[Listed], console: Console, asked: bool) -> None:
-    if not found:
+def _print(rows: Sequence[Listed], console: Console, policy_files: bool) -> None:
+    if not rows:
         console.print("No installed package offers a method, a network, a translator, an extractor or a reader.")
         return
     from rich.table import Table
 
-    table = Table("group", "name", "package", "version", "sha256", *(["permitted by"] if asked else []))
-    for one in found:
-        cells = (one.offer.group, one.offer.name, one.offer.distribution, one.offer.version)
-        table.add_row(*cells, one.digest[:12] or "none", *([", ".join(one.permitted) or "nobody"] if asked else []))
+    table = Table("group", "name", "package", "version", "sha256", *(["permitted by"] if policy_files else []))
+    for row in rows:
+        cells = (row.offer.group, row.offer.name, row.offer.distribution, row.offer.version)
+        table.add_row(
+            *cells, row.digest[:12] or "none", *([", ".join(row.permitted) or "nobody"] if policy_files else [])
+        )
     console.print(table)
-    for one in found:
-        if one.trouble:
-            console.print(f"! {one.offer.text}: {one.trouble}", markup=False)
-    lines = dict.fromkeys(f"  {one.offer.distribution}: {one.digest}" for one in found if one.digest)
+    for row in rows:
+        if row.trouble:
+            console.print(f"! {row.offer.text}: {row.trouble}", markup=False)
+    lines = dict.fromkeys(f"  {row.offer.distribution}: {row.digest}" for row in rows if row.digest)
     console.print("\n".join(["To permit them, a hospital's policy says", "plugins:", *lines]), markup=False)
 
 

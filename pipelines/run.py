@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     os.umask(0o077)  # only the owner may read the runs folder
     console = Console(stderr=True)
     try:
-        said = read_settings(options)
+        document = read_settings(options)
     except ConfigError as error:
         return print_error(render(error, options.config), Exit.CONFIG, console, as_json=options.json)
     announce(f"reading {options.config}")
@@ -37,21 +37,21 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         from pipelines.coordinator.run import run_command  # torch: seconds
 
     if options.engine != "flare":
-        return run_command(options, console, document=said)
+        return run_command(options, console, document=document)
     try:
-        return _far(said, options, console)
+        return _far(document, options, console)
     except (Exception, KeyboardInterrupt) as error:
-        return report_failure(error, said, options, console)
+        return report_failure(error, document, options, console)
 
 
-def _far(said: Document, options: argparse.Namespace, console: Console) -> int:
+def _far(document: Document, options: argparse.Namespace, console: Console) -> int:
     """Run with hospitals on other machines. Raises: ConfigError: FLARE is not installed, or a setting is wrong."""
     try:
         from pipelines.remote.operate import operate_run  # slow to import, and needs an optional package
     except ModuleNotFoundError as error:
         text = f"--engine flare: {error.name} is not installed; pip install consilium[flare]"
         raise ConfigError([Problem((), text)]) from error
-    return operate_run(said, options, console)
+    return operate_run(document, options, console)
 
 
 if __name__ == "__main__":

@@ -91,12 +91,12 @@ def _sign(options: argparse.Namespace) -> int:
         raise ValueError(f"{path} is no finished model ({error}); give one of a site's folder ready/") from error
     title = options.title or str(ready.facts.get("label", ""))
     today = datetime.now(UTC).date()
-    said = statement_of(data, title=title, settings=settings_of(ready), today=today, days=options.days)
-    made = sign_statement(said, Path(options.key))
+    statement = statement_of(data, title=title, settings=settings_of(ready), today=today, days=options.days)
+    made = sign_statement(statement, Path(options.key))
     name = f"{path.name}{ENDING}"
     DiskFolder(path.parent).write(name, json.dumps(to_plain(made), indent=1).encode())
-    facts = {"exit": 0, "signature": str(path.with_name(name)), "sha256": said.sha256, "key": made.key}
-    text = f"{facts['signature']}: sha256 {said.sha256}, signed by {made.key} until {said.expires}"
+    facts = {"exit": 0, "signature": str(path.with_name(name)), "sha256": statement.sha256, "key": made.key}
+    text = f"{facts['signature']}: sha256 {statement.sha256}, signed by {made.key} until {statement.expires}"
     print(json.dumps(facts) if options.json else text)  # noqa: T201 - the answer
     return int(Exit.OK)
 

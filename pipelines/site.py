@@ -86,10 +86,10 @@ def _look_inside(place: Place, console: Console) -> None:
         return
     images = Pictures() if isinstance(files.source, PictureSource) else Slices(slices="all")
     try:
-        said = look_into_source(files, images, place.site.readers)
+        line = look_into_source(files, images, place.site.readers)
     except ValueError as error:
-        said = f"! {error}"
-    console.print(f"inside, read as {images.kind} (a run may ask otherwise): {said}", markup=False, soft_wrap=True)
+        line = f"! {error}"
+    console.print(f"inside, read as {images.kind} (a run may ask otherwise): {line}", markup=False, soft_wrap=True)
 
 
 def show(place: Place, findings: Sequence[tuple[str, bool, str]], console: Console) -> None:

@@ -208,6 +208,7 @@ def _is_waiting(path: Path, review: Review) -> bool:
 
 
 def _open_image(path: Path) -> Dataset | None:
+    """The image of a file; None if it cannot be de-identified."""
     try:
         original = read_original(path)
     except NotDeidentifiable:
@@ -216,4 +217,5 @@ def _open_image(path: Path) -> Dataset | None:
 
 
 def _relative_path(root: Path, path: Path) -> str:
+    """A path below the folder, as text in which every byte can be written."""
     return str(path.relative_to(root.resolve())).encode("utf-8", "backslashreplace").decode()

@@ -57,6 +57,7 @@ def record_confirmation(key: Path, sheet: str, images: Sequence[str]) -> None:
 
 
 def _read_rows(key: Path) -> list[dict[str, str]]:
+    """The confirmed images of earlier sheets; none if there is no file."""
     path = confirmed_file(key)
     try:
         rows = read_csv_text(path.read_text(encoding="utf-8"))

@@ -99,6 +99,7 @@ def layout_in_words(image: Dataset) -> str:
 
 
 def _list_views(image: Dataset, blanked: Blanked) -> Iterable[View]:
+    """What a sheet shows of an image: its first frame, and of many frames all together, before and after."""
     count = len(blanked.after)
     pairs = {"": [frames[0] for frames in (blanked.before, blanked.after)]}
     if count > 1:

@@ -92,6 +92,7 @@ def _write_new_file(path: Path, data: bytes) -> tuple[str, str]:
 
 
 def _find_problems(options: argparse.Namespace) -> list[str]:
+    """What is wrong with the places of key, output and tables."""
     inside = {"--key": options.key, "--quarantine": str(_table_path(options)), "--blank": options.blank}
     wrong = problems_of_places(options.folder, options.out, "OUT", inside)
     if options.confirm is not None and not (options.blank and Path(options.blank).is_file()):
@@ -100,10 +101,12 @@ def _find_problems(options: argparse.Namespace) -> list[str]:
 
 
 def _table_path(options: argparse.Namespace) -> Path:
+    """The path of the table of refused files."""
     return Path(options.quarantine or f"{options.key}.quarantine.csv")
 
 
 def _deidentify_files(options: argparse.Namespace, key: bytes, layouts: tuple[Layout, ...], console: Console) -> int:
+    """De-identify all files of a folder, write the tables and return the exit code."""
     root, mistake = Path(options.folder).resolve(), ""
     walked = walk_folder(root)
     if options.confirm is not None:
@@ -145,11 +148,13 @@ def _deidentify_files(options: argparse.Namespace, key: bytes, layouts: tuple[La
 
 
 def _list_outcomes(paths: Sequence[Path], out: Path, key: bytes, profile: Profile) -> Iterator[Outcome]:
+    """The outcome of each file, in order."""
     for path in paths:
         yield deidentify_file(path, out, key, profile)
 
 
 def _build_account(root: Path, outcome: Outcome) -> Account:
+    """What became of a file, as a line of the table."""
     name = relative_name(root, outcome.path)
     if outcome.item is not None:
         return Account(name, *list_accounts([outcome.item], [])[0][1:])

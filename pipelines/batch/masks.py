@@ -148,6 +148,7 @@ def file_name(study: str, masks: MaskWriter, ending: str) -> str:
 
 
 def _read_gland(candidate: Candidate, masks: MaskWriter) -> Volume | None:
+    """The gland mask of a study; None if the model needs none."""
     if masks.gland is None:
         return None
     visits = masks.visits[candidate.patient]

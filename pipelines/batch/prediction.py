@@ -88,6 +88,7 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
 
 
 def _check_options(options: argparse.Namespace) -> None:
+    """Check threshold and places. Raises: ValueError: all that is wrong."""
     out = Path(options.out)
     threshold = THRESHOLD if options.threshold is None else options.threshold
     problems = [] if 0 <= threshold <= 1 else [f"--threshold must be in [0, 1], found {threshold}"]
@@ -204,6 +205,7 @@ def open_predictor(
 
 
 def _predict_studies(predictor: Predictor, opened: Intake, readers: int) -> Iterator[Prediction | Rejected]:
+    """A prediction, or a refusal with its reason, for each study."""
     for study in read_studies(opened.waiting, readers=readers):
         if isinstance(study, Rejected):
             yield study
@@ -255,6 +257,7 @@ def facts_of(results: Results[Prediction], out: str) -> dict[str, Json]:
 
 
 def _count_classes(results: Results[Prediction]) -> dict[str, int]:
+    """How many studies were given each class."""
     return dict(sorted(Counter(prediction.name for prediction in results.done).items()))
 
 

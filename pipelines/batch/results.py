@@ -128,6 +128,7 @@ def results_of(
 
 
 def _find_problems(ready: Ready, folder: Path, request: ResultRequest) -> list[str]:
+    """Why a series cannot be worked on: folders, or a model of another kind."""
     problems = folder_problems("folder", str(folder))
     problems += folder_problems("gland", request.gland) if request.gland else []
     if isinstance(ready.images, Pictures | Features):
@@ -140,6 +141,7 @@ def _find_problems(ready: Ready, folder: Path, request: ResultRequest) -> list[s
 
 
 def _list_unselected(folder: Path, why: str) -> tuple[Account, ...]:
+    """An account of every file of a series that was not selected."""
     root, walked = folder.resolve(), walk_folder(folder)
     files = [
         Item(relative_name(root, path), "not_selected", reason="series_not_selected", detail=why)
@@ -151,6 +153,7 @@ def _list_unselected(folder: Path, why: str) -> tuple[Account, ...]:
 def _build_predictor(
     ready: Ready, source: Files, out: Path, request: ResultRequest, when: datetime, replaced: Sequence[ResultFile]
 ) -> Predictor:
+    """The predictor with its writers of reports and masks for one series."""
     scores = ready.task.kind == "classification"
     settings = (ready, request.threshold, out, source, request.gland)
     predictor = open_predictor(
@@ -163,6 +166,7 @@ def _build_predictor(
 
 
 def _predict_study(predictor: Predictor, study: ReadStudy | Rejected) -> tuple[Prediction, Stack] | Rejected:
+    """The prediction of a study with its stack of images, or its refusal."""
     if isinstance(study, Rejected):
         return study
     try:
@@ -174,6 +178,7 @@ def _predict_study(predictor: Predictor, study: ReadStudy | Rejected) -> tuple[P
 
 
 def _list_files(prediction: Prediction, out: Path) -> list[ResultFile]:
+    """The files that a prediction wrote."""
     places: dict[Kind, str] = {
         "segmentation": prediction.mask,
         "report": prediction.report,
@@ -183,6 +188,7 @@ def _list_files(prediction: Prediction, out: Path) -> list[ResultFile]:
 
 
 def _describe_file(kind: Kind, study: str, path: Path) -> ResultFile:
+    """A written file with its UIDs."""
     header = read_dataset(path, stop_before_pixels=True)
     uids = (header[keyword].value for keyword in UIDS)
     return ResultFile(kind, study, path, *map(str, uids))

@@ -142,6 +142,7 @@ def prediction_of(
 
 
 def _list_origin(predictor: Predictor, study: ReadStudy, highest: Frame | None) -> tuple[str, ...]:
+    """The cells of a row that say where study and model come from."""
     return (*origin_of(study.candidate, highest), *model_cells(predictor.ready))
 
 

@@ -84,6 +84,7 @@ def _read_earlier_table(path: Path, header: Sequence[str]) -> list[dict[str, str
 
 
 def _is_whole(text: str, header: Sequence[str]) -> bool:
+    """Whether a table can be read and has the first columns of the header."""
     try:
         first, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     except csv.Error:

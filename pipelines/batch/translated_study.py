@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipelines.batch.translated_values import Applied, applied, looks_at_study
+from pipelines.batch.translated_values import Applied, apply_translator, looks_at_study
 from pipelines.data.folder import read_steadily
 from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
@@ -110,7 +110,7 @@ def translate(waiting: Waiting, job: Job) -> Done | Rejected:
         gland = _read_gland(waiting.candidate, job)
         with convert_read_errors(waiting.candidate.study):
             gland_ = gland if looks_at_study(job.file) else None
-            translated = applied(image, background, job.file, gland_, least=least)
+            translated = apply_translator(image, background, job.file, gland_, least=least)
         done = _measure_translation(waiting, image, ~background, translated, gland)
         _write(waiting.candidate, study, translated.change / step, job, place)
     except Unusable as error:
@@ -154,18 +154,19 @@ def _read_gland(candidate: Candidate, job: Job) -> Volume | None:
 
 
 def _measure_translation(
-    waiting: Waiting, image: Volume, foreground: NDArray[np.bool_], found: Applied, gland: Volume | None
+    waiting: Waiting, image: Volume, foreground: NDArray[np.bool_], translated: Applied, gland: Volume | None
 ) -> Done:
-    change = np.abs(found.change[foreground])
+    """What the translation changed, inside the foreground and the gland."""
+    change = np.abs(translated.change[foreground])
     before = np.asarray(image.values)
-    after = before + found.change
+    after = before + translated.change
     inside = None if gland is None else foreground & (mask_on_grid(gland, grid_of(image)) > 0)
     return Done(
         waiting,
         there=False,
         mean=float(change.mean()) if change.size else 0.0,
         largest=float(change.max()) if change.size else 0.0,
-        limited=found.limited,
+        limited=translated.limited,
         order=_order(before[foreground], after[foreground]),
         gland_order=NOTHING if inside is None else _order(before[inside], after[inside]),
     )
@@ -174,17 +175,18 @@ def _measure_translation(
 def _order(before: Array, after: Array) -> float:
     """Spearman's rank correlation; NaN if all values are equal, or there are fewer than three."""
     every = max(1, before.size // RANKED)
-    one, other = before[::every], after[::every]
-    if one.size < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
+    first, second = before[::every], after[::every]
+    if first.size < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return NOTHING
-    return float(stats.spearmanr(one, other).statistic)
+    return float(stats.spearmanr(first, second).statistic)
 
 
 def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: Path) -> None:
+    """Write the files of a study into a hidden folder, and move it into place."""
     make_folder(place.parent)
     part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
-        read_steadily(candidate.files, lambda: _made(candidate, study, change, job, part))
+        read_steadily(candidate.files, lambda: _write_translated(candidate, study, change, job, part))
         flush_files(sorted(part.iterdir()) if part.is_dir() else [part])
         os.rename(part, place)
         flush_folder(place.parent)
@@ -195,7 +197,7 @@ def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: P
             part.unlink(missing_ok=True)
 
 
-def _made(candidate: Candidate, study: Study, change: Array, job: Job, part: Path) -> None:
+def _write_translated(candidate: Candidate, study: Study, change: Array, job: Job, part: Path) -> None:
     """Write the new files from the old ones, which are read once more."""
     if isinstance(job.source, DicomSource):
         part.mkdir()

@@ -58,7 +58,7 @@ class Applied(NamedTuple):
     limited: float
 
 
-def applied(
+def apply_translator(
     image: Volume,
     background: NDArray[np.bool_],
     file: TranslatorFile,
@@ -81,13 +81,14 @@ def applied(
     with torch.inference_mode():
         seen = _as_learnt(image, file, file.images, gland)
         if isinstance(file.settings, CycleGan | Randomized):
-            found = _through_windows(image, file, file.images, seen)
+            change = _through_windows(image, file, file.images, seen)
         else:
-            found = _along_curves(image, file, seen)
-    return _limited(image, background, found, (max(file.scale.low, least), file.scale.high))
+            change = _along_curves(image, file, seen)
+    return _limit_change(image, background, change, (max(file.scale.low, least), file.scale.high))
 
 
-def _limited(image: Volume, background: NDArray[np.bool_], change: Array, ends: tuple[float, float]) -> Applied:
+def _limit_change(image: Volume, background: NDArray[np.bool_], change: Array, ends: tuple[float, float]) -> Applied:
+    """The change within the range of the images, and none in the background."""
     values = np.asarray(image.values, np.float32)
     low, high = ends
     allowed = np.clip(change, low - values, high - values)
@@ -105,18 +106,22 @@ def looks_at_study(file: TranslatorFile) -> bool:
 
 
 def _as_learnt(image: Volume, file: TranslatorFile, images: Slices, gland: Volume | None) -> Seen:
-    found = prepare_slices(
+    """The study's slices as the translator saw them in training."""
+    slices = prepare_slices(
         image, lesion=None, gland=gland, images=images if gland is not None else replace(images, slices="all")
     )
-    return Seen(file.scale.into(torch.from_numpy(found.images)), found.position)
+    return Seen(file.scale.into(torch.from_numpy(slices.images)), slices.position)
 
 
 def _through_windows(image: Volume, file: TranslatorFile, images: Slices, seen: Seen) -> Array:
+    """The change of each slice, made in windows of the size that the translator learnt from."""
     stack = reading_order(image)
     grid, shape = covering(stack.affine, (stack.values.shape[0], stack.values.shape[1]), images.spacing_mm)
     planes = resample_volume(stack, grid, (*shape, stack.values.shape[2]), 1).astype(np.float32, copy=False)
     x = file.scale.into(torch.from_numpy(np.ascontiguousarray(planes.transpose(2, 1, 0)))[:, None])
-    change = windowed(x, changing(file, seen), images.size, background=float(file.scale.into(torch.zeros(()))))
+    change = translate_in_windows(
+        x, changing(file, seen), images.size, background=float(file.scale.into(torch.zeros(())))
+    )
     wide = np.pad(change[:, 0].numpy(), ((0, 0), (RIM, RIM), (RIM, RIM)), mode="edge").transpose(2, 1, 0)
     outwards = np.eye(4)
     outwards[:2, 3] = -RIM
@@ -154,17 +159,17 @@ def _one(x: Tensor) -> Tensor:
     return torch.zeros(len(x), dtype=torch.int64)
 
 
-def windowed(x: Tensor, change: Change, size: int, *, background: float) -> Tensor:
+def translate_in_windows(x: Tensor, change: Change, size: int, *, background: float) -> Tensor:
     """The change (K, 1, H, W) of slices of any height and width, assembled from windows of `size` x `size`.
 
     background: the value outside the image, as in training.
     """
     from monai.inferers import sliding_window_inference  # slow to import
 
-    found: Tensor = sliding_window_inference(
+    result: Tensor = sliding_window_inference(
         x, (size, size), WINDOWS, change, overlap=OVERLAP, mode="gaussian", padding_mode="constant", cval=background
     )
-    return found
+    return result
 
 
 def covering(affine: Affine, shape: tuple[int, int], spacing_mm: float) -> tuple[Affine, tuple[int, int]]:
@@ -182,13 +187,14 @@ def covering(affine: Affine, shape: tuple[int, int], spacing_mm: float) -> tuple
 
 
 def _along_curves(image: Volume, file: TranslatorFile, seen: Seen) -> Array:
+    """The change by curves of values, which the translator fits to a study or a slice."""
     x, y = seen.x, file.settings.translate(file.params, seen.x, _one(seen.x))
     stack = reading_order(image)
     values = file.scale.into(torch.from_numpy(np.asarray(stack.values, np.float32).copy())).numpy()
     change = np.empty_like(values)
-    own = getattr(file.settings, "over", "patient") == "image"  # a curve for each slice, or one for all
+    curve_per_slice = getattr(file.settings, "over", "patient") == "image"  # a curve for each slice, or one for all
     for position in range(values.shape[2]):
-        rows = [int(np.abs(seen.position - position).argmin())] if own else slice(None)
+        rows = [int(np.abs(seen.position - position).argmin())] if curve_per_slice else slice(None)
         places, first = np.unique(x[rows].numpy(), return_index=True)
         moved = (y[rows] - x[rows]).numpy().ravel()[first]
         change[:, :, position] = np.interp(values[:, :, position], places, moved)
@@ -196,8 +202,10 @@ def _along_curves(image: Volume, file: TranslatorFile, seen: Seen) -> Array:
 
 
 def _per_step(file: TranslatorFile) -> np.float32:
+    """The change of a value for a change of 1 in the network's range."""
     return np.float32((file.scale.high - file.scale.low) / 2)
 
 
 def _onto(change: Volume, image: Volume) -> Array:
+    """The change on the grid of the image."""
     return resample_volume(change, *grid_of(image), 1).astype(np.float32, copy=False)

@@ -53,11 +53,11 @@ def translate_folder(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)
 
     def work(console: Console) -> int:
-        file, source = _checked(options)
+        file, source = _check_options(options)
         with RunLock(Path(options.out)), safe_stop() as stop:
             remove_unfinished(Path(options.out))
             opened = _open(file, source, _maker(file, source, options, console), options)
-            return _translated(opened, options, console, stop)
+            return _translate_studies(opened, options, console, stop)
 
     return run_batch(work)
 
@@ -77,13 +77,16 @@ def _open(
     masks = None if gland is None else try_collecting(problems, lambda: open_masks(gland, "--gland"))
     if index is None or problems:
         raise ValueError("; ".join(problems))
-    sessions = {(found.patient, found.session) for found in index.candidates}
+    sessions = {(candidate.patient, candidate.session) for candidate in index.candidates}
     job = replace(job, gland=masks, visits=Counter(patient for patient, _ in sessions))
-    waiting = tuple(Waiting(one, job.place(one), one.shape[-1]) for one in index.candidates)
+    waiting = tuple(
+        Waiting(candidate_study, job.place(candidate_study), candidate_study.shape[-1])
+        for candidate_study in index.candidates
+    )
     return Opened(waiting, index.rejected, index.items, index.unselected, job)
 
 
-def _checked(options: argparse.Namespace) -> tuple[TranslatorFile, DicomSource | NiftiSource]:
+def _check_options(options: argparse.Namespace) -> tuple[TranslatorFile, DicomSource | NiftiSource]:
     """The translator, and the source settings of the studies.
 
     Raises:
@@ -115,15 +118,15 @@ def _checked(options: argparse.Namespace) -> tuple[TranslatorFile, DicomSource |
 def _source(file: TranslatorFile, options: argparse.Namespace) -> DicomSource | NiftiSource:
     """As the training images were found; but a series must be there, into which the result can be written."""
     chosen: dict[str, Any] = {"kind": options.kind, "select": options.select, "unit": options.unit}
-    found = adapt_source(file.source, options.folder, **chosen, trained_name="translator")
-    if isinstance(found, NiftiSource) or found.derive == "none":
-        return found
+    source = adapt_source(file.source, options.folder, **chosen, trained_name="translator")
+    if isinstance(source, NiftiSource) or source.derive == "none":
+        return source
     if not options.select:
         raise ValueError(
             "this translator learnt from ADC that was fitted to diffusion-weighted images; a fit makes no series that "
             "could be written back. Give the scanner's own ADC series, as in --select kind=adc"
         )
-    return replace(found, derive="none")
+    return replace(source, derive="none")
 
 
 def _misfits(file: TranslatorFile, options: argparse.Namespace) -> list[str]:
@@ -149,6 +152,7 @@ def _misfits(file: TranslatorFile, options: argparse.Namespace) -> list[str]:
 def _maker(
     file: TranslatorFile, source: DicomSource | NiftiSource, options: argparse.Namespace, console: Console
 ) -> Maker | None:
+    """What de-identifies the translated files; None where they keep their names."""
     if not options.key or options.keep_names:
         return None
     key = read_key(Path(options.key), console)
@@ -156,7 +160,8 @@ def _maker(
     return Maker(key, profile_of(options, blank), file.site, file.label, file.digest, file.vetoed, blank)
 
 
-def _translated(opened: Opened, options: argparse.Namespace, console: Console, stop: Stop) -> int:
+def _translate_studies(opened: Opened, options: argparse.Namespace, console: Console, stop: Stop) -> int:
+    """Translate every study, write the tables and return the exit code."""
     out, results = Path(options.out), Results[Done]([], [*opened.rejected])
     translated = run_in_order(
         opened.waiting,
@@ -170,12 +175,12 @@ def _translated(opened: Opened, options: argparse.Namespace, console: Console, s
         accounts = _accounts(opened, results)
         _write_tables(out, results, accounts)
     stop.check()
-    written = sum(not one.there for one in results.done)
-    there, refused = len(results.done) - written, len(results.refused)
-    facts: dict[str, Json] = {"translated": written, "there": there, "quarantined": refused}
+    written = sum(not result.there for result in results.done)
+    existing, refused = len(results.done) - written, len(results.refused)
+    facts: dict[str, Json] = {"translated": written, "there": existing, "quarantined": refused}
     facts |= {"unselected": opened.unselected, "out": options.out}
     words = (
-        f"{written} studies translated, {there} were there; {refused} quarantined; {opened.unselected} series not "
+        f"{written} studies translated, {existing} were there; {refused} quarantined; {opened.unselected} series not "
         f"asked for.\n{out}\n{_table(out, 'translated')}\n{_table(out, 'quarantine')}\n{_table(out, 'accounted')}\n"
         f"{NOTICE}"
     )
@@ -184,9 +189,9 @@ def _translated(opened: Opened, options: argparse.Namespace, console: Console, s
 
 def _accounts(opened: Opened, results: Results[Done]) -> tuple[Account, ...]:
     """What became of each file; after a stop, some studies were not processed."""
-    turned = {one.waiting.candidate.study for one in results.done} | {one.study for one in results.refused}
-    studies = (one.candidate.study for one in opened.waiting)
-    stopped = {one: ("stopped", "The run was stopped before its turn.") for one in studies if one not in turned}
+    turned = {result.waiting.candidate.study for result in results.done} | {result.study for result in results.refused}
+    studies = (waiting_study.candidate.study for waiting_study in opened.waiting)
+    stopped = {study: ("stopped", "The run was stopped before its turn.") for study in studies if study not in turned}
     return list_accounts(opened.items, results.refused, stopped)
 
 
@@ -197,11 +202,14 @@ def _write_tables(out: Path, results: Results[Done], accounts: Sequence[Account]
     if table.is_file():
         rows = {row["place"]: tuple(row[key] for key in HEADER) for row in read_table(table)}
         rows = {place: row for place, row in rows.items() if (out / place).exists()}
-    for one in results.done:
-        place, numbers = one.waiting.place, (one.mean, one.largest, one.limited, one.order, one.gland_order)
+    for result in results.done:
+        place, numbers = (
+            result.waiting.place,
+            (result.mean, result.largest, result.limited, result.order, result.gland_order),
+        )
         cells = ("" if math.isnan(number) else f"{number:.6g}" for number in numbers)
-        if not (one.there and place in rows):
-            rows[place] = (one.waiting.candidate.study, place, one.waiting.slices, *cells)
+        if not (result.there and place in rows):
+            rows[place] = (result.waiting.candidate.study, place, result.waiting.slices, *cells)
     # Write the quarantine first: a folder of translations without it would look complete.
     keep_refusals(_table(out, "quarantine"), "study", list_refusals(results.refused, accounts))
     write_whole(_table(out, "accounted"), format_accounts_csv(accounts))
@@ -209,4 +217,5 @@ def _write_tables(out: Path, results: Results[Done], accounts: Sequence[Account]
 
 
 def _table(out: Path, name: str) -> Path:
+    """The path of a table next to the output folder."""
     return out.parent / f"{out.name or 'out'}.{name}.csv"

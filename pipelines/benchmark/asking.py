@@ -143,5 +143,6 @@ def _evidence_shape(evidence: Evidence) -> tuple[bool, int, int]:
 
 
 def _expected_shape(model: Signed, copies: int) -> tuple[bool, int, int]:
+    """The shape of evidence that a model's scores must have, as `_evidence_shape` gives it."""
     masks = model.ready.task.kind == "segmentation"
     return masks, model.ready.task.classes - masks, copies

@@ -147,6 +147,7 @@ def _build_tables(
 def _build_score_rows(
     tables: Mapping[str, Mapping[tuple[str, str], Evidence]], first: str, ready: Ready
 ) -> tuple[ScoreRow, ...]:
+    """Scores of every model at every hospital; gains are over the first model."""
     if not tables:
         return ()
     chosen: tuple[Measure, ...]
@@ -158,10 +159,12 @@ def _build_score_rows(
 
 
 def _class_names(ready: Ready) -> tuple[str, ...]:
+    """Names of the model's classes."""
     return ready.names or ("negative", "positive")
 
 
 def _describe_model(label: str, model: Signed) -> SignedModel:
+    """A model and its signature, for the page."""
     statement = model.signature.statement
     return SignedModel(
         label, statement.title, model.sha256, len(model.data), model.signature.key, statement.signed, statement.expires
@@ -169,6 +172,7 @@ def _describe_model(label: str, model: Signed) -> SignedModel:
 
 
 def _describe_visit(models: Mapping[str, Signed], site_answers: HospitalAnswers) -> Visited:
+    """What a hospital counted and which models it refused, for the page."""
     scanners = as_mapping(site_answers.counts.get("scanners"))
     rejected = site_answers.counts.get("rejected")
     refused = {label: Reason(r, code, MEANINGS.get(code, OTHER)) for label, (r, code) in site_answers.refused.items()}

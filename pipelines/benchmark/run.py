@@ -122,10 +122,12 @@ def _check_own(model: Signed) -> None:
 
 
 def _model_kind(model: Signed) -> Json:
+    """What all models of a benchmark must have in common."""
     return {key: settings_of(model.ready).get(key) for key in ("kind", "classes", "names", "target")}
 
 
 def _make_simulation(settings: BenchmarkSettings, root: Path, stop: Stop) -> Engine:
+    """An engine whose hospitals run in this process."""
     device = chosen_device(settings.device)
     return InProcess(make_simulated_workers(settings.sites, root, device=device, now=_iso_time, pause=stop.check))
 
@@ -200,4 +202,5 @@ def _print_check(
 
 
 def _iso_time() -> str:
+    """The present time, ISO."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -58,6 +58,7 @@ def list_needed_networks(config: Config, due: set[str]) -> tuple[list[Detector],
 
 
 def _learn_networks(config: Config, root: Path, detectors: Sequence[Detector], starts: Sequence[str]) -> None:
+    """In a process of its own: learn detectors and starts, one after the other."""
     torch.set_num_threads(config.threads)
     send_progress(lambda told: None)
     world, begins = World(config, InProcess({}), root, Stop(), str), starts_in(config)
@@ -70,6 +71,7 @@ def _learn_networks(config: Config, root: Path, detectors: Sequence[Detector], s
 
 
 def _is_taken(work: Callable[[], object]) -> bool:
+    """Whether another process learns this already."""
     try:
         work()
     except _Taken:
@@ -80,4 +82,5 @@ def _is_taken(work: Callable[[], object]) -> bool:
 
 
 def _raise_elsewhere() -> None:
+    """Raise at once where a stage would wait: another process learns it."""
     raise _Taken

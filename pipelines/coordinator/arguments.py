@@ -89,5 +89,6 @@ def transport_free_arguments(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _list_set_options(options: argparse.Namespace) -> Iterator[str]:
+    """The options `--set` as they were given."""
     for text in options.values:
         yield from ("--set", text)

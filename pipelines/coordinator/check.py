@@ -311,6 +311,7 @@ def _describe_count_cost(policy: Policy) -> str:
 
 
 def _rehearse_method(world: World, label: str) -> dict[str, Json]:
+    """Rehearse a method on zeros: how many parameters, what leaves, and how much work a round is."""
     config = world.config
     algorithm, task = config.train.methods[label], config.task_of(label)
     work = override_settings(config.train.work, config.train.method_work.get(label, {}))

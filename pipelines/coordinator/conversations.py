@@ -87,6 +87,7 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
 
 
 def _build_pool_question(config: Config, site: str, cohort: str) -> Pool:
+    """What a site is asked for the central baseline."""
     target = config.task.target
     if target is None:
         return Pool(cohort=cohort, ordered=config.task.ordered or ABSENT)

@@ -52,6 +52,7 @@ def init_command(options: argparse.Namespace, console: Console) -> int:
 
 
 def _is_utf8(text: str) -> bool:
+    """Whether a text can be written as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

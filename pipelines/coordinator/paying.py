@@ -118,12 +118,14 @@ def as_facts(prices: Mapping[str, Mapping[str, float]], stage: str) -> dict[str,
 
 
 def _delta_of_site(config: Config, site: str) -> float:
+    """The delta at which a site's costs are computed."""
     budget = config.sites[site].policy.budget
     delta_of_policy = config.sites[site].policy.delta if budget is None else budget.delta
     return config.privacy.delta if isinstance(config.privacy, PatientLevel) else delta_of_policy
 
 
 def _describe_price(stage: str, price: Mapping[str, float]) -> str:
+    """ε of a stage, at each site where they differ."""
     words_by_site = {site: f"{epsilon:.3g}" for site, epsilon in price.items()}
     if len({*words_by_site.values()}) == 1:
         return f"{stage} ε = {next(iter(words_by_site.values()))}"

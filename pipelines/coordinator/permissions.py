@@ -46,6 +46,7 @@ def permissions_in(config: Config) -> dict[str, Permissions]:
 
 
 def _list_answered_requests(policy: Policy) -> tuple[str, ...]:
+    """The requests that a policy answers."""
     return tuple(request for request in REQUESTS if policy.allows(request))
 
 
@@ -156,6 +157,7 @@ def _harmonization_needs(config: Config, sites: tuple[str, ...]) -> list[Need]:
 
 
 def _has_central(config: Config) -> bool:
+    """Whether a method is the central baseline."""
     return any(method.name == CENTRAL for method in config.train.methods.values())
 
 

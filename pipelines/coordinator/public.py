@@ -59,5 +59,6 @@ def public_stamps(config: Config, names: Iterable[str]) -> dict[str, str]:
 
 
 def _draw_pictures(config: Config, name: str, y: Tensor) -> Iterator[Tensor]:
+    """Pictures of a prior in the form of the run's images, part by part."""
     scale = default_scale(config.images)
     return (scale.back(part) for part in draw_in_form(PRIORS[name], y, config.images.inputs, SEED))

@@ -135,6 +135,7 @@ def run_command(
 def _run_config(
     config: Config, options: argparse.Namespace, console: Console, engines: Engines | None, stop_of_caller: Stop | None
 ) -> int:
+    """Run all stages under the folder's lock; return the exit code."""
     torch.set_num_threads(config.threads)
     root = Path(config.runs) / config.name
     with (
@@ -283,4 +284,5 @@ def simulated_workers(config: Config, root: Path, stop: Stop) -> dict[str, Worke
 
 
 def _iso_time() -> str:
+    """The present time, ISO."""
     return datetime.now(UTC).isoformat(timespec="seconds")

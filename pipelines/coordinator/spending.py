@@ -176,6 +176,7 @@ def count_steps(events: Sequence[Event], times: int = 1, *, noise: float | None 
 
 @lru_cache(maxsize=256)
 def _plan_noise(algorithm: AnyAlgorithm, task: Task, work: Work, privacy: PatientLevel, releases: Releases) -> Plan:
+    """The least noise whose cost over all rounds and evaluations is within the epsilon."""
     rounds, evaluations, validated = releases
     marked = replace(
         privacy.protection(TRAINING.noise_multiplier),

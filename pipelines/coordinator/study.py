@@ -42,6 +42,7 @@ def study_command(options: argparse.Namespace, console: Console) -> int:
 
 
 def _run_study(options: argparse.Namespace, console: Console) -> int:
+    """Check or run the selected cases and write the study's page; return the exit code."""
     study, planned, document = load_study(options.study)
     chosen = _select_cases(study, planned, options.only)
     if options.check:
@@ -156,6 +157,7 @@ def _run_all(
 
 
 def _describe_failure(error: Exception, code: Exit) -> str:
+    """Why a run ended, in which stage and with which code."""
     where = f" in stage {error.stage}" if isinstance(error, StageFailed) else ""
     cause = error.cause if isinstance(error, StageFailed) else error
     return f"failed{where}: {type(cause).__name__} (code {int(code)}); what happened stands in the run's trace.txt"
@@ -167,6 +169,7 @@ def _command_of_run(run: Planned, root: Path) -> str:
 
 
 def _command_of_study(options: argparse.Namespace, *, all_cases: bool = False) -> str:
+    """The command that continues the study."""
     only = [] if all_cases else [f"--only {shlex.quote(case)}" for case in options.only or ()]
     return " ".join([f"python -m pipelines.study {shlex.quote(options.study)}", *only])
 
@@ -174,6 +177,7 @@ def _command_of_study(options: argparse.Namespace, *, all_cases: bool = False) -
 def _build_answer(
     page: StudyPage, root: Path, code: Exit, ran: Sequence[str], finished_names: Sequence[str]
 ) -> Mapping[str, Json]:
+    """The answer of `--json`: every run with its state, and the files."""
     runs: list[Json] = [
         {"run": run.run, "case": case.name, "seed": run.seed, "state": run.state}
         for case in page.cases
@@ -202,8 +206,10 @@ def _show_scores(page: StudyPage, root: Path, console: Console) -> None:
 
 
 def _spread_text(value: Spread) -> str:
+    """A mean with its standard deviation, as text."""
     return f"{value.mean:.3f}" + (f" ± {value.std:.3f}" if value.n > 1 else "")
 
 
 def _iso_time() -> str:
+    """The present time, ISO."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -90,6 +90,7 @@ def write_study_page(page: StudyPage, root: Path) -> None:
 def _build_case(
     study: Study, case: str, planned: Sequence[Planned], outcomes: Mapping[str, Outcome], root: Path
 ) -> StudyCase:
+    """A case with its runs, for the page."""
     case_runs = [run for run in planned if run.case == case]
     config = case_runs[0].config
     return StudyCase(
@@ -105,6 +106,7 @@ def _build_case(
 
 
 def _build_run(run: Planned, outcome: Outcome) -> StudyRun:
+    """A run with its state and warnings, for the page."""
     name = run.config.name
     if outcome.report is None:
         return StudyRun(name, run.seed, outcome.state)
@@ -118,6 +120,7 @@ def _build_run(run: Planned, outcome: Outcome) -> StudyRun:
 
 
 def _describe_variation(study: Study) -> str:
+    """What differs between the runs of a case."""
     sentence = "A seed sets the first models, which patients are in which split, and the order of the images"
     if study.resample_patients:
         return (
@@ -128,6 +131,7 @@ def _describe_variation(study: Study) -> str:
 
 
 def _list_commands(study: Study, planned: Sequence[Planned], root: Path, command: str) -> tuple[Command, ...]:
+    """Commands that a reader of the study's page may need next."""
     first = planned[0]
     return (
         Command("Run what is missing; what is done is kept", command),
@@ -161,6 +165,7 @@ def _told_of(site: Json) -> Json:
 
 
 def _count_names(value: Json, key: str = "") -> Json:
+    """The settings with the number of named patients in place of the names."""
     if isinstance(value, dict):
         return {name: _count_names(inner, name) for name, inner in value.items()}
     if isinstance(value, list):

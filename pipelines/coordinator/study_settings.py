@@ -105,12 +105,14 @@ class Planned(NamedTuple):
 
 
 def _seed_problems(seeds: Sequence[int] | None) -> list[Problem]:
+    """What is wrong with the seeds."""
     if seeds is None or (seeds and len(set(seeds)) == len(seeds) and min(seeds) >= 0):
         return []
     return [Problem(("seeds",), f"must be one or more different whole numbers >= 0, found {list(seeds)}")]
 
 
 def _find_named_sites(changes: Mapping[str, Any]) -> list[Problem]:
+    """Changes that a study must not make for all cases."""
     return [Problem(("set", key), why) for key, why in NOT_HERE.items() if key in changes]
 
 
@@ -223,6 +225,7 @@ def _find_lines(data: Json, document: Document, case: str) -> dict[tuple[str | i
 
 
 def _list_paths(data: Json, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The paths of all groups and values."""
     yield path
     inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in inner:
@@ -236,6 +239,7 @@ def _of_case(problem: Problem, case: str, base: str) -> Problem:
 
 
 def _describe_problem(problem: Problem) -> str:
+    """A problem with its path."""
     return f"{problem.path}: {problem.message}" if problem.path else problem.message
 
 
@@ -249,6 +253,7 @@ def _reseed_phantom(site: Json, seed: int) -> Json:
 
 
 def _keep_site_methods(site: Json, labels: Sequence[str]) -> Json:
+    """A site's settings with these methods only."""
     return (
         {**site, "methods": _select_keys(site["methods"], labels)}
         if isinstance(site, dict) and "methods" in site
@@ -257,8 +262,10 @@ def _keep_site_methods(site: Json, labels: Sequence[str]) -> Json:
 
 
 def _select_keys(table: Json, labels: Sequence[str]) -> Json:
+    """The entries of a group with these labels."""
     return {label: value for label, value in table.items() if label in labels} if isinstance(table, dict) else table
 
 
 def _as_group(value: Json) -> dict[str, Json]:
+    """The value if it is a group, else an empty one."""
     return dict(value) if isinstance(value, dict) else {}

@@ -102,6 +102,7 @@ def _describe_answers(answers: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _describe_named_model(answer: Mapping[str, Any]) -> str:
+    """The recommended model's name, or where it is to be found."""
     return str(answer["method"]) or ("none" if answer["final"] else "see its own page")
 
 
@@ -200,6 +201,7 @@ def _build_table(rows: list[dict[str, Any]], measure: str, shown: Collection[str
 
 
 def _fill_table(first: str, title: str, heads: Iterable[str], lines: Mapping[str, Sequence[str]]) -> Table:
+    """A table for the terminal with a line per name."""
     table = Table(first, title=title, title_justify="left")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
@@ -209,10 +211,12 @@ def _fill_table(first: str, title: str, heads: Iterable[str], lines: Mapping[str
 
 
 def _column_name(row: Mapping[str, Any]) -> str:
+    """The hospital of a row, or the protocol of one over several hospitals."""
     return str(row["sites"][0]) if row["protocol"] in AT_ONE else str(row["protocol"])
 
 
 def _format_cell(row: Mapping[str, Any]) -> str:
+    """A value with its interval and a mark where it cannot be assessed."""
     if row["value"] is None:
         return "–"
     mark = "" if row["assessable"] else "*"

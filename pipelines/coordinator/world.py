@@ -122,6 +122,7 @@ class World:
         return ", ".join(str(self.root / "sites" / site / "log.txt") for site in sorted(sites))
 
     def _describe_missing(self, missing: Mapping[str, str]) -> str:
+        """Where the reasons of missing sites stand, and what a deleted simulation can do."""
         forgotten = self.simulation and OLDER in missing.values()
         return f"{self.log_paths(*missing)}; {begun_anew(self.root)}" if forgotten else self.log_paths(*missing)
 

@@ -152,6 +152,7 @@ _NOT_TEXT = ("true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan",
 
 
 def _format_value(value: object) -> str:
+    """A value as YAML on one line."""
     if isinstance(value, Mapping):
         return format_flow_group(value)
     if isinstance(value, list | tuple):
@@ -160,4 +161,5 @@ def _format_value(value: object) -> str:
 
 
 def _source_note(site: Site) -> str:
+    """A comment on a source that needs one."""
     return "     # ADC is fitted from the b-values" if site.source.get("derive") == "adc" else ""

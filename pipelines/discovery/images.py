@@ -129,6 +129,7 @@ def nifti_files(paths: Iterable[Path]) -> tuple[list[Nifti], int]:
 
 
 def _build_series(group: Sequence[Frame], what: What) -> Series:
+    """A series, described by its first frame."""
     first = group[0].values
     b_values = frozenset(frame.b_value for frame in group if frame.b_value is not None)
     text = {key: text_of(first.get(key)).strip() for key in KEYWORDS}
@@ -153,6 +154,7 @@ def _build_series(group: Sequence[Frame], what: What) -> Series:
 
 
 def _parse_numbers(value: Any) -> list[float]:
+    """The numbers of a header's value; none if it is not made of numbers."""
     try:
         return [float(number) for number in value]
     except (TypeError, ValueError):

@@ -72,6 +72,7 @@ def find_masks(files: Iterable[Nifti], paths: Iterable[Path], patients: Collecti
 
 
 def _match_table(path: Path, patients: Collection[str]) -> TableFound | None:
+    """A table as labels, if enough of its lines name patients."""
     try:
         header, lines = read_csv(path)
     except (OSError, ValueError, csv.Error):
@@ -95,6 +96,7 @@ def _match_table(path: Path, patients: Collection[str]) -> TableFound | None:
 def _match_masks(
     group: Sequence[Nifti], mappings: Sequence[tuple[Path, Mapping[str, str]]], patients: Collection[str]
 ) -> MasksFound | None:
+    """A folder as masks, if its files or a file of names cover enough patients."""
     stems = {file.patient for file in group}
     covered, names = len(stems & set(patients)), None
     for path, pairs in mappings:
@@ -112,11 +114,13 @@ def _match_masks(
 
 
 def _map_name(names: Mapping[str, str], patient: str) -> str | None:
+    """The name to which a patient's images are mapped, if there is exactly one."""
     values = {value for key, value in names.items() if key == patient or key.startswith(f"{patient}_")}
     return values.pop() if len(values) == 1 else None
 
 
 def _read_names(path: Path) -> Mapping[str, str]:
+    """The names in a JSON file that maps names; empty if it is none."""
     try:
         names_by_file = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):

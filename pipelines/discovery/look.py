@@ -88,6 +88,7 @@ def list_files_below(folder: Path) -> list[Path]:
 
 
 def _count_closed_folders(folder: Path) -> int:
+    """How many folders may not be read."""
     errors: list[OSError] = []
     for _ in os.walk(folder, onerror=errors.append):
         pass

@@ -75,16 +75,19 @@ def _find_class_column(
 
 
 def _order_key(text: str) -> tuple[int, str]:
+    """Numbers by their value, other texts by their letters."""
     return (int(text), "") if text.isdecimal() else (0, text.casefold())
 
 
 def _class_name(text: str) -> str:
+    """A text as the name of a class in settings."""
     return re.sub("[^a-z0-9]+", "_", text.casefold()).strip("_")
 
 
 def _build_discovery(
     root: Path, table: Path, header: Sequence[str], lines: Sequence[Mapping[str, str]], named: tuple[str, str]
 ) -> Discovery:
+    """Sites of a table of pictures, with their labels and doubts."""
     image, pattern = named
     patient = next((column for column in header if column.lower() in PATIENT), None)
     binary = [c for c in header if c not in (image, patient) and {line[c] for line in lines} == {"0", "1"}]
@@ -116,6 +119,7 @@ def _build_discovery(
 
 
 def _list_doubts(lines: Sequence[Mapping[str, str]], image: str, patient: str | None, column: str | None) -> list[str]:
+    """What a person should check in a table of pictures."""
     doubled = len(lines) - len({line[image] for line in lines})
     doubts = [f"{doubled:,} lines of the table name a picture that another line names too"] if doubled else []
     if patient and column:

@@ -97,6 +97,7 @@ def _group_by_subfolder(base: Path, images: Sequence[Image]) -> dict[str, list[I
 
 
 def _are_hospitals(tops: dict[str, list[Image]], secrets: Secrets) -> bool:
+    """Whether subfolders are hospitals and not patients: several, and no patient is in two."""
     patients = [{image.patient for image in mine} for mine in tops.values()]
     if len(tops) < 2 or "" in tops or any(secrets.tells(top) for top in tops):
         return False

@@ -59,6 +59,7 @@ def discover_dicom(
 
 
 def _list_renamed(found_places: Sequence[Place]) -> list[str]:
+    """Doubts about names of hospitals that were changed."""
     return [place.doubt for place in found_places if place.doubt]
 
 
@@ -170,6 +171,7 @@ def _list_values(group: Group, place: Place) -> Iterable[object]:
 
 
 def _mask_group(masks_found: MasksFound, kind: str | None) -> Group:
+    """Settings of a folder of masks."""
     group: dict[str, object] = {"kind": kind} if kind else {}
     group["folder"] = str(masks_found.folder)
     group |= {"pattern": masks_found.pattern} if masks_found.pattern != "{patient}.nii.gz" else {}
@@ -188,6 +190,7 @@ def _series_rows(series: Sequence[Series]) -> tuple[tuple[str, ...], ...]:
 
 
 def _dicom_doubts(series: Sequence[Series]) -> list[str]:
+    """What a person should check in all series of a folder."""
     counts = {
         "series have no PatientID; they cannot be used": sum(not each.patient for each in series),
         "series hold images of several orientations (a localizer?); they are refused": sum(
@@ -204,6 +207,7 @@ def _dicom_doubts(series: Sequence[Series]) -> list[str]:
 
 
 def _choice_doubts(site: str, series: Sequence[Series], chosen: Sequence[Series]) -> list[str]:
+    """What a person should check in the series that were chosen."""
     studies = Counter((each.patient, each.study) for each in chosen)
     several = sum(count > 1 for count in studies.values())
     without = len({each.patient for each in series} - {each.patient for each in chosen})
@@ -212,6 +216,7 @@ def _choice_doubts(site: str, series: Sequence[Series], chosen: Sequence[Series]
 
 
 def _shared_patients(series: Sequence[Series], found_places: Sequence[Place]) -> list[str]:
+    """Patients who are in several hospitals' folders."""
     folders_by_patient: dict[str, set[Path]] = defaultdict(set)
     for each in series:
         folders_by_patient[each.patient] |= {

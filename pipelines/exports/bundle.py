@@ -76,6 +76,7 @@ def bundle_files(ready: Ready, card: str, licence: str, real: Sequence[Tensor] =
 
 
 def _check_takes_images(ready: Ready) -> None:
+    """Check that the network takes images. Raises: ValueError: it does not, and why."""
     label, why = label_of(ready), ""
     if isinstance(ready.task.model, OnFeatures):
         why = "is on fixed features, which are computed without torch before its network sees anything"
@@ -173,6 +174,7 @@ def build_metadata(ready: Ready, licence: str = "") -> dict[str, Json]:
 
 
 def _value_range(facts: Mapping[str, Json]) -> Json:
+    """The usual range of an example's values."""
     example = facts["example"]
     return example.get("usual_range", []) if isinstance(example, dict) else []
 
@@ -241,4 +243,5 @@ def _list_writers(ready: Ready) -> list[dict[str, Any]]:
 
 
 def _encode_json(facts: Mapping[str, Any]) -> bytes:
+    """JSON as the bytes of a file."""
     return f"{json.dumps(facts, indent=2)}\n".encode()

@@ -177,11 +177,13 @@ def _select_attack(page: Mapping[str, Any], site: str, label: str) -> Json:
 
 
 def _settings(page: Mapping[str, Any]) -> Json:
+    """Digest of the run's settings, and why each stage ran."""
     stages: dict[str, Json] = {stage["stage"]: stage["why"] for stage in page["stages"]}
     return {"sha256": hashlib.sha256(str(page["settings"]).encode()).hexdigest(), "stages": stages}
 
 
 def _describe_likeness(ready: Ready) -> Json:
+    """How the model tells studies unlike those that it learnt from."""
     if isinstance(ready.likeness, str):
         return f"Whether a study is like those that the model learnt from cannot be told: {ready.likeness}."
     return (

@@ -24,6 +24,7 @@ def render_markdown(card: Mapping[str, Any]) -> str:
 
 
 def _model(card: Mapping[str, Any]) -> Iterator[str]:
+    """Lines on the model: what it is, and how it was made."""
     model, method, preparation = card["model"], card["method"], card["preparation"]
     yield f"# Model card: {model['label']} of {model['site'] or 'a hospital'}"
     yield ""
@@ -42,6 +43,7 @@ def _model(card: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _list_data_lines(card: Mapping[str, Any]) -> Iterator[str]:
+    """Lines on the training data."""
     yield "## Training data"
     yield ""
     data = card["training_data"]
@@ -59,6 +61,7 @@ def _list_data_lines(card: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _list_score_lines(card: Mapping[str, Any]) -> Iterator[str]:
+    """Lines on scores of test patients."""
     yield "## Scores on test patients"
     yield ""
     if not card["scores"]:
@@ -77,6 +80,7 @@ def _list_score_lines(card: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _list_privacy_lines(card: Mapping[str, Any]) -> Iterator[str]:
+    """Lines on the promise to patients and what an attack found."""
     yield "## Privacy"
     yield ""
     statement, training = card["privacy"]["statement"], card["privacy"]["training"]
@@ -109,6 +113,7 @@ def _list_privacy_lines(card: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _list_use_lines(card: Mapping[str, Any]) -> Iterator[str]:
+    """Lines on how an example is prepared, and on limits."""
     yield "## What an example is"
     yield ""
     yield "```json"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipelines.loader.document import ConfigError, parsed, render
+from pipelines.loader.document import ConfigError, parse_document, render
 from pipelines.loader.validation import validate_settings
 from pipelines.models.file import Ready
 from pipelines.settings.load import POLICY
@@ -68,7 +68,9 @@ def policy_of(folder: Path) -> Policy:
             "hospital's own folder, with its ledger and the policy that says who may get models"
         )
     try:
-        return validate_settings(parsed((folder / POLICY).read_text(encoding="utf-8"), environment=os.environ), Policy)
+        return validate_settings(
+            parse_document((folder / POLICY).read_text(encoding="utf-8"), environment=os.environ), Policy
+        )
     except (ConfigError, UnicodeDecodeError) as error:
         words = render(error, str(folder / POLICY)) if isinstance(error, ConfigError) else str(error)
         raise ValueError(words) from error

@@ -198,9 +198,9 @@ def _predict_studies(
     for study in studies:
         end = begin + len(study.examples.images)
         x = torch.from_numpy(study.examples.images).to(device)
-        found = task.probabilities(module, x) if made is None else made[begin:end]
+        probabilities = task.probabilities(module, x) if made is None else made[begin:end]
         begin = end
         try:
-            yield prediction_of(predictor, study, found.cpu())
+            yield prediction_of(predictor, study, probabilities.cpu())
         except Unusable as error:
             yield Rejected(study.study, error.reason, error.detail)

@@ -161,8 +161,8 @@ def source_problems(source: Unlabelled, images: AnyImages) -> list[Problem]:
     return [] if source.kind in kinds else [Problem(("source", "kind"), text)]
 
 
-def missing_models(how: How, there: Mapping[str, object]) -> list[Problem]:
+def missing_models(how: How, place: Mapping[str, object]) -> list[Problem]:
     """Which models `how` needs that a file does not have. there: part -> what the file has, or None."""
-    lacking = [part for part in NEEDS[how.name] if there.get(part) is None]
+    lacking = [part for part in NEEDS[how.name] if place.get(part) is None]
     text = f"{how.name} needs the models that are {' and '.join(lacking)}, and the file has none; choose another"
     return [Problem(("how",), text)] if lacking else []

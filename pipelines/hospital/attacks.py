@@ -98,8 +98,10 @@ def _compute_losses(task: Task, module: nn.Module, rows: Rows) -> NDArray[np.flo
 
 
 def _attack_folder(hospital: Hospital) -> DiskFolder:
+    """The folder with results of attacks."""
     return DiskFolder(hospital.root / "scores")
 
 
 def _result_name(facts: Mapping[str, Json]) -> str:
+    """The file of a model's result."""
     return f"{scores_name(facts).removesuffix('.safetensors')}.membership.json"

@@ -189,10 +189,12 @@ def _compute_figures(
 
 
 def _public_features(prior: Prior, inputs: Inputs) -> Features:
+    """Features of images by public pictures alone."""
     return partial(compute_features, make_view(prior, inputs, PUBLIC, COMPONENTS, ROUGHNESS, seed=SEED))
 
 
 def _select_class(rows: Rows, lack: Lack) -> Tensor:
+    """The images of the class that lacks some."""
     return rows.x[rows.y == lack.label]
 
 
@@ -225,6 +227,7 @@ def _join_cohort(cohort: Cohort, scale: Scale, label: int, made: _Made, question
 
 
 def _write_cohort(hospital: Hospital, cohort: Cohort) -> str:
+    """Write the cohort next to the raw one; return its name."""
     name = short_digest(write_cohort_file(hospital.root / "cohorts", cohort, hospital.key()))
     folder = DiskFolder(hospital.cohort_folder(name))
     folder.write(REJECTED, b"[]")  # rejections are listed beside the raw cohort
@@ -233,6 +236,7 @@ def _write_cohort(hospital: Hospital, cohort: Cohort) -> str:
 
 
 def _keep_cohort(hospital: Hospital, cohort: str, state: str, count_event: Event) -> Done[request.Augmented]:
+    """The reply where the cohort stays as it was."""
     return Done(
         _build_reply(hospital, cohort, state, None, 0, None),
         describe_event(count_event),

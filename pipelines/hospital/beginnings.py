@@ -69,6 +69,7 @@ def _own_network(facts: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _list_beginnings(facts: Mapping[str, Json]) -> Iterator[str]:
+    """What shaped one run before its first patient, in words."""
     prior = as_mapping(facts.get("synthesis")).get("prior")
     if prior:
         yield f"the synthesis began with {_describe_prior(prior)}"
@@ -107,6 +108,7 @@ def _list_beginnings(facts: Mapping[str, Json]) -> Iterator[str]:
 
 
 def _describe_pictures(public: Mapping[str, Json]) -> str:
+    """Public pictures, in words."""
     if "prior" in public:
         return f"{public.get('pictures')} {_describe_prior(public['prior'])}"
     named = f"{public.get('pictures')} pictures, {public.get('folder')} (SHA-256 {public.get('sha256')})"
@@ -114,4 +116,5 @@ def _describe_pictures(public: Mapping[str, Json]) -> str:
 
 
 def _describe_prior(prior: Json) -> str:
+    """Pictures of a prior, in words."""
     return f"pictures of the procedural prior {prior}, which is code of this program"

@@ -215,6 +215,7 @@ def _digest_files(folder: Path) -> dict[Path, tuple[str, int]]:
 
 
 def _file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -26,6 +26,7 @@ def list_usable_models(hospital: Hospital, facts: Mapping[str, Json]) -> tuple[M
 
 
 def _build_model(hospital: Hospital, line: Mapping[str, Json], loss: float) -> Model:
+    """A line's model with its file, its loss and how its training ended."""
     ended = ended_in(training_history(hospital, str(line["train_run"]), line.get("rounds")))
     return Model(hospital.name, str(line["label"]), loss, _model_path(hospital, line), ended)
 
@@ -54,6 +55,7 @@ def has_noised_scores(hospital: Hospital, methods: Sequence[Mapping[str, Json]])
 
 
 def _list_mappings(facts: Mapping[str, Json], name: str) -> list[Mapping[str, Json]]:
+    """The groups in a list of facts; none if it is missing."""
     return [as_mapping(item) for item in as_list(facts.get(name, []))]
 
 

@@ -64,6 +64,7 @@ def table_problems(files: Files, question: Ingest) -> tuple[str, ...]:
 
 
 def _read_whole(hospital: Hospital, question: Ingest) -> Foreseen:
+    """What ingest would find in a table or tensors, which are read whole."""
     try:
         read = read_as_asked(hospital, question)
     except Refused as refused:
@@ -79,6 +80,7 @@ def _read_whole(hospital: Hospital, question: Ingest) -> Foreseen:
 
 
 def _look_into_files(hospital: Hospital, files: Files, question: Ingest) -> Foreseen:
+    """What ingest would find, by all headers and the pixels of a few studies."""
     settings, classes = settings_of(hospital), _class_names(question)
     opened = open_source(
         files.source, files.labels, question.images, files.gland, value_or_none(question.target), classes
@@ -114,6 +116,7 @@ def _look_into_files(hospital: Hospital, files: Files, question: Ingest) -> Fore
 
 
 def _class_names(question: Ingest) -> tuple[str, ...]:
+    """Names of the classes in the question."""
     return tuple(value_or_none(question.classes) or ())
 
 

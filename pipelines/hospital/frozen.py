@@ -33,4 +33,5 @@ def held_here(hospital: Hospital, cohort: str, model: Clip) -> Mapping[str, Tens
 
 @lru_cache(maxsize=2)
 def _load_weights(model: Clip, path: Path, size: int, changed: int) -> Mapping[str, Tensor]:
+    """The text transformer's weights; cached by path, size and time."""
     return read_text_transformer(model, weights_in(from_bytes(path.read_bytes()).tensors))

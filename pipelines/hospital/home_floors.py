@@ -52,6 +52,7 @@ def home_floors(hospital: Hospital, methods: Sequence[Mapping[str, Json]]) -> tu
 
 
 def _learn_floors(hospital: Hospital, start: Opening, run: str) -> list[HomeFloor]:
+    """Learn the floors of one training's cohort, and score them."""
     cohort, floors = cohort_of(hospital, start.cohort), []
     splits, task = rows_of(cohort), start.task
     if not len(splits["train"].y) or not len(splits["test"].y):

@@ -102,8 +102,8 @@ class Hospital:
     @property
     def vault(self) -> Path:
         """The folder of its ledger and pseudonym key: its `home` for all runs, if it has one."""
-        home = None if self.settings is None else self.settings.home
-        return self.root if home is None else Path(home)
+        folder = None if self.settings is None else self.settings.home
+        return self.root if folder is None else Path(folder)
 
     @property
     def counts(self) -> Event:
@@ -165,6 +165,7 @@ class Hospital:
 
 
 def _path_parts(run: str) -> list[str]:
+    """The two parts of a run's name. Raises: Refused: `malformed_run`."""
     parts = run.split("/")
     if len(parts) != 2 or not all(is_name(part) for part in parts):
         raise Refused("malformed_run")
@@ -217,6 +218,7 @@ def all_rows(cohort: Cohort, device: str = "cpu", target: Target | None = None) 
 
 
 def _select_rows(cohort: Cohort, chosen: Tensor, device: str, target: Target | None) -> Rows:
+    """The chosen rows of a cohort, on the device."""
     truth = cohort.labels if target is None else target_classes(cohort, target)
     index = chosen.nonzero()[:, 0]
     return Rows(*(part.to(device) for part in (cohort.images[index], truth[index], cohort.patient[index])))

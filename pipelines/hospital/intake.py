@@ -191,6 +191,7 @@ def _is_stale(hospital: Hospital, facts: Mapping[str, Json]) -> bool:
 
 
 def _find_complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None:
+    """The first thing that is not as the coordinator believes; None: all is."""
     cohort, page = facts.get("cohort"), facts.get("page")
     if isinstance(cohort, str) and (complaint := _cohort_complaint(hospital, cohort, facts)):
         return complaint
@@ -201,6 +202,7 @@ def _find_complaint(hospital: Hospital, facts: Mapping[str, Json]) -> str | None
 
 
 def _cohort_complaint(hospital: Hospital, cohort: str, facts: Mapping[str, Json]) -> str | None:
+    """Why a cohort is not the one that the coordinator names."""
     folder = hospital.cohort_folder(cohort)
     if hospital.policy.promises and read_released_counts(hospital) is None:
         return f"{COUNTED_FILE} is gone, so that its patients must be counted anew"
@@ -241,6 +243,7 @@ def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
 
 
 def _list_runs(facts: Mapping[str, Json]) -> dict[str, Json]:
+    """The runs that are asked about, each with its state."""
     runs = facts.get("runs")
     return dict(runs) if isinstance(runs, dict) else {}
 
@@ -251,6 +254,7 @@ def _has_trained(hospital: Hospital, run: str) -> bool:
 
 
 def _keyed_digest(hospital: Hospital, path: Path) -> str | None:
+    """The keyed digest of a file; None if it is missing."""
     digest = digest_of(path)
     return None if digest is None else keyed_digest(hospital.key(), digest)
 

@@ -192,16 +192,19 @@ def _mean_without_patient(rows: Rows, place: int) -> Tensor:
 
 
 def _mean_figures(likenesses: Sequence[Likeness], floor: Sequence[Likeness]) -> dict[str, Json]:
+    """Mean similarity of an attack, and how often it is better than the mean image."""
     psnr, ssim = (math.fsum(values) / len(values) for values in zip(*likenesses, strict=True))
     better = sum(likeness_of_image.is_above(low) for likeness_of_image, low in zip(likenesses, floor, strict=True))
     return {"psnr": _finite_or_none(psnr), "ssim": _finite_or_none(ssim), "better": better}
 
 
 def _finite_or_none(figure: float) -> float | None:
+    """The number, or None where JSON has none."""
     return figure if math.isfinite(figure) else None
 
 
 def _draw_sheet(label: str, stored: Message, cohort: Cohort) -> Picture:
+    """The images of an attack next to the patients' own."""
     attack_facts, figures = as_mapping(stored.facts["attacks"]), as_mapping(stored.facts["figures"])
     attacks = [name for name in ATTACKS if name in attack_facts]
     colour = kind_of(cohort) != "slices"  # channels of slices may be neighbouring slices
@@ -222,6 +225,7 @@ def _draw_sheet(label: str, stored: Message, cohort: Cohort) -> Picture:
 
 
 def _describe_mean(name: str, means: Mapping[str, Json]) -> str:
+    """The mean similarity of an attack, in words."""
     comparison = "" if name == MEAN else f", {means['better']} better than the mean image"
     return f"{name} {_similarity_text(means['psnr'], means['ssim'])}{comparison}"
 
@@ -246,8 +250,10 @@ def _middle_plane(image: Tensor, colour: bool) -> NDArray[np.float32]:
 
 
 def _attack_folder(hospital: Hospital) -> DiskFolder:
+    """The folder with results of attacks."""
     return DiskFolder(hospital.root / "scores")
 
 
 def _result_name(facts: Mapping[str, Json]) -> str:
+    """The file of a model's reconstructions."""
     return f"{scores_name(facts).removesuffix('.safetensors')}.inversion.safetensors"

@@ -150,6 +150,7 @@ def own_model(hospital: Hospital, run: str, which: Checkpoint, best: int | None)
 
 
 def _check_mapping(value: Json) -> dict[str, Any]:
+    """The value as a mapping. Raises: TypeError: it is none."""
     if not isinstance(value, dict):
         raise TypeError(f"expected a mapping, found {type(value).__name__}")
     return value

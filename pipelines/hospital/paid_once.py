@@ -61,4 +61,5 @@ def _answered_meanings(path: Path, call: Call, message: Message) -> set[str]:
 
 
 def _costs_privacy(event: Json) -> bool:
+    """Whether an event costs patients something."""
     return as_mapping(event).get("kind") not in ("nothing", "declared")

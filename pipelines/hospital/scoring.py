@@ -164,16 +164,16 @@ def _score_masks(
     return (reply_tensors(hospital, values, low, question.copies), {}, NON_PRIVATE), patient_scores(values, low)
 
 
-def _check_window(said: list[int] | None, start: Opening) -> tuple[int, ...] | None:
+def _check_window(asked_sides: list[int] | None, start: Opening) -> tuple[int, ...] | None:
     """Raises: Refused: `malformed_window`: it is larger than an image, or has other axes."""
     sides = start.task.spatial
-    if said is None:
+    if asked_sides is None:
         return None
     if start.task.kind != "segmentation":
         raise Refused("malformed_window") from ValueError("a window is for masks, and this model gives labels")
-    window = tuple(said)
+    window = tuple(asked_sides)
     if len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=True)):
-        raise Refused("malformed_window") from ValueError(f"a window {said} for images of {sides}")
+        raise Refused("malformed_window") from ValueError(f"a window {asked_sides} for images of {sides}")
     return window
 
 

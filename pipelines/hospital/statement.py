@@ -88,8 +88,8 @@ def _describe_packages(remembered: Mapping[str, Mapping[str, Json]]) -> str:
     named = dict.fromkeys(f"{what}: {source} (SHA-256 {digest or 'not known'})" for what, source, digest in used)
     if not named:
         return ""
-    said = "what is said here holds if that code keeps to what it is given, as this hospital's policy supposes"
-    return f"{'; '.join(named)}; {said}"
+    condition = "what is said here holds if that code keeps to what it is given, as this hospital's policy supposes"
+    return f"{'; '.join(named)}; {condition}"
 
 
 def describe_contents(

@@ -35,8 +35,8 @@ def sort_of(data: Json) -> Sort | None:
     """The only sort all of whose keys are present; None if there is none or more than one."""
     if not isinstance(data, dict):
         return None
-    found = [sort for sort in SORTS if all(key in data for key in sort.keys)]
-    return found[0] if len(found) == 1 else None
+    sorts = [sort for sort in SORTS if all(key in data for key in sort.keys)]
+    return sorts[0] if len(sorts) == 1 else None
 
 
 def meant_for(document: Document, command: Command, file: str) -> Document:

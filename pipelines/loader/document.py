@@ -91,13 +91,13 @@ def read_yaml(text: str, *, environment: Mapping[str, str]) -> Document:
     Raises:
         ConfigError: with every problem of the text; no text causes another exception.
     """
-    document = parsed(text, environment=environment)
+    document = parse_document(text, environment=environment)
     if document.problems:
         raise ConfigError(document.problems)
     return document
 
 
-def parsed(text: str, *, environment: Mapping[str, str]) -> Document:
+def parse_document(text: str, *, environment: Mapping[str, str]) -> Document:
     """As `read_yaml`, but problems with single values go to `Document.problems`; `validate` reports them together with
     all others.
 
@@ -160,8 +160,8 @@ class _Composer(yaml.SafeLoader):
         if self.level >= MAX_DEPTH:
             raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
         if getattr(event, "tag", None) is not None:
-            told = f"tags are refused, found {shorten_value(event.tag)}; remove it"
-            self.problems.append(Problem((), told, event.start_mark.line + 1))
+            problem = f"tags are refused, found {shorten_value(event.tag)}; remove it"
+            self.problems.append(Problem((), problem, event.start_mark.line + 1))
             event.tag = None  # ignored, so that the rest is checked, too
             event.implicit = (True, False) if isinstance(event, yaml.ScalarEvent) else True
         self.level += 1

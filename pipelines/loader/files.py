@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pipelines.loader.document import ConfigError, Document, parsed
+from pipelines.loader.document import ConfigError, Document, parse_document
 from privacy.settings_error import Problem
 from privacy.system_errors import of_machine
 
@@ -39,4 +39,4 @@ def read_document(path: str | Path) -> Document:
             raise
         problem = f"cannot be read: {error.strerror or type(error).__name__}; name a file that you may read"
         raise ConfigError((Problem((), problem),)) from error
-    return parsed(text, environment=os.environ)
+    return parse_document(text, environment=os.environ)

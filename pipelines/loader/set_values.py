@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipelines.loader.document import ConfigError, Document, parsed
+from pipelines.loader.document import ConfigError, Document, parse_document
 from privacy.settings_error import Path, Problem, format_yaml_path, shorten_value
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _parse_set_value(text: str) -> SetValue:
         problem = f"must be KEY=VALUE with a key such as train.schedule.rounds, found {shorten_value(text)}"
         raise ConfigError([_build_problem(text, problem)])
     try:
-        document = parsed(value, environment=os.environ)
+        document = parse_document(value, environment=os.environ)
     except ConfigError as error:
         raise ConfigError([_build_problem(text, problem.message) for problem in error.problems]) from error
     if document.problems:

@@ -93,7 +93,7 @@ class Arrivals:
         if file is not None:
             file.close()
         with self.lock:
-            self.written[:] = [one for one in self.written if one is not file]
+            self.written[:] = [other for other in self.written if other is not file]
             inbox, watch = self.inbox, self.watch
             if inbox is None or watch is None:
                 return NO_RESOURCES
@@ -133,12 +133,12 @@ OPEN: list[Arrivals] = []
 """Of all archives that are open; pynetdicom has one temporary file for all."""
 
 
-def _placed(**_: object) -> _Arriving:
+def _place_file(**_: object) -> _Arriving:
     """The file of whichever archive sends: its connection's own thread asks for it."""
     thread = threading.current_thread()
-    for one in OPEN:
-        if one.watch is not None and any(each.dul is thread for each in one.watch.open):
-            return one.place()
+    for arrivals in OPEN:
+        if arrivals.watch is not None and any(each.dul is thread for each in arrivals.watch.open):
+            return arrivals.place()
     raise OSError("nothing was asked for")
 
 
@@ -157,7 +157,7 @@ def written_as_they_arrive(arrivals: Arrivals) -> Iterator[None]:
 def _use_files(files: bool) -> None:
     """pynetdicom's settings, which hold for the process: files, or memory as it comes."""
     _config.STORE_RECV_CHUNKED_DATASET = _config.STORE_SEND_CHUNKED_DATASET = files
-    dimse_messages.NamedTemporaryFile = _placed if files else TEMPORARY
+    dimse_messages.NamedTemporaryFile = _place_file if files else TEMPORARY
 
 
 def senders_of(settings: DicomNode) -> frozenset[str]:
@@ -169,7 +169,7 @@ def senders_of(settings: DicomNode) -> frozenset[str]:
     if settings.listen.senders:
         return frozenset(settings.listen.senders)
     try:
-        return frozenset(str(one[4][0]) for one in socket.getaddrinfo(settings.host, None, type=socket.SOCK_STREAM))
+        return frozenset(str(info[4][0]) for info in socket.getaddrinfo(settings.host, None, type=socket.SOCK_STREAM))
     except OSError:
         return frozenset()
 

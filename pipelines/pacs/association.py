@@ -75,12 +75,12 @@ class Watch:
 
         send = wrapped.send
 
-        def sent(data: bytes) -> None:
+        def send_watched(data: bytes) -> None:
             if not came or event.assoc.is_established:
                 self.active = time.monotonic()
             send(data)
 
-        wrapped.recv, wrapped.send = recv, sent
+        wrapped.recv, wrapped.send = recv, send_watched
         self.open.append(event.assoc)
 
     def check(self) -> None:
@@ -95,11 +95,11 @@ class Watch:
                 self.fail(Passing(f"no whole answer within {self.limits.answer_s:g} s"))
             elif self.open and now - self.active > self.limits.timeout_s:
                 self.fail(Passing(f"the archive says nothing for {self.limits.timeout_s:g} s"))
-            for one in self.open:
+            for association in self.open:
                 if self.failure is not None:
-                    shut(one)
-                if self.failure is not None or not one.dul.is_alive():
-                    one.dimse.msg_queue.put((None, None))  # whoever waits for a message stops waiting
+                    shut(association)
+                if self.failure is not None or not association.dul.is_alive():
+                    association.dimse.msg_queue.put((None, None))  # whoever waits for a message stops waiting
 
 
 def entity(settings: DicomNode) -> AE:
@@ -112,7 +112,7 @@ def entity(settings: DicomNode) -> AE:
 
 
 @contextmanager
-def associated(
+def open_association(
     settings: DicomNode,
     contexts: Sequence[PresentationContext],
     watch: Watch,
@@ -127,7 +127,7 @@ def associated(
     context = client_context(settings)
     name = settings.host if settings.tls is None else settings.tls.name or settings.host
     try:
-        one = entity(settings).associate(
+        association = entity(settings).associate(
             settings.host,
             settings.port,
             list(contexts),
@@ -139,14 +139,14 @@ def associated(
         )
     except OSError as error:  # of the host's name
         raise Passing(f"{settings.host} is not found ({error.strerror})") from error
-    if not one.is_established:
-        raise watch.failure or _refusal(one, settings)
+    if not association.is_established:
+        raise watch.failure or _refusal(association, settings)
     try:
-        yield one
-        one.release()
+        yield association
+        association.release()
     finally:
-        if one.is_established:
-            one.abort()
+        if association.is_established:
+            association.abort()
 
 
 def client_context(settings: DicomNode) -> ssl.SSLContext | None:
@@ -171,11 +171,11 @@ def threads_that_fail_in_silence() -> Iterator[None]:
     """What pynetdicom's threads raise is not printed: it is noticed by whoever waits for them."""
     before = threading.excepthook
 
-    def told(failure: threading.ExceptHookArgs) -> None:
+    def ignore_failure(failure: threading.ExceptHookArgs) -> None:
         if not isinstance(failure.thread, DULServiceProvider | Association):
             before(failure)
 
-    threading.excepthook = told
+    threading.excepthook = ignore_failure
     try:
         yield
     finally:
@@ -188,14 +188,14 @@ def _with_key(context: ssl.SSLContext, settings: DicomNode) -> ssl.SSLContext:
     return context
 
 
-def _refusal(one: Association, settings: DicomNode) -> Exception:
+def _refusal(association: Association, settings: DicomNode) -> Exception:
     """Why there is no connection."""
-    said = one.acceptor.primitive
-    if one.is_rejected and said is not None:
-        text = f"the archive rejects us: {said.reason_str}; check called ({settings.called}) and calling"
-        return Denied(text) if said.result == 1 else Passing(text)  # PS3.8, 9.3.4: 1 = permanent
-    if one.rejected_contexts:
-        names = sorted({context.abstract_syntax.name for context in one.rejected_contexts})[:3]
+    answer = association.acceptor.primitive
+    if association.is_rejected and answer is not None:
+        text = f"the archive rejects us: {answer.reason_str}; check called ({settings.called}) and calling"
+        return Denied(text) if answer.result == 1 else Passing(text)  # PS3.8, 9.3.4: 1 = permanent
+    if association.rejected_contexts:
+        names = sorted({context.abstract_syntax.name for context in association.rejected_contexts})[:3]
         return Denied(f"the archive does not offer {', '.join(names)} to {settings.calling}")
     return _tls_failure(settings) or Passing(f"no connection with {settings.host}, port {settings.port}")
 
@@ -223,9 +223,9 @@ def _tls_failure(settings: DicomNode) -> Denied | None:
     return None
 
 
-def shut(one: Association) -> None:
+def shut(association: Association) -> None:
     """End a connection, whatever it is at."""
-    wrapped = one.dul.socket
+    wrapped = association.dul.socket
     try:
         if wrapped is not None and wrapped.socket is not None:
             wrapped.socket.shutdown(socket.SHUT_RDWR)

@@ -17,7 +17,7 @@ from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelFind
 
 from pipelines.pacs.answers import LONGEST_TEXT, first_time, keys_of, parse_entry
 from pipelines.pacs.archive import Denied, Entry, Odd, Query, is_uid
-from pipelines.pacs.association import Watch, associated
+from pipelines.pacs.association import Watch, open_association
 from pipelines.pacs.inbox import TooMuch
 from pipelines.pacs.patience import Pace, Passing
 from pipelines.pacs.settings import DicomNode
@@ -48,7 +48,7 @@ class Failed(Exception):
 
 
 @contextmanager
-def connected(
+def open_checked_association(
     settings: DicomNode,
     contexts: Sequence[PresentationContext],
     largest: float,
@@ -58,8 +58,8 @@ def connected(
     """A watched connection. largest: bytes that may come. Raises as `associated`."""
     watch = Watch(settings.limits, largest)
     try:
-        with associated(settings, contexts, watch, handlers, roles) as one:
-            yield one, watch
+        with open_association(settings, contexts, watch, handlers, roles) as association:
+            yield association, watch
     finally:
         watch.over.set()
 
@@ -67,7 +67,7 @@ def connected(
 @contextmanager
 def asking(settings: DicomNode) -> Iterator[tuple[Association, Watch]]:
     """A watched connection for queries."""
-    with connected(settings, [build_context(FIND)], settings.limits.most * BYTES_AN_ANSWER) as both:
+    with open_checked_association(settings, [build_context(FIND)], settings.limits.most * BYTES_AN_ANSWER) as both:
         yield both
 
 
@@ -82,42 +82,42 @@ def series_of(settings: DicomNode, pace: Pace, query: Query) -> list[Entry | Odd
     if query.modality:
         above["ModalitiesInStudy"] = query.modality
     below = {name: text for name, text in keys.items() if name not in STUDY_KEYS}
-    wanted = dict.fromkeys(("StudyInstanceUID", "StudyDate", "AccessionNumber"), "") | above
-    found: list[Entry | Odd] = []
-    with asking(settings) as (one, watch):
+    wanted_keys = dict.fromkeys(("StudyInstanceUID", "StudyDate", "AccessionNumber"), "") | above
+    entries: list[Entry | Odd] = []
+    with asking(settings) as (association, watch):
         try:
-            for number, study in enumerate(list(matches(one, watch, settings, "STUDY", wanted, most)), 1):
+            for number, study in enumerate(list(matches(association, watch, settings, "STUDY", wanted_keys, most)), 1):
                 uid = study.get("StudyInstanceUID", "")
                 if not is_uid(uid):
                     text = "its StudyInstanceUID is none; its series cannot be asked for"
-                    found.append(Odd(f"study {number}", "bad_uid", text))
+                    entries.append(Odd(f"study {number}", "bad_uid", text))
                     continue
                 pace.turn()
                 names = ("SeriesInstanceUID", "Modality", "SeriesDescription", "NumberOfSeriesRelatedInstances")
                 series = dict.fromkeys(names, "") | below | {"StudyInstanceUID": uid}
-                for answer in matches(one, watch, settings, "SERIES", series, most - len(found)):
-                    found.append(_entry(answer, study, query, len(found) + 1))
+                for answer in matches(association, watch, settings, "SERIES", series, most - len(entries)):
+                    entries.append(_entry(answer, study, query, len(entries) + 1))
         except TooMuch as error:
-            found.append(Odd(f"more than {most} answers", "too_many", str(error)))
-            one.abort()  # there is more to come, and nobody listens
+            entries.append(Odd(f"more than {most} answers", "too_many", str(error)))
+            association.abort()  # there is more to come, and nobody listens
         except Failed as error:
             if UNABLE <= error.status < UNABLE + 0x1000:
                 raise Passing(str(error)) from error
             raise Denied(f"{error} to a query") from error
     studies: dict[str, str] = {}
-    return [kept for one in found for kept in first_time(one, studies)]
+    return [checked_entry for entry in entries for checked_entry in first_time(entry, studies)]
 
 
 def _entry(answer: Mapping[str, str], study: Mapping[str, str], query: Query, number: int) -> Entry | Odd:
     uid = study["StudyInstanceUID"]
     if answer.get("StudyInstanceUID", uid) != uid:
         return Odd(uid, "not_asked_for", "a series of it is said to be of another study; it is not used")
-    said = {name: study.get(name, "") for name in ("StudyDate", "AccessionNumber")}
-    return parse_entry({**said, **answer, "StudyInstanceUID": uid}, query, number)
+    study_texts = {name: study.get(name, "") for name in ("StudyDate", "AccessionNumber")}
+    return parse_entry({**study_texts, **answer, "StudyInstanceUID": uid}, query, number)
 
 
 def matches(
-    one: Association, watch: Watch, settings: DicomNode, level: str, wanted: Mapping[str, str], most: int
+    association: Association, watch: Watch, settings: DicomNode, level: str, keys: Mapping[str, str], most: int
 ) -> Iterator[dict[str, str]]:
     """The answers of one query, keyword -> text.
 
@@ -125,7 +125,7 @@ def matches(
         TooMuch: there are more than `most`.
         Passing, Denied, Failed.
     """
-    for number, (status, answer) in enumerate(one.send_c_find(identifier(level, wanted), FIND), 1):
+    for number, (status, answer) in enumerate(association.send_c_find(identifier(level, keys), FIND), 1):
         watch.check()
         code = status_of(status)
         if code == DONE:
@@ -134,19 +134,19 @@ def matches(
             raise meaning(code, settings)
         if number > most:
             raise TooMuch("narrow the query, or raise most")
-        yield _texts(answer, wanted)
+        yield _texts(answer, keys)
 
 
-def identifier(level: str, wanted: Mapping[str, str]) -> Dataset:
+def identifier(level: str, keys: Mapping[str, str]) -> Dataset:
     """What is asked for, as DICOM's own protocol says it."""
     with silence_warnings():
-        asked = Dataset()
-        asked.QueryRetrieveLevel = level
-        if not all(text.isascii() for text in wanted.values()):
-            asked.SpecificCharacterSet = "ISO_IR 192"
-        for keyword, text in wanted.items():
-            setattr(asked, keyword, text)
-    return asked
+        dataset = Dataset()
+        dataset.QueryRetrieveLevel = level
+        if not all(text.isascii() for text in keys.values()):
+            dataset.SpecificCharacterSet = "ISO_IR 192"
+        for keyword, text in keys.items():
+            setattr(dataset, keyword, text)
+    return dataset
 
 
 def status_of(status: Dataset) -> int:
@@ -167,10 +167,10 @@ def meaning(code: int, settings: DicomNode) -> Passing | Denied | Failed:
     return failed
 
 
-def _texts(answer: Dataset | None, wanted: Mapping[str, str]) -> dict[str, str]:
+def _texts(answer: Dataset | None, keys: Mapping[str, str]) -> dict[str, str]:
     """An answer's texts; one that cannot be read is as if missing."""
-    found: dict[str, str] = {}
-    for keyword in wanted if answer is not None else ():
+    texts: dict[str, str] = {}
+    for keyword in keys if answer is not None else ():
         try:
             with silence_warnings():
                 value = answer[keyword].value if answer is not None and keyword in answer else None
@@ -179,5 +179,5 @@ def _texts(answer: Dataset | None, wanted: Mapping[str, str]) -> dict[str, str]:
         except Exception:  # parsers raise exceptions of many types on damaged values
             text = ""
         if text:
-            found[keyword] = text[: LONGEST_TEXT + 1]
-    return found
+            texts[keyword] = text[: LONGEST_TEXT + 1]
+    return texts

@@ -44,11 +44,11 @@ from pipelines.pacs.stored import find_refusal
 BYTES_AN_ANSWER = 2**13  # of a query, on average
 FEWEST_ANSWERS = 1000  # for which there is room, as some archives do not know pages
 DICOM, MULTIPART, JSON = "application/dicom", "multipart/related", "application/dicom+json"
-WANTED = f'{MULTIPART}; type="{DICOM}"; transfer-syntax=*'
+ACCEPTED = f'{MULTIPART}; type="{DICOM}"; transfer-syntax=*'
 
 
 @contextmanager
-def opened(settings: DicomWeb) -> Iterator[Archive]:
+def open_web(settings: DicomWeb) -> Iterator[Archive]:
     """The archive, with one session for all requests."""
     with session_of(settings) as session:
         largest = BYTES_AN_ANSWER * max(settings.page, FEWEST_ANSWERS)
@@ -85,9 +85,9 @@ class Web:
                     yield Odd(f"more than {limits.most} answers", "too_many", "narrow the query, or raise most")
                     return
                 texts = texts_of(answer, keys)
-                found = parse_entry(texts, query, number)
-                if isinstance(found, Odd) or is_match(keys, texts):
-                    yield from first_time(found, studies)
+                entry = parse_entry(texts, query, number)
+                if isinstance(entry, Odd) or is_match(keys, texts):
+                    yield from first_time(entry, studies)
             before = page
             if time.monotonic() > end:
                 raise Unreachable(f"no whole answer to a query within {limits.answer_s:g} s")
@@ -152,7 +152,7 @@ class Web:
     def _receive(self, url: str, inbox: Inbox) -> None:
         def get() -> requests.Response:
             timeout = self.settings.limits.timeout_s
-            response = self.session.get(url, headers={"Accept": WANTED}, stream=True, timeout=(timeout, timeout))
+            response = self.session.get(url, headers={"Accept": ACCEPTED}, stream=True, timeout=(timeout, timeout))
             if response.status_code not in ANSWERS:
                 response.close()
                 raise Refused(response.status_code)
@@ -160,7 +160,7 @@ class Web:
 
         with close_response(run_request(self.settings, get)) as response:
             kind, boundary = media_type(response.headers.get("Content-Type", ""))
-            chunks = _counted(stream_body(response, self.settings), inbox)
+            chunks = _count_chunks(stream_body(response, self.settings), inbox)
             if kind == DICOM:
                 pieces: Iterator[Mark | bytes] = chain((Mark.BEGIN,), chunks, (Mark.END,))
             elif kind == MULTIPART and boundary:
@@ -174,30 +174,30 @@ class Web:
     def store(self, files: Sequence[Path]) -> Sequence[Odd]:
         """See `Archive`. One request a file, so that an answer is about that file alone."""
         odd = [self._store(path, f"file {number}") for number, path in enumerate(files, 1)]
-        return [one for one in odd if one is not None]
+        return [refusal for refusal in odd if refusal is not None]
 
     def _store(self, path: Path, what: str) -> Odd | None:
         sent = read_outgoing(path)
         if isinstance(sent, Odd):
             return sent._replace(what=what)
         boundary = uuid.uuid4().hex
-        with tempfile.TemporaryFile() as whole:
+        with tempfile.TemporaryFile() as body:
             with path.open("rb") as file:
-                whole.write(f"--{boundary}\r\nContent-Type: {DICOM}\r\n\r\n".encode())
-                shutil.copyfileobj(file, whole)
-                whole.write(f"\r\n--{boundary}--\r\n".encode())
+                body.write(f"--{boundary}\r\nContent-Type: {DICOM}\r\n\r\n".encode())
+                shutil.copyfileobj(file, body)
+                body.write(f"\r\n--{boundary}--\r\n".encode())
             try:
-                answer = self.pace.again(partial(run_request, self.settings, partial(self._post, whole, boundary)))
+                answer = self.pace.again(partial(run_request, self.settings, partial(self._post, body, boundary)))
             except Unusable as error:
                 return Odd(sent.instance, error.reason, str(error))
         return find_refusal(answer, sent.instance)
 
-    def _post(self, whole: IO[bytes], boundary: str) -> requests.Response:
-        whole.seek(0)
+    def _post(self, body: IO[bytes], boundary: str) -> requests.Response:
+        body.seek(0)
         timeout = self.settings.limits.timeout_s
         kind = f'{MULTIPART}; type="{DICOM}"; boundary={boundary}'
         headers = {"Content-Type": kind, "Accept": JSON}
-        return self.session.post(f"{self.address}/studies", data=whole, headers=headers, timeout=(timeout, timeout))
+        return self.session.post(f"{self.address}/studies", data=body, headers=headers, timeout=(timeout, timeout))
 
 
 def _one_file(pieces: Iterator[Mark | bytes], inbox: Inbox) -> None:
@@ -208,7 +208,7 @@ def _one_file(pieces: Iterator[Mark | bytes], inbox: Inbox) -> None:
             file.write(piece)
 
 
-def _counted(chunks: Iterator[bytes], inbox: Inbox) -> Iterator[bytes]:
+def _count_chunks(chunks: Iterator[bytes], inbox: Inbox) -> Iterator[bytes]:
     for chunk in chunks:
         inbox.grew(len(chunk))
         yield chunk

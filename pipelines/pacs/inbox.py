@@ -132,12 +132,12 @@ class Inbox:
         """
         for path in self.folder.glob(".arriving-*"):
             path.unlink()
-        said = self.entry.instances if self.expected is None else max(self.expected, self.entry.instances or 0)
-        if not self.digests and not self.odd and not said:
+        expected = self.entry.instances if self.expected is None else max(self.expected, self.entry.instances or 0)
+        if not self.digests and not self.odd and not expected:
             self.odd.append(Odd(self.entry.series, "gone", "the archive sent nothing"))
         came = len(self.digests) + self.unfit
-        if said is not None and came < said:
-            detail = f"the archive said {said} images, and {came} came"
+        if expected is not None and came < expected:
+            detail = f"the archive said {expected} images, and {came} came"
             self.odd.append(Odd(self.entry.series, "incomplete", detail))
         return Fetched(tuple(sorted(self.kept.values())), tuple(self.odd))
 

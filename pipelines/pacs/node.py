@@ -33,10 +33,10 @@ from pipelines.pacs.cfind import (
     PENDING,
     Failed,
     asking,
-    connected,
     identifier,
     matches,
     meaning,
+    open_checked_association,
     series_of,
     status_of,
 )
@@ -114,7 +114,9 @@ class Node:
         roles = [build_role(name, scp_role=True) for name in sorted({str(each.abstract_syntax) for each in stored})]
         handlers = [(evt.EVT_C_STORE, self.arrivals.stored)]
         with (
-            connected(self.settings, [build_context(GET), *stored], limits.largest_gib * GIB, handlers, roles) as both,
+            open_checked_association(
+                self.settings, [build_context(GET), *stored], limits.largest_gib * GIB, handlers, roles
+            ) as both,
             self.arrivals.expecting(inbox, both[1]),
         ):
             _wait_for_end(
@@ -123,7 +125,7 @@ class Node:
 
     def _move(self, inbox: Inbox) -> None:
         with (
-            connected(self.settings, [build_context(MOVE)], self.settings.limits.largest_gib * GIB) as (
+            open_checked_association(self.settings, [build_context(MOVE)], self.settings.limits.largest_gib * GIB) as (
                 association,
                 watch,
             ),
@@ -154,7 +156,10 @@ class Node:
         """Send what remains; what is done is taken out, and the reasons for refusals are added."""
         pairs = sorted({(about.sop_class, about.syntax) for about in remaining.values()})
         contexts = [build_context(name, syntax) for name, syntax in pairs]
-        with connected(self.settings, contexts, len(remaining) * BYTES_AN_ANSWER) as (association, watch):
+        with open_checked_association(self.settings, contexts, len(remaining) * BYTES_AN_ANSWER) as (
+            association,
+            watch,
+        ):
             accepted = {
                 (str(each.abstract_syntax), str(each.transfer_syntax[0])) for each in association.accepted_contexts
             }

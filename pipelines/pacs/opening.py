@@ -47,7 +47,7 @@ def open_archive(settings: ArchiveSettings) -> Iterator[Archive]:
         stack.enter_context(silence_libraries())
         try:
             if isinstance(settings, DicomWeb):
-                from pipelines.pacs.dicomweb import opened as opened_web
+                from pipelines.pacs.dicomweb import open_web as opened_web
 
                 archive: Archive = stack.enter_context(opened_web(settings))
             else:

@@ -168,7 +168,7 @@ def acquire(anatomy: Anatomy, scanner: Scanner, generator: np.random.Generator) 
     """Image `anatomy` with `scanner`; all randomness (noise, the ghost's phase) comes from `generator`."""
     b = np.array(scanner.b_values, np.float32)
     stretched = on_grid(anatomy, scanner, _signal(anatomy, scanner, b))
-    images = received(stretched, scanner, generator)
+    images = receive_signal(stretched, scanner, generator)
     if scanner.smoothing:
         images = ndimage.gaussian_filter(images, (0, 0, scanner.smoothing, scanner.smoothing))
     adc = fit_adc(images, b)
@@ -253,7 +253,7 @@ def on_grid(anatomy: Anatomy, scanner: Scanner, signal: Array) -> Array:
     return stretched
 
 
-def received(signal: Array, scanner: Scanner, generator: np.random.Generator) -> Array:
+def receive_signal(signal: Array, scanner: Scanner, generator: np.random.Generator) -> Array:
     """Magnitude images (b-values, slices, 48, 48): ghost, cropped k-space, complex noise, magnitude averages."""
     complex_signal = signal.astype(np.complex64)
     if scanner.ghost:

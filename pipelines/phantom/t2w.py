@@ -27,7 +27,7 @@ from scipy import ndimage
 from pipelines.data.study import Array
 from pipelines.phantom.organs import GRID, PIXEL_MM, Kind
 from pipelines.phantom.patients import Anatomy, texture
-from pipelines.phantom.scanner import MATRIX, Acquired, Scanner, coil, frame_image, on_grid, received
+from pipelines.phantom.scanner import MATRIX, Acquired, Scanner, coil, frame_image, on_grid, receive_signal
 from privacy.settings_error import out_of_range, refuse
 
 LARGEST = 4095.0  # 12 bits
@@ -139,11 +139,11 @@ def relaxation(anatomy: Anatomy, field_strength_t: float, generator: np.random.G
     """
     table = np.array([RELAXING[kind] for kind in Kind], np.float32)
     density, t1, t2, scatter, tie, usual = (table[anatomy.kind, column] for column in range(table.shape[1]))
-    own = np.exp(generator.standard_normal(len(Kind)).astype(np.float32).clip(-2.5, 2.5))[anatomy.kind] ** scatter
+    factors = np.exp(generator.standard_normal(len(Kind)).astype(np.float32).clip(-2.5, 2.5))[anatomy.kind] ** scatter
     tied = (anatomy.diffusivity / usual) ** tie
     woven = texture(generator, len(anatomy.kind), fine=0.06, coarse=0.06)
     longer = np.float32(1.0 if field_strength_t > 2 else T1_AT_LOW_FIELD)
-    return Tissues(density, t1 * longer, (t2 * own * tied * woven).astype(np.float32))
+    return Tissues(density, t1 * longer, (t2 * factors * tied * woven).astype(np.float32))
 
 
 def acquire_t2w(
@@ -160,7 +160,7 @@ def acquire_t2w(
         **{name: getattr(protocol, name) for name in ("snr", "averages", "matrix")},
     )
     signal = _signal(tissues, protocol) * _shade(anatomy, scanner, protocol, side)
-    image = received(on_grid(anatomy, spin_echo, signal[None].astype(np.float32)), spin_echo, generator)[0]
+    image = receive_signal(on_grid(anatomy, spin_echo, signal[None].astype(np.float32)), spin_echo, generator)[0]
     if protocol.smoothing:
         image = ndimage.gaussian_filter(image, (0, protocol.smoothing, protocol.smoothing))
     if protocol.sharpening:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from federation.installed import Offer
 from federation.origins import find_permission_problems, list_packages_in
-from pipelines.loader.document import ConfigError, Document, parsed, render
+from pipelines.loader.document import ConfigError, Document, parse_document, render
 from pipelines.loader.files import find_document
 from pipelines.loader.validation import validate_settings
 from pipelines.settings.benchmark import BenchmarkSettings
@@ -73,7 +73,7 @@ def with_own_policies(config: C) -> C:
         if site.home is None or not (path.is_file() or path.is_symlink()):
             continue
         try:
-            policy = validate_settings(parsed(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
+            policy = validate_settings(parse_document(path.read_text(encoding="utf-8"), environment=os.environ), Policy)
             sites[name] = replace(site, policy=policy)
         except ConfigError as error:
             problems += [Problem(home_key, text) for text in render(error, str(path)).split("\n")]

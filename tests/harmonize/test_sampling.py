@@ -187,7 +187,7 @@ def test_nobody_may_be_nearer_to_an_image_of_another_class_than_the_nearest_refe
     n: int, others: bool, seed: int
 ) -> None:
     images, patient, own = noise(n, seed), torch.arange(n) // 2, torch.arange(n) < 2
-    found = neighbour_distances(images, patient, others=others)
+    found = neighbour_distances(images, patient, other_images=others)
     for i in range(n):
         rest = [j for j in range(n) if (patient[j] != patient[i] if others else j != i)]
         assert float(found[i]) == pytest.approx(min(distance(images[i], images[j]) for j in rest), rel=1e-6)

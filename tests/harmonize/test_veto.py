@@ -238,9 +238,9 @@ def test_a_contrast_farther_from_1_on_its_side_never_removes_a_veto(quality, lim
 def test_a_figure_that_is_not_known_vetoes_nothing_and_is_told(quality, limits, name):
     assume(not math.isnan(getattr(quality, name)))
     without = replace(quality, **{name: math.nan})
-    gone = {c.name for c in list_checks(quality, limits)} - {c.name for c in list_checks(without, limits) if c.known}
+    gone = {c.name for c in list_checks(quality, limits)} - {c.name for c in list_checks(without, limits) if c.is_known}
     assert not gone & set(list_vetoes(without, limits))
-    asked = {check.name for check in list_checks(without, limits) if check.limited}
+    asked = {check.name for check in list_checks(without, limits) if check.has_limit}
     assert gone & asked <= set(list_unknown_figures(without, limits))
     assert set(list_unknown_figures(without, limits)).isdisjoint(list_vetoes(without, limits))
 

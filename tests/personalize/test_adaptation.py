@@ -177,7 +177,7 @@ def test_turns_are_told_for_each_quarter_of_each_image(task):
     module, x = FedTurns().network(task).eval(), pictures(task, 3)
     told = module(x, True)[1]
     for quarter in range(4):
-        alone = module.turns(module.encoded(torch.rot90(x, quarter, (-2, -1))))
+        alone = module.turns(module.encode_mean(torch.rot90(x, quarter, (-2, -1))))
         assert torch.allclose(told[:, quarter], alone, atol=1e-5)
     expected = sum(functional.cross_entropy(told[:, q], torch.full((3,), q), reduction="none") for q in range(4)) / 4
     assert torch.allclose(rotation_loss(told), expected, atol=1e-6)
@@ -200,7 +200,7 @@ def test_a_step_of_training_with_turns_is_that_of_both_losses():
     slow = method.network(task)
     slow.load_state_dict(dict(testbed.initial_parameters(method, task, seed=1)))
     slow.train()
-    told = [slow.turns(h) for h in slow.encoded(torch.cat([torch.rot90(x, q, (2, 3)) for q in range(4)])).split(4)]
+    told = [slow.turns(h) for h in slow.encode_mean(torch.cat([torch.rot90(x, q, (2, 3)) for q in range(4)])).split(4)]
     turns = sum(functional.cross_entropy(t, torch.full((4,), q)) for q, t in enumerate(told)) / 4
     loss = task.model.losses(slow.base(x), y).mean() + 0.5 * turns
     for p, slope in zip(slow.parameters(), torch.autograd.grad(loss, list(slow.parameters())), strict=True):

@@ -21,7 +21,7 @@ from federation.features.detector import Detector
 from pipelines.coordinator import public_features, public_starts
 from pipelines.coordinator.world import World
 from pipelines.hospital.public_networks import PUBLIC
-from pipelines.loader.document import parsed
+from pipelines.loader.document import parse_document
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.runner import Results
@@ -111,7 +111,7 @@ def test_what_cannot_be_learnt_is_left_to_its_stage_and_what_another_process_lea
 
     monkeypatch.setattr(learning, "train_detector", taught)
     monkeypatch.setattr(learning, "send_progress", lambda send: None)
-    config = check_config(parsed((here / "tiny.yaml").read_text(), environment={}))
+    config = check_config(parse_document((here / "tiny.yaml").read_text(), environment={}))
     learning._learn_networks(config, here, [Detector(**{**DETECTOR, "width": width}) for width in (4, 8, 12)], [])
     assert tried == [4, 8, 12, 8]
 
@@ -144,7 +144,7 @@ def test_what_is_needed_first_comes_first_and_starts_from_the_end(tmp_path):
     said["train"]["method_start"] |= {"floor": START, "declared": files}
     said["public_pictures"] = {"atlas": {"source": {"kind": "nifti", "folder": str(tmp_path)}, "labels": str(tmp_path)}}
     said["public_pictures"]["atlas"]["labels"] = {"kind": "mask", "folder": str(tmp_path)}
-    config = check_config(parsed(yaml.safe_dump(said), environment={}), files=False)
+    config = check_config(parse_document(yaml.safe_dump(said), environment={}), files=False)
     one, other = Detector(**DETECTOR), Detector(**{**DETECTOR, "width": 8})
     first, second = (
         name for name, begin in starts_in(config).items() if begin.model.name == "cnn" and begin.how.on != "atlas"
@@ -159,7 +159,7 @@ def test_what_is_needed_first_comes_first_and_starts_from_the_end(tmp_path):
 
 def test_hospitals_in_this_process_have_no_other_beside_them(tmp_path):
     """As those of the Python API, whatever a setting says: a new process would run the caller's script again."""
-    config = check_config(parsed(yaml.safe_dump(settings(processes=2)), environment={}))
+    config = check_config(parse_document(yaml.safe_dump(settings(processes=2)), environment={}))
     world = World(config, InProcess({}), tmp_path / "runs" / "tiny", Stop(), str)
     assert isinstance(learning.learn_ahead([], world), learning.nullcontext)
 

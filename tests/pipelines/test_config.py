@@ -18,7 +18,7 @@ import pytest
 import torch
 import yaml
 
-from pipelines.loader.document import ConfigError, parsed, read_yaml, render
+from pipelines.loader.document import ConfigError, parse_document, read_yaml, render
 from pipelines.loader.files import CONFIGS, find_document
 from pipelines.loader.overrides import override_settings
 from pipelines.loader.recovery import is_beside
@@ -266,7 +266,7 @@ def test_what_a_draft_leaves_to_be_filled_in_is_refused(place):
     put(place, "FILL IN")(settings)
     put("sites", "north", "source", "folder", "FILL IN")(settings)
     with pytest.raises(ConfigError) as caught:
-        validate_settings(parsed(yaml.safe_dump(settings), environment={}), Config)
+        validate_settings(parse_document(yaml.safe_dump(settings), environment={}), Config)
     assert place in {problem.path for problem in caught.value.problems}
 
 
@@ -302,7 +302,7 @@ def told_of(*faults: str) -> set[str]:
         INDEPENDENT[fault](settings)
     text = yaml.safe_dump(settings, sort_keys=False)
     with pytest.raises(ConfigError) as caught:
-        validate_settings(parsed(text, environment={}), Config, find_missing_files)
+        validate_settings(parse_document(text, environment={}), Config, find_missing_files)
     lines = text.splitlines()
     for problem in caught.value.problems:  # each at the line of its own key, or of the group that lacks it
         key = [part for part in problem.where if isinstance(part, str)]
@@ -337,5 +337,5 @@ def test_what_follows_from_a_mistake_is_not_told():
         settings = yaml.safe_load(TEXT)
         change(settings)
         with pytest.raises(ConfigError) as caught:
-            validate_settings(parsed(yaml.safe_dump(settings), environment={}), Config, find_missing_files)
+            validate_settings(parse_document(yaml.safe_dump(settings), environment={}), Config, find_missing_files)
         assert [problem.path for problem in caught.value.problems] == [said]

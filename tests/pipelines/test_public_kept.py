@@ -23,7 +23,7 @@ from pipelines.coordinator.public_features import train_detector
 from pipelines.coordinator.stages import pretrain
 from pipelines.coordinator.world import World
 from pipelines.hospital.public_networks import PUBLIC, WAITING, learnt_once
-from pipelines.loader.document import parsed
+from pipelines.loader.document import parse_document
 from pipelines.runs.progress import send_progress
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.runs.store import HIDDEN, DiskFolder
@@ -45,7 +45,7 @@ NOT_DECISIVE = {
 
 @pytest.fixture
 def world(tmp_path):
-    config = check_config(parsed(yaml.safe_dump(settings()), environment={}))
+    config = check_config(parse_document(yaml.safe_dump(settings()), environment={}))
     return World(config, InProcess({}), tmp_path / "runs" / "tiny", Stop(), str)
 
 
@@ -97,7 +97,7 @@ def test_each_setting_of_a_detector_and_a_start_makes_another(world, monkeypatch
         {"model": {"name": "cnn", "widths": [8, 16], "norm": "group"}},
         {"harmonize": translated["harmonize"]},
     ):
-        config = check_config(parsed(yaml.safe_dump({**settings(), **change}), environment={}))
+        config = check_config(parse_document(yaml.safe_dump({**settings(), **change}), environment={}))
         learnt_starts(World(config, InProcess({}), world.root, Stop(), str))
     about = [str(one) for one in asked]
     assert len(about) == 4 + 4 * 2

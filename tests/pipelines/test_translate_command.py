@@ -21,7 +21,7 @@ from harmonize.randomized import Randomized
 from harmonize.scale import Scale
 from pipelines.batch import translated_study as job
 from pipelines.batch import translation as command
-from pipelines.batch.translated_values import applied
+from pipelines.batch.translated_values import apply_translator
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
@@ -104,7 +104,7 @@ def test_readers_side_by_side_write_the_same_files(many, tmp_path):
 
 
 def test_a_study_that_changes_while_it_is_translated_is_set_aside(many, tmp_path, monkeypatch):
-    made, changed = job._made, []
+    made, changed = job._write_translated, []
 
     def changing(candidate, *rest):
         if not changed:
@@ -112,7 +112,7 @@ def test_a_study_that_changes_while_it_is_translated_is_set_aside(many, tmp_path
             path.unlink()
         made(candidate, *rest)
 
-    monkeypatch.setattr(job, "_made", changing)
+    monkeypatch.setattr(job, "_write_translated", changing)
     assert run(translator(tmp_path, Identity()), many, tmp_path / "out") == Exit.OK
     assert len(content(tmp_path / "out")) == 8
     assert "vanished" in {line["reason"] for line in table(tmp_path / "out", "quarantine")}
@@ -293,7 +293,7 @@ def test_real_series_through_a_translator_that_no_patient_taught(data, tmp_path,
     unit = old / 1000 if values == "adc" else standardize_values(old.astype(np.float32))
     step = 1000 if values == "adc" else old[old != 0].std()
     seen = Volume(unit.astype(np.float32), before.image.affine)
-    change = applied(seen, old == 0, read_translator(Path(file)), None).change * step
+    change = apply_translator(seen, old == 0, read_translator(Path(file)), None).change * step
     assert np.abs(new - np.maximum(old + change, 0)).max() <= 1.5
     assert np.abs(new - old).mean() > 1 and ((new == 0) == (old == 0)).mean() > 0.999 and new.min() >= 0
     assert (new[old == 0] == 0).all()

@@ -20,7 +20,7 @@ from harmonize.randomized import Randomized
 from harmonize.reinhard import Reinhard
 from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
-from pipelines.batch.translated_values import applied, covering, looks_at_study, windowed
+from pipelines.batch.translated_values import apply_translator, covering, looks_at_study, translate_in_windows
 from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_nifti, read_volume
 from pipelines.data.prepare import prepare_slices
@@ -187,7 +187,7 @@ def test_what_lies_outside_the_scale_stays_as_it_is(monkeypatch):
     image = Volume(values, np.diag([1.1, 1.2, 3.0, 1.0]))
     for by in (-0.3, 0.3):
         through(monkeypatch, lambda x, by=by: x + by)
-        found = applied(image, values == 0, made(CycleGan()), None)
+        found = apply_translator(image, values == 0, made(CycleGan()), None)
         result = values + found.change
         inside = (values >= 0) & (values <= 3.5)
         assert result[inside].min() >= -1e-6 and result[inside].max() <= 3.5 + 1e-6
@@ -229,7 +229,7 @@ def test_on_the_networks_own_grid_a_study_becomes_what_the_network_says_of_it(ke
     settings, params = network(keep_mean)
     values = np.random.default_rng(1).uniform(0.8, 2.0, (48, 48, 3)).astype(np.float32)
     image = Volume(values, np.diag([-1.5, -1.5, 3.0, 1.0]))
-    found = applied(image, np.zeros(values.shape, bool), made(settings, params), None)
+    found = apply_translator(image, np.zeros(values.shape, bool), made(settings, params), None)
     x = SCALE.into(torch.from_numpy(prepare_slices(image, lesion=None, gland=None, images=Slices()).images))
     with torch.no_grad():
         y = SCALE.back(settings.translate(params, x, torch.zeros(3, dtype=torch.int64)))
@@ -240,7 +240,7 @@ def test_on_the_networks_own_grid_a_study_becomes_what_the_network_says_of_it(ke
 @given(st.integers(20, 90), st.integers(20, 90), st.integers(0, 5))
 def test_windows_of_a_function_of_each_pixel_make_that_function_of_the_whole_slice(height, width, seed):
     x = torch.rand(2, 1, height, width, generator=torch.Generator().manual_seed(seed)) * 2 - 1
-    found = windowed(x, lambda part: torch.tanh(part) - part, 48, background=-1.0)
+    found = translate_in_windows(x, lambda part: torch.tanh(part) - part, 48, background=-1.0)
     assert torch.allclose(found, torch.tanh(x) - x, atol=1e-5)
 
 
@@ -268,7 +268,7 @@ def test_a_patients_curve_is_measured_as_in_training_and_followed_by_every_nativ
         made(settings, params),
         Volume(smooth(oblique((0.9, 0.9, 3.0)), (100, 90, 3)).values / 1000, oblique((0.9, 0.9, 3.0))),
     )
-    found = applied(image, image.values == 0, file, None)
+    found = apply_translator(image, image.values == 0, file, None)
     seen = prepare_slices(image, lesion=None, gland=None, images=Slices())
     x = SCALE.into(torch.from_numpy(seen.images))
     y = SCALE.back(settings.translate(params, x, torch.zeros(len(x), dtype=torch.int64)))
@@ -288,10 +288,10 @@ def test_a_translator_that_no_patient_shaped_sees_slices_through_windows_alone()
     settings = Randomized(steps=3, width=4)
     params, affine = settings.learn_parameters((1, 48, 48)), oblique((1.5, 1.5, 3.0))
     file, image = made(settings, params), Volume(smooth(affine, (48, 48, 3)).values / 1000, affine)
-    found = applied(image, image.values == 0, file, None)
+    found = apply_translator(image, image.values == 0, file, None)
     assert not looks_at_study(file) and np.abs(found.change).max() > 0
     alone = Volume(image.values[:, :, :1], affine)
-    first = applied(alone, alone.values == 0, file, None)
+    first = apply_translator(alone, alone.values == 0, file, None)
     assert np.allclose(first.change[:, :, 0], found.change[:, :, 0], atol=1e-5)
     x = SCALE.into(torch.from_numpy(prepare_slices(image, lesion=None, gland=None, images=Slices()).images))
     expected = SCALE.back(settings.translate(params, x, torch.arange(len(x))))

@@ -62,11 +62,11 @@ def draw_figures(
         drawn_pictures = _draw_all(
             *_select_sites(shown_sites, tables, rows, trained),
             reference,
-            [one for one in decided if one.site in shown_sites],
+            [decision for decision in decided if decision.site in shown_sites],
             words,
             classes,
         )
-        return [replace(one, caption=one.caption + note) for one in drawn_pictures]
+        return [replace(picture, caption=picture.caption + note) for picture in drawn_pictures]
     return _draw_all(tables, rows, trained, reference, decided, words, classes)
 
 
@@ -114,8 +114,9 @@ def _draw_all(
     words: Words,
     classes: Classes,
 ) -> list[Picture]:
+    """Every figure of these hospitals."""
     methods = [str(result.label) for result in trained if result.label in tables]
-    masks = any(isinstance(found, Overlaps) for table in tables.values() for found in table.values())
+    masks = any(isinstance(evidence, Overlaps) for table in tables.values() for evidence in table.values())
     drawn: list[Picture] = []
     for measure in (DICE, HD95) if masks else (AUC,):
         measure_rows = [row for row in rows if row.measure == measure.name]
@@ -136,8 +137,8 @@ def _draw_all(
         if len(models) > 1 and is_complete and np.ptp(values, axis=0).any():
             drawn.append(draw_cross_site(models, tests, values, measure.name, method))
     for result in trained:
-        for name, found in result.between.items():
-            drawn.append(draw_site_matrix(found["sites"], np.array(found["values"]), name, result.label))
+        for name, matrix in result.between.items():
+            drawn.append(draw_site_matrix(matrix["sites"], np.array(matrix["values"]), name, result.label))
     return drawn
 
 
@@ -209,6 +210,7 @@ def draw_calibrations(
 
 
 def _draw_curves(trained: Sequence[TrainedMethod], methods: Sequence[str], reference: str | None) -> list[Picture]:
+    """Learning curves of each hospital, in groups of methods."""
     curves: dict[str, dict[str, Curve]] = {}
     for result in trained:
         for site, series in result.losses.items():

@@ -100,6 +100,7 @@ def _describe_true_loss(settings: AnyShared, patients: int) -> str:
 
 
 def _describe_shared_images(plan: Harmonize, summary: Mapping[str, Any]) -> str:
+    """How the shared images were chosen, in words."""
     if isinstance(plan.synthesis, Public):
         return f"{summary['images']} pictures of the prior {summary['prior']}, drawn at random"
     return describe_selection("" if plan.synthesis.name == "real" else plan.sampling.name, summary)

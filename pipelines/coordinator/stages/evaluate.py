@@ -188,10 +188,12 @@ def _export_models(
 
 
 def _name_export(world: World, question: Export, site: str) -> str:
+    """The conversation in which a site exports this model."""
     return world.run(world.name_question("export", "evaluate", VERSION, {**to_facts(question), "site": site}))
 
 
 def _export_central(world: World, question: Export, cohorts: Cohorts) -> Params:
+    """The central baseline's model, from the pooled site. Raises: SitesMissing."""
     engine, _ = pooled_engine(world, cohorts)
     answers = ask(engine, EXPORT, {CENTRAL: _name_export(world, question, CENTRAL)}, {CENTRAL: question})
     if answers.missing:  # perhaps its models were removed; train --fresh makes them again

@@ -135,6 +135,7 @@ def _with_scale(world: World, name: str, question: Ingest, report_site: Callable
 
 
 def _find_cohort_problems(world: World, site: str, counts: Counts) -> list[str]:
+    """Why a hospital's cohort cannot be used: too many rejections, or a split without patients."""
     where = world.root / "sites" / site / "cohorts" / counts.cohort / "rejected.json"
     if isinstance(counts, CountedOnce):
         return _find_count_problems(site, counts)

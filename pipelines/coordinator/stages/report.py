@@ -170,6 +170,7 @@ def without_patients(settings: Json) -> Json:
 
 
 def _remove_names(site: Json) -> Json:
+    """A site's settings without files and named patients."""
     settings = as_mapping(site)
     kinds: dict[str, Json] = {
         name: {"kind": as_mapping(settings[name]).get("kind")} for name in ("source", "labels") if settings.get(name)
@@ -181,6 +182,7 @@ def _remove_names(site: Json) -> Json:
 
 
 def _describe_run(world: World) -> str:
+    """Hospitals, methods, rounds and the promise to patients, in a sentence."""
     config = world.config
     names = ", ".join(config.train.methods)
     outside_words = f" and {len(config.outside)} outside the federation" if config.outside else ""
@@ -202,6 +204,7 @@ def _describe_rounds(train: Training) -> str:
 
 
 def _describe_promise(privacy: AnyPrivacy) -> str:
+    """The privacy that the settings promise, in a sentence."""
     if not isinstance(privacy, PatientLevel):
         return "Privacy: none; no formal guarantee is given."
     strength = f"noise {privacy.noise:g}" if privacy.epsilon is None else f"ε = {privacy.epsilon:g}"
@@ -211,6 +214,7 @@ def _describe_promise(privacy: AnyPrivacy) -> str:
 
 
 def _build_site_counts(site: str, counts: Counts, reply: Reported) -> SiteCounts:
+    """A hospital's counts for the page."""
     splits = tuple(SplitCount(split, **counts.splits[split]) for split in SPLITS)
     return SiteCounts(
         site, splits, rejections_by_reason(counts), count_withdrawn(counts, reply), describe_release(counts)
@@ -227,17 +231,20 @@ def describe_release(counts: Counts) -> str:
 
 
 def _build_left(site: str, entry: Entry) -> Left:
+    """What left a hospital in answer to one request."""
     left = left_in(site, entry["request"], entry["content"], entry["records"], entry["messages"], entry["bytes"])
     return replace(left, epsilon=entry["epsilon"])
 
 
 def _count_missing(trained: Sequence[TrainedMethod], refused: Sequence[Mapping[str, str]]) -> list[Missing]:
+    """How often each request of each site was not answered, by code."""
     lost = Counter((site, f"train {result.label}", code) for result in trained for _, site, code in result.missing)
     lost.update((refusal["site"], refusal["request"], refusal["code"]) for refusal in refused)
     return [Missing(site, request, code, times) for (site, request, code), times in sorted(lost.items())]
 
 
 def _build_stage_state(name: str, folder: Path) -> StageState:
+    """When a stage ended, how long it took, and where its artifact is."""
     manifest = read_manifest(folder)
     when = datetime.fromtimestamp(float(manifest["finished"]), UTC).isoformat(timespec="seconds")
     return StageState(name, format_moment(when), float(manifest["seconds"]), f"{name}/{folder.name}")
@@ -249,6 +256,7 @@ def _build_own_state(world: World, out: Path) -> StageState:
 
 
 def _list_commands(world: World) -> tuple[Command, ...]:
+    """Commands that a reader of the page may need next."""
     model = world.root / "sites" / "SITE" / READY / "METHOD.safetensors"
     return (
         Command(

@@ -86,6 +86,7 @@ def _choose_target(score: Score, replies: Mapping[str, requests.Scored], patient
 
 
 def _combine_deviations(first: float | None, second: float | None) -> float | None:
+    """The deviation of a difference of two scores; None if one is not known."""
     return None if first is None or second is None else math.hypot(first, second)
 
 

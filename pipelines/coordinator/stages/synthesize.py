@@ -47,6 +47,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 
 
 def _write_summary(out: Path, summary: dict[str, Json]) -> Mapping[str, Json]:
+    """Write the summary for later stages, and return it."""
     (out / SYNTHESIS).write_text(json.dumps(summary, indent=1, sort_keys=True))
     return summary
 

@@ -284,6 +284,7 @@ def _is_usable(folder: DiskFolder, name: str, replies: Mapping[str, Held]) -> bo
 
 
 def _conversation_folder(world: World, name: str) -> DiskFolder:
+    """The coordinator's folder of a conversation."""
     return DiskFolder(world.root / "federation" / name.rpartition("/")[2])
 
 

@@ -102,6 +102,7 @@ def _read_curves(train: Path, everybody: frozenset[str]) -> Iterator[Point]:
 
 
 def _list_points(name: str, series: Mapping[str, Any], sites: frozenset[str]) -> Iterator[Point]:
+    """The finite values of a series as points of a curve."""
     for round_, value in sorted(series.items(), key=lambda one: int(one[0])):
         if _is_finite(value):
             yield Point(name, int(round_), float(value), sites)
@@ -143,4 +144,5 @@ def _select_settings(artifacts: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _is_finite(value: object) -> bool:
+    """Whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

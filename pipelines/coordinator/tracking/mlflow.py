@@ -59,6 +59,7 @@ def tracking_uri(how: MLflow, folder: Path) -> str:
 
 
 def _find_or_create_experiment(client: Any, name: str) -> str:
+    """The identifier of the experiment of this name."""
     experiment = client.get_experiment_by_name(name)
     return str(client.create_experiment(name) if experiment is None else experiment.experiment_id)
 

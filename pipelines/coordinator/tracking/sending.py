@@ -83,6 +83,7 @@ def track_run(world: World, artifacts: Mapping[str, Path]) -> Tracked | None:
 
 
 def _send_figures(figures: Figures, world: World, how: TensorBoard | MLflow, folder: Path) -> bool:
+    """Give a tool the figures; returns whether it lacked some."""
     name = world.config.name
     if isinstance(how, TensorBoard):
         from pipelines.coordinator.tracking.tensorboard import write_tensorboard

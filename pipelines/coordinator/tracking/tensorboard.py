@@ -71,6 +71,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _encode_events(made: Sequence[Any]) -> bytes:
+    """The bytes of an event file."""
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     memory_file = _Whole()

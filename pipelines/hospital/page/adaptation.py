@@ -36,6 +36,7 @@ def adapted_lines(
 
 
 def _build_line(label: str, scores: Message, names: Sequence[str], true_shares: Sequence[float]) -> AdaptedLine:
+    """A line of test-time routing with its losses, shares and pictures."""
     facts, pictures = scores.facts, list[Picture]()
     experts = tuple(SHARED if name == GLOBAL else str(name) for name in as_list(facts["experts"]))
     losses = tuple(number_of({"losses": loss}, "losses", math.nan) for loss in as_list(facts.get("losses")))
@@ -82,6 +83,7 @@ def adapted_sheets(
 def _build_tiles(
     cohort: Cohort, masks: Tensor, scores: Message, scored: Values, structures: Sequence[str]
 ) -> list[Tile]:
+    """Equally many images of each shown patient, before and after adaptation."""
     rows, chosen, unit = (
         scores.tensors[SHOWN].tolist(),
         select_shown_patients(scored),

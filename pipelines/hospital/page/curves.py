@@ -92,6 +92,7 @@ def methods_of(facts: Mapping[str, Json]) -> list[dict[str, Json]]:
 
 
 def _draw_rocs(site: str, scores: PageScores, facts: Mapping[str, Json]) -> list[Picture]:
+    """ROC curves of each method here, of more than two classes by class."""
     home_counts = {method: table[site, site] for method, table in scores.tables.items()}
     order, names = _method_order(facts), scores.classes.several
     lines = {method: counts for method, counts in home_counts.items() if isinstance(counts, Counts)}
@@ -127,6 +128,7 @@ def _draw_losses(hospital: Hospital, facts: Mapping[str, Json]) -> list[Picture]
 
 
 def _draw_intensities(cohort: Cohort, splits: Sequence[str]) -> list[Picture]:
+    """Distributions of the values of each split."""
     values: dict[str, NDArray[np.generic]] = {}
     for number, split in enumerate(splits):
         images = cohort.images[cohort.split == number]

@@ -67,6 +67,7 @@ def compute_gap_shares(facts: Mapping[str, Json], tables: Mapping[str, Table], m
 
 
 def _build_row(site: str, facts: Mapping[str, Json]) -> SpaceRow:
+    """A row of the table of spaces, with the reasons of a veto in words."""
     quality = as_mapping(facts["quality"])
     figures = {name: as_number(quality.get(name)) for name in COLUMNS}
     vetoed = as_list(facts["vetoed"])

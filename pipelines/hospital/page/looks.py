@@ -117,11 +117,13 @@ def describe_pointing(module: nn.Module, cohort: Cohort, images: Tensor) -> str:
 
 
 def _pointing_share(cams: Tensor, lesions: Tensor) -> float:
+    """The sum of the hits of maps inside lesions."""
     pairs = zip(cams.double().numpy(), lesions.numpy(), strict=True)
     return sum(hit_share(cam, mask) for cam, mask in pairs)
 
 
 def _compute_maps(module: nn.Module, images: Tensor) -> Tensor:
+    """The sensitivity of the model to each pixel, a few images at a time."""
     return torch.cat([compute_sensitivity(module, batch) for batch in torch.split(images, TOGETHER)])
 
 

@@ -47,6 +47,7 @@ def outline_sheets(
 
 
 def _draw_sheet(hospital: Hospital, method: Mapping[str, Json], structures: Sequence[str], window: Json) -> Picture:
+    """Outlines of a model next to the given masks."""
     start, params = load_model(hospital, method)
     cohort = cohort_of(hospital, str(method["cohort"]))
     test = (cohort.split == SPLITS.index("test")).nonzero()[:, 0]

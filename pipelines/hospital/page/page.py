@@ -123,6 +123,7 @@ class Scope(NamedTuple):
 
 
 def _build_scope(hospital: Hospital, facts: Mapping[str, Json]) -> Scope:
+    """The cohort, splits and methods that a page is about; all patients of an external site in one split."""
     cohort, outside = cohort_of(hospital, str(facts["cohort"])), "lines" in facts
     if not outside:
         return Scope(cohort, SPLITS, methods_of(facts), {}, outside)

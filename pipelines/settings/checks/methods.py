@@ -121,10 +121,10 @@ def _form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[
     return form_problems
 
 
-def _same_replies(one: AnyAlgorithm, other: AnyAlgorithm, task: Task, work: Work) -> bool:
+def _same_replies(first: AnyAlgorithm, second: AnyAlgorithm, task: Task, work: Work) -> bool:
     """Whether the replies of two forms of a method have the same names, shapes and facts."""
     try:
-        replies = [rehearse_reply(each, task, work, initial_parameters(each, task, seed=0)) for each in (one, other)]
+        replies = [rehearse_reply(each, task, work, initial_parameters(each, task, seed=0)) for each in (first, second)]
     except (RuntimeError, ValueError):
         return False
     return find_reply_problem(replace(replies[0], facts={**replies[0].facts, "loss": None, "n": 0}), replies[1]) is None
