@@ -50,7 +50,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything besides the study that a translation needs. visits: number of sessions of each patient. maker: None =
+    """What a translation needs in addition to the study. visits: number of sessions of each patient. maker: None =
     NIfTI files keep their names.
     """
 
@@ -80,10 +80,11 @@ class Job:
         return nifti_place(candidate, None if self.maker is None else self.maker.key, self.file.digest)
 
 
-class Done(NamedTuple):
-    """A finished study. there: it existed before; the figures are then NaN. mean, largest: change of the foreground's
-    values, in the unit of the translator's images. limited: share that was clipped to the scale's range. order: rank
-    correlation of the foreground's values before and after. gland_order: of the gland's (NaN without a mask).
+class TranslatedStudy(NamedTuple):
+    """A finished study. there: whether its result existed before; the figures are then NaN. mean, largest: change of
+    the foreground's values, in the unit of the translator's images. limited: share that was clipped to the scale's
+    range. order: rank correlation of the foreground's values before and after. gland_order: the same in the gland (NaN
+    without a mask).
     """
 
     waiting: Waiting
@@ -95,7 +96,7 @@ class Done(NamedTuple):
     gland_order: float = NOTHING
 
 
-def translate(waiting: Waiting, job: Job) -> Done | Rejected:
+def translate(waiting: Waiting, job: Job) -> TranslatedStudy | Rejected:
     """Read, translate and write one study. Errors in its data give a rejection.
 
     Raises:
@@ -103,16 +104,16 @@ def translate(waiting: Waiting, job: Job) -> Done | Rejected:
     """
     place = job.out / waiting.place
     if place.exists():
-        return Done(waiting, there=True)
+        return TranslatedStudy(waiting, there=True)
     try:
         study, values, step, least = _read_study(waiting.candidate, job)
         image, background = Volume(values, study.image.affine), np.asarray(study.image.values) == 0
         gland = _read_gland(waiting.candidate, job)
         with convert_read_errors(waiting.candidate.study):
-            gland_ = gland if looks_at_study(job.file) else None
-            translated = applied(image, background, job.file, gland_, least=least)
+            used_gland = gland if looks_at_study(job.file) else None
+            translated = applied(image, background, job.file, used_gland, least=least)
         done = _measure_translation(waiting, image, ~background, translated, gland)
-        _write(waiting.candidate, study, translated.change / step, job, place)
+        _write_study(waiting.candidate, study, translated.change / step, job, place)
     except Unusable as error:
         return Rejected(waiting.candidate.study, error.reason, error.detail)
     return done
@@ -120,7 +121,7 @@ def translate(waiting: Waiting, job: Job) -> Done | Rejected:
 
 def _read_study(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32, float]:
     """The study; its values in the unit of the translator's images; the size of the file's unit in that unit; and the
-    darkest value that may be written.
+    least value that may be written.
     """
     with convert_read_errors(candidate.study):
         study = candidate.load()
@@ -154,33 +155,35 @@ def _read_gland(candidate: Candidate, job: Job) -> Volume | None:
 
 
 def _measure_translation(
-    waiting: Waiting, image: Volume, foreground: NDArray[np.bool_], found: Applied, gland: Volume | None
-) -> Done:
-    change = np.abs(found.change[foreground])
+    waiting: Waiting, image: Volume, foreground: NDArray[np.bool_], applied_change: Applied, gland: Volume | None
+) -> TranslatedStudy:
+    """The study as finished, with the figures of its change."""
+    change = np.abs(applied_change.change[foreground])
     before = np.asarray(image.values)
-    after = before + found.change
+    after = before + applied_change.change
     inside = None if gland is None else foreground & (mask_on_grid(gland, grid_of(image)) > 0)
-    return Done(
+    return TranslatedStudy(
         waiting,
         there=False,
         mean=float(change.mean()) if change.size else 0.0,
         largest=float(change.max()) if change.size else 0.0,
-        limited=found.limited,
-        order=_order(before[foreground], after[foreground]),
-        gland_order=NOTHING if inside is None else _order(before[inside], after[inside]),
+        limited=applied_change.limited,
+        order=_rank_correlation(before[foreground], after[foreground]),
+        gland_order=NOTHING if inside is None else _rank_correlation(before[inside], after[inside]),
     )
 
 
-def _order(before: Array, after: Array) -> float:
+def _rank_correlation(before: Array, after: Array) -> float:
     """Spearman's rank correlation; NaN if all values are equal, or there are fewer than three."""
-    every = max(1, before.size // RANKED)
-    one, other = before[::every], after[::every]
-    if one.size < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
+    step = max(1, before.size // RANKED)
+    earlier_values, later_values = before[::step], after[::step]
+    if earlier_values.size < 3 or np.ptp(earlier_values) == 0 or np.ptp(later_values) == 0:
         return NOTHING
-    return float(stats.spearmanr(one, other).statistic)
+    return float(stats.spearmanr(earlier_values, later_values).statistic)
 
 
-def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: Path) -> None:
+def _write_study(candidate: Candidate, study: Study, change: Array, job: Job, place: Path) -> None:
+    """Write a study's files under a hidden name, flush them to disk, and rename them."""
     make_folder(place.parent)
     part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
@@ -196,7 +199,7 @@ def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: P
 
 
 def _made(candidate: Candidate, study: Study, change: Array, job: Job, part: Path) -> None:
-    """Write the new files from the old ones, which are read once more."""
+    """Write the new files from the old ones, which are read again."""
     if isinstance(job.source, DicomSource):
         part.mkdir()
         for name, data in series_files(candidate, study, change, job.dicom_maker):

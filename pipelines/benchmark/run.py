@@ -1,4 +1,4 @@
-"""The run of a benchmark: signed models go to hospitals that never trained, and one page comes of it.
+"""The run of a benchmark: hospitals that never trained evaluate signed models, and one page shows the results.
 
 `python -m pipelines.run BENCHMARK.yaml`, whose key `benchmark` names the models. Written into runs/<name>: the page
 benchmark.html, benchmark.json, scores.csv, and each hospital's reply.
@@ -41,7 +41,7 @@ PAGE, FACTS, SCORES, REPLIES = "benchmark.html", "benchmark.json", "scores.csv",
 
 
 STAGE = "benchmark"
-"""Its name among the versions that a run keeps."""
+"""The benchmark's name among the versions that a run keeps."""
 
 
 def run_benchmark(
@@ -53,9 +53,9 @@ def run_benchmark(
     engine: Engine | None = None,
     stop: Stop | None = None,
 ) -> int:
-    """Run, or only check with --check; returns the exit code: `SITE` if no hospital gave a score.
+    """Run a benchmark, or only check it with --check; returns the exit code: `SITE` if no hospital gave a score.
 
-    command: to run it again. engine: to hospitals on other machines; None: simulate all here.
+    command: to run it again. engine: to hospitals on other machines; None = simulate all on this machine.
 
     Raises:
         ConfigError: everything that is wrong with settings and models.
@@ -91,14 +91,14 @@ def open_models(settings: BenchmarkSettings, document: Document) -> dict[str, Si
     """The models by label, each with a signature that fits it.
 
     Raises:
-        ConfigError: all that is wrong with any of them.
+        ConfigError: all problems of all models.
     """
     models: dict[str, Signed] = {}
     problems: list[Problem] = []
     for label, file in settings.benchmark.models.items():
         try:
             models[label] = model = read_signed(Path(file))
-            _check_own(model)
+            _check_own_signature(model)
         except (ValueError, OSError) as error:
             problems.append(Problem(("benchmark", "models", label), str(error)))
     kinds = {json.dumps(_model_kind(model), sort_keys=True) for model in models.values()}
@@ -110,8 +110,8 @@ def open_models(settings: BenchmarkSettings, document: Document) -> dict[str, Si
     return models
 
 
-def _check_own(model: Signed) -> None:
-    """Raises: ValueError: the signature is not of this model, so that every hospital would refuse it."""
+def _check_own_signature(model: Signed) -> None:
+    """Raise ValueError if the signature is not of this model, so that every hospital would refuse it."""
     key = model.signature.key
     try:
         check_signature(model.data, model.signature, {"its signer": key}, today=datetime.now(UTC).date())
@@ -122,10 +122,12 @@ def _check_own(model: Signed) -> None:
 
 
 def _model_kind(model: Signed) -> Json:
+    """The facts that must be equal for models to be compared."""
     return {key: settings_of(model.ready).get(key) for key in ("kind", "classes", "names", "target")}
 
 
 def _make_simulation(settings: BenchmarkSettings, root: Path, stop: Stop) -> Engine:
+    """An engine that simulates all hospitals in this process."""
     device = chosen_device(settings.device)
     return InProcess(make_simulated_workers(settings.sites, root, device=device, now=_iso_time, pause=stop.check))
 
@@ -139,11 +141,11 @@ def _ask_hospitals(
     console: Console,
     version: int,
 ) -> list[HospitalAnswers]:
-    """What each hospital said, in the order of their names. version: see `visit`."""
+    """The answers of the hospitals, in the order of their names. version: see `ask_hospital`."""
     answers: list[HospitalAnswers] = []
     with show_progress(settings.title or settings.name, console=console) as step:
-        for place, site in enumerate(sorted(engine.sites)):
-            step(place, len(engine.sites), site)
+        for index, site in enumerate(sorted(engine.sites)):
+            step(index, len(engine.sites), site)
             answers.append(ask_hospital(settings, models, engine, site, root, check, version))
     return answers
 
@@ -156,7 +158,7 @@ def _write_files(root: Path, files: Mapping[str, str], answers: Sequence[Hospita
         for site_answers in answers
         for label, reply in site_answers.replies.items()
     }
-    for name in set(replies.names()) - set(replies_by_file):  # of models or hospitals that are no more asked
+    for name in set(replies.names()) - set(replies_by_file):  # of models or hospitals that are not asked any more
         replies.remove(name)
     for name, reply in replies_by_file.items():
         replies.write(name, to_bytes(reply))
@@ -168,7 +170,7 @@ def _write_files(root: Path, files: Mapping[str, str], answers: Sequence[Hospita
 def _print_check(
     settings: BenchmarkSettings, models: Mapping[str, Signed], root: Path, console: Console, *, as_json: bool
 ) -> int:
-    """--check: what would go where; nothing is sent, and no pixel is read."""
+    """Print, for --check, what would be sent to which hospital; nothing is sent, and no pixel is read."""
     facts: dict[str, Json] = {"exit": int(Exit.OK), "models": {}, "sites": {}}
     lines = []
     signed: dict[str, Json] = {}
@@ -200,4 +202,5 @@ def _print_check(
 
 
 def _iso_time() -> str:
+    """The time now in UTC, as ISO 8601 text."""
     return datetime.now(UTC).isoformat(timespec="seconds")

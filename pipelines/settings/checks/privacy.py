@@ -1,4 +1,4 @@
-"""Checks of privacy: what no epsilon covers, and policies whose promise the run would break."""
+"""Checks of privacy: settings that no epsilon covers, and policies whose promise the run would break."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ def _broken_promise(site: str, policy: Policy) -> Problem:
     key, text = "require", "this hospital lets nothing leave without a finite epsilon"
     if policy.require is None and policy.budget is not None:
         key, text = "budget", f"this hospital allows epsilon {policy.budget.epsilon}"
-    rest = "and privacy: none makes every release non-private; say privacy: {epsilon: ...}"
-    return Problem(("sites", site, "policy", key), f"{text}, {rest}")
+    remedy = "and privacy: none makes every release non-private; say privacy: {epsilon: ...}"
+    return Problem(("sites", site, "policy", key), f"{text}, {remedy}")
 
 
 def _feature_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of tables of features that are normalized or projected by means of patients' values."""
     images = run.images
     if images.kind == "features" and images.normalize in ("site", "pooled"):
         text = f"{images.normalize} computes means from patients, which no noise covers; say none, or declared with "
@@ -36,6 +37,7 @@ def _feature_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _method_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of methods, networks and local work that cannot be trained privately."""
     from privacy.dp.modules import find_unfit_parts  # slow to import
 
     for label, method in run.train.methods.items():
@@ -52,6 +54,7 @@ def _method_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _site_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of sites whose policy gives counts no guarantee, or whose budget has no lasting ledger."""
     for name, site in run.sites.items():
         if site.policy.budget is None and not site.policy.declares("counts"):
             yield Problem(
