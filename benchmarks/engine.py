@@ -56,7 +56,7 @@ from pipelines.hospital.hospital import Hospital, rows_of, write_cohort_file
 from pipelines.hospital.worker import make_worker
 from pipelines.loader.validation import to_plain
 from pipelines.phantom.patients import PhantomSource
-from pipelines.runs.replies import on_disk
+from pipelines.runs.replies import store_replies
 from pipelines.runs.store import DiskFolder, short_digest
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows, Split
@@ -130,7 +130,9 @@ def federated(
     own, names = hospitals(root / "sites", cohorts)
     initial = initial_parameters(algorithm, task, seed=SEED)
     return conduct_training(
-        InProcess({name: on_disk(make_worker(hospital), root / "federation", print) for name, hospital in own.items()}),
+        InProcess(
+            {name: store_replies(make_worker(hospital), root / "federation", print) for name, hospital in own.items()}
+        ),
         algorithm,
         run=RUN,
         initial=initial,

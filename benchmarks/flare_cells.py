@@ -93,7 +93,7 @@ def job(port: int, parent: str, names: list[str], numbers: int, rounds: int, tog
     import federation.remote as remote
     from federation.fedavg import FedAvg
     from federation.flare import ClientApp, ServerApp, build_collector, build_reach
-    from pipelines.runs.replies import kept_in
+    from pipelines.runs.replies import make_reply_store
     from privacy.message import Call, Message
 
     torch.set_num_threads(1)
@@ -110,7 +110,7 @@ def job(port: int, parent: str, names: list[str], numbers: int, rounds: int, tog
     for folder in ("startup", "local"):  # FLARE insists
         Path(folder).mkdir()
     here.setup(Workspace("."), proxy(ROOT), [], signal)
-    keep = (lambda call, reply: reply) if together else kept_in(Path.cwd(), print)
+    keep = (lambda call, reply: reply) if together else make_reply_store(Path.cwd(), print)
     note = (lambda size: None) if together else build_collector()
     if together:
         remote.SMALL = 2**40

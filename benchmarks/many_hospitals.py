@@ -43,7 +43,7 @@ from federation.rehearsal import initial_parameters, rehearse_forms
 from federation.rounds import Schedule, conduct_training
 from federation.task import Task
 from pipelines.hospital.worker import make_worker
-from pipelines.runs.replies import on_disk
+from pipelines.runs.replies import store_replies
 from pipelines.runs.store import DiskFolder
 from privacy.message import Call, Message
 
@@ -95,7 +95,9 @@ def measured(folder: str, sites: int, case: str) -> dict[str, float]:
         root = Path(place)
         own, names = hospitals(root / "sites", made)
         del made
-        inside = InProcess({name: on_disk(make_worker(one), root / "federation", print) for name, one in own.items()})
+        inside = InProcess(
+            {name: store_replies(make_worker(one), root / "federation", print) for name, one in own.items()}
+        )
         begun = time.process_time()
 
         def between(outcome: Outcome) -> None:

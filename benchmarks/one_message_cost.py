@@ -36,7 +36,7 @@ from federation.task import Task
 from personalize.moments import Moments
 from pipelines.data.cohort import Cohort
 from pipelines.hospital.worker import make_worker
-from pipelines.runs.replies import on_disk
+from pipelines.runs.replies import store_replies
 from pipelines.runs.store import DiskFolder
 from privacy.dp.accounting import calibrate_noise, compute_cost
 from privacy.dp.events import Gaussian, PoissonSampled, SelfComposed
@@ -84,7 +84,9 @@ def measured(algorithm: Algorithm, task: Task, many: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         root, cohorts = Path(folder), {f"h{number:04d}": cohort(number, task) for number in range(many)}
         own, names = hospitals(root / "sites", cohorts)
-        workers = {name: Counted(on_disk(make_worker(one), root / "federation", print)) for name, one in own.items()}
+        workers = {
+            name: Counted(store_replies(make_worker(one), root / "federation", print)) for name, one in own.items()
+        }
         initial = initial_parameters(algorithm, task, seed=SEED)
         schedule = Schedule(rounds=ROUNDS)
         begun = time.process_time()

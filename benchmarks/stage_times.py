@@ -35,7 +35,7 @@ def processor() -> float:
 
 
 def main() -> None:
-    begun, stage, spent = time.monotonic(), runner._run, dict[str, tuple[float, float]]()
+    begun, stage, spent = time.monotonic(), runner._run_stage, dict[str, tuple[float, float]]()
 
     def timed(step: Any, *arguments: Any) -> float:
         clock, used = time.monotonic(), processor()
@@ -44,7 +44,7 @@ def main() -> None:
         finally:
             spent[step.stage.name] = (time.monotonic() - clock, processor() - used)
 
-    runner._run = timed  # type: ignore[assignment]
+    runner._run_stage = timed  # type: ignore[assignment]
     if "--in-turn" in sys.argv:
         coordinator.learn_ahead = lambda steps, world: nullcontext()
     code = run([argument for argument in sys.argv[1:] if argument != "--in-turn"])

@@ -16,7 +16,7 @@ from pipelines.data.pseudonym import normalize_identifier
 from pipelines.data.split import SPLITS
 from pipelines.data.tensors.file import tensor_bytes
 from pipelines.loader.document import ConfigError
-from pipelines.settings.task import MOST
+from pipelines.settings.task import MOST_MASK_CLASSES
 from privacy.settings_error import Problem
 
 SHOWN = 4
@@ -270,7 +270,7 @@ def _value_problems(x: NDArray[Any], y: NDArray[Any] | None, mask: NDArray[Any] 
     if wrong.any():
         text = f"not finite (NaN, infinite, or beyond 3e38) in {_describe_rows(np.flatnonzero(wrong).tolist())}"
         problems.append(Problem(("x",), f"{text}; replace or leave out"))
-    for name, values, most in (("y", y, 255), ("mask", mask, MOST)):
+    for name, values, most in (("y", y, 255), ("mask", mask, MOST_MASK_CLASSES)):
         if values is not None and values.size and not 0 <= int(values.min()) <= int(values.max()) <= most:
             range_text = f"{int(values.min())} to {int(values.max())}"
             problems.append(Problem((name,), f"classes must be in 0..{most}, 0 = the first, found {range_text}"))

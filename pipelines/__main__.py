@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from pipelines.loader.command_line import PACKAGE, command_parser
-from pipelines.runs.exits import as_process
+from pipelines.runs.exits import end_process
 
 
 class Command(NamedTuple):
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_process() -> None:
     """The command `consilium`: `main` as a process of its own."""
-    as_process(main)
+    end_process(main)
 
 
 def parser() -> argparse.ArgumentParser:

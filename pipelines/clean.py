@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pipelines.loader.command_line import command_parser
-from pipelines.runs.exits import Exit, as_process
-from pipelines.runs.holdings import KINDS, Item, Kind, is_file, is_folder, items_of, runs_below, size_of
+from pipelines.runs.exits import Exit, end_process
+from pipelines.runs.holdings import KINDS, Item, Kind, is_file, is_folder, list_run_items, list_runs, measure_size
 from pipelines.runs.retention import RemovalDecision, Rule, decide_removals
 from pipelines.runs.stopping import HOLDER, LOCK, LockedError, RunLock
 from pipelines.runs.store import HIDDEN
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     if problem := _find_problem(options):
         line.error(problem)
-    runs = [run for run in runs_below(Path(options.runs)) if not options.run or run.name in options.run]
+    runs = [run for run in list_runs(Path(options.runs)) if not options.run or run.name in options.run]
     if options.older_than is None:
         _overview(runs, console, as_json=options.json)
         return int(Exit.OK)
@@ -108,7 +108,7 @@ def clean_run(run: Path, rule: Rule, now: float, *, really: bool) -> Outcome:
     decided: list[RemovalDecision] = []
     try:
         with RunLock(run) if really else nullcontext():
-            decided = decide_removals(items_of(run), rule, now)
+            decided = decide_removals(list_run_items(run), rule, now)
             for decision in decided if really else ():
                 if not decision.kept:
                     remove_item(decision.item)
@@ -153,7 +153,7 @@ def _find_problem(options: argparse.Namespace) -> str:
         return f"{folder} {state}; give the folder that `runs:` of the configuration names"
     if is_file(folder / LOCK):
         return f"{folder} is one run; give the folder around it, as in {folder.parent} --run {folder.resolve().name}"
-    known = [run.name for run in runs_below(folder)]
+    known = [run.name for run in list_runs(folder)]
     wrong = sorted(set(options.run or ()) - set(known))
     if wrong:
         return f"--run {', '.join(wrong)}: no such run below {folder}; there are {', '.join(known) or 'none'}"
@@ -166,7 +166,7 @@ def _find_problem(options: argparse.Namespace) -> str:
 
 def _overview(runs: Sequence[Path], console: Console, *, as_json: bool) -> None:
     """Print every run's kinds with numbers, sizes and ages. Files of no kind are never removed."""
-    now, items_by_run = time.time(), {run: items_of(run) for run in runs}
+    now, items_by_run = time.time(), {run: list_run_items(run) for run in runs}
     if as_json:
         rows: list[Json] = [_run_as_json(run, items, now) for run, items in items_by_run.items()]
         print(json.dumps({"exit": 0, "runs": rows}, indent=1))  # noqa: T201 - the machine's answer
@@ -197,7 +197,7 @@ def _rows(items: Sequence[Item], now: float) -> list[list[str]]:
 
 def _rest(run: Path, items: Sequence[Item]) -> tuple[int, int]:
     """Number and bytes of files that belong to no item: ledgers, keys, logs, locks, and foreign files."""
-    files, size, _ = size_of(run)
+    files, size, _ = measure_size(run)
     return files - sum(item.files for item in items), size - sum(item.bytes for item in items)
 
 
@@ -256,4 +256,4 @@ def _print_outcomes(outcomes: Sequence[Outcome], console: Console, *, really: bo
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

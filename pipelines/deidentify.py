@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from pipelines.batch.arguments import add_keep_arguments
 from pipelines.loader.command_line import announce, command_parser
-from pipelines.runs.exits import as_process
+from pipelines.runs.exits import end_process
 
 PROG = "python -m pipelines.deidentify"
 
@@ -42,4 +42,4 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pipelines.loader.command_line import announce, command_parser
-from pipelines.runs.exits import as_process
+from pipelines.runs.exits import end_process
 
 PROG = "python -m pipelines.init"
 
@@ -44,4 +44,4 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

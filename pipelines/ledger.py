@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipelines.loader.command_line import announce, command_parser
-from pipelines.runs.exits import Exit, as_process, print_error
+from pipelines.runs.exits import Exit, end_process, print_error
 from privacy.dp.events import NON_PRIVATE, Event, UnknownEvent, describe_event
 from privacy.message import Json, as_mapping
 from privacy.release import ledger as ledgers
@@ -305,4 +305,4 @@ def _text(value: Json) -> str:
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

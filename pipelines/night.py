@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 
 from pipelines.loader.command_line import announce, command_parser
-from pipelines.runs.exits import as_process
+from pipelines.runs.exits import end_process
 
 PROG = "python -m pipelines.night"
 
@@ -56,4 +56,4 @@ def day(text: str) -> date:
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipelines.loader.command_line import command_parser
 from pipelines.loader.document import ConfigError, render
 from pipelines.loader.files import read_document
-from pipelines.runs.exits import Exit, as_process
+from pipelines.runs.exits import Exit, end_process
 from privacy.message import Json, as_mapping
 
 if TYPE_CHECKING:
@@ -134,4 +134,4 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

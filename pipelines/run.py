@@ -16,7 +16,7 @@ from pipelines.coordinator.arguments import PROG, parse_arguments, read_settings
 from pipelines.coordinator.arguments import parser as parser  # as every command has one
 from pipelines.loader.command_line import announce, importing
 from pipelines.loader.document import ConfigError, Document, render
-from pipelines.runs.exits import Exit, as_process, print_error
+from pipelines.runs.exits import Exit, end_process, print_error
 from privacy.settings_error import Problem
 
 
@@ -55,4 +55,4 @@ def _far(document: Document, options: argparse.Namespace, console: Console) -> i
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pipelines.loader.command_line import announce, command_parser
-from pipelines.runs.exits import Exit, as_process, print_error
+from pipelines.runs.exits import Exit, end_process, print_error
 
 PROG = "python -m pipelines.sign"
 DAYS = 365
@@ -102,4 +102,4 @@ def _sign(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

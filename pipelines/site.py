@@ -19,7 +19,7 @@ from pipelines.loader.command_line import announce, command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
 from pipelines.loader.files import read_document
-from pipelines.runs.exits import Exit, as_process, print_error
+from pipelines.runs.exits import Exit, end_process, print_error
 from privacy.settings_error import Problem
 
 if TYPE_CHECKING:
@@ -109,4 +109,4 @@ def show(place: Place, findings: Sequence[tuple[str, bool, str]], console: Conso
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

@@ -17,7 +17,7 @@ from pipelines.loader.command_line import announce, command_parser
 from pipelines.loader.command_of_file import meant_for
 from pipelines.loader.document import ConfigError, render
 from pipelines.loader.files import find_document
-from pipelines.runs.exits import Exit, as_process, print_error
+from pipelines.runs.exits import Exit, end_process, print_error
 
 PROG = "python -m pipelines.study"
 
@@ -49,4 +49,4 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

@@ -33,7 +33,7 @@ import pipelines.phantom.files
 from consilium.testing import testbed
 from pipelines.__main__ import main
 from pipelines.phantom.patients import PhantomSource
-from pipelines.runs.exits import Exit, exit_code_outside
+from pipelines.runs.exits import Exit, report_uncaught_error
 from privacy.dp.accounting import by_split, compute_cost
 from privacy.release import ledger as ledgers
 
@@ -266,7 +266,7 @@ def answered(argv: list[str]) -> int:
     except SystemExit as ended:
         return int(ended.code or 0)
     except (OSError, MemoryError) as error:
-        return exit_code_outside(error)
+        return report_uncaught_error(error)
 
 
 def counted(case: Case, start: Path, work: Path, *, allocations: bool = False) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 UNITS = ("1e-6 mm2/s", "1e-5 mm2/s", "1e-3 mm2/s", "mm2/s")
-"""Units of ADC that `pipelines.data.adc` knows."""
+"""Units of ADC that `pipelines.data.adc` can convert."""
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_keep_arguments(parser: argparse.ArgumentParser) -> None:
-    """What de-identification keeps."""
+    """Arguments on what de-identification keeps."""
     parser.add_argument("--keep-device", action="store_true", help="keep serial numbers and names of devices")
     parser.add_argument("--keep-characteristics", action="store_true", help="keep sex, age (at most 90), size, weight")
     parser.add_argument("--keep-times", action="store_true", help="keep times of day; dates are moved in any case")

@@ -1,4 +1,4 @@
-"""Contact sheets of blanked images that a person must confirm, and the confirmation by a sheet's digest."""
+"""Write contact sheets of blanked images that a person must confirm, and record confirmations by a sheet's digest."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from typing import NamedTuple
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
-from pipelines.batch.confirmations import record_confirmation, sheet_digest, was_confirmed
-from pipelines.batch.contact_sheet import LARGEST, Shown, Unknown, shown_image, unknown_layout, write_sheet
+from pipelines.batch.confirmations import is_confirmed, record_confirmation, sheet_digest
+from pipelines.batch.contact_sheet import (
+    LARGEST,
+    SheetImage,
+    UnknownLayout,
+    build_sheet_image,
+    build_unknown_layout,
+    write_sheet,
+)
 from pipelines.batch.layouts_file import write_draft
-from pipelines.data.contents import detect_kind as content_of
+from pipelines.data.contents import detect_kind as detect_content_kind
 from pipelines.data.contents import left_out, read_dataset
 from pipelines.data.dicom.reader import SUFFIXES
 from pipelines.data.folder import explain_failure, read_steadily, stamp_file
@@ -32,8 +39,9 @@ VIEWS = 3  # of an image with several frames
 
 
 class Sheet(NamedTuple):
-    """path: of the page. digest: of the images on it; empty if none can be confirmed. images, later: number of images
-    on it, and left for the next sheet. unknown: layouts without rectangles. draft: a file of layouts was made.
+    """path: of the page. digest: of the images on it; empty if none can be confirmed. images: number of images on it.
+    later: number of images left for the next sheet. unknown: number of layouts without rectangles. draft: whether a
+    file of layouts was made.
     """
 
     path: Path
@@ -45,7 +53,7 @@ class Sheet(NamedTuple):
 
 
 def sheet_file(key: Path) -> Path:
-    """Path of the contact sheet, beside the key."""
+    """Path of the contact sheet, next to the key."""
     return key.with_name(f"{key.name}.sheet.html")
 
 
@@ -62,10 +70,10 @@ def confirm_sheet(paths: Sequence[Path], review: Review) -> str:
     """Record that a person confirmed the sheet with the digest in the options; return an error text, "" = none.
 
     Raises:
-        ValueError, OSError: the record of what was confirmed.
+        ValueError, OSError: the record of confirmations is damaged or cannot be read or written.
     """
     place, digest = Path(review.options.key), review.options.confirm.strip().lower()
-    if was_confirmed(place, digest):
+    if is_confirmed(place, digest):
         return ""
     images = [
         blanked.digest
@@ -83,30 +91,30 @@ def confirm_sheet(paths: Sequence[Path], review: Review) -> str:
 def make_sheet(waiting: Sequence[Path], unknown: Sequence[Path], review: Review) -> Sheet | None:
     """Write the contact sheet, and a draft of the file of layouts if there is none; None if no image waits.
 
-    waiting: files that were refused as `unconfirmed`; unknown: as `burned_in`.
+    waiting: files that were refused as `unconfirmed`. unknown: files that were refused as `burned_in`.
 
     Raises:
         OSError: the disk.
     """
-    shown: list[Shown] = []
+    images: list[SheetImage] = []
     digests: list[str] = []
     for path, image, blanked in _select_for_sheet(waiting, review):
-        shown.append(shown_image(_relative_path(review.root, path), image, blanked))
+        images.append(build_sheet_image(_relative_path(review.root, path), image, blanked))
         digests.append(blanked.digest)
     layouts = _find_unknown_layouts(unknown, review.root)
-    if not shown and not layouts:
+    if not images and not layouts:
         return None
     digest = sheet_digest(review.key, digests) if digests else ""
-    page, later = sheet_file(Path(review.options.key).resolve()), len(waiting) - len(shown)
-    write_sheet(page, shown, layouts, digest=digest, command=confirm_command(review.options, digest), later=later)
+    page, later = sheet_file(Path(review.options.key).resolve()), len(waiting) - len(images)
+    write_sheet(page, images, layouts, digest=digest, command=confirm_command(review.options, digest), later=later)
     draft = not Path(review.options.blank).exists()
     if draft:
         write_draft(Path(review.options.blank), [layout.entry for layout in layouts])
-    return Sheet(page, digest, len(shown), later, len(layouts), draft)
+    return Sheet(page, digest, len(images), later, len(layouts), draft)
 
 
 def next_steps(sheet: Sheet, options: argparse.Namespace) -> list[str]:
-    """Lines that say what to do next."""
+    """Lines that tell the user what to do next."""
     lines = [f"Contact sheet: {sheet.path} (it shows patients' names and stays in the hospital)"]
     if sheet.draft:
         lines.append(f"{options.blank} did not exist and was made: fill in where text stands, and run the same again.")
@@ -130,7 +138,8 @@ def confirm_command(options: argparse.Namespace, digest: str) -> str:
 
 
 def read_original(path: Path) -> Dataset | Item:
-    """Read the dataset; or say why the file is left out, if it is not DICOM and has no DICOM name.
+    """Read the dataset; or, if the file is not DICOM and has no DICOM name, return an item that says why it is left
+    out.
 
     Raises:
         NotDeidentifiable: it cannot be read, or it has a DICOM name but is not DICOM.
@@ -139,7 +148,7 @@ def read_original(path: Path) -> Dataset | Item:
         with silence_warnings():
             return read_steadily({path: stamp_file(path)}, lambda: read_dataset(path))
     except InvalidDicomError:
-        if content_of(path) == "packed_dicom":
+        if detect_content_kind(path) == "packed_dicom":
             raise NotDeidentifiable("packed", "It is a DICOM file that was packed. Unpack it: gunzip.") from None
         if path.suffix.lower() in SUFFIXES:
             problem = "The file has a DICOM name and no DICOM in it. Copy it again."
@@ -151,39 +160,41 @@ def read_original(path: Path) -> Dataset | Item:
         if of_machine(error):
             raise
         if isinstance(error, OSError) and error.errno is not None:
-            known = explain_failure("The file", error)
-            raise NotDeidentifiable(known.reason, known.detail) from None
+            failure = explain_failure("The file", error)
+            raise NotDeidentifiable(failure.reason, failure.detail) from None
         raise NotDeidentifiable(
             "unparsable", f"The file cannot be read ({type(error).__name__}). Export the image again."
         ) from None
 
 
-def _find_unknown_layouts(paths: Sequence[Path], root: Path) -> list[Unknown]:
-    """The first displayable image of each layout."""
-    unknown_by_layout: dict[object, Unknown] = {}
+def _find_unknown_layouts(paths: Sequence[Path], root: Path) -> list[UnknownLayout]:
+    """The first image of each layout that can be displayed."""
+    unknown_by_layout: dict[object, UnknownLayout] = {}
     for path in paths:
         image = _open_image(path)
         if image is not None and kind_of(image) not in unknown_by_layout:
             with silence_warnings(), suppress(NotDeidentifiable):
-                unknown_by_layout[kind_of(image)] = unknown_layout(_relative_path(root, path), image)
+                unknown_by_layout[kind_of(image)] = build_unknown_layout(_relative_path(root, path), image)
     return list(unknown_by_layout.values())
 
 
 def _select_for_sheet(waiting: Sequence[Path], review: Review) -> Iterator[tuple[Path, Dataset, Blanked]]:
-    """As many of the images as a sheet can hold, at least one, in order."""
-    left = LARGEST
+    """The first images, blanked, as many as fit on a sheet, and at least one."""
+    pixels_left = LARGEST
     for path in waiting:
         blanked = _blank_image(path, review)
         if blanked is not None:
             yield path, *blanked
             frames, rows, columns, _ = blanked[1].after.shape
-            left -= rows * columns * PICTURES * (VIEWS if frames > 1 else 1)
-        if left <= 0:
+            pixels_left -= rows * columns * PICTURES * (VIEWS if frames > 1 else 1)
+        if pixels_left <= 0:
             return
 
 
 def _blank_image(path: Path, review: Review) -> tuple[Dataset, Blanked] | None:
-    """An image before and after; None if it cannot be read any more, which the next call reports."""
+    """An image and its blanked pixels; None if it cannot be read any more, which the next call of the command
+    reports.
+    """
     image = _open_image(path)
     if image is None:
         return None
@@ -196,7 +207,7 @@ def _blank_image(path: Path, review: Review) -> tuple[Dataset, Blanked] | None:
 
 
 def _is_waiting(path: Path, review: Review) -> bool:
-    """Whether a file is refused only because nobody confirmed it."""
+    """Whether a file is refused only because it is not confirmed."""
     image = _open_image(path)
     if image is None:
         return False
@@ -208,7 +219,7 @@ def _is_waiting(path: Path, review: Review) -> bool:
 
 
 def _open_image(path: Path) -> Dataset | None:
-    """The image of a file; None if it cannot be de-identified."""
+    """The dataset of a file; None if it is left out or cannot be read."""
     try:
         original = read_original(path)
     except NotDeidentifiable:
@@ -217,5 +228,5 @@ def _open_image(path: Path) -> Dataset | None:
 
 
 def _relative_path(root: Path, path: Path) -> str:
-    """A path below the folder, as text in which every byte can be written."""
+    """A file's path below the input's folder, as text for the page."""
     return str(path.relative_to(root.resolve())).encode("utf-8", "backslashreplace").decode()

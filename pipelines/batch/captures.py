@@ -1,6 +1,6 @@
 """Draw the most sensitive slice of a DICOM study with its map, for the PACS, into the folder `captures`.
 
-Beside each other: the slice as it is, and with the map laid over it; below, what it shows, by which model, and that it
+Side by side: the slice as it is, and with the map laid over it. Below: the finding, the model, and the notice that it
 is for research only. The map is that of `pipelines.batch.maps`; its largest value in the study lies on this slice.
 """
 
@@ -37,7 +37,9 @@ HOW = "Sensitivity of the model's score to this slice, drawn in colour on it: da
 
 @dataclass(frozen=True)
 class CaptureWriter:
-    """Settings for writing pictures. out: the folder of results. pseudonymous: None = as the images name patients."""
+    """Settings for writing pictures. out: the folder of results. pseudonymous: None = patients have the images'
+    names.
+    """
 
     maker: ResultMaker
     out: Path
@@ -47,7 +49,7 @@ class CaptureWriter:
 def write_capture(cam: Volume, finding: Finding, candidate: Candidate | None, captures: CaptureWriter) -> str:
     """Draw one study's map, and return its place below the folder of results.
 
-    found: the map (I, J, K) on the study's grid, from 0 to 1.
+    cam: the map (I, J, K) on the study's grid, from 0 to 1.
 
     Raises:
         Unusable: `no_dicom`, or a reason of the reader or of `capture_bytes`.
@@ -62,7 +64,7 @@ def write_capture(cam: Volume, finding: Finding, candidate: Candidate | None, ca
     k = int(values.max(axis=(0, 1)).argmax())
     image = np.asarray(study.image.values, np.float32)[:, :, k].T
     width, height = (float(step) for step in spacing_of(stack.affine)[:2])
-    lines = lines_of(finding, captures.maker, k, stack.shape[2])
+    lines = format_caption(finding, captures.maker, k, stack.shape[2])
     picture = paint_capture(image, values[:, :, k].T, (width, height), lines)
     more: dict[str, Any] = {"derivation": HOW, "unlike": finding.unlike, "pseudonymous": captures.pseudonymous}
     frame = stack.volumes[0][k]
@@ -72,7 +74,7 @@ def write_capture(cam: Volume, finding: Finding, candidate: Candidate | None, ca
     return f"{CAPTURES}/{name}"
 
 
-def lines_of(finding: Finding, maker: ResultMaker, k: int, slices: int) -> list[str]:
+def format_caption(finding: Finding, maker: ResultMaker, k: int, slices: int) -> list[str]:
     """The words below a picture; the first is the notice. k: of the slice, from 0."""
     score = finding.classes.get(finding.name, 0.0) if finding.score is None else finding.score
     line = f"{finding.name}, probability {score:.3f}" if finding.score is None else f"score {score:.3f}: {finding.name}"
@@ -80,8 +82,8 @@ def lines_of(finding: Finding, maker: ResultMaker, k: int, slices: int) -> list[
         line += f" (from {finding.threshold:g})"
     if finding.unlike:
         line += "; UNLIKE the studies that the model learnt from"
-    made = f"{maker.label} {maker.digest}, {PUBLISHER} {installed_version()}"
-    return [NOTICE, f"{line}.", f"Slice {k + 1} of {slices}, where the score is most sensitive.", made]
+    maker_line = f"{maker.label} {maker.digest}, {PUBLISHER} {installed_version()}"
+    return [NOTICE, f"{line}.", f"Slice {k + 1} of {slices}, where the score is most sensitive.", maker_line]
 
 
 def paint_capture(image: Array, cam: Array, step: tuple[float, float], lines: list[str]) -> NDArray[np.uint8]:
@@ -90,33 +92,40 @@ def paint_capture(image: Array, cam: Array, step: tuple[float, float], lines: li
     image, cam: (rows, columns) of the slice and of the map, in [0, 1]. step: millimetres from column to column, and
     from row to row.
     """
-    across, down = image.shape[1] * step[0], image.shape[0] * step[1]
-    size = max(1, round(SIDE * across / max(across, down))), max(1, round(SIDE * down / max(across, down)))
-    seen = image[np.isfinite(image)]
-    low, high = (float(end) for end in np.percentile(seen, (1, 99))) if seen.size else (0.0, 1.0)
-    shown = np.nan_to_num(image, nan=low, posinf=high, neginf=low)
-    panels = [draw_tile(Tile(shown, "", cam=map_), low, max(high, low + 1e-6), size) for map_ in (None, cam)]
-    above = np.concatenate(panels, axis=1)
+    width_mm, height_mm = image.shape[1] * step[0], image.shape[0] * step[1]
+    size = (
+        max(1, round(SIDE * width_mm / max(width_mm, height_mm))),
+        max(1, round(SIDE * height_mm / max(width_mm, height_mm))),
+    )
+    finite_values = image[np.isfinite(image)]
+    low, high = (float(end) for end in np.percentile(finite_values, (1, 99))) if finite_values.size else (0.0, 1.0)
+    filled_image = np.nan_to_num(image, nan=low, posinf=high, neginf=low)
+    panels = [draw_tile(Tile(filled_image, "", cam=map_), low, max(high, low + 1e-6), size) for map_ in (None, cam)]
+    slice_and_map = np.concatenate(panels, axis=1)
     letters = ImageFont.load_default(size=LETTER)
-    wrapped = [(part, n) for n, line in enumerate(lines) for part in textwrap.wrap(line, above.shape[1] // LETTER * 2)]
-    picture = Image.new("RGB", (above.shape[1], above.shape[0] + max(len(wrapped), 3) * LINE + 2 * EDGE))
-    picture.paste(Image.fromarray(above), (0, 0))
+    wrapped = [
+        (part, n) for n, line in enumerate(lines) for part in textwrap.wrap(line, slice_and_map.shape[1] // LETTER * 2)
+    ]
+    picture = Image.new(
+        "RGB", (slice_and_map.shape[1], slice_and_map.shape[0] + max(len(wrapped), 3) * LINE + 2 * EDGE)
+    )
+    picture.paste(Image.fromarray(slice_and_map), (0, 0))
     pen = ImageDraw.Draw(picture)
     _draw_scale(picture, pen, letters)
     for row, (part, number) in enumerate(wrapped):
-        at = (EDGE, above.shape[0] + EDGE + row * LINE)
-        pen.text(at, part, fill=YELLOW if number == 0 else WHITE, font=letters)
+        corner = (EDGE, slice_and_map.shape[0] + EDGE + row * LINE)
+        pen.text(corner, part, fill=YELLOW if number == 0 else WHITE, font=letters)
     return np.asarray(picture)
 
 
 def _draw_scale(
     picture: Image.Image, pen: ImageDraw.ImageDraw, letters: ImageFont.ImageFont | ImageFont.FreeTypeFont
 ) -> None:
-    """The colours of the map, in the corner below on the right."""
+    """Draw the colour bar of the map in the lower right corner."""
     import matplotlib  # slow to import
 
     bar = np.broadcast_to(matplotlib.colormaps["inferno"](np.linspace(0, 1, SCALE[0]))[None, :, :3], (*SCALE[::-1], 3))
     left, top = picture.width - SCALE[0] - EDGE, picture.height - LINE - EDGE
     picture.paste(Image.fromarray(np.round(255 * bar).astype(np.uint8)), (left, top - SCALE[1] - 2))
-    for word, at, anchor in (("little", left, "la"), ("much", left + SCALE[0], "ra")):
-        pen.text((at, top), word, fill=WHITE, font=letters, anchor=anchor)
+    for word, x, anchor in (("little", left, "la"), ("much", left + SCALE[0], "ra")):
+        pen.text((x, top), word, fill=WHITE, font=letters, anchor=anchor)

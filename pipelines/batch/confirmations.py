@@ -1,4 +1,4 @@
-"""Blanked images that a person confirmed: KEY.confirmed.csv, a line for each image, beside the key.
+"""Blanked images that a person confirmed: KEY.confirmed.csv, a line for each image, next to the key.
 
 An image is identified by a keyed digest of its pixels before and after, its rectangles and its UID
 (`privacy.deidentify.burned.Blanked`). A changed rectangle or pixel gives another digest, which is not confirmed.
@@ -20,7 +20,7 @@ HEADER = ("image", "sheet", "confirmed")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def confirmed_file(key: Path) -> Path:
+def confirmations_path(key: Path) -> Path:
     """Path of the table of images confirmed under a key."""
     return key.with_name(f"{key.name}.confirmed.csv")
 
@@ -30,7 +30,7 @@ def sheet_digest(key: bytes, images: Sequence[str]) -> str:
     return keyed_digest(key, "contact sheet", "\n".join(sorted(images)))[:16]
 
 
-def confirmed_images(key: Path) -> frozenset[str]:
+def read_confirmed_images(key: Path) -> frozenset[str]:
     """The digests of all images that were confirmed.
 
     Raises:
@@ -40,7 +40,7 @@ def confirmed_images(key: Path) -> frozenset[str]:
     return frozenset(row["image"] for row in _read_rows(key))
 
 
-def was_confirmed(key: Path, sheet: str) -> bool:
+def is_confirmed(key: Path, sheet: str) -> bool:
     """Whether a sheet was confirmed earlier."""
     return any(row["sheet"] == sheet for row in _read_rows(key))
 
@@ -49,16 +49,15 @@ def record_confirmation(key: Path, sheet: str, images: Sequence[str]) -> None:
     """Record that a person confirmed the images of a sheet.
 
     Raises:
-        ValueError, OSError: as `confirmed_images`; or the disk.
+        ValueError, OSError: as `read_confirmed_images`; or the disk.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     rows = [tuple(row[name] for name in HEADER) for row in _read_rows(key)] + [(image, sheet, now) for image in images]
-    write_whole(confirmed_file(key), csv_text(HEADER, rows).encode())
+    write_whole(confirmations_path(key), csv_text(HEADER, rows).encode())
 
 
 def _read_rows(key: Path) -> list[dict[str, str]]:
-    """The confirmed images of earlier sheets; none if there is no file."""
-    path = confirmed_file(key)
+    path = confirmations_path(key)
     try:
         rows = read_csv_text(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,5 @@
-"""A page of blanked images before and after, for a person to check. It may show patients' names, so it stays here.
+"""A page of images before and after blanking, for a person to check. It may show patients' names, so it stays in the
+hospital.
 
 Of several frames it shows the first, and each pixel's brightest and darkest value over all frames, so that text in any
 frame is visible. "Stretched" is the result with grey values spread by rank, so that text of low contrast is visible.
@@ -23,12 +24,12 @@ from privacy.deidentify.layouts import Rectangle
 from privacy.durable import write_whole
 
 Pixels = NDArray[np.generic]
-LARGEST = 100_000_000  # pixels on a sheet, so that a browser can open it; further images come on the next
+LARGEST = 100_000_000  # pixels on a sheet, so that a browser can open it; further images come on the next sheet
 
 
 @dataclass(frozen=True)
 class View:
-    """Pictures as data URIs."""
+    """Pictures of one view of an image, as data URIs."""
 
     title: str
     before: str
@@ -37,8 +38,8 @@ class View:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """An image on the sheet. name: of its file. layout: in words."""
+class SheetImage:
+    """An image on the sheet. name: of its file. layout: its description in words."""
 
     name: str
     layout: str
@@ -49,7 +50,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownLayout:
     """A layout without rectangles. entry: its draft entry in the file of layouts."""
 
     name: str
@@ -60,26 +61,28 @@ class Unknown:
     entry: str
 
 
-def shown_image(name: str, image: Dataset, blanked: Blanked) -> Shown:
-    """An image with its views."""
+def build_sheet_image(name: str, image: Dataset, blanked: Blanked) -> SheetImage:
+    """An image for the sheet, with its views."""
     rows, columns = blanked.after.shape[1:3]
-    return Shown(name, layout_in_words(image), rows, columns, blanked.rectangles, tuple(_list_views(image, blanked)))
+    return SheetImage(
+        name, describe_layout(image), rows, columns, blanked.rectangles, tuple(_list_views(image, blanked))
+    )
 
 
-def unknown_layout(name: str, image: Dataset) -> Unknown:
-    """An image of a layout without rectangles.
+def build_unknown_layout(name: str, image: Dataset) -> UnknownLayout:
+    """A layout without rectangles, with a picture of an image.
 
     Raises:
         NotDeidentifiable: `undecodable`.
     """
-    (picture,) = _grey_or_colour(image, shown_as(image), [decode_pixels(image)[0]])
-    return Unknown(
-        name, layout_in_words(image), int(image.Rows), int(image.Columns), png_uri(picture), format_layout_entry(image)
+    (picture,) = _convert_to_pictures(image, shown_as(image), [decode_pixels(image)[0]])
+    return UnknownLayout(
+        name, describe_layout(image), int(image.Rows), int(image.Columns), png_uri(picture), format_layout_entry(image)
     )
 
 
 def write_sheet(
-    path: Path, images: Sequence[Shown], unknown: Sequence[Unknown], *, digest: str, command: str, later: int
+    path: Path, images: Sequence[SheetImage], unknown: Sequence[UnknownLayout], *, digest: str, command: str, later: int
 ) -> None:
     """Write the page. later: images that did not fit on it.
 
@@ -92,29 +95,29 @@ def write_sheet(
     write_whole(path, page.encode("utf-8"))
 
 
-def layout_in_words(image: Dataset) -> str:
+def describe_layout(image: Dataset) -> str:
     """Manufacturer, model and size of an image."""
     maker, model = (str(image.get(key) or "") for key in ("Manufacturer", "ManufacturerModelName"))
     return f"{maker or 'no manufacturer'}, {model or 'no model'}, {image.Rows} rows, {image.Columns} columns"
 
 
 def _list_views(image: Dataset, blanked: Blanked) -> Iterable[View]:
-    """What a sheet shows of an image: its first frame, and of many frames all together, before and after."""
+    """The views of an image: one frame, or of several frames the first, the brightest and the darkest values."""
     count = len(blanked.after)
     pairs = {"": [frames[0] for frames in (blanked.before, blanked.after)]}
     if count > 1:
-        both = (blanked.before, blanked.after)
+        images = (blanked.before, blanked.after)
         pairs = {
             f"frame 1 of {count}": pairs[""],
-            f"brightest of {count} frames": [frames.max(axis=0) for frames in both],
-            f"darkest of {count} frames": [frames.min(axis=0) for frames in both],
+            f"brightest of {count} frames": [frames.max(axis=0) for frames in images],
+            f"darkest of {count} frames": [frames.min(axis=0) for frames in images],
         }
     for title, pair in pairs.items():
-        before, after = _grey_or_colour(image, blanked.photometric, pair)
+        before, after = _convert_to_pictures(image, blanked.photometric, pair)
         yield View(title, png_uri(before), png_uri(after), png_uri(_stretch_contrast(after)))
 
 
-def _grey_or_colour(image: Dataset, photometric: str, planes: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
+def _convert_to_pictures(image: Dataset, photometric: str, planes: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
     """Planes (rows, columns, samples) as 8-bit pictures, all on the scale of the first."""
     if photometric == "PALETTE COLOR":
         planes = [apply_color_lut(plane[..., 0], image) for plane in planes]
@@ -129,9 +132,9 @@ def _grey_or_colour(image: Dataset, photometric: str, planes: Sequence[Pixels]) 
 
 
 def _stretch_contrast(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Each grey value by how many pixels are darker."""
+    """The picture with each grey value replaced by the scaled number of darker pixels."""
     grey = picture if picture.ndim == 2 else picture.max(axis=-1)
-    values, place, count = np.unique(grey, return_inverse=True, return_counts=True)
+    values, indices, count = np.unique(grey, return_inverse=True, return_counts=True)
     ranks = np.cumsum(count) - count
     steps = ranks * 255 / (ranks[-1] or 1) if len(values) > 1 else np.zeros(1)
-    return np.asarray(steps[place].reshape(grey.shape), np.uint8)
+    return np.asarray(steps[indices].reshape(grey.shape), np.uint8)

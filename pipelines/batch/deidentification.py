@@ -11,11 +11,11 @@ from pathlib import Path
 from rich.console import Console
 
 from pipelines.batch.blanking import Review, confirm_sheet, make_sheet, next_steps, read_original
-from pipelines.batch.confirmations import confirmed_images
-from pipelines.batch.key import profile_of, read_key
+from pipelines.batch.confirmations import read_confirmed_images
+from pipelines.batch.key import build_profile, read_key
 from pipelines.batch.layouts_file import read_layouts
-from pipelines.batch.loop import Results, collect_results, print_text, problems_of_places, run_batch
-from pipelines.batch.tables import keep_refusals
+from pipelines.batch.loop import Results, collect_results, find_place_problems, print_text, run_batch
+from pipelines.batch.tables import add_refusals
 from pipelines.data.accounts import Account, describe_outcomes, format_accounts_csv, list_accounts
 from pipelines.data.folder import relative_name, walk_folder
 from pipelines.data.index import folder_problems
@@ -29,8 +29,8 @@ from privacy.durable import flush_folder, write_whole
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a file. kind: `written`, `there` (already written), `other` (not DICOM), or a reason. item: of
-    `other`, why it is left out. folder: of the copy, if there is one.
+    """The outcome for a file. kind: `written`, `there` (already written), `other` (not DICOM), or a reason. item: why
+    an `other` file is left out. folder: of the copy, if there is one.
     """
 
     path: Path
@@ -49,7 +49,7 @@ def deidentify_folder(options: argparse.Namespace) -> int:
             raise ValueError("; ".join(problems))
         try:
             key = read_key(Path(options.key), console)
-            confirmed_images(Path(options.key))
+            read_confirmed_images(Path(options.key))
         except OSError as error:
             raise OSError(f"the key cannot be read or made ({error.strerror or type(error).__name__})") from error
         try:
@@ -62,7 +62,7 @@ def deidentify_folder(options: argparse.Namespace) -> int:
 
 
 def deidentify_file(path: Path, out: Path, key: bytes, profile: Profile) -> Outcome:
-    """De-identify one file and write it, if no identifying data is left.
+    """De-identify one file, and write it if no identifying data is left.
 
     Raises:
         OSError: the result cannot be written.
@@ -92,49 +92,49 @@ def _write_new_file(path: Path, data: bytes) -> tuple[str, str]:
 
 
 def _find_problems(options: argparse.Namespace) -> list[str]:
-    """What is wrong with the places of key, output and tables."""
-    inside = {"--key": options.key, "--quarantine": str(_table_path(options)), "--blank": options.blank}
-    wrong = problems_of_places(options.folder, options.out, "OUT", inside)
+    """Problems of the places and of --confirm in a command line."""
+    protected_files = {"--key": options.key, "--quarantine": str(_table_path(options)), "--blank": options.blank}
+    problems = find_place_problems(options.folder, options.out, "OUT", protected_files)
     if options.confirm is not None and not (options.blank and Path(options.blank).is_file()):
-        wrong.append("--confirm needs the --blank FILE with which the contact sheet was made; add it")
-    return wrong
+        problems.append("--confirm needs the --blank FILE with which the contact sheet was made; add it")
+    return problems
 
 
 def _table_path(options: argparse.Namespace) -> Path:
-    """The path of the table of refused files."""
+    """Path of the table of refused files."""
     return Path(options.quarantine or f"{options.key}.quarantine.csv")
 
 
 def _deidentify_files(options: argparse.Namespace, key: bytes, layouts: tuple[Layout, ...], console: Console) -> int:
-    """De-identify all files of a folder, write the tables and return the exit code."""
+    """De-identify all files of the folder, write the tables, and return the exit code."""
     root, mistake = Path(options.folder).resolve(), ""
-    walked = walk_folder(root)
+    listing = walk_folder(root)
     if options.confirm is not None:
-        mistake = confirm_sheet(walked.files, Review(root, options, key, profile_of(options, layouts)))
-    profile = profile_of(options, layouts)
-    results = Results[Outcome]([], [*walked.rejected])
-    outcomes = _list_outcomes(walked.files, Path(options.out), key, profile)
-    collect_results("de-identify", outcomes, len(walked.files), results, console)
+        mistake = confirm_sheet(listing.files, Review(root, options, key, build_profile(options, layouts)))
+    profile = build_profile(options, layouts)
+    results = Results[Outcome]([], [*listing.rejected])
+    outcomes = _list_outcomes(listing.files, Path(options.out), key, profile)
+    collect_results("de-identify", outcomes, len(listing.files), results, console)
     for folder in sorted({outcome.folder for outcome in results.done if outcome.folder is not None}):
         flush_folder(folder)
     accounts = [
-        *list_accounts(walked.left, walked.rejected),
+        *list_accounts(listing.left, listing.rejected),
         *(_build_account(root, outcome) for outcome in results.done),
     ]
-    refused = [(each.file, each.reason, each.detail) for each in accounts if each.what == "quarantined"]
-    keep_refusals(_table_path(options), "file", refused)
+    refused = [(account.file, account.reason, account.detail) for account in accounts if account.what == "quarantined"]
+    add_refusals(_table_path(options), "file", refused)
     write_whole(Path(f"{options.key}.accounted.csv"), format_accounts_csv(accounts))
     steps: list[str] = []
     if options.blank:
         waiting, unknown = (
-            [outcome.path for outcome in results.done if outcome.kind == k] for k in ("unconfirmed", "burned_in")
+            [outcome.path for outcome in results.done if outcome.kind == kind] for kind in ("unconfirmed", "burned_in")
         )
         sheet = make_sheet(waiting, unknown, Review(root, options, key, profile))
         steps = next_steps(sheet, options) if sheet else []
     counts = Counter(outcome.kind for outcome in results.done)
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
     lines = [
-        f"{len(walked.files)} files: {kinds or 'nothing'}",
+        f"{len(listing.files)} files: {kinds or 'nothing'}",
         describe_outcomes(accounts),
         *([mistake] if mistake else []),
     ]
@@ -148,13 +148,13 @@ def _deidentify_files(options: argparse.Namespace, key: bytes, layouts: tuple[La
 
 
 def _list_outcomes(paths: Sequence[Path], out: Path, key: bytes, profile: Profile) -> Iterator[Outcome]:
-    """The outcome of each file, in order."""
+    """The outcome of each file, one after another."""
     for path in paths:
         yield deidentify_file(path, out, key, profile)
 
 
 def _build_account(root: Path, outcome: Outcome) -> Account:
-    """What became of a file, as a line of the table."""
+    """The account of a file from its outcome."""
     name = relative_name(root, outcome.path)
     if outcome.item is not None:
         return Account(name, *list_accounts([outcome.item], [])[0][1:])

@@ -1,4 +1,4 @@
-"""The hospital's secret key, from which pseudonyms and UIDs are derived, and the profile of de-identification."""
+"""The hospital's secret key, from which pseudonyms and UIDs are derived, and the de-identification profile."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pipelines.batch.confirmations import confirmed_images
+from pipelines.batch.confirmations import read_confirmed_images
 from pipelines.batch.loop import print_text
 from privacy.deidentify.dicom_image import Profile
 from privacy.deidentify.layouts import Layout
 from privacy.durable import write_once
 
 KEY_BYTES = 32
-KEY_VALUES = 16  # different bytes; 32 random bytes have fewer once in 10**16 times
+KEY_VALUES = 16  # different bytes; 32 random bytes have fewer with probability 10**-16
 
 
 def read_key(path: Path, console: Console) -> bytes:
@@ -46,15 +46,15 @@ def read_key(path: Path, console: Console) -> bytes:
     return key
 
 
-def profile_of(options: argparse.Namespace, layouts: tuple[Layout, ...]) -> Profile:
+def build_profile(options: argparse.Namespace, layouts: tuple[Layout, ...]) -> Profile:
     """The profile of de-identification from the options and from the images confirmed so far.
 
     Raises:
-        ValueError, OSError: the record of what was confirmed.
+        ValueError, OSError: the record of confirmations is damaged or cannot be read.
     """
     return Profile(
         blank=layouts,
-        confirmed=confirmed_images(Path(options.key)) if layouts else frozenset(),
+        confirmed=read_confirmed_images(Path(options.key)) if layouts else frozenset(),
         keep_device=options.keep_device,
         keep_characteristics=options.keep_characteristics,
         keep_times=options.keep_times,

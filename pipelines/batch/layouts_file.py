@@ -1,4 +1,6 @@
-"""The file of `--blank`: where text is in the images of each layout. If there is none, a draft is made."""
+"""The file of `--blank`: the rectangles with text in the images of each layout. If there is no file, a draft is
+made.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def read_layouts(name: str) -> tuple[Layout, ...]:
     """The layouts of a file; none if there is no file yet.
 
     Raises:
-        ValueError: with all that is wrong.
+        ValueError: lists all problems of the file.
     """
     if NUMBERS.fullmatch(name):
         raise ValueError(
@@ -67,7 +69,7 @@ def write_draft(path: Path, entries: Sequence[str]) -> None:
     """Write a file of layouts that only its owner can read.
 
     Raises:
-        OSError: the disk, or the file is there.
+        OSError: the disk, or the file exists.
     """
     write_once(path, (DRAFT + "".join(entries)).encode())
 

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from pipelines.data.accounts import Account, account_facts, describe_outcomes
 from pipelines.data.study import Rejected
-from pipelines.runs.exits import Exit, exit_code, trace_of_error
+from pipelines.runs.exits import Exit, exit_code, format_trace
 from pipelines.runs.progress import show_progress
 from privacy.message import Json
 from privacy.system_errors import of_path
@@ -45,7 +45,7 @@ def run_batch(work: Callable[[Console], int], *, also: Mapping[type[BaseExceptio
     in `exit_code`.
 
     A `ValueError` is an error in the command line, also one raised from the system's error about a path. Other errors
-    with an exit code are printed in a line. Of an unforeseen error the place in the code is told, and not its words,
+    with an exit code are printed in a line. Of an unforeseen error the place in the code is printed, not its message,
     which may quote a patient.
     """
     os.umask(0o077)
@@ -58,7 +58,7 @@ def run_batch(work: Callable[[Console], int], *, also: Mapping[type[BaseExceptio
             code = Exit.CONFIG
         if code is Exit.FAILED:
             print_text(
-                console, f"an error that was not foreseen; please report it with these lines:{trace_of_error(error)}"
+                console, f"an error that was not foreseen; please report it with these lines:{format_trace(error)}"
             )
         else:
             print_text(console, str(error) or type(error).__name__)
@@ -76,7 +76,7 @@ def collect_results(
 ) -> None:
     """Collect results with a progress bar.
 
-    total: number of results. into: collects them. check: called after each; may raise `Stopped`.
+    total: number of results. into: gets the results. check: called after each result; may raise `Stopped`.
 
     Raises:
         RuntimeError: the work on a study failed; the command line is not the cause.
@@ -106,7 +106,7 @@ def finish_batch(
     accounts: Sequence[Account],
     of: str = "files",
 ) -> int:
-    """Print the summary, and return the exit code. of: what the accounts count."""
+    """Print the summary, and return the exit code. of: the things that the accounts count."""
     if as_json:
         print(json.dumps({**facts, **account_facts(accounts), "exit": int(code)}))  # noqa: T201 - the machine's answer
     else:
@@ -119,18 +119,18 @@ def print_text(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def problems_of_places(folder: str, out: str, name: str, inside: Mapping[str, str | None]) -> list[str]:
+def find_place_problems(folder: str, out: str, name: str, protected_files: Mapping[str, str | None]) -> list[str]:
     """Problems of the paths in a command line.
 
     name: of the output argument. inside: argument -> file that must stay in the hospital.
     """
     source, target = Path(folder).resolve(), Path(out).resolve()
-    wrong = []
+    problems = []
     if target.is_relative_to(source) or source.is_relative_to(target):
-        wrong.append(f"{name} must not lie in FOLDER, nor FOLDER in {name}; give another {name}")
+        problems.append(f"{name} must not lie in FOLDER, nor FOLDER in {name}; give another {name}")
     if target.exists() and not target.is_dir():
-        wrong.append(f"{name} is a file; give a folder")
-    for argument, place in inside.items():
+        problems.append(f"{name} is a file; give a folder")
+    for argument, place in protected_files.items():
         if place and Path(place).resolve().is_relative_to(target):
-            wrong.append(f"{argument} must not lie in {name}: it stays in the hospital; give another place")
-    return wrong
+            problems.append(f"{argument} must not lie in {name}: it stays in the hospital; give another place")
+    return problems

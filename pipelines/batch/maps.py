@@ -1,4 +1,4 @@
-"""Write where a classifier's score is sensitive: a map of each new study, on the study's own grid.
+"""Write sensitivity maps of a classifier's score: a map of each new study, on the study's own grid.
 
 Maps go into the folder `maps`, as NIfTI for DICOM series and NIfTI files, as grey PNG for pictures, named as masks are
 (`pipelines.batch.masks`). The largest value of a study is 1, so that its slices can be compared.
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from federation.models import OnFeatures
 from federation.models.sensitivity import compute_slopes
-from pipelines.batch.masks import MaskWriter, file_name, grid_of_study
+from pipelines.batch.masks import MaskWriter, file_name, read_study_grid
 from pipelines.data.images import Pictures, Slices
 from pipelines.data.restore import map_on_source_grid
 from pipelines.data.study import Array, Volume
@@ -23,29 +23,29 @@ from pipelines.models.file import Ready
 from privacy.durable import write_whole
 
 MAPS = "maps"
-TOGETHER = 16  # images of which gradients are in memory
+BATCH_SIZE = 16  # images whose gradients are in memory at a time
 
 
 def find_map_problems(ready: Ready, option: str) -> list[str]:
-    """Why a model has no such maps; empty = it has. asked: what asks for them."""
-    seen = isinstance(ready.images, Slices | Pictures) and not isinstance(ready.task.model, OnFeatures)
-    if ready.task.kind != "classification" or not seen:
+    """Why a model has no such maps; empty = it has. option: the argument that requests them."""
+    has_maps = isinstance(ready.images, Slices | Pictures) and not isinstance(ready.task.model, OnFeatures)
+    if ready.task.kind != "classification" or not has_maps:
         return [f"{option} is for models that give scores of slices or pictures, and this is none: remove it"]
     if isinstance(ready.images, Pictures) and ready.images.fit == "around":
         return [f"{option}: this model learnt from pictures cut about masks, and new pictures have none: remove it"]
     return []
 
 
-def cams_of(module: nn.Module, x: Tensor) -> Array:
-    """Sensitivity (n, H, W) of the score to what the network saw of a study, x (n, C, H, W); its largest value is 1."""
-    slope = torch.cat([compute_slopes(module, batch) for batch in torch.split(x, TOGETHER)])
-    size = slope.nan_to_num(posinf=0.0, neginf=0.0)
-    largest = size.max().clamp(min=torch.finfo(size.dtype).tiny)
-    cams: Array = (size / largest).numpy()
+def compute_cams(module: nn.Module, x: Tensor) -> Array:
+    """Sensitivity (n, H, W) of the score to the network's inputs of a study, x (n, C, H, W); its largest value is 1."""
+    slopes = torch.cat([compute_slopes(module, batch) for batch in torch.split(x, BATCH_SIZE)])
+    sizes = slopes.nan_to_num(posinf=0.0, neginf=0.0)
+    largest = sizes.max().clamp(min=torch.finfo(sizes.dtype).tiny)
+    cams: Array = (sizes / largest).numpy()
     return cams
 
 
-def map_on_study(study: str, cams: Array, position: NDArray[np.float32], writer: MaskWriter) -> Volume:
+def place_map_on_study(study: str, cams: Array, position: NDArray[np.float32], writer: MaskWriter) -> Volume:
     """The map of slices on the study's own grid, (I, J, K) float32. cams, position, writer: as of `write_map`.
 
     Raises:
@@ -53,14 +53,14 @@ def map_on_study(study: str, cams: Array, position: NDArray[np.float32], writer:
     """
     if not isinstance(writer.images, Slices):
         raise ValueError(f"maps are of slices and pictures, found {writer.images.kind}")
-    grid, gland = grid_of_study(study, writer)
+    grid, gland = read_study_grid(study, writer)
     return map_on_source_grid(cams, position, grid, writer.images, gland)
 
 
 def write_map(study: str, cams: Array, position: NDArray[np.float32], writer: MaskWriter) -> str:
     """Write the map of one study, and return its place below the folder of results.
 
-    cams: (n, H, W), from `cams_of`. position: (n,), as in `Examples`. writer: of the run.
+    cams: (n, H, W), from `compute_cams`. position: (n,), as in `Examples`. writer: of the run.
 
     Raises:
         Unusable: a reason of the reader of pictures or masks.
@@ -69,7 +69,7 @@ def write_map(study: str, cams: Array, position: NDArray[np.float32], writer: Ma
     if isinstance(writer.images, Pictures):
         name, data = f"{study}.png", png_bytes(picture_map(writer.folder / study, cams[0], writer.images))
     else:
-        study_map = map_on_study(study, cams, position, writer)
+        study_map = place_map_on_study(study, cams, position, writer)
         name = file_name(study, writer, ".nii.gz")
         data = map_bytes(study_map.values.astype(np.float32), study_map.affine, packed=name.lower().endswith(".gz"))
     write_whole(writer.out / MAPS / name, data)

@@ -1,7 +1,8 @@
 """Write a segmentation model's masks of new studies, each in the study's format: DICOM, NIfTI or picture.
 
 Masks go into the folder `masks`, named like the NIfTI file or picture, or by the UID of the DICOM series. For patient
-data in DICOM masks see `pipelines.data.writing.dicom_segmentation`; NIfTI and PNG masks have none beside their names.
+data in DICOM masks see `pipelines.data.writing.dicom_segmentation`; NIfTI and PNG masks have none except in their
+names.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class MaskWriter:
 
 @dataclass(frozen=True)
 class WrittenMask:
-    """sizes: of each class, in ml, or for a picture as a share of its pixels. file: below the folder of results."""
+    """sizes: of each class, in ml, or for a picture as a share of its pixels. file: path below the folder of
+    results.
+    """
 
     sizes: tuple[float, ...]
     file: str
@@ -103,7 +106,7 @@ def write_mask(
     """Write the mask of one study.
 
     probabilities: (n, C, *spatial) of its examples. position: (n,), as in `Examples`. unlike: whether the study is
-    unlike the training studies, which a DICOM mask says.
+    unlike the training studies, which a DICOM mask states.
 
     Raises:
         Unusable: a reason of the writer.
@@ -111,25 +114,25 @@ def write_mask(
     """
     if isinstance(masks.images, Pictures):
         mask = picture_mask(masks.folder / study, probabilities[0], masks.images)
-        data, name, each = png_bytes(mask), f"{study}.png", 1 / mask.size
+        data, name, unit_size = png_bytes(mask), f"{study}.png", 1 / mask.size
     else:
         candidate, name = masks.candidates[study], file_name(study, masks, ".dcm")
-        grid, gland = grid_of_study(study, masks)
+        grid, gland = read_study_grid(study, masks)
         grid_mask = to_source_grid(probabilities, position, grid, masks.images, gland)
         mask = grid_mask.values.astype(np.uint8)
-        each = abs(float(np.linalg.det(grid_mask.affine[:3, :3]))) / CUBIC_MM
+        unit_size = abs(float(np.linalg.det(grid_mask.affine[:3, :3]))) / CUBIC_MM
         if candidate.stack is not None:
             stack = candidate.stack
-            of = (stack, masks.names, masks.maker, masks.pseudonymous)
-            data = read_steadily(candidate.files, lambda: seg_bytes(grid_mask, *of, unlike=unlike))
+            maker_settings = (stack, masks.names, masks.maker, masks.pseudonymous)
+            data = read_steadily(candidate.files, lambda: seg_bytes(grid_mask, *maker_settings, unlike=unlike))
         else:
             data = mask_bytes(mask, grid_mask.affine, packed=name.lower().endswith(".gz"))
     write_whole(masks.out / MASKS / name, data)
     counts = np.bincount(mask.ravel(), minlength=len(masks.names) + 1)
-    return WrittenMask(tuple(float(count) * each for count in counts[1:]), f"{MASKS}/{name}")
+    return WrittenMask(tuple(float(count) * unit_size for count in counts[1:]), f"{MASKS}/{name}")
 
 
-def grid_of_study(study: str, masks: MaskWriter) -> tuple[Grid, Volume | None]:
+def read_study_grid(study: str, masks: MaskWriter) -> tuple[Grid, Volume | None]:
     """The study's own grid, and the mask about which it is cropped.
 
     Raises:
@@ -141,14 +144,14 @@ def grid_of_study(study: str, masks: MaskWriter) -> tuple[Grid, Volume | None]:
 
 
 def file_name(study: str, masks: MaskWriter, ending: str) -> str:
-    """The name of what is written for a study: that of its NIfTI file, or of its DICOM series with an ending."""
+    """The name of a study's result: that of its NIfTI file, or of its DICOM series with an ending."""
     if masks.candidates[study].stack is not None:
         return f"{series_name(study, masks.pseudonymous)}{ending}"
     return study if study.lower().endswith(SUFFIXES) else f"{study}.nii.gz"
 
 
 def _read_gland(candidate: Candidate, masks: MaskWriter) -> Volume | None:
-    """The gland mask of a study; None if the model needs none."""
+    """The gland mask of a candidate's patient; None if studies are not cropped about masks."""
     if masks.gland is None:
         return None
     visits = masks.visits[candidate.patient]
@@ -156,15 +159,15 @@ def _read_gland(candidate: Candidate, masks: MaskWriter) -> Volume | None:
     return read_volume(path)
 
 
-def lies_in(out: Path, folder: Path) -> bool:
-    """Whether masks written below `out` would be read as studies of `folder`, or stand in the place of one."""
+def is_mixed_with_studies(out: Path, folder: Path) -> bool:
+    """Whether masks written below `out` would be read as studies of `folder`, or overwrite one."""
     out, folder = out.resolve(), folder.resolve()
     return out.is_relative_to(folder) or folder.is_relative_to(out / MASKS)
 
 
-def forget_masks(out: Path, names: Iterable[str], folder: str = MASKS) -> None:
-    """Remove masks of an earlier run, by their names below `out`; what lies elsewhere is left alone. folder: of masks,
-    or of maps.
+def remove_named_files(out: Path, names: Iterable[str], folder: str = MASKS) -> None:
+    """Remove files of an earlier run, by their names below `out`; files outside `folder` stay. folder: of masks, maps,
+    reports or captures.
 
     Raises:
         OSError: the disk.
@@ -176,8 +179,8 @@ def forget_masks(out: Path, names: Iterable[str], folder: str = MASKS) -> None:
             path.unlink(missing_ok=True)
 
 
-def result_maker(label: str, digest: str, when: datetime) -> ResultMaker:
-    """Who makes the results of a run. UIDs follow from the model's file, the images, the result and the time: there is
-    nothing to hide in them, since a result names its images.
+def build_result_maker(label: str, digest: str, when: datetime) -> ResultMaker:
+    """The maker of a run's results. UIDs follow from the model's file, the images, the result and the time. They need
+    no secret, since a result names its images.
     """
     return ResultMaker(hashlib.sha256(f"masks {digest}".encode()).digest(), label, digest, when)

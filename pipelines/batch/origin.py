@@ -1,4 +1,4 @@
-"""Where a row of the table of predictions comes from: the archive's numbers of its images, and the model's own."""
+"""The origin of a row in the table of predictions: the archive's identifiers of its images, and the model's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pipelines.models.file import Ready
 
 ORIGIN = ("accession_number", "study_date", "study_uid", "series_uid", "sop_instance_uid")
 MODEL = ("model", "model_digest", "version")
-UPRIGHT = 0.5  # of a unit step: the slices of the stack are the slices that were scored
+UPRIGHT = 0.5  # of a unit step: the stack's slices are the slices that were scored
 
 
-def origin_of(candidate: Candidate | None, highest: Frame | None) -> tuple[str, ...]:
-    """The cells of `ORIGIN`; empty where there are no DICOM files. highest: the image where the score was highest.
+def read_origin(candidate: Candidate | None, highest: Frame | None) -> tuple[str, ...]:
+    """The cells of `ORIGIN`; empty if there are no DICOM files. highest: the image with the highest score.
 
     Raises:
         Unusable: the first file cannot be read any more.
@@ -38,10 +38,10 @@ def model_cells(ready: Ready) -> tuple[str, ...]:
     return str(ready.facts.get("label", "")), ready.digest, installed_version()
 
 
-def frame_at(candidate: Candidate | None, position: float) -> Frame | None:
+def find_frame(candidate: Candidate | None, position: float) -> Frame | None:
     """The image on which a scored slice lies.
 
-    position: index of the slice from inferior to superior, as in `Examples`. None where the files' images are not the
+    position: index of the slice from inferior to superior, as in `Examples`. None if the files' images are not the
     slices that were scored: sagittal images read as axial slices, or no DICOM files.
     """
     if candidate is None or candidate.stack is None:

@@ -1,4 +1,4 @@
-"""Apply a model to unlabelled studies: tables of scores or masks, and of what is refused and why.
+"""Apply a model to unlabelled studies: tables of scores or masks, and of refused studies with reasons.
 
 The command `python -m pipelines.predict` and the work of an external site (`pipelines.external.run`) share it.
 """
@@ -22,10 +22,10 @@ from pipelines.batch.captures import CAPTURES, CaptureWriter
 from pipelines.batch.key import read_key
 from pipelines.batch.loop import NOTICE, Results, collect_results, finish_batch, run_batch
 from pipelines.batch.maps import MAPS, find_map_problems
-from pipelines.batch.masks import MASKS, forget_masks, lies_in, open_mask_writer, result_maker
+from pipelines.batch.masks import MASKS, build_result_maker, is_mixed_with_studies, open_mask_writer, remove_named_files
 from pipelines.batch.reports import REPORTS, ReportWriter
-from pipelines.batch.scoring import Prediction, Predictor, columns_of, predict_study
-from pipelines.batch.tables import forget_parts, list_refusals, read_table, table_bytes
+from pipelines.batch.scoring import Prediction, Predictor, list_columns, predict_study
+from pipelines.batch.tables import list_refusals, read_table, remove_part_files, table_bytes
 from pipelines.data.accounts import Account, format_accounts_csv, list_accounts
 from pipelines.data.alike import adapt_source
 from pipelines.data.examples import open_source
@@ -57,13 +57,13 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
             model = Path(options.model)
             ready = read_model(recommended_file(model) if options.recommended else model)
             _check_fit(ready, options)
-            source = source_asked(ready, options)
+            source = build_study_source(ready, options)
             opened = open_unlabelled(ready.images, source, options.gland)
             threshold = THRESHOLD if options.threshold is None else options.threshold
             extras = {"maps": options.maps, "reports": options.reports, "captures": options.captures}
-            hidden = Pseudonymous(read_key(Path(options.key), console), Profile()) if options.key else None
+            pseudonymous = Pseudonymous(read_key(Path(options.key), console), Profile()) if options.key else None
             places = (Path(options.out), source, options.gland)
-            predictor = open_predictor(ready, threshold, *places, **extras, pseudonymous=hidden)
+            predictor = open_predictor(ready, threshold, *places, **extras, pseudonymous=pseudonymous)
         except OSError as error:
             raise ValueError(str(error)) from error
         results = Results[Prediction]([], [*opened.rejected])
@@ -71,15 +71,15 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
             "predict", _predict_studies(predictor, opened, options.readers), len(opened.waiting), results, console
         )
         accounts = list_accounts(opened.items, results.refused)
-        columns = columns_of(ready.task.kind, ready.images, ready.names, **extras)
+        columns = list_columns(ready.task.kind, ready.images, ready.names, **extras)
         write_predictions(predictor.out, columns, results, accounts)
         unlike = sum(bool(prediction.unlike) for prediction in results.done)
-        facts = facts_of(results, options.out)
+        facts = prediction_facts(results, options.out)
         facts["unlike_training"] = None if isinstance(ready.likeness, str) else unlike
         facts["cut_off"] = ended_in(ready.facts) or None
         words = f"! This model was {facts['cut_off']}.\n" if facts["cut_off"] else ""
         words += likeness_in_words(ready.likeness, unlike, len(results.done))
-        words += f"\n{summary_of(ready.task.kind, threshold, results, options.out)}"
+        words += f"\n{describe_predictions(ready.task.kind, threshold, results, options.out)}"
         return finish_batch(
             console, results.code, as_json=options.json, facts=facts, words=words, accounts=accounts, of=opened.of
         )
@@ -88,7 +88,7 @@ def predict_folder(options: argparse.Namespace, read_model: Callable[[Path], Rea
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Check threshold and places. Raises: ValueError: all that is wrong."""
+    """Raise ValueError with the problems of --threshold and --out."""
     out = Path(options.out)
     threshold = THRESHOLD if options.threshold is None else options.threshold
     problems = [] if 0 <= threshold <= 1 else [f"--threshold must be in [0, 1], found {threshold}"]
@@ -108,7 +108,7 @@ def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
     ]
     if options.key and not {"captures", "reports"} & {*extra} and ready.task.kind == "classification":
         problems.append("--key is for DICOM files that are written: add --reports or --captures, or remove it")
-    if extra and ready.task.kind == "classification" and lies_in(Path(options.out), Path(options.folder)):
+    if extra and ready.task.kind == "classification" and is_mixed_with_studies(Path(options.out), Path(options.folder)):
         problems.append(
             f"--out must not lie in FOLDER, or {extra[0]} would be read as studies the next time; give another"
         )
@@ -123,7 +123,7 @@ def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
     if ready.task.kind == "segmentation":
         if options.threshold is not None:
             problems.append("--threshold is for scores; a mask shows the most probable class of each pixel: remove it")
-        if lies_in(Path(options.out), Path(options.folder)):
+        if is_mixed_with_studies(Path(options.out), Path(options.folder)):
             problems.append(
                 "--out must not lie in FOLDER, or masks would be read as studies the next time; give another"
             )
@@ -134,7 +134,7 @@ def _check_fit(ready: Ready, options: argparse.Namespace) -> None:
 
 
 def _find_result_problems(ready: Ready, options: argparse.Namespace, option: str) -> list[str]:
-    """Why there are no results for a PACS; empty = there are."""
+    """Why a model and a folder give no results for a PACS; empty = they do."""
     if ready.task.kind != "classification":
         return [f"{option} is for scores, and this model draws masks, which are DICOM objects anyway: remove it"]
     if isinstance(ready.images, Pictures | Features) or (options.kind or ready.source.kind) != "dicom":
@@ -142,8 +142,8 @@ def _find_result_problems(ready: Ready, options: argparse.Namespace, option: str
     return []
 
 
-def source_asked(ready: Ready, options: argparse.Namespace) -> Files:
-    """How the studies of `options.folder` are found: as in training, unless the options say otherwise."""
+def build_study_source(ready: Ready, options: argparse.Namespace) -> Files:
+    """The source settings of the studies in `options.folder`: as in training, with the changes in the options."""
     if isinstance(ready.images, Pictures):
         return PictureSource(folder=options.folder, table=".")
     if isinstance(ready.images, Features) and isinstance(ready.source, TableSource):
@@ -180,16 +180,16 @@ def open_predictor(
     when: datetime | None = None,
     pseudonymous: Pseudonymous | None = None,
 ) -> Predictor:
-    """A predictor; where it writes masks or maps it also finds the studies.
+    """A predictor; if it writes masks, maps or captures, it also finds the studies.
 
-    maps, reports, captures: of a classifier, whether they are written. when: the time in the results; None = now.
-    pseudonymous: None = DICOM results name patients as the images do.
+    maps, reports, captures: whether a classifier's are written. when: the time in the results; None = now.
+    pseudonymous: None = patients have the images' names in DICOM results.
 
     Raises:
         ValueError: the folder and the model do not go together, or nothing fits.
     """
-    made = datetime.now(UTC).replace(microsecond=0) if when is None else when
-    maker = result_maker(str(ready.facts["label"]), ready.digest, made)
+    time = datetime.now(UTC).replace(microsecond=0) if when is None else when
+    maker = build_result_maker(str(ready.facts["label"]), ready.digest, time)
     predictor = Predictor(
         *(ready, threshold, out, maker),
         write_maps=maps,
@@ -205,7 +205,7 @@ def open_predictor(
 
 
 def _predict_studies(predictor: Predictor, opened: Intake, readers: int) -> Iterator[Prediction | Rejected]:
-    """A prediction, or a refusal with its reason, for each study."""
+    """The prediction of each study, or why it is rejected."""
     for study in read_studies(opened.waiting, readers=readers):
         if isinstance(study, Rejected):
             yield study
@@ -219,21 +219,21 @@ def _predict_studies(predictor: Predictor, opened: Intake, readers: int) -> Iter
 def write_predictions(
     out: Path, columns: Sequence[str], results: Results[Prediction], accounts: Sequence[Account]
 ) -> None:
-    """Write predictions.csv, quarantine.csv and accounted.csv; remove files that only an earlier one names, and what
-    a killed call left unfinished. The quarantine also lists patients of whom nothing was selected.
+    """Write predictions.csv, quarantine.csv and accounted.csv; remove files that only an earlier table names, and
+    unfinished files of a killed call. The quarantine also lists patients without any selected image.
 
     Raises:
         OSError: the disk.
     """
-    written = {
+    written_files = {
         place
         for prediction in results.done
         for place in (prediction.mask, prediction.map, prediction.report, prediction.capture)
     }
     for column, folder in {"mask": MASKS, "map": MAPS, "report": REPORTS, "capture": CAPTURES}.items():
-        forget_masks(out, set(_read_named_files(out, column)) - written, folder)
-        forget_parts(out / folder)
-    forget_parts(out)
+        remove_named_files(out, set(_read_named_files(out, column)) - written_files, folder)
+        remove_part_files(out / folder)
+    remove_part_files(out)
     # Write the quarantine first: predictions without it would look complete.
     left_out = list_refusals(results.refused, accounts)
     write_whole(out / "quarantine.csv", table_bytes(("study", "reason", "detail"), left_out))
@@ -248,7 +248,7 @@ def _read_named_files(out: Path, column: str) -> list[str]:
     return []
 
 
-def facts_of(results: Results[Prediction], out: str) -> dict[str, Json]:
+def prediction_facts(results: Results[Prediction], out: str) -> dict[str, Json]:
     """The results as JSON facts."""
     positive: dict[str, Json] = {"positive": sum(prediction.positive for prediction in results.done)}
     if any(prediction.name for prediction in results.done):
@@ -257,11 +257,11 @@ def facts_of(results: Results[Prediction], out: str) -> dict[str, Json]:
 
 
 def _count_classes(results: Results[Prediction]) -> dict[str, int]:
-    """How many studies were given each class."""
+    """The number of studies by predicted class."""
     return dict(sorted(Counter(prediction.name for prediction in results.done).items()))
 
 
-def summary_of(kind: Kind, threshold: float, results: Results[Prediction], out: str) -> str:
+def describe_predictions(kind: Kind, threshold: float, results: Results[Prediction], out: str) -> str:
     """The results in words, and their paths."""
     masks = kind == "segmentation"
     finding = f"{sum(prediction.positive for prediction in results.done)} "

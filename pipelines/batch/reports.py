@@ -29,7 +29,7 @@ ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 @dataclass(frozen=True)
 class ReportWriter:
-    """Settings for writing reports. out: the folder of results. pseudonymous: None = patients as the images name them.
+    """Settings for writing reports. out: the folder of results. pseudonymous: None = patients have the images' names.
     replaced: study -> the earlier report that a new one replaces, or its header.
     """
 
@@ -66,9 +66,9 @@ def write_report(finding: Finding, candidate: Candidate | None, highest: Frame |
 
 
 def series_name(study: str, pseudonymous: Pseudonymous | None = None) -> str:
-    """A file name of a DICOM study's results: the series' UID, and 8 letters, since one series may hold several stacks,
-    and UIDs may be no UIDs. pseudonymous: letters that only the hospital's key gives, because a series' UID, or a hash
-    of it that anybody can compute, tells whose it is.
+    """A file name of a DICOM study's results: the series' UID, and 8 hexadecimal digits, since one series may hold
+    several stacks, and UIDs may be invalid. pseudonymous: the name is a digest with the hospital's key, because a
+    series' UID, or a hash of it that anybody can compute, identifies the patient.
     """
     if pseudonymous is not None:
         return keyed_digest(pseudonymous.key, "results", study)[:32]

@@ -1,8 +1,8 @@
-"""All results of one series for the archive that it came from: rows of the table, and DICOM files to store there.
+"""Make all results of one series for its archive: rows of the table, and DICOM files to store there.
 
-A segmentation model gives a DICOM Segmentation of each stack, a classifier a structured report and, where wanted, a
-picture of its map. Given the results that an earlier call made of the same series with the same model, a new report
-names the one that it replaces, and a note rejects what else is replaced.
+A segmentation model gives a DICOM Segmentation of each stack, a classifier a structured report and, if requested, a
+picture of its map. If the caller passes the results of an earlier call on the same series with the same model, a new
+report names the report that it replaces, and a note rejects the other replaced files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydicom.dataset import Dataset
 from pipelines.batch.maps import find_map_problems
 from pipelines.batch.prediction import THRESHOLD, open_predictor, open_unlabelled
 from pipelines.batch.reports import series_name
-from pipelines.batch.scoring import Prediction, Predictor, columns_of, predict_study
+from pipelines.batch.scoring import Prediction, Predictor, list_columns, predict_study
 from pipelines.data.accounts import Account, list_accounts
 from pipelines.data.alike import adapt_source
 from pipelines.data.contents import read_dataset
@@ -40,8 +40,8 @@ Kind: TypeAlias = Literal["segmentation", "report", "capture", "rejection"]
 
 
 class ResultFile(NamedTuple):
-    """A file for the archive. study: the row's `study` that it is of. path: where it lies. sop_class, sop_instance,
-    series_uid, study_uid: its UIDs.
+    """A file for the archive. study: the `study` of its row. path: of the file. sop_class, sop_instance, series_uid,
+    study_uid: its UIDs.
     """
 
     kind: Kind
@@ -54,8 +54,8 @@ class ResultFile(NamedTuple):
 
 
 class SeriesResults(NamedTuple):
-    """rows: of predictions.csv, column -> text, one for each stack. files: to store, the note of rejection last.
-    refused: stacks or files that could not be used, with reasons. accounts: what became of each file of the series.
+    """rows: of predictions.csv, column -> text, one for each stack. files: to store, the rejection note last.
+    refused: stacks or files that could not be used, with reasons. accounts: the outcome of each file of the series.
     """
 
     rows: tuple[Mapping[str, str], ...]
@@ -66,10 +66,10 @@ class SeriesResults(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRequest:
-    """What is to be made of a series. threshold: of two classes. select, unit: as of `pipelines.predict`. gland: the
-    folder of gland masks, if the model is to use them. captures: whether a classifier of slices also draws the most
-    sensitive slice with its map. pseudonymous: None = results name the patient as the images do;
-    otherwise patient, study and UIDs are those that de-identification gives the images with this key.
+    """The requested results of a series. threshold: of two classes. select, unit: as in `pipelines.predict`. gland: the
+    folder of gland masks, if the model uses them. captures: whether a classifier of slices also draws the most
+    sensitive slice with its map. pseudonymous: None = results name the patient as the images do; otherwise patient,
+    study and UIDs are those that de-identification with this key gives the images.
     """
 
     threshold: float = THRESHOLD
@@ -80,7 +80,7 @@ class ResultRequest:
     pseudonymous: Pseudonymous | None = None
 
 
-def results_of(
+def write_results(
     ready: Ready,
     folder: Path,
     out: Path,
@@ -91,10 +91,10 @@ def results_of(
 ) -> SeriesResults:
     """Apply a model to one series, and write its results below `out`: masks/, reports/, notes/.
 
-    folder: holds the files of this series and nothing else. when: the time that the results carry. With the same model,
-    files, `wanted`, `when` and `replaced` the same bytes with the same UIDs are written, so a caller that was stopped
-    repeats the call with the time that it noted before. replaced: the files of an earlier call on this series with this
-    model, `path` aside; those with the same SOP instance UID are not replaced.
+    folder: holds only the files of this series. when: the time in the results. The same model, files, `request`, `when`
+    and `replaced` give the same bytes with the same UIDs, so a caller that was stopped repeats the call with the time
+    that it noted before. replaced: the files of an earlier call on this series with this model (`path` is not used);
+    those with the same SOP instance UID are not replaced.
 
     Raises:
         ValueError: a folder does not exist, or the model is not for DICOM series.
@@ -108,7 +108,7 @@ def results_of(
     )
     try:
         opened = open_unlabelled(ready.images, source, request.gland)
-    except ValueError as error:  # the folder is there, so it holds nothing that the model is for
+    except ValueError as error:  # the folder exists, so it holds no images for the model
         return SeriesResults((), (), (), _list_unselected(folder, str(error)))
     predictor = _build_predictor(ready, source, out, request, when, replaced)
     refused, done = list(opened.rejected), list[tuple[Prediction, Stack]]()
@@ -118,8 +118,8 @@ def results_of(
             refused.append(prediction)
         else:
             done.append(prediction)
-    made = {"reports": predictor.reports is not None, "captures": predictor.captures is not None}
-    columns = columns_of(ready.task.kind, ready.images, ready.names, **made)
+    written_kinds = {"reports": predictor.reports is not None, "captures": predictor.captures is not None}
+    columns = list_columns(ready.task.kind, ready.images, ready.names, **written_kinds)
     rows = tuple(dict(zip(columns, map(str, row_prediction.cells), strict=True)) for row_prediction, _ in done)
     files = [file for row_prediction, _ in done for file in _list_files(row_prediction, out)]
     if done:
@@ -128,7 +128,7 @@ def results_of(
 
 
 def _find_problems(ready: Ready, folder: Path, request: ResultRequest) -> list[str]:
-    """Why a series cannot be worked on: folders, or a model of another kind."""
+    """Problems of the folders, the model, the captures and the threshold."""
     problems = folder_problems("folder", str(folder))
     problems += folder_problems("gland", request.gland) if request.gland else []
     if isinstance(ready.images, Pictures | Features):
@@ -141,19 +141,19 @@ def _find_problems(ready: Ready, folder: Path, request: ResultRequest) -> list[s
 
 
 def _list_unselected(folder: Path, why: str) -> tuple[Account, ...]:
-    """An account of every file of a series that was not selected."""
-    root, walked = folder.resolve(), walk_folder(folder)
+    """Accounts of a folder in which no file is selected."""
+    root, listing = folder.resolve(), walk_folder(folder)
     files = [
         Item(relative_name(root, path), "not_selected", reason="series_not_selected", detail=why)
-        for path in walked.files
+        for path in listing.files
     ]
-    return list_accounts([*walked.left, *files], walked.rejected)
+    return list_accounts([*listing.left, *files], listing.rejected)
 
 
 def _build_predictor(
     ready: Ready, source: Files, out: Path, request: ResultRequest, when: datetime, replaced: Sequence[ResultFile]
 ) -> Predictor:
-    """The predictor with its writers of reports and masks for one series."""
+    """A predictor for the request; its reports name the earlier ones that they replace."""
     scores = ready.task.kind == "classification"
     settings = (ready, request.threshold, out, source, request.gland)
     predictor = open_predictor(
@@ -161,12 +161,12 @@ def _build_predictor(
     )
     if predictor.reports is None:
         return predictor
-    earlier = {file.study: _build_header(file) for file in replaced if file.kind == "report"}
-    return predictor._replace(reports=replace(predictor.reports, replaced=earlier))
+    earlier_reports = {file.study: _build_header(file) for file in replaced if file.kind == "report"}
+    return predictor._replace(reports=replace(predictor.reports, replaced=earlier_reports))
 
 
 def _predict_study(predictor: Predictor, study: ReadStudy | Rejected) -> tuple[Prediction, Stack] | Rejected:
-    """The prediction of a study with its stack of images, or its refusal."""
+    """The prediction of a study and its stack, or why it is rejected."""
     if isinstance(study, Rejected):
         return study
     try:
@@ -178,7 +178,7 @@ def _predict_study(predictor: Predictor, study: ReadStudy | Rejected) -> tuple[P
 
 
 def _list_files(prediction: Prediction, out: Path) -> list[ResultFile]:
-    """The files that a prediction wrote."""
+    """The result files of a prediction."""
     places: dict[Kind, str] = {
         "segmentation": prediction.mask,
         "report": prediction.report,
@@ -188,18 +188,18 @@ def _list_files(prediction: Prediction, out: Path) -> list[ResultFile]:
 
 
 def _describe_file(kind: Kind, study: str, path: Path) -> ResultFile:
-    """A written file with its UIDs."""
+    """A result file with the UIDs in its header."""
     header = read_dataset(path, stop_before_pixels=True)
     uids = (header[keyword].value for keyword in UIDS)
     return ResultFile(kind, study, path, *map(str, uids))
 
 
 def _build_header(file: ResultFile) -> Dataset:
-    """The UIDs of a result, as DICOM."""
-    made = Dataset()
+    """The UIDs of a result, as a DICOM dataset."""
+    header = Dataset()
     for keyword, value in zip(UIDS, file[3:], strict=True):
-        setattr(made, keyword, value)
-    return made
+        setattr(header, keyword, value)
+    return header
 
 
 def _write_rejection_note(
@@ -210,16 +210,18 @@ def _write_rejection_note(
     replaced: Sequence[ResultFile],
     files: Sequence[ResultFile],
 ) -> list[ResultFile]:
-    """The note that rejects what these files replace; none if nothing is."""
+    """The note that rejects the files that these replace; none if they replace no files."""
     kept_uids = {file.sop_instance for file in files}
-    gone = [
+    rejected_files = [
         file for file in replaced if file.kind not in ("report", "rejection") and file.sop_instance not in kept_uids
     ]
     maker = predictor.maker
-    if not gone:
+    if not rejected_files:
         return []
-    data = rejection_bytes([_build_header(file) for file in gone], images, maker, pseudonymous=request.pseudonymous)
-    study = gone[0].study
+    data = rejection_bytes(
+        [_build_header(file) for file in rejected_files], images, maker, pseudonymous=request.pseudonymous
+    )
+    study = rejected_files[0].study
     path = out / NOTES / f"{series_name(study, request.pseudonymous)}.dcm"
     write_whole(path, data)
     return [_describe_file("rejection", study, path)]

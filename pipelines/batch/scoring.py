@@ -12,9 +12,9 @@ from torch import Tensor
 
 from federation.task import Kind
 from pipelines.batch.captures import CaptureWriter, write_capture
-from pipelines.batch.maps import cams_of, map_on_study, write_map
+from pipelines.batch.maps import compute_cams, place_map_on_study, write_map
 from pipelines.batch.masks import MaskWriter, write_mask
-from pipelines.batch.origin import MODEL, ORIGIN, frame_at, model_cells, origin_of
+from pipelines.batch.origin import MODEL, ORIGIN, find_frame, model_cells, read_origin
 from pipelines.batch.reports import ReportWriter, write_report
 from pipelines.data.headers import Frame
 from pipelines.data.images import AnyImages, Pictures, Slices
@@ -25,14 +25,14 @@ from pipelines.data.writing.dicom_source import ResultMaker
 from pipelines.models.file import Ready
 from pipelines.models.likeness import Verdict
 
-STUDY = ("patient", "study", "examples", "unlike_training", "distance", "p_value")
-SCORED = (*STUDY, "score", "highest_at", "positive")
+STUDY_COLUMNS = ("patient", "study", "examples", "unlike_training", "distance", "p_value")
+SCORE_COLUMNS = (*STUDY_COLUMNS, "score", "highest_at", "positive")
 
 
 class Predictor(NamedTuple):
-    """Everything besides the study that a prediction needs. maker: of DICOM results. masks: of a segmentation model.
-    maps: of a classifier whose maps are wanted, written as such (`write_maps`) or drawn (`captures`). reports: of a
-    classifier whose structured reports are wanted.
+    """What a prediction needs in addition to the study. maker: of DICOM results. masks: for a segmentation model. maps:
+    for a classifier whose maps are requested, as files (`write_maps`) or as drawings (`captures`). reports: for a
+    classifier whose structured reports are requested.
     """
 
     ready: Ready
@@ -50,8 +50,8 @@ class Prediction(NamedTuple):
     """A row of the table, and whether the study is positive: its score reaches the threshold, its mask is not empty, or
     its class is not the first. name: of the class, of more than two. unlike: whether it is unlike the training
     patients; None if unknown. origin: the cells of `ORIGIN` and `MODEL`. mask, map, capture, report: files below the
-    folder of results; "" if none. finding, highest: of a classifier, what a report says, and the image where the score
-    was highest, if it is one.
+    folder of results; "" if none. finding: of a classifier, for a report. highest: the image with the highest score, if
+    a scored slice is an image.
     """
 
     row: tuple[object, ...]
@@ -73,7 +73,7 @@ class Prediction(NamedTuple):
 
 
 def predict_study(predictor: Predictor, study: ReadStudy) -> Prediction:
-    """What the model says of a study, with its mask, or its map and report, written.
+    """The model's prediction for a study; writes its mask, or its map, capture and report.
 
     Raises:
         Unusable: a reason of the network, the writers, or the files.
@@ -81,18 +81,18 @@ def predict_study(predictor: Predictor, study: ReadStudy) -> Prediction:
     """
     ready = predictor.ready
     x = ready.seen(torch.from_numpy(study.examples.images))
-    prediction = prediction_of(predictor, study, ready.probabilities(x), ready.verdict(x))
+    prediction = build_prediction(predictor, study, ready.probabilities(x), ready.verdict(x))
     finding, position = prediction.finding, study.examples.position
     if finding is None:
         return prediction
     if predictor.maps is not None:
-        cams = cams_of(ready.module, x)
+        cams = compute_cams(ready.module, x)
         if predictor.write_maps:
             prediction = prediction._replace(map=write_map(study.study, cams, position, predictor.maps))
         if predictor.captures is not None:
-            on_study = map_on_study(study.study, cams, position, predictor.maps)
+            study_map = place_map_on_study(study.study, cams, position, predictor.maps)
             prediction = prediction._replace(
-                capture=write_capture(on_study, finding, study.candidate, predictor.captures)
+                capture=write_capture(study_map, finding, study.candidate, predictor.captures)
             )
     if predictor.reports is not None:
         place = write_report(finding, study.candidate, prediction.highest, predictor.reports)
@@ -100,12 +100,12 @@ def predict_study(predictor: Predictor, study: ReadStudy) -> Prediction:
     return prediction
 
 
-def prediction_of(
+def build_prediction(
     predictor: Predictor, study: ReadStudy, probabilities: Tensor, likeness: Verdict | None = None
 ) -> Prediction:
-    """The highest score of a study's examples; or, after writing its mask, the size of each class.
+    """The prediction with the highest score of a study's examples; or, after writing its mask, the size of each class.
 
-    probabilities: (n, classes, *spatial) of its examples. verdict: whether it is unlike the training patients.
+    probabilities: (n, classes, *spatial) of its examples. likeness: whether it is unlike the training patients.
 
     Raises:
         Unusable: the network gives no numbers, or its mask cannot be made.
@@ -113,25 +113,28 @@ def prediction_of(
     """
     if not probabilities.isfinite().all():
         raise Unusable("not_finite", "the network gives no number here. Check the study's values.")
-    unlike, far = None, ("", "", "")
+    unlike, likeness_cells = None, ("", "", "")
     if likeness is not None:
-        unlike, far = likeness.unlike, (f"{likeness.unlike:d}", f"{likeness.distance:.3g}", f"{likeness.p_value:.2g}")
-    known = (study.patient, study.study, len(probabilities), *far)
+        unlike, likeness_cells = (
+            likeness.unlike,
+            (f"{likeness.unlike:d}", f"{likeness.distance:.3g}", f"{likeness.p_value:.2g}"),
+        )
+    study_cells = (study.patient, study.study, len(probabilities), *likeness_cells)
     if predictor.masks is not None:
         place = study.examples.position
         mask = write_mask(study.study, probabilities.numpy(), place, predictor.masks, unlike=unlike)
-        row = (*known, *(f"{size:.6g}" for size in mask.sizes), mask.file)
+        row = (*study_cells, *(f"{size:.6g}" for size in mask.sizes), mask.file)
         origin = _list_origin(predictor, study, None)
         return Prediction(row, any(mask.sizes), unlike, origin=origin, mask=mask.file)
     top, row, finding = _decide_study(predictor, probabilities, study.examples.position)
     finding = replace(finding, examples=len(probabilities))
     if likeness is not None:
         finding = replace(finding, unlike=likeness.unlike, distance=likeness.distance, p_value=likeness.p_value)
-    sliced = isinstance(predictor.ready.images, Slices)
-    highest = frame_at(study.candidate, float(study.examples.position[top])) if sliced else None
+    has_slices = isinstance(predictor.ready.images, Slices)
+    highest = find_frame(study.candidate, float(study.examples.position[top])) if has_slices else None
     positive = finding.positive if finding.positive is not None else finding.name != predictor.ready.names[0]
     return Prediction(
-        (*known, *row),
+        (*study_cells, *row),
         positive,
         unlike,
         finding.name if finding.positive is None else "",
@@ -142,16 +145,16 @@ def prediction_of(
 
 
 def _list_origin(predictor: Predictor, study: ReadStudy, highest: Frame | None) -> tuple[str, ...]:
-    """The cells of a row that say where study and model come from."""
-    return (*origin_of(study.candidate, highest), *model_cells(predictor.ready))
+    """The cells of `ORIGIN` and `MODEL`."""
+    return (*read_origin(study.candidate, highest), *model_cells(predictor.ready))
 
 
 def _decide_study(
     predictor: Predictor, probabilities: Tensor, position: Array
 ) -> tuple[int, tuple[object, ...], Finding]:
-    """The number of the example with the highest score, the cells of the row, and what a report says."""
+    """The index of the example with the highest score, the cells of the row, and the finding for a report."""
     if predictor.ready.names:
-        return _of_classes(predictor.ready, probabilities, position)
+        return _decide_class(predictor.ready, probabilities, position)
     scores = probabilities[:, 1]
     top = int(scores.argmax())
     value = float(scores[top])
@@ -162,8 +165,10 @@ def _decide_study(
     return top, (f"{value:.6f}", int(position[top]), int(positive)), finding
 
 
-def _of_classes(ready: Ready, probabilities: Tensor, position: Array) -> tuple[int, tuple[object, ...], Finding]:
-    """Of grades, the highest predicted for any example; otherwise the class of the mean over examples."""
+def _decide_class(ready: Ready, probabilities: Tensor, position: Array) -> tuple[int, tuple[object, ...], Finding]:
+    """As `_decide_study`, for several classes: the highest grade of any example, or the class of the mean over
+    examples.
+    """
     if ready.ordered:
         grade = probabilities.argmax(dim=1)
         worst = grade == grade.max()
@@ -177,7 +182,7 @@ def _of_classes(ready: Ready, probabilities: Tensor, position: Array) -> tuple[i
     return top, row, Finding(name=name, classes=dict(zip(ready.names, class_probabilities.tolist(), strict=True)))
 
 
-def columns_of(
+def list_columns(
     kind: Kind,
     images: AnyImages,
     names: Sequence[str],
@@ -188,15 +193,15 @@ def columns_of(
 ) -> tuple[str, ...]:
     """Columns of predictions.csv. names: as in `Ready`. maps, reports, captures: whether they are written."""
     if kind == "classification":
-        names_of_columns = (*STUDY, "class", "highest_at", *(f"p_{name}" for name in names)) if names else SCORED
+        columns = (*STUDY_COLUMNS, "class", "highest_at", *(f"p_{name}" for name in names)) if names else SCORE_COLUMNS
     else:
-        names_of_columns = (
-            *STUDY,
+        columns = (
+            *STUDY_COLUMNS,
             *(f"{name}_{'share' if isinstance(images, Pictures) else 'ml'}" for name in names),
             "mask",
         )
     return (
-        *names_of_columns,
+        *columns,
         *(["map"] if maps else []),
         *ORIGIN,
         *MODEL,

@@ -1,8 +1,8 @@
-"""Tables of a folder's results: each is written whole or not at all, and stays in the hospital.
+"""Tables of a folder's results: each is written completely or not at all, and stays in the hospital.
 
 The table of refused inputs grows over all calls: no call loses a row of an earlier one. Rows with the same input,
-reason and detail are one row, whose `last` is the time of the last call that refused it. Inputs that were corrected
-since have an older time.
+reason and detail are one row; its `last` is the time of the last call that refused the input. Inputs that were
+corrected since then have an older time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Refusal: TypeAlias = tuple[str, str, str]
 """The refused input, the reason's code, and what to do."""
 
 
-def forget_parts(folder: Path) -> None:
-    """Remove unfinished files that a killed call left in a folder, which would be handed on with the others.
+def remove_part_files(folder: Path) -> None:
+    """Remove unfinished files of a killed call from a folder, which would be passed on with the others.
 
     Raises:
         OSError: the disk.
@@ -49,22 +49,26 @@ def table_bytes(header: Sequence[str], rows: Sequence[Sequence[object]]) -> byte
 
 
 def list_refusals(refused: Sequence[Rejected], accounts: Sequence[Account]) -> list[Refusal]:
-    """Rows of the quarantine: refused inputs, and patients of whom nothing was selected."""
+    """Rows of the quarantine: refused inputs, and patients without any selected image."""
     return [
         (refusal.study, refusal.reason, refusal.detail) for refusal in (*refused, *reject_unserved_patients(accounts))
     ]
 
 
-def keep_refusals(path: Path, named: str, refused: Sequence[Refusal]) -> None:
-    """Add refusals to the table. named: the first column, such as `file`. Another kind of file there is renamed.
+def add_refusals(path: Path, first_column: str, refused: Sequence[Refusal]) -> None:
+    """Add refusals to the table. first_column: its name, such as `file`. A file of another kind at this path is
+    renamed.
 
     Raises:
         OSError: the disk.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    header = (named, "reason", "detail", "first", "last")
+    header = (first_column, "reason", "detail", "first", "last")
     earlier = _read_earlier_table(path, header)
-    rows = {(row[named], row["reason"], row["detail"]): (row.get("first", ""), row.get("last", "")) for row in earlier}
+    rows = {
+        (row[first_column], row["reason"], row["detail"]): (row.get("first", ""), row.get("last", ""))
+        for row in earlier
+    }
     for refusal in refused:
         rows[refusal] = (rows.get(refusal, (now, now))[0], now)
     lines = sorted(((*what, *when) for what, when in rows.items()), key=lambda row: (row[0], row[3], row[1:]))
@@ -72,19 +76,19 @@ def keep_refusals(path: Path, named: str, refused: Sequence[Refusal]) -> None:
 
 
 def _read_earlier_table(path: Path, header: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of an earlier table, also of one without times; any other file is renamed and gives no rows."""
+    """The rows of an earlier table, with or without times; any other file is renamed and gives no rows."""
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return []
-    if not text or _is_whole(text, header):
+    if not text or _is_complete_table(text, header):
         return read_csv_text(text)
     os.replace(path, path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%dT%H%M%S}.old"))
     return []
 
 
-def _is_whole(text: str, header: Sequence[str]) -> bool:
-    """Whether a table can be read and has the first columns of the header."""
+def _is_complete_table(text: str, header: Sequence[str]) -> bool:
+    """Whether a text is a CSV table with the first three columns of the header, and all rows have one length."""
     try:
         first, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     except csv.Error:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipelines.batch.translated_values import Applied, apply_translator, looks_at_study
+from pipelines.batch.translated_values import Applied, apply_translator, depends_on_study
 from pipelines.data.folder import read_steadily
 from pipelines.data.grids.geometry import grid_of, mask_on_grid
 from pipelines.data.images import Slices
@@ -50,7 +50,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything besides the study that a translation needs. visits: number of sessions of each patient. maker: None =
+    """What a translation needs in addition to the study. visits: number of sessions of each patient. maker: None =
     NIfTI files keep their names.
     """
 
@@ -80,10 +80,11 @@ class Job:
         return nifti_place(candidate, None if self.maker is None else self.maker.key, self.file.digest)
 
 
-class Done(NamedTuple):
-    """A finished study. there: it existed before; the figures are then NaN. mean, largest: change of the foreground's
-    values, in the unit of the translator's images. limited: share that was clipped to the scale's range. order: rank
-    correlation of the foreground's values before and after. gland_order: of the gland's (NaN without a mask).
+class TranslatedStudy(NamedTuple):
+    """A finished study. there: whether its result existed before; the figures are then NaN. mean, largest: change of
+    the foreground's values, in the unit of the translator's images. limited: share that was clipped to the scale's
+    range. order: rank correlation of the foreground's values before and after. gland_order: the same in the gland (NaN
+    without a mask).
     """
 
     waiting: Waiting
@@ -95,7 +96,7 @@ class Done(NamedTuple):
     gland_order: float = NOTHING
 
 
-def translate(waiting: Waiting, job: Job) -> Done | Rejected:
+def translate_study(waiting: Waiting, job: Job) -> TranslatedStudy | Rejected:
     """Read, translate and write one study. Errors in its data give a rejection.
 
     Raises:
@@ -103,16 +104,16 @@ def translate(waiting: Waiting, job: Job) -> Done | Rejected:
     """
     place = job.out / waiting.place
     if place.exists():
-        return Done(waiting, there=True)
+        return TranslatedStudy(waiting, there=True)
     try:
         study, values, step, least = _read_study(waiting.candidate, job)
         image, background = Volume(values, study.image.affine), np.asarray(study.image.values) == 0
         gland = _read_gland(waiting.candidate, job)
         with convert_read_errors(waiting.candidate.study):
-            gland_ = gland if looks_at_study(job.file) else None
-            translated = apply_translator(image, background, job.file, gland_, least=least)
+            used_gland = gland if depends_on_study(job.file) else None
+            translated = apply_translator(image, background, job.file, used_gland, least=least)
         done = _measure_translation(waiting, image, ~background, translated, gland)
-        _write(waiting.candidate, study, translated.change / step, job, place)
+        _write_study(waiting.candidate, study, translated.change / step, job, place)
     except Unusable as error:
         return Rejected(waiting.candidate.study, error.reason, error.detail)
     return done
@@ -120,7 +121,7 @@ def translate(waiting: Waiting, job: Job) -> Done | Rejected:
 
 def _read_study(candidate: Candidate, job: Job) -> tuple[Study, Array, np.float32, float]:
     """The study; its values in the unit of the translator's images; the size of the file's unit in that unit; and the
-    darkest value that may be written.
+    least value that may be written.
     """
     with convert_read_errors(candidate.study):
         study = candidate.load()
@@ -146,7 +147,7 @@ def _read_gland(candidate: Candidate, job: Job) -> Volume | None:
         path = find_mask(job.gland, candidate.patient, missing="no_gland", session=candidate.session, visits=visits)
         return read_mask(path, job.gland.segment)
     except Unusable as error:
-        if looks_at_study(job.file):
+        if depends_on_study(job.file):
             raise Unusable(
                 "no_gland" if error.reason == "no_gland" else "bad_mask", f"{error.detail} ({error.reason})"
             ) from error
@@ -154,39 +155,39 @@ def _read_gland(candidate: Candidate, job: Job) -> Volume | None:
 
 
 def _measure_translation(
-    waiting: Waiting, image: Volume, foreground: NDArray[np.bool_], translated: Applied, gland: Volume | None
-) -> Done:
-    """What the translation changed, inside the foreground and the gland."""
-    change = np.abs(translated.change[foreground])
+    waiting: Waiting, image: Volume, foreground: NDArray[np.bool_], applied_change: Applied, gland: Volume | None
+) -> TranslatedStudy:
+    """The study as finished, with the figures of its change."""
+    change = np.abs(applied_change.change[foreground])
     before = np.asarray(image.values)
-    after = before + translated.change
+    after = before + applied_change.change
     inside = None if gland is None else foreground & (mask_on_grid(gland, grid_of(image)) > 0)
-    return Done(
+    return TranslatedStudy(
         waiting,
         there=False,
         mean=float(change.mean()) if change.size else 0.0,
         largest=float(change.max()) if change.size else 0.0,
-        limited=translated.limited,
-        order=_order(before[foreground], after[foreground]),
-        gland_order=NOTHING if inside is None else _order(before[inside], after[inside]),
+        limited=applied_change.limited,
+        order=_rank_correlation(before[foreground], after[foreground]),
+        gland_order=NOTHING if inside is None else _rank_correlation(before[inside], after[inside]),
     )
 
 
-def _order(before: Array, after: Array) -> float:
+def _rank_correlation(before: Array, after: Array) -> float:
     """Spearman's rank correlation; NaN if all values are equal, or there are fewer than three."""
-    every = max(1, before.size // RANKED)
-    first, second = before[::every], after[::every]
-    if first.size < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+    step = max(1, before.size // RANKED)
+    earlier_values, later_values = before[::step], after[::step]
+    if earlier_values.size < 3 or np.ptp(earlier_values) == 0 or np.ptp(later_values) == 0:
         return NOTHING
-    return float(stats.spearmanr(first, second).statistic)
+    return float(stats.spearmanr(earlier_values, later_values).statistic)
 
 
-def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: Path) -> None:
-    """Write the files of a study into a hidden folder, and move it into place."""
+def _write_study(candidate: Candidate, study: Study, change: Array, job: Job, place: Path) -> None:
+    """Write a study's files under a hidden name, flush them to disk, and rename them."""
     make_folder(place.parent)
     part = place.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
-        read_steadily(candidate.files, lambda: _write_translated(candidate, study, change, job, part))
+        read_steadily(candidate.files, lambda: _write_new_files(candidate, study, change, job, part))
         flush_files(sorted(part.iterdir()) if part.is_dir() else [part])
         os.rename(part, place)
         flush_folder(place.parent)
@@ -197,8 +198,8 @@ def _write(candidate: Candidate, study: Study, change: Array, job: Job, place: P
             part.unlink(missing_ok=True)
 
 
-def _write_translated(candidate: Candidate, study: Study, change: Array, job: Job, part: Path) -> None:
-    """Write the new files from the old ones, which are read once more."""
+def _write_new_files(candidate: Candidate, study: Study, change: Array, job: Job, part: Path) -> None:
+    """Write the new files from the old ones, which are read again."""
     if isinstance(job.source, DicomSource):
         part.mkdir()
         for name, data in series_files(candidate, study, change, job.dicom_maker):

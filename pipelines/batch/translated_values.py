@@ -1,8 +1,8 @@
 """A study's translation on its own grid: only the change that the translator makes is interpolated, never the image.
 
 The translator's network sees axial slices of one spacing and size. A native slice is brought onto that spacing over its
-whole field of view, as training images were (`geometry.resample`), and the network looks at it through windows of the
-training size, half of which overlap, weighted by a Gaussian (Isensee et al., nnU-Net, Nature Methods 2021; MONAI). Then
+whole field of view, as training images were (`geometry.resample`), and the network processes windows of the training
+size that overlap by half, weighted by a Gaussian (Isensee et al., nnU-Net, Nature Methods 2021; MONAI). Then
 T(x) - x is interpolated linearly back to the native grid and added to the native values. So detail finer than the
 network's pixels stays as acquired, and the file's geometry is unchanged.
 
@@ -11,8 +11,8 @@ cropped as in training, and the resulting curve is applied to every native pixel
 
 Results are clipped to the range of the translator's scale. Values outside that range stay unchanged, because the
 network saw only the end of the range in their place; no value inside passes them. ADC that noise made negative stays
-negative. Background, where the file says 0, stays 0. A study in no unit has signals above 0 only, if it had none
-below: none becomes darker than its darkest.
+negative. Background (0 in the file) stays 0. A study without a unit and without negative values gets none: no value
+becomes lower than its lowest foreground value.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from pipelines.models.translator_file import TranslatorFile
 
 OVERLAP = 0.5
 WINDOWS = 16  # in one batch
-RIM = 2  # pixels by which the change is extrapolated: the outermost native pixels lie up to one beyond its grid
+RIM = 2  # pixels by which the change is extrapolated: the outermost native pixels lie up to one pixel outside its grid
 Change = Callable[[Tensor], Tensor]
 
 
-class Seen(NamedTuple):
+class CroppedSlices(NamedTuple):
     """A study's slices, cropped as in training. x: (K, 1, s, s) in network space; position: (K,) slice index."""
 
     x: Tensor
@@ -68,9 +68,9 @@ def apply_translator(
 ) -> Applied:
     """The change that a translator makes to a study.
 
-    image: native values (I, J, K) in the unit of the translator's images. background: (I, J, K), what must stay.
-    gland: mask on any grid, about which training images were cut; None = about the image's centre. least: the darkest
-    value that may be written, where the image's unit has one above the scale's.
+    image: native values (I, J, K) in the unit of the translator's images. background: (I, J, K), pixels that stay
+    unchanged. gland: mask on any grid, about which training images were cropped; None = about the image's centre.
+    least: the least value that may be written, if it is above the scale's.
 
     Raises:
         Unusable: as `prepare_slices`.
@@ -79,82 +79,85 @@ def apply_translator(
     if not isinstance(file.images, Slices):
         raise ValueError(f"translators of slices can be applied to studies, found images of kind {file.images.kind}")
     with torch.inference_mode():
-        seen = _as_learnt(image, file, file.images, gland)
+        seen = _crop_as_trained(image, file, file.images, gland)
         if isinstance(file.settings, CycleGan | Randomized):
-            change = _through_windows(image, file, file.images, seen)
+            change = _translate_windows(image, file, file.images, seen)
         else:
-            change = _along_curves(image, file, seen)
+            change = _apply_curves(image, file, seen)
     return _limit_change(image, background, change, (max(file.scale.low, least), file.scale.high))
 
 
 def _limit_change(image: Volume, background: NDArray[np.bool_], change: Array, ends: tuple[float, float]) -> Applied:
-    """The change within the range of the images, and none in the background."""
+    """The change, clipped so that results stay in the range (`ends`), and 0 outside it and in the background."""
     values = np.asarray(image.values, np.float32)
     low, high = ends
     allowed = np.clip(change, low - values, high - values)
     allowed[background | (values < low) | (values > high)] = 0
     inside = ~background
-    cut = np.abs(allowed - change)[inside] > 1e-6 * (high - low)
-    return Applied(allowed, float(cut.mean()) if cut.size else 0.0)
+    was_clipped = np.abs(allowed - change)[inside] > 1e-6 * (high - low)
+    return Applied(allowed, float(was_clipped.mean()) if was_clipped.size else 0.0)
 
 
-def looks_at_study(file: TranslatorFile) -> bool:
+def depends_on_study(file: TranslatorFile) -> bool:
     """Whether a slice's translation depends on the study's other slices."""
     if isinstance(file.settings, CycleGan):
         return file.settings.with_variant().keep_mean != "none"
     return not isinstance(file.settings, Randomized)
 
 
-def _as_learnt(image: Volume, file: TranslatorFile, images: Slices, gland: Volume | None) -> Seen:
-    """The study's slices as the translator saw them in training."""
-    slices = prepare_slices(
+def _crop_as_trained(image: Volume, file: TranslatorFile, images: Slices, gland: Volume | None) -> CroppedSlices:
+    """The study's slices, cropped and scaled as in training."""
+    cropped_slices = prepare_slices(
         image, lesion=None, gland=gland, images=images if gland is not None else replace(images, slices="all")
     )
-    return Seen(file.scale.into(torch.from_numpy(slices.images)), slices.position)
+    return CroppedSlices(file.scale.into(torch.from_numpy(cropped_slices.images)), cropped_slices.position)
 
 
-def _through_windows(image: Volume, file: TranslatorFile, images: Slices, seen: Seen) -> Array:
-    """The change of each slice, made in windows of the size that the translator learnt from."""
+def _translate_windows(image: Volume, file: TranslatorFile, images: Slices, seen: CroppedSlices) -> Array:
+    """The change by a network, computed in windows on its spacing and resampled to the image's grid."""
     stack = reading_order(image)
-    grid, shape = covering(stack.affine, (stack.values.shape[0], stack.values.shape[1]), images.spacing_mm)
+    grid, shape = build_square_grid(stack.affine, (stack.values.shape[0], stack.values.shape[1]), images.spacing_mm)
     planes = resample_volume(stack, grid, (*shape, stack.values.shape[2]), 1).astype(np.float32, copy=False)
     x = file.scale.into(torch.from_numpy(np.ascontiguousarray(planes.transpose(2, 1, 0)))[:, None])
     change = translate_in_windows(
-        x, changing(file, seen), images.size, background=float(file.scale.into(torch.zeros(())))
+        x, build_change(file, seen), images.size, background=float(file.scale.into(torch.zeros(())))
     )
-    wide = np.pad(change[:, 0].numpy(), ((0, 0), (RIM, RIM), (RIM, RIM)), mode="edge").transpose(2, 1, 0)
-    outwards = np.eye(4)
-    outwards[:2, 3] = -RIM
-    return _onto(Volume(wide * _per_step(file), grid @ outwards), image)
+    padded_change = np.pad(change[:, 0].numpy(), ((0, 0), (RIM, RIM), (RIM, RIM)), mode="edge").transpose(2, 1, 0)
+    rim_shift = np.eye(4)
+    rim_shift[:2, 3] = -RIM
+    return _resample_onto(Volume(padded_change * _units_per_step(file), grid @ rim_shift), image)
 
 
-def changing(file: TranslatorFile, seen: Seen) -> Change:
-    """T(x) - x of windows (n, 1, s, s) in network space.
+def build_change(file: TranslatorFile, seen: CroppedSlices) -> Change:
+    """A function that computes T(x) - x of windows (n, 1, s, s) in network space.
 
     seen: the study's slices, cropped as in training; the shift of `keep_mean` is computed from them once, so that all
-    windows are shifted alike.
+    windows have the same shift.
     """
     settings = file.settings
-    unshifted, by = settings, 0.0
-    if isinstance(settings, CycleGan) and looks_at_study(file):
+    unshifted, shift = settings, 0.0
+    if isinstance(settings, CycleGan) and depends_on_study(file):
         unshifted = replace(settings.with_variant(), keep_mean="none")
-        by = _shift(file, unshifted, seen.x)
+        shift = _compute_shift(file, unshifted, seen.x)
 
-    def change(x: Tensor) -> Tensor:
-        y = unshifted.translate(file.params, x, _one(x))
-        return torch.where(y <= BACKGROUND, y, y + by).clamp(-1.0, 1.0) - x
+    def compute_change(x: Tensor) -> Tensor:
+        y = unshifted.translate(file.params, x, _single_patient(x))
+        return torch.where(y <= BACKGROUND, y, y + shift).clamp(-1.0, 1.0) - x
 
-    return change
+    return compute_change
 
 
-def _shift(file: TranslatorFile, unshifted: AnyTranslator, x: Tensor) -> float:
+def _compute_shift(file: TranslatorFile, unshifted: AnyTranslator, x: Tensor) -> float:
     """The shift of `keep_mean` for a study's slices, from pixels that were not clipped."""
-    alone, moved = unshifted.translate(file.params, x, _one(x)), file.settings.translate(file.params, x, _one(x))
-    free = (alone > BACKGROUND) & (moved > -1.0) & (moved < 1.0)
-    return float((moved - alone)[free].median()) if bool(free.any()) else 0.0
+    unshifted_values, shifted_values = (
+        unshifted.translate(file.params, x, _single_patient(x)),
+        file.settings.translate(file.params, x, _single_patient(x)),
+    )
+    is_unclipped = (unshifted_values > BACKGROUND) & (shifted_values > -1.0) & (shifted_values < 1.0)
+    return float((shifted_values - unshifted_values)[is_unclipped].median()) if bool(is_unclipped.any()) else 0.0
 
 
-def _one(x: Tensor) -> Tensor:
+def _single_patient(x: Tensor) -> Tensor:
     """Patient indices of zero: all examples are of one patient."""
     return torch.zeros(len(x), dtype=torch.int64)
 
@@ -166,14 +169,14 @@ def translate_in_windows(x: Tensor, change: Change, size: int, *, background: fl
     """
     from monai.inferers import sliding_window_inference  # slow to import
 
-    result: Tensor = sliding_window_inference(
+    assembled_change: Tensor = sliding_window_inference(
         x, (size, size), WINDOWS, change, overlap=OVERLAP, mode="gaussian", padding_mode="constant", cval=background
     )
-    return result
+    return assembled_change
 
 
-def covering(affine: Affine, shape: tuple[int, int], spacing_mm: float) -> tuple[Affine, tuple[int, int]]:
-    """A grid on the same slices with square pixels, as many as there is room for between the outer pixels' centres.
+def build_square_grid(affine: Affine, shape: tuple[int, int], spacing_mm: float) -> tuple[Affine, tuple[int, int]]:
+    """A grid on the same slices with square pixels, as many as fit between the centres of the outer pixels.
 
     affine: of a volume in reading order, shape: its columns and rows.
     """
@@ -186,26 +189,26 @@ def covering(affine: Affine, shape: tuple[int, int], spacing_mm: float) -> tuple
     return grid, (int(counts[0]), int(counts[1]))
 
 
-def _along_curves(image: Volume, file: TranslatorFile, seen: Seen) -> Array:
-    """The change by curves of values, which the translator fits to a study or a slice."""
-    x, y = seen.x, file.settings.translate(file.params, seen.x, _one(seen.x))
+def _apply_curves(image: Volume, file: TranslatorFile, seen: CroppedSlices) -> Array:
+    """The change by curves of intensities, read off the cropped slices and applied to every native pixel."""
+    x, y = seen.x, file.settings.translate(file.params, seen.x, _single_patient(seen.x))
     stack = reading_order(image)
     values = file.scale.into(torch.from_numpy(np.asarray(stack.values, np.float32).copy())).numpy()
     change = np.empty_like(values)
-    curve_per_slice = getattr(file.settings, "over", "patient") == "image"  # a curve for each slice, or one for all
+    has_slice_curves = getattr(file.settings, "over", "patient") == "image"  # a curve for each slice, or one for all
     for position in range(values.shape[2]):
-        rows = [int(np.abs(seen.position - position).argmin())] if curve_per_slice else slice(None)
-        places, first = np.unique(x[rows].numpy(), return_index=True)
-        moved = (y[rows] - x[rows]).numpy().ravel()[first]
-        change[:, :, position] = np.interp(values[:, :, position], places, moved)
-    return _onto(Volume(change * _per_step(file), stack.affine), image)
+        rows = [int(np.abs(seen.position - position).argmin())] if has_slice_curves else slice(None)
+        curve_points, first = np.unique(x[rows].numpy(), return_index=True)
+        curve_changes = (y[rows] - x[rows]).numpy().ravel()[first]
+        change[:, :, position] = np.interp(values[:, :, position], curve_points, curve_changes)
+    return _resample_onto(Volume(change * _units_per_step(file), stack.affine), image)
 
 
-def _per_step(file: TranslatorFile) -> np.float32:
-    """The change of a value for a change of 1 in the network's range."""
+def _units_per_step(file: TranslatorFile) -> np.float32:
+    """The size of a step of 1 in network space, in the unit of the translator's images."""
     return np.float32((file.scale.high - file.scale.low) / 2)
 
 
-def _onto(change: Volume, image: Volume) -> Array:
-    """The change on the grid of the image."""
+def _resample_onto(change: Volume, image: Volume) -> Array:
+    """The values of a change on an image's grid."""
     return resample_volume(change, *grid_of(image), 1).astype(np.float32, copy=False)

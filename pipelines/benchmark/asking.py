@@ -1,8 +1,8 @@
-"""Ask hospitals to evaluate signed models: what each says, or the code by which it says no.
+"""Ask hospitals to evaluate signed models; collect each hospital's replies, or the codes of its refusals.
 
-Each hospital reads its files as a model wants them (`ingest`), and then gets the model itself (`benchmark`). Both are
+Each hospital reads its files as a model needs them (`ingest`), and then gets the model itself (`benchmark`). Both are
 done once and committed at the hospital: the same command, after a kill or on another day, gets the same answers back.
-A hospital that refuses or is not there is asked again by the next command.
+A hospital that refuses or is not reachable is asked again by the next command.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from federation.engine import Engine
 from pipelines.loader.validation import to_plain
 from pipelines.models.signed import TENSOR, Signed, reading_of, to_tensor
 from pipelines.runs.store import digest_json, short_digest
-from pipelines.runs.witness import asked_to_survey, remember_answers
+from pipelines.runs.witness import build_survey_questions, remember_answers
 from pipelines.settings.benchmark import BenchmarkSettings
 from pipelines.settings.learning import Split
 from privacy.message import Call, Json, Message, as_mapping
@@ -28,13 +28,13 @@ VERSION = 1
 TOO_MANY = "too_many_rejected"
 UNEXPECTED = "unexpected_reply"
 SEED = 0
-"""Of the division into splits. All of them are scored, so nothing depends on it."""
+"""The seed of the splits. All splits are scored, so nothing depends on it."""
 
 
 @dataclass
 class HospitalAnswers:
-    """What a hospital said. counts: facts of its last `ingest`. replies, evidence: by model. refused: model -> request
-    and code.
+    """The answers of a hospital. counts: facts of its last `ingest`. replies, evidence: by model. refused: model ->
+    request and code.
     """
 
     site: str
@@ -63,9 +63,9 @@ def ask_hospital(
     check: Callable[[], None],
     version: int = VERSION,
 ) -> HospitalAnswers:
-    """Ask one hospital for everything. root: the run's folder, which remembers its last answer, so that a ledger that
-    was put back from an older copy is noticed. check: called between requests; raises `Stopped` on request. version:
-    by which questions are named, as a run that pays keeps it (`pipelines.runs.read_kept_versions`).
+    """Ask one hospital for everything. root: the run's folder, which remembers the hospital's last answer, to notice a
+    ledger that was restored from an older copy. check: called between requests; raises `Stopped` on request. version:
+    part of the questions' names; a run that pays keeps it (`pipelines.runs.read_kept_versions`).
     """
     answers_of_site = HospitalAnswers(site)
     last: dict[str, Message] = {}
@@ -73,13 +73,13 @@ def ask_hospital(
     def ask(name: str, request: str, message: Message) -> Message:
         check()
         answers = engine.ask(Call(f"{settings.name}/{name}", 0, request, {}), {site: message})
-        check()  # a hospital that was stopped at work has not replied
+        check()  # a hospital that was stopped during its work has not replied
         if site in answers.missing:
             raise NoAnswer(request, answers.missing[site])
         last[site] = answers.replies[site]
         return answers.replies[site]
 
-    first = asked_to_survey(root, [site])[site]
+    first = build_survey_questions(root, [site])[site]
     try:
         for label, model in models.items():
             try:
@@ -87,8 +87,8 @@ def ask_hospital(
                 reply = _ask_benchmark(settings, ask, model, cohort, version)
                 answers_of_site.evidence[label] = _parse_scores(settings, model, reply)
                 answers_of_site.replies[label] = reply
-            except NoAnswer as none:
-                answers_of_site.refused[label] = (none.request, none.code)
+            except NoAnswer as no_answer:
+                answers_of_site.refused[label] = (no_answer.request, no_answer.code)
     finally:
         remember_answers(root, last)
     return answers_of_site
@@ -100,7 +100,7 @@ Ask = Callable[[str, str, Message], Message]
 def _ask_ingest(
     answers_of_site: HospitalAnswers, ask: Ask, first: Message, reading: Mapping[str, Json], version: int
 ) -> str:
-    """The name of the hospital's cohort, read as a model wants. first: the question `survey`. Raises: NoAnswer."""
+    """The name of the hospital's cohort, read as a model needs it. first: the question `survey`. Raises: NoAnswer."""
     facts = {**reading, "split": to_plain(Split()), "seed": SEED, "independent": True}
     files_digest = str(ask("survey", "survey", first).facts.get("digest"))
     name = f"ingest-{short_digest(digest_json({'asked': facts, 'files': files_digest, 'version': version}))}"
@@ -111,7 +111,7 @@ def _ask_ingest(
 
 
 def _ask_benchmark(settings: BenchmarkSettings, ask: Ask, model: Signed, cohort: str, version: int) -> Message:
-    """Raises: NoAnswer."""
+    """The hospital's reply to the evaluation of a model. Raises: NoAnswer."""
     plan = settings.benchmark
     facts: dict[str, Json] = {"cohort": cohort, "copies": plan.copies, "epsilon": plan.epsilon}
     name = f"{model.sha256}-{short_digest(digest_json({**facts, 'version': version}))}"
@@ -120,7 +120,7 @@ def _ask_benchmark(settings: BenchmarkSettings, ask: Ask, model: Signed, cohort:
 
 
 def _parse_scores(settings: BenchmarkSettings, model: Signed, reply: Message) -> Evidence:
-    """Raises: NoAnswer: the reply is none, is of another file, or of another number of classes."""
+    """The scores in a reply. Raises: NoAnswer: it is malformed, of another model, or of another number of classes."""
     try:
         if reply.facts.get("model") != model.sha256:
             raise ValueError("it is of another model")
@@ -143,6 +143,6 @@ def _evidence_shape(evidence: Evidence) -> tuple[bool, int, int]:
 
 
 def _expected_shape(model: Signed, copies: int) -> tuple[bool, int, int]:
-    """The shape of evidence that a model's scores must have, as `_evidence_shape` gives it."""
+    """As `_evidence_shape`, for a model and the requested copies."""
     masks = model.ready.task.kind == "segmentation"
     return masks, model.ready.task.classes - masks, copies

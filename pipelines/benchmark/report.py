@@ -1,4 +1,4 @@
-"""The page of a benchmark, and the same for machines, from what hospitals said."""
+"""The page of a benchmark, as HTML and as JSON, from the answers of hospitals."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ MEANINGS: Mapping[str, str] = {
     "unavailable": "it could not start",
     "busy": "it is at work for another run",
 }
-"""Code -> what it means, in words for a reader of the page."""
+"""Code -> its meaning in words, for a reader of the page."""
 OTHER = "see its log, and the reference of refusals"
-OVER = {PRIVATE_MEAN: "mean over hospitals", OVERALL: "all as one sample"}
+SUMMARY_NAMES = {PRIVATE_MEAN: "mean over hospitals", OVERALL: "all as one sample"}
 
 
 class ReportFiles(NamedTuple):
-    """Files of the coordinator: the page, the same as JSON, and all scores as CSV."""
+    """Texts of the coordinator's files: the page, its contents as JSON, and all scores as CSV."""
 
     page: str
     facts: str
@@ -84,7 +84,7 @@ def build_report_files(
     command: str,
     far: bool,
 ) -> ReportFiles:
-    """The files. command: to run it again. far: whether hospitals are on other machines."""
+    """The files of a benchmark. command: to run it again. far: whether hospitals are on other machines."""
     page = build_page(settings, models, answers, now=now, command=command, far=far)
     return ReportFiles(render_benchmark_page(page), to_json(as_facts(page)), scores_csv(page.scores))
 
@@ -98,7 +98,7 @@ def build_page(
     command: str,
     far: bool,
 ) -> BenchmarkPage:
-    """What the page says."""
+    """The contents of the page."""
     first = settings.benchmark.first
     ready = models[first].ready
     tables = _build_tables(models, answers)
@@ -114,7 +114,7 @@ def build_page(
         sites=tuple(_describe_visit(models, site_answers) for site_answers in answers),
         scores=rows,
         words=words_of_kind(ready.images.kind),
-        settings=json.dumps(without_files(settings), indent=1),
+        settings=json.dumps(remove_file_names(settings), indent=1),
         commands=(
             Command("Ask again, who refused or was not there; who answered repeats its answer", command),
             Command("The page for machines", "benchmark.json and scores.csv, beside it"),
@@ -124,8 +124,8 @@ def build_page(
     return replace(page, pictures=tuple(_draw_pictures(page, tables)))
 
 
-def without_files(settings: BenchmarkSettings) -> Json:
-    """Settings without what names files or patients: of a hospital only its name and the kind of its source."""
+def remove_file_names(settings: BenchmarkSettings) -> Json:
+    """Settings without names of files and patients: of a hospital only its name and the kind of its source."""
     plain_settings = as_mapping(to_plain(settings))
     sites = {
         name: as_mapping(as_mapping(site_settings)["source"]).get("kind")
@@ -138,33 +138,40 @@ def without_files(settings: BenchmarkSettings) -> Json:
 def _build_tables(
     models: Mapping[str, Signed], answers: Sequence[HospitalAnswers]
 ) -> dict[str, dict[tuple[str, str], Evidence]]:
-    """Evidence by model and (site, site); hospitals in the order of their names, whoever answered first."""
+    """Evidence by model and (site, site); hospitals are in the order of their names, not of their answers."""
     ordered = sorted(answers, key=lambda site_answers: site_answers.site)
-    tables = {label: {(h.site, h.site): h.evidence[label] for h in ordered if label in h.evidence} for label in models}
+    tables = {
+        label: {
+            (site_answers.site, site_answers.site): site_answers.evidence[label]
+            for site_answers in ordered
+            if label in site_answers.evidence
+        }
+        for label in models
+    }
     return {label: table for label, table in tables.items() if table}
 
 
 def _build_score_rows(
     tables: Mapping[str, Mapping[tuple[str, str], Evidence]], first: str, ready: Ready
 ) -> tuple[ScoreRow, ...]:
-    """Scores of every model at every hospital; gains are over the first model."""
+    """All rows of scores, with the measures of the task."""
     if not tables:
         return ()
-    chosen: tuple[Measure, ...]
+    measures: tuple[Measure, ...]
     if ready.task.kind == "segmentation":
-        chosen = list_measures(ready.names)
+        measures = list_measures(ready.names)
     else:
-        chosen = label_measures(tables, Classes(_class_names(ready), ready.ordered))
-    return score_rows(tables, reference=first if first in tables else None, measures=chosen)
+        measures = label_measures(tables, Classes(_class_names(ready), ready.ordered))
+    return score_rows(tables, reference=first if first in tables else None, measures=measures)
 
 
 def _class_names(ready: Ready) -> tuple[str, ...]:
-    """Names of the model's classes."""
+    """The names of a classifier's classes."""
     return ready.names or ("negative", "positive")
 
 
 def _describe_model(label: str, model: Signed) -> SignedModel:
-    """A model and its signature, for the page."""
+    """A model's facts for the page, from its signature."""
     statement = model.signature.statement
     return SignedModel(
         label, statement.title, model.sha256, len(model.data), model.signature.key, statement.signed, statement.expires
@@ -172,10 +179,13 @@ def _describe_model(label: str, model: Signed) -> SignedModel:
 
 
 def _describe_visit(models: Mapping[str, Signed], site_answers: HospitalAnswers) -> Visited:
-    """What a hospital counted and which models it refused, for the page."""
+    """A hospital's facts for the page: scanners, rejected studies, answered and refused models."""
     scanners = as_mapping(site_answers.counts.get("scanners"))
     rejected = site_answers.counts.get("rejected")
-    refused = {label: Reason(r, code, MEANINGS.get(code, OTHER)) for label, (r, code) in site_answers.refused.items()}
+    refused = {
+        label: Reason(request, code, MEANINGS.get(code, OTHER))
+        for label, (request, code) in site_answers.refused.items()
+    }
     return Visited(
         site_answers.site,
         {name: number for name, number in scanners.items() if isinstance(number, int)},
@@ -186,16 +196,16 @@ def _describe_visit(models: Mapping[str, Signed], site_answers: HospitalAnswers)
 
 
 def _draw_pictures(page: BenchmarkPage, tables: Mapping[str, Mapping[tuple[str, str], Evidence]]) -> list[Picture]:
-    """The forest plot, and calibration curves of counts that have no noise."""
+    """Draw the forest plot, and calibration curves of counts without noise."""
     measure, names = primary_measure(page.scores), [standing.site for standing in rank_standings(page)]
     if not measure:
         return []
     rows_by_model: dict[str, dict[str, ScoreRow]] = {label: {} for label in tables}
     for row in page.scores:
-        if row.measure == measure and row.protocol in (PRIVATE, *OVER):
-            rows_by_model[row.method][OVER.get(row.protocol) or row.sites[0]] = row
-    over = [name for name in OVER.values() if any(name in rows for rows in rows_by_model.values())]
-    drawn = [draw_forest_plot(rows_by_model, names, over, measure=measure, least=page.least)]
+        if row.measure == measure and row.protocol in (PRIVATE, *SUMMARY_NAMES):
+            rows_by_model[row.method][SUMMARY_NAMES.get(row.protocol) or row.sites[0]] = row
+    summary_names = [name for name in SUMMARY_NAMES.values() if any(name in rows for rows in rows_by_model.values())]
+    pictures = [draw_forest_plot(rows_by_model, names, summary_names, measure=measure, least=page.least)]
     curves = {
         site: {
             label: counts.scores.sum(axis=1)
@@ -204,20 +214,24 @@ def _draw_pictures(page: BenchmarkPage, tables: Mapping[str, Mapping[tuple[str, 
         }
         for site in names
     }
-    shown = {site: lines for site, lines in curves.items() if lines}
-    return [*drawn, calibration_curves(shown, order=[*tables], examples=page.words.examples)] if shown else drawn
+    shown_curves = {site: lines for site, lines in curves.items() if lines}
+    return (
+        [*pictures, calibration_curves(shown_curves, order=[*tables], examples=page.words.examples)]
+        if shown_curves
+        else pictures
+    )
 
 
 def list_leading_lines(page: Mapping[str, Json]) -> list[str]:
-    """What the page says, in lines for a terminal. page: `benchmark.json`."""
+    """The main contents of the page, in lines for a terminal. page: `benchmark.json`."""
     lines = [str(text) for text in as_list(page["findings"])]
     for hospital in map(as_mapping, as_list(page["hospitals"])):
         row, refused = as_mapping(hospital["by"]), as_mapping(hospital["reasons"])
         if row:
-            between = "" if row["low"] is None else f" [{row['low']:.3f}-{row['high']:.3f}]"
+            interval = "" if row["low"] is None else f" [{row['low']:.3f}-{row['high']:.3f}]"
             value = "–" if row["value"] is None else f"{row['value']:.3f}"
-            lines.append(f"  {hospital['site']}: {page['measure']} {value}{between}, {row['patients']} patients")
-        for label, why in refused.items():
-            refusal = as_mapping(why)
+            lines.append(f"  {hospital['site']}: {page['measure']} {value}{interval}, {row['patients']} patients")
+        for label, reason in refused.items():
+            refusal = as_mapping(reason)
             lines.append(f"  {hospital['site']}: no score of {label}, {refusal['code']}: {refusal['meaning']}")
     return lines

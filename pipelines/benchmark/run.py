@@ -1,4 +1,4 @@
-"""The run of a benchmark: signed models go to hospitals that never trained, and one page comes of it.
+"""The run of a benchmark: hospitals that never trained evaluate signed models, and one page shows the results.
 
 `python -m pipelines.run BENCHMARK.yaml`, whose key `benchmark` names the models. Written into runs/<name>: the page
 benchmark.html, benchmark.json, scores.csv, and each hospital's reply.
@@ -25,13 +25,13 @@ from pipelines.hospital.simulated import make_simulated_workers
 from pipelines.loader.document import ConfigError, Document, problem_at
 from pipelines.models.signed import Signed, read_signed, settings_of
 from pipelines.runs.exits import Exit
-from pipelines.runs.kept_versions import keep_versions, read_kept_versions
+from pipelines.runs.kept_versions import read_kept_versions, save_versions
 from pipelines.runs.progress import show_progress
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
 from pipelines.runs.store import DiskFolder
 from pipelines.settings.benchmark import BenchmarkSettings
-from pipelines.settings.config import chosen_device
-from pipelines.settings.load import benchmark_settings
+from pipelines.settings.config import select_device
+from pipelines.settings.load import check_benchmark
 from pipelines.settings.sites import Elsewhere
 from privacy.message import Json, to_bytes
 from privacy.release.signature import Unsigned, check_signature
@@ -41,7 +41,7 @@ PAGE, FACTS, SCORES, REPLIES = "benchmark.html", "benchmark.json", "scores.csv",
 
 
 STAGE = "benchmark"
-"""Its name among the versions that a run keeps."""
+"""The benchmark's name among the versions that a run keeps."""
 
 
 def run_benchmark(
@@ -53,9 +53,9 @@ def run_benchmark(
     engine: Engine | None = None,
     stop: Stop | None = None,
 ) -> int:
-    """Run, or only check with --check; returns the exit code: `SITE` if no hospital gave a score.
+    """Run a benchmark, or only check it with --check; returns the exit code: `SITE` if no hospital gave a score.
 
-    command: to run it again. engine: to hospitals on other machines; None: simulate all here.
+    command: to run it again. engine: to hospitals on other machines; None = simulate all on this machine.
 
     Raises:
         ConfigError: everything that is wrong with settings and models.
@@ -65,7 +65,7 @@ def run_benchmark(
     if options.only or options.first or options.until or options.explain or options.fresh:
         text = "--only, --from, --until, --fresh and --explain choose stages, and a benchmark has none; remove them"
         raise ConfigError([Problem((), text)])
-    settings = benchmark_settings(document, files=engine is None)
+    settings = check_benchmark(document, files=engine is None)
     models = open_models(settings, document)
     torch.set_num_threads(settings.threads)
     root = Path(settings.runs) / settings.name
@@ -73,7 +73,7 @@ def run_benchmark(
         if options.check or options.headers:
             return _print_check(settings, models, root, console, as_json=options.json)
         engines = engine or _make_simulation(settings, root, stopping)
-        keep_versions(root, versions := read_kept_versions(root, {STAGE: VERSION}, spend=[STAGE] * options.spend))
+        save_versions(root, versions := read_kept_versions(root, {STAGE: VERSION}, spend=[STAGE] * options.spend))
         answers = _ask_hospitals(settings, models, engines, root, stopping.check, console, versions[STAGE])
         files = build_report_files(settings, models, answers, now=_iso_time(), command=command, far=engine is not None)
         _write_files(root, files._asdict(), answers)
@@ -91,14 +91,14 @@ def open_models(settings: BenchmarkSettings, document: Document) -> dict[str, Si
     """The models by label, each with a signature that fits it.
 
     Raises:
-        ConfigError: all that is wrong with any of them.
+        ConfigError: all problems of all models.
     """
     models: dict[str, Signed] = {}
     problems: list[Problem] = []
     for label, file in settings.benchmark.models.items():
         try:
             models[label] = model = read_signed(Path(file))
-            _check_own(model)
+            _check_own_signature(model)
         except (ValueError, OSError) as error:
             problems.append(Problem(("benchmark", "models", label), str(error)))
     kinds = {json.dumps(_model_kind(model), sort_keys=True) for model in models.values()}
@@ -110,8 +110,8 @@ def open_models(settings: BenchmarkSettings, document: Document) -> dict[str, Si
     return models
 
 
-def _check_own(model: Signed) -> None:
-    """Raises: ValueError: the signature is not of this model, so that every hospital would refuse it."""
+def _check_own_signature(model: Signed) -> None:
+    """Raise ValueError if the signature is not of this model, so that every hospital would refuse it."""
     key = model.signature.key
     try:
         check_signature(model.data, model.signature, {"its signer": key}, today=datetime.now(UTC).date())
@@ -122,13 +122,13 @@ def _check_own(model: Signed) -> None:
 
 
 def _model_kind(model: Signed) -> Json:
-    """What all models of a benchmark must have in common."""
+    """The facts that must be equal for models to be compared."""
     return {key: settings_of(model.ready).get(key) for key in ("kind", "classes", "names", "target")}
 
 
 def _make_simulation(settings: BenchmarkSettings, root: Path, stop: Stop) -> Engine:
-    """An engine whose hospitals run in this process."""
-    device = chosen_device(settings.device)
+    """An engine that simulates all hospitals in this process."""
+    device = select_device(settings.device)
     return InProcess(make_simulated_workers(settings.sites, root, device=device, now=_iso_time, pause=stop.check))
 
 
@@ -141,11 +141,11 @@ def _ask_hospitals(
     console: Console,
     version: int,
 ) -> list[HospitalAnswers]:
-    """What each hospital said, in the order of their names. version: see `visit`."""
+    """The answers of the hospitals, in the order of their names. version: see `ask_hospital`."""
     answers: list[HospitalAnswers] = []
     with show_progress(settings.title or settings.name, console=console) as step:
-        for place, site in enumerate(sorted(engine.sites)):
-            step(place, len(engine.sites), site)
+        for index, site in enumerate(sorted(engine.sites)):
+            step(index, len(engine.sites), site)
             answers.append(ask_hospital(settings, models, engine, site, root, check, version))
     return answers
 
@@ -158,7 +158,7 @@ def _write_files(root: Path, files: Mapping[str, str], answers: Sequence[Hospita
         for site_answers in answers
         for label, reply in site_answers.replies.items()
     }
-    for name in set(replies.names()) - set(replies_by_file):  # of models or hospitals that are no more asked
+    for name in set(replies.names()) - set(replies_by_file):  # of models or hospitals that are not asked any more
         replies.remove(name)
     for name, reply in replies_by_file.items():
         replies.write(name, to_bytes(reply))
@@ -170,7 +170,7 @@ def _write_files(root: Path, files: Mapping[str, str], answers: Sequence[Hospita
 def _print_check(
     settings: BenchmarkSettings, models: Mapping[str, Signed], root: Path, console: Console, *, as_json: bool
 ) -> int:
-    """--check: what would go where; nothing is sent, and no pixel is read."""
+    """Print, for --check, what would be sent to which hospital; nothing is sent, and no pixel is read."""
     facts: dict[str, Json] = {"exit": int(Exit.OK), "models": {}, "sites": {}}
     lines = []
     signed: dict[str, Json] = {}
@@ -202,5 +202,5 @@ def _print_check(
 
 
 def _iso_time() -> str:
-    """The present time, ISO."""
+    """The time now in UTC, as ISO 8601 text."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -26,7 +26,7 @@ from pipelines.runs.plan import Step
 from pipelines.runs.progress import send_progress
 from pipelines.runs.stopping import Stop
 from pipelines.settings.config import Config
-from pipelines.settings.image_spaces import features_in, starts_in
+from pipelines.settings.image_spaces import find_starts, list_features
 
 ROUNDS = 2  # through what there is to learn: what another process learns at first is there later, or free
 
@@ -48,8 +48,8 @@ def list_needed_networks(config: Config, due: set[str]) -> tuple[list[Detector],
     """What stages of these names will look for: detectors, and names of starts. In the order in which it is learnt:
     what is needed first, but starts from the last one on, because their stage, once it begins, takes the first.
     """
-    starts = starts_in(config) if pretrain.STAGE.name in due else {}
-    models = [model for _, model in features_in(config)] if features.STAGE.name in due else []
+    starts = find_starts(config) if pretrain.STAGE.name in due else {}
+    models = [model for _, model in list_features(config)] if features.STAGE.name in due else []
     needed_starts = [
         model.of for model in (*models, *(begin.model for begin in starts.values())) if isinstance(model, Features)
     ]
@@ -61,7 +61,7 @@ def _learn_networks(config: Config, root: Path, detectors: Sequence[Detector], s
     """In a process of its own: learn detectors and starts, one after the other."""
     torch.set_num_threads(config.threads)
     send_progress(lambda told: None)
-    world, begins = World(config, InProcess({}), root, Stop(), str), starts_in(config)
+    world, begins = World(config, InProcess({}), root, Stop(), str), find_starts(config)
     left: list[Callable[[], object]] = [partial(train_detector, world, item, _raise_elsewhere) for item in detectors]
     for begin in (begins[name] for name in starts):
         if isinstance(begin.how, Pretrained):

@@ -18,7 +18,7 @@ from pipelines.loader.overrides import override_settings
 from pipelines.loader.validation import to_plain
 from pipelines.requests.pool import POOL, Pool, Pooled
 from pipelines.runs.store import DiskFolder, digest_json, short_digest
-from pipelines.settings.config import Config, chosen_device
+from pipelines.settings.config import Config, select_device
 from pipelines.settings.task import Classification
 from privacy.message import Json, to_bytes
 from privacy.release.form import ABSENT
@@ -73,7 +73,7 @@ def pooled_engine(world: World, cohorts: Cohorts) -> tuple[Engine, Cohorts]:
     """A site with all hospitals' images, in this process. `Config` allows it only with `pooling: allowed`."""
     parts: dict[str, Json] = {site: [cohorts[site].cohort, cohorts[site].sha256] for site in sorted(cohorts)}
     name = short_digest(digest_json({**parts, **task_facts(world.config)}))
-    hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now, device=chosen_device(world.config.device))
+    hospital = Hospital(CENTRAL, world.root / "pooled", None, world.now, device=select_device(world.config.device))
     try:
         read_cohort_file(hospital.cohort_folder(name) / COHORT)
     except Refused:  # not pooled yet, or damaged

@@ -16,7 +16,7 @@ from pipelines.coordinator.stages.ingest import UnusableCohort
 from pipelines.coordinator.world import DATA_CODES, SitesMissing
 from pipelines.loader.document import ConfigError, Document, FilesMissing, render
 from pipelines.loader.set_values import naming_values
-from pipelines.runs.exits import Exit, exit_code, print_error, trace_of_error
+from pipelines.runs.exits import Exit, exit_code, format_trace, print_error
 from pipelines.runs.runner import SelectionError, StageFailed
 from pipelines.runs.store import ArtifactError
 from pipelines.settings.config import Config
@@ -85,5 +85,5 @@ def write_trace(root: Path, error: BaseException) -> Path:
     path = root / "trace.txt"
     with suppress(OSError, ValueError):  # an error here would hide the real one
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(trace_of_error(error))
+        path.write_text(format_trace(error))
     return path

@@ -13,7 +13,7 @@ from pipelines.loader.document import ConfigError
 from pipelines.requests.survey import Surveyed
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import Public
-from pipelines.settings.image_spaces import features_in
+from pipelines.settings.image_spaces import list_features
 from pipelines.settings.sites import Elsewhere
 from privacy.release.form import value_or_none
 from privacy.release.policy import REQUESTS, Policy
@@ -77,7 +77,7 @@ def list_needs(config: Config) -> list[Need]:
     needs = [Need("ingest", (*reading, "holds"), sites)]
     needs += _harmonization_needs(config, sites)
     needs += [Need("augment", ("augment",), sites)] if config.augment is not None else []
-    needs += [Need("features", ("extract",), sites)] if features_in(config) else []
+    needs += [Need("features", ("extract",), sites)] if list_features(config) else []
     needs += [Need("train", ("holds", "introduce", "train", "finish"), sites)] if federated else []
     needs += [Need("train", ("pool",), sites)] if _has_central(config) else []
     needs += [Need("evaluate", ("evaluate",), sites)]

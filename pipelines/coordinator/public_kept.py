@@ -12,7 +12,7 @@ import federation
 import harmonize
 import privacy
 from pipelines.hospital.public_networks import PUBLIC, WAITING, learnt_once
-from pipelines.runs.progress import Shown
+from pipelines.runs.progress import ShowStep
 from pipelines.runs.stopping import Stop
 from pipelines.runs.store import DiskFolder, digest_json, library_versions
 from privacy.message import Json, Params
@@ -51,7 +51,7 @@ def learn_or_load(
     return learnt_once(DiskFolder(root.parent / PUBLIC), all_settings, learn, waits=waits)
 
 
-def make_waiter(stop: Stop, step: Shown, done: float = 0, total: float | None = None) -> Callable[[], None]:
+def make_waiter(stop: Stop, step: ShowStep, done: float = 0, total: float | None = None) -> Callable[[], None]:
     """Shows on a stage's progress that it waits for another process, and stops on request."""
 
     def show_waiting() -> None:

@@ -19,7 +19,7 @@ from pipelines.coordinator.world import World
 from pipelines.hospital.public_networks import PUBLIC, learn_translation
 from pipelines.loader.validation import to_plain
 from pipelines.settings.harmonization import default_scale
-from pipelines.settings.image_spaces import Begin
+from pipelines.settings.image_spaces import NetworkStart
 from privacy.message import Json, Message, Params, to_bytes
 
 
@@ -30,12 +30,14 @@ class _Way(NamedTuple):
     about: Json
 
 
-def is_kept(begin: Begin) -> bool:
+def is_kept(begin: NetworkStart) -> bool:
     """Whether a start is kept: a network that learns on drawn pictures alone. A head on features takes seconds."""
     return isinstance(begin.how, Pretrained) and begin.how.on in PRIORS and not isinstance(begin.model, Features)
 
 
-def start_on(world: World, begin: Begin, how: Pretrained, public: PublicSet, waits: Callable[[], None]) -> Params:
+def start_on(
+    world: World, begin: NetworkStart, how: Pretrained, public: PublicSet, waits: Callable[[], None]
+) -> Params:
     """A network's parameters, trained on public pictures; those of a prior have two classes. waits: see `kept`.
 
     Raises:
@@ -60,11 +62,11 @@ def start_on(world: World, begin: Begin, how: Pretrained, public: PublicSet, wai
     return learn_or_load(world.root, {**about, "scale": to_plain(scale), "through": way.about}, learn_parameters, waits)
 
 
-def _learn_way(world: World, begin: Begin, waits: Callable[[], None]) -> _Way:
+def _learn_way(world: World, begin: NetworkStart, waits: Callable[[], None]) -> _Way:
     """The way into the space of a method's images, learnt here as hospitals learn it; none without such a space."""
     if (translator := begin.through) is None:
         return _Way(None, None)
-    plan, (channels, height, width) = world.config.harmonized, world.config.images.inputs
+    plan, (channels, height, width) = world.config.harmonize_settings, world.config.images.inputs
     scale = plan.scale or default_scale(world.config.images)
 
     def report_progress(done: int, total: int, what: str) -> None:

@@ -50,9 +50,9 @@ from pipelines.hospital.simulated import make_simulated_workers, make_simulation
 from pipelines.loader.document import Document
 from pipelines.loader.validation import validate_settings
 from pipelines.runs.exits import Exit
-from pipelines.runs.kept_versions import keep_versions
+from pipelines.runs.kept_versions import save_versions
 from pipelines.runs.plan import select_stage_names
-from pipelines.runs.progress import Shown, show_progress
+from pipelines.runs.progress import ShowStep, show_progress
 from pipelines.runs.runner import (
     Event,
     Results,
@@ -63,10 +63,10 @@ from pipelines.runs.runner import (
 )
 from pipelines.runs.stopping import RunLock, Stop, safe_stop
 from pipelines.settings.benchmark import is_benchmark
-from pipelines.settings.config import Config, chosen_device
-from pipelines.settings.image_spaces import features_in, starts_in
+from pipelines.settings.config import Config, select_device
+from pipelines.settings.image_spaces import find_starts, list_features
 from pipelines.settings.load import check_config, simulated_sites
-from pipelines.settings.processes import count_of
+from pipelines.settings.processes import count_processes
 
 HARMONIZING: tuple[Stage[World], ...] = (score.STAGE, synthesize.STAGE, sample.STAGE, translate.STAGE)
 BEFORE_REPORT: tuple[Stage[World], ...] = (
@@ -184,7 +184,7 @@ def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> R
     """Execute the planned steps with a progress bar, and copy the page to the top of the run's folder."""
     title = world.config.title or world.config.name
     if world.versions:
-        keep_versions(world.root, world.versions)
+        save_versions(world.root, world.versions)
     with learn_ahead(steps, world), show_progress(title, console=console) as step, refused_told(world, console):
         show = _stage_printer(step, console, world)
         results = execute_steps(steps, world, world.root, stop=world.stop, on_step=show, command=world.command)
@@ -194,7 +194,7 @@ def run_steps(steps: Sequence[Step[World]], world: World, console: Console) -> R
     return results
 
 
-def _stage_printer(step: Shown, console: Console, world: World) -> Callable[[Event], None]:
+def _stage_printer(step: ShowStep, console: Console, world: World) -> Callable[[Event], None]:
     """A function that prints a line for each stage, moves the bar, and lists each site's files after ingest."""
 
     def show_event(event: Event) -> None:
@@ -212,8 +212,8 @@ def select_stages(config: Config) -> tuple[Stage[World], ...]:
     """The stages of a run, without those that only some settings ask for, if these do not."""
     without = {stage.name for stage in HARMONIZING} if config.harmonize is None else set()
     without |= set() if config.augment is not None else {augment.STAGE.name}
-    without |= set() if features_in(config) else {features.STAGE.name}
-    without |= set() if starts_in(config) else {pretrain.STAGE.name}
+    without |= set() if list_features(config) else {features.STAGE.name}
+    without |= set() if find_starts(config) else {pretrain.STAGE.name}
     without |= {route.STAGE.name} if config.route is None else set()
     without |= {track.STAGE.name} if config.track is None else set()
     stages = (stage for stage in STAGES if stage.name not in without)
@@ -262,11 +262,11 @@ def simulated_engines(config: Config, root: Path, stop: Stop) -> Engines:
     Raises:
         ConfigError: as `simulated_workers`; or hospitals cannot be played in processes of their own.
     """
-    everybody, device = simulated_sites(config), chosen_device(config.device)
+    everybody, device = simulated_sites(config), select_device(config.device)
     inside = {name: worker_of_site for name, worker_of_site in everybody.items() if name not in config.outside}
     outside = {name: everybody[name] for name in config.outside}
     engine = make_simulation(
-        inside, root, device=device, now=_iso_time, stop=stop, threads=config.threads, processes=count_of(config)
+        inside, root, device=device, now=_iso_time, stop=stop, threads=config.threads, processes=count_processes(config)
     )
     return Engines(
         engine, InProcess(make_simulated_workers(outside, root, device=device, now=_iso_time, pause=stop.check))
@@ -279,7 +279,7 @@ def simulated_workers(config: Config, root: Path, stop: Stop) -> dict[str, Worke
     Raises:
         ConfigError: the settings say that some hospitals are on other machines.
     """
-    device = chosen_device(config.device)
+    device = select_device(config.device)
     return make_simulated_workers(simulated_sites(config), root, device=device, now=_iso_time, pause=stop.check)
 
 

@@ -18,7 +18,7 @@ from pipelines.requests.holds import Holds
 from pipelines.runs.listing import list_paths
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW, default_scale
-from pipelines.settings.image_spaces import features_name, space_of
+from pipelines.settings.image_spaces import features_name, image_space
 from privacy.message import Json, as_mapping
 from privacy.release.form import ABSENT, Absent
 
@@ -48,10 +48,10 @@ class Common(TypedDict):
 def build_common_part(world: World) -> Common:
     """Value scale, deformed copies, seed, privacy, and packages that take part."""
     config = world.config
-    packages = code_identity(config.harmonized).get(PACKAGES)
+    packages = code_identity(config.harmonize_settings).get(PACKAGES)
     return {
-        "scale": config.harmonized.scale or default_scale(config.images),
-        "copies": config.harmonized.copies,
+        "scale": config.harmonize_settings.scale or default_scale(config.images),
+        "copies": config.harmonize_settings.copies,
         "seed": config.seed,
         "private": config.privacy != "none",
         "packages": {str(source): str(code) for source, code in as_mapping(packages).items()} or ABSENT,
@@ -90,7 +90,7 @@ def _list_space_files(inputs: Mapping[str, Path]) -> Iterator[Path]:
 
 def read_cohorts_of_method(config: Config, inputs: Mapping[str, Path], label: str) -> Cohorts:
     """Cohorts of all sites in the space of a method, or of the features of their images on which its model is built."""
-    space, model = space_of(config, label), config.model_of(label)
+    space, model = image_space(config, label), config.model_of(label)
     cohorts = read_cohorts(inputs, space)
     if not isinstance(model, OnFeatures):
         return cohorts

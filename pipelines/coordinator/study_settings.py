@@ -17,7 +17,7 @@ from pipelines.loader.files import find_document
 from pipelines.loader.names import is_name, name_problems
 from pipelines.loader.validation import validate_settings
 from pipelines.settings.config import FORBID, Config
-from pipelines.settings.load import find_missing_files, with_own_policies
+from pipelines.settings.load import apply_own_policies, find_missing_files
 from privacy.message import Json
 from privacy.settings_error import Problem, refuse, unmet
 
@@ -188,7 +188,7 @@ def load_study(name: str) -> tuple[Study, tuple[Planned, ...], Document]:
         for seed in study.seeds if case_settings.seeds is None else case_settings.seeds:
             data = build_settings(study, case, seed, base.data)
             try:
-                config = with_own_policies(
+                config = apply_own_policies(
                     validate_settings(
                         Document(data, _find_lines(data, study_document, case)), Config, find_missing_files
                     )

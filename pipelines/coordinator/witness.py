@@ -10,5 +10,5 @@ from privacy.release.form import read_form
 
 def build_surveys(world: World) -> dict[str, Survey]:
     """The question for every hospital of this world."""
-    messages = witness.asked_to_survey(world.root, world.engine.sites)
+    messages = witness.build_survey_questions(world.root, world.engine.sites)
     return {site: read_form(Survey, message) for site, message in messages.items()}

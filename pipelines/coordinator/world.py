@@ -14,7 +14,7 @@ from pipelines.requests.holds import HOLDS, Holds
 from pipelines.requests.request import Request
 from pipelines.runs.stopping import Stop
 from pipelines.runs.store import digest_json, short_digest
-from pipelines.runs.witness import begun_anew
+from pipelines.runs.witness import describe_new_beginning
 from pipelines.settings.config import Config
 from privacy.message import Json
 from privacy.pickled import reduce_error
@@ -124,7 +124,11 @@ class World:
     def _describe_missing(self, missing: Mapping[str, str]) -> str:
         """Where the reasons of missing sites stand, and what a deleted simulation can do."""
         forgotten = self.simulation and OLDER in missing.values()
-        return f"{self.log_paths(*missing)}; {begun_anew(self.root)}" if forgotten else self.log_paths(*missing)
+        return (
+            f"{self.log_paths(*missing)}; {describe_new_beginning(self.root)}"
+            if forgotten
+            else self.log_paths(*missing)
+        )
 
     def ask_one(self, request: Request[Q, R], run: str, site: str, question: Q) -> R:
         """Send one site a question, and require its reply. Raises: SitesMissing."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.batch.prediction import open_unlabelled, source_asked
+from pipelines.batch.prediction import build_study_source, open_unlabelled
 from pipelines.batch.tables import table_bytes
 from pipelines.data.images import Features
 from pipelines.data.intake import read_studies
@@ -55,7 +55,7 @@ def read_examples(ready: Ready, options: argparse.Namespace) -> Iterator[Prepare
         OSError: it cannot be read.
     """
     options.folder = options.examples
-    source = source_asked(ready, options)
+    source = build_study_source(ready, options)
     opened = open_unlabelled(ready.images, source, options.gland)
     yield from opened.rejected
     for study in read_studies(opened.waiting, readers=options.readers):

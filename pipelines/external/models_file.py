@@ -31,7 +31,7 @@ from pipelines.loader.names import is_name
 from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.models.size_limits import find_size_problems
 from pipelines.settings.route import PERSONAL, SHARED
-from pipelines.settings.task import MOST, MOST_LABELS
+from pipelines.settings.task import MOST_LABELS, MOST_MASK_CLASSES
 from privacy.formats import LaterVersion, check_format
 from privacy.message import (
     FACTS,
@@ -95,7 +95,7 @@ class ModelsDescription:
         problems = [] if is_name(self.run) else [Problem(("run",), "is not made of a-z 0-9 _ -, at most 80")]
         if len(self.title) > LONGEST_TEXT or not self.title.isprintable():
             problems.append(Problem(("title",), f"at most {LONGEST_TEXT} printable characters are allowed"))
-        most = MOST_LABELS if self.kind == "classification" else MOST + 1
+        most = MOST_LABELS if self.kind == "classification" else MOST_MASK_CLASSES + 1
         if not 2 <= len(set(self.names)) == len(self.names) <= most or not all(map(is_name, self.names)):
             problems.append(Problem(("names",), f"2 to {most} different names made of a-z 0-9 _ - are needed"))
         if self.inputs != self.images.inputs:

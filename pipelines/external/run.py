@@ -25,8 +25,14 @@ from federation.randomness import derive_seed
 from personalize.adaptation import Adapted
 from personalize.routing_outside import Routing
 from pipelines.batch.loop import NOTICE, Results, collect_results, finish_batch
-from pipelines.batch.prediction import THRESHOLD, facts_of, open_predictor, summary_of, write_predictions
-from pipelines.batch.scoring import Prediction, Predictor, columns_of, prediction_of
+from pipelines.batch.prediction import (
+    THRESHOLD,
+    describe_predictions,
+    open_predictor,
+    prediction_facts,
+    write_predictions,
+)
+from pipelines.batch.scoring import Prediction, Predictor, build_prediction, list_columns
 from pipelines.data.accounts import list_accounts
 from pipelines.data.intake import ReadStudy, read_studies
 from pipelines.data.study import Rejected, Unusable
@@ -115,9 +121,9 @@ def _adapt_and_predict(job: Job, stop: Stop, console: Console, *, as_json: bool)
             DiskFolder(out).remove(name)
     accounts = list_accounts(job.opened.items, results.refused)
     names = shown_names(described)
-    write_predictions(out, columns_of(described.kind, described.images, names), results, accounts)
-    facts |= facts_of(results, settings.out)
-    words = f"{settings.how.name}: {words}\n{summary_of(described.kind, threshold, results, settings.out)}"
+    write_predictions(out, list_columns(described.kind, described.images, names), results, accounts)
+    facts |= prediction_facts(results, settings.out)
+    words = f"{settings.how.name}: {words}\n{describe_predictions(described.kind, threshold, results, settings.out)}"
     return finish_batch(
         console, results.code, as_json=as_json, facts=facts, words=words, accounts=accounts, of=job.opened.of
     )
@@ -201,6 +207,6 @@ def _predict_studies(
         probabilities = task.probabilities(module, x) if made is None else made[begin:end]
         begin = end
         try:
-            yield prediction_of(predictor, study, probabilities.cpu())
+            yield build_prediction(predictor, study, probabilities.cpu())
         except Unusable as error:
             yield Rejected(study.study, error.reason, error.detail)

@@ -108,9 +108,9 @@ class ExternalSettings:
         problems = []
         if out.exists() and not out.is_dir():
             problems.append(Problem(("out",), f"{self.out!r} is a file; give a folder"))
-        from pipelines.batch.masks import lies_in  # writers of masks are slow to import
+        from pipelines.batch.masks import is_mixed_with_studies  # writers of masks are slow to import
 
-        if lies_in(out, place):
+        if is_mixed_with_studies(out, place):
             text = "lies in the folder of images, where masks would be read as studies; give another one"
             problems.append(Problem(("out",), text))
         if isinstance(self.source, DicomSource) and not self.source.select:

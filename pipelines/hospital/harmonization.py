@@ -13,7 +13,7 @@ from pipelines.data.cohort import Cohort
 from pipelines.hospital.hospital import SPLITS, Hospital
 from pipelines.hospital.kept import cohort_of, cut_of
 from pipelines.hospital.released_counts import need_counts
-from pipelines.runs.progress import Shown
+from pipelines.runs.progress import ShowStep
 from privacy.dp.access import Access, Rows, Split, open_access
 from privacy.dp.protection import Protection
 from privacy.release.gate import Refused
@@ -81,7 +81,7 @@ def access_to(
     return open_private({"train": rows}, replace(protection, cut=cut_of(cohort)), counts=hospital.counts, sizes=sizes)
 
 
-def make_progress(hospital: Hospital, step: Shown) -> Progress:
+def make_progress(hospital: Hospital, step: ShowStep) -> Progress:
     """A progress callback for long work, which also stops the work on request."""
 
     def report_progress(done: int, total: int, what: str) -> None:

@@ -27,7 +27,7 @@ from pipelines.loader.names import is_name
 from pipelines.phantom.patients import PhantomSource
 from pipelines.runs.listing import list_paths
 from pipelines.runs.store import HIDDEN, DiskFolder, short_digest
-from pipelines.runs.written import note_written
+from pipelines.runs.written import note_written_file
 from pipelines.settings.sites import SiteSettings
 from privacy.dp.access import Rows, Split
 from privacy.dp.events import NON_PRIVATE, NOTHING, Declared, Event
@@ -193,7 +193,7 @@ def write_cohort_file(folder: Path, cohort: Cohort, key: bytes) -> str:
         part.replace(place / COHORT)
         flush_folder(place)
         flush_folder(folder)
-        note_written(place / COHORT)
+        note_written_file(place / COHORT)
     finally:
         part.unlink(missing_ok=True)
     return code

@@ -26,7 +26,7 @@ from pipelines.hospital.start_check import check_start
 from pipelines.loader.overrides import override_settings
 from pipelines.models.file import ALGORITHM, MODEL
 from pipelines.models.size_limits import find_size_problems
-from pipelines.settings.task import MOST, MOST_LABELS
+from pipelines.settings.task import MOST_LABELS, MOST_MASK_CLASSES
 from privacy.dp.protection import Protection
 from privacy.message import Json, Malformed, Params, as_mapping, number_of, whole_of, wholes_of
 from privacy.release.gate import Refused
@@ -88,7 +88,7 @@ def parse_opening(hospital: Hospital, facts: Mapping[str, Json]) -> Opening:
         how = facts.get("privacy")
         protection = None if how is None else PROTECTION.validate_json(json.dumps(how), strict=True)
         evaluation_noise = number_of(facts, "evaluation_noise", 0.0)
-        most = MOST_LABELS if target is None else MOST + 1
+        most = MOST_LABELS if target is None else MOST_MASK_CLASSES + 1
         if not 0 <= evaluation_noise <= 1e6 or not 2 <= classes <= most:
             raise ValueError(
                 f"evaluation_noise must be in [0, 1e6], classes in [2, {most}], found {evaluation_noise}, {task}"

@@ -18,8 +18,8 @@ from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.public_networks import PUBLIC
 from pipelines.hospital.worker import make_worker, write_log_line
 from pipelines.loader.document import ConfigError
-from pipelines.runs.progress import send_progress, take_over
-from pipelines.runs.replies import kept_in, on_disk
+from pipelines.runs.progress import make_message_display, send_progress
+from pipelines.runs.replies import make_reply_store, store_replies
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.settings_error import Problem
@@ -35,7 +35,7 @@ def make_simulated_workers(
     """
     made = _Played(sites, root, device, now).hospitals(pause)
     return {
-        name: on_disk(make_worker(hospital), root / "federation", partial(write_log_line, hospital))
+        name: store_replies(make_worker(hospital), root / "federation", partial(write_log_line, hospital))
         for name, hospital in made.items()
     }
 
@@ -63,13 +63,13 @@ def make_simulation(
     played = _Played(sites, root, device, now, threads)
     hospitals = played.hospitals(stop.check)  # for their logs; also says who cannot be played
     _check_portable(played)
-    keep = kept_in(root / "federation", lambda text: logging.getLogger(__name__).error("%s", text))
+    keep = make_reply_store(root / "federation", lambda text: logging.getLogger(__name__).error("%s", text))
     return Processes(
         *(played.workers, tuple(sites), count),
-        stopping=lambda: stop.requested,
+        stopping=lambda: stop.is_requested,
         keep=keep,
         log=lambda site, text: write_log_line(hospitals[site], text),
-        told=take_over(),
+        told=make_message_display(),
         preload=[__name__],
     )
 

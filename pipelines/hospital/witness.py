@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipelines.hospital.hospital import Hospital
-from pipelines.runs.witness import begun_anew
+from pipelines.runs.witness import describe_new_beginning
 from privacy.release import ledger as ledgers
 from privacy.release.gate import Refused
 from privacy.release.witness import OLDER, has_left
@@ -27,4 +27,4 @@ def check_witness(hospital: Hospital, seen: str | None) -> None:
 def _describe_remedy(hospital: Hospital) -> str:
     if not hospital.simulation:
         return "Who does not know what was lost asks the data protection officer, and goes on with nothing before that"
-    return f"Or, {begun_anew(hospital.root.parent.parent)}"
+    return f"Or, {describe_new_beginning(hospital.root.parent.parent)}"

@@ -38,9 +38,9 @@ from pipelines.requests import REQUESTS, Repeat, Request
 from pipelines.requests.check import parse_question
 from pipelines.requests.reading import Reading
 from pipelines.requests.writing import to_message
-from pipelines.runs.exits import trace_of_error
+from pipelines.runs.exits import format_trace
 from pipelines.runs.stopping import Stopped
-from pipelines.runs.written import note_files
+from pipelines.runs.written import collect_written_files
 from privacy.dp.events import NOTHING, Declared, describe_event
 from privacy.message import Call, Json, Message, to_bytes
 from privacy.release.bounds import check_request, remove_controls
@@ -105,7 +105,7 @@ def make_worker(hospital: Hospital) -> Worker:
             raise
         except Exception as error:  # a reply without its ledger line must not leave, nor a failure without a line
             call_text = remove_controls(f"{call.run} round {call.round} {call.request}")[:LONGEST]
-            write_log_line(hospital, f"{call_text}: {trace_of_error(error)}")
+            write_log_line(hospital, f"{call_text}: {format_trace(error)}")
             raise Refused(classify_failure(error)) from error
 
     return answer
@@ -206,9 +206,7 @@ def _try_work(hospital: Hospital, context: Context[Any], allowed: Permission, pl
         if code == "lost_ledger":  # writing a line would start a new ledger
             raise Refused(code) from error
         text = (
-            f"refused with code {code}: {describe_cause(error)}"
-            if isinstance(error, Refused)
-            else trace_of_error(error)
+            f"refused with code {code}: {describe_cause(error)}" if isinstance(error, Refused) else format_trace(error)
         )
         _book_failure(hospital, call, place, code, text)
         raise Refused(code) from error
@@ -245,7 +243,7 @@ def _do_work(hospital: Hospital, context: Context[Any], allowed: Permission) -> 
     call, message = context.call, context.message
     request, handler = REQUESTS[call.request], HANDLERS[call.request]
     if request.repeat is Repeat.ANEW:
-        with note_files() as written:
+        with collect_written_files() as written:
             done = handler(hospital, context)
         if written:
             promises.keep_promises(hospital, call, written)
@@ -254,7 +252,7 @@ def _do_work(hospital: Hospital, context: Context[Any], allowed: Permission) -> 
     def work_and_commit(memory: Message) -> tuple[Message, Message]:
         check_paid(hospital, memory)
         check_paid_once(hospital, call, message)
-        with note_files() as written:
+        with collect_written_files() as written:
             done = handler(hospital, context._replace(memory=memory))
         if request.writes:
             promises.keep_promises(hospital, call, written)

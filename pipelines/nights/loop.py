@@ -20,7 +20,7 @@ from pipelines.nights import lookup, worklist
 from pipelines.nights.events import Log, count_facts
 from pipelines.nights.worklist import NO_ANSWER, Result, Task
 from pipelines.pacs.archive import NOT_WHOLE, Archive, Entry, Odd, Query, Unreachable
-from pipelines.runs.exits import trace_of_error
+from pipelines.runs.exits import format_trace
 from pipelines.runs.stopping import Stop
 from privacy.durable import flush_files
 from privacy.message import Json
@@ -242,7 +242,7 @@ def _work_on_task(desk: Desk, task: Task, tonight: Tonight) -> bool:
         if classify_failure(error) == "memory":
             raise
         tonight.bugs += 1
-        return _try_later(desk, task, [Odd(task.series, "not_foreseen", trace_of_error(error))], tonight, start)
+        return _try_later(desk, task, [Odd(task.series, "not_foreseen", format_trace(error))], tonight, start)
     worklist.count_tries(desk.db, task, 0)
     flush_files(desk.folder / result.file for result in made.results)
     unread = lookup.count_unread_files(desk.db, task)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipelines.batch.key import read_key
 from pipelines.batch.maps import find_map_problems
-from pipelines.batch.results import ResultFile, ResultRequest, results_of
+from pipelines.batch.results import ResultFile, ResultRequest, write_results
 from pipelines.data.accounts import count_outcomes
 from pipelines.data.folder import OF_SYSTEM
 from pipelines.data.study import Rejected
@@ -87,7 +87,7 @@ def make_worker(model: Model, night: Night, folder: Path, console: Console) -> W
         replaced = [
             _file_of(result, folder) for result in earlier if result.study_uid == _study_of_results(task, pseudonymous)
         ]
-        batch = results_of(model.ready, images, results, request, when=when, replaced=replaced)
+        batch = write_results(model.ready, images, results, request, when=when, replaced=replaced)
         if unread := [
             f"{refusal.reason}: {refusal.detail}" for refusal in batch.refused if refusal.reason in OF_SYSTEM
         ]:

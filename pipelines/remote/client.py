@@ -19,10 +19,10 @@ from federation.flare import ClientApp
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import make_worker
 from pipelines.remote.site_config import Place, read_place
-from pipelines.runs.exits import trace_of_error
+from pipelines.runs.exits import format_trace
 from pipelines.runs.stopping import LockedError, RunLock
 from pipelines.runs.store import remove_unfinished
-from pipelines.settings.config import chosen_device
+from pipelines.settings.config import select_device
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 from privacy.system_errors import classify_failure
@@ -42,7 +42,7 @@ def client_app() -> ClientApp:
         os.chdir(path.parent)
         return ClientApp(lazy_worker(place))
     except Exception as error:
-        sys.stderr.write(f"the hospital cannot take part: {trace_of_error(error)}\n")
+        sys.stderr.write(f"the hospital cannot take part: {format_trace(error)}\n")
         return ClientApp(refuse_unavailable)
 
 
@@ -64,7 +64,7 @@ def lazy_worker(place: Place) -> Worker:
             except LockedError as error:  # the process of an earlier job still runs
                 raise Refused("busy") from error
             except Exception as error:
-                sys.stderr.write(f"the hospital cannot begin: {trace_of_error(error)}\n")
+                sys.stderr.write(f"the hospital cannot begin: {format_trace(error)}\n")
                 raise Refused(classify_failure(error)) from error
         return workers[0](call, message)
 
@@ -76,7 +76,7 @@ def hospital_of(place: Place) -> Hospital:
     if place.threads:
         torch.set_num_threads(place.threads)
     root = Path(place.root)
-    device, public = chosen_device(place.device), root / ".public"
+    device, public = select_device(place.device), root / ".public"
     return Hospital(place.name, root, place.site, _iso_time, device=device, public=public, simulation=False)
 
 

@@ -168,7 +168,7 @@ def _run_jobs(operation: Operation, order: Order) -> Ended:
         done = _read_json(operation.place / DONE)
         if isinstance(done, dict) and not is_resumable(operation.place, int(done["exit"])):
             return Ended(int(done["exit"]), str(done["said"]))
-        if operation.stop.requested:
+        if operation.stop.is_requested:
             raise Stopped("asked for", order.command)
         before, reached = reached, _last_saved(operation)
         attempts = 0 if reached > before else attempts + 1
@@ -265,7 +265,7 @@ def _follow_job(operation: Operation, job: str) -> None:
             operation.lost.setdefault(str(site), time.monotonic())
         if (operation.place / DONE).exists():
             return
-        is_stop_requested = operation.stop.requested
+        is_stop_requested = operation.stop.is_requested
         back = _connected_hospitals(operation) & set(operation.lost)
         if (is_stop_requested or back) and not (operation.place / STOP).exists():
             why = "on the operator's request" if is_stop_requested else f"{', '.join(sorted(back))} is back"

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from pipelines.remote.client import SETTINGS
 from pipelines.remote.site_config import Place
 from pipelines.remote.startup_kit import forget_jobs, make_strict, role_of
-from pipelines.runs.exits import Exit, as_process
+from pipelines.runs.exits import Exit, end_process
 
 NARROWED = ("federation.flare_hooks", "client")
 FEW_HEAPS = ("MALLOC_ARENA_MAX", "2")
@@ -69,4 +69,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    as_process(main)
+    end_process(main)

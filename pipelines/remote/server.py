@@ -22,7 +22,7 @@ from rich.console import Console
 from federation.flare import ServerApp
 from federation.remote import Reach, Remote
 from pipelines.remote.order import ALIVE, DONE, GONE, MESSAGES, STOP, is_resumable, read_order
-from pipelines.runs.replies import kept_in
+from pipelines.runs.replies import make_reply_store
 from pipelines.runs.stopping import Stop
 
 LOOK_S = 2.0
@@ -45,7 +45,7 @@ def execute_order(path: Path, reached: Mapping[str, Reach]) -> None:
     lost = make_loss_recorder(place)
     with (place / MESSAGES).open("a", encoding="utf-8", buffering=1) as messages, watch_for_stop(place) as stop:
         console, answer = Console(file=messages, width=WIDTH), io.StringIO()
-        keep = kept_in(place, partial(console.print, markup=False, highlight=False, soft_wrap=True))
+        keep = make_reply_store(place, partial(console.print, markup=False, highlight=False, soft_wrap=True))
         inside, outside = (
             Remote(reached, sites, silence_s=order.silence_s, on_gone=lost, keep=keep)
             for sites in (order.inside, order.outside)
@@ -82,7 +82,7 @@ def watch_for_stop(place: Path) -> Iterator[Stop]:
         while not over.wait(LOOK_S):
             with suppress(OSError):
                 (place / ALIVE).touch()
-                if (place / STOP).exists() and not stop.requested:
+                if (place / STOP).exists() and not stop.is_requested:
                     stop.request((place / STOP).read_text() or "by the operator")
 
     watcher = threading.Thread(target=watch, daemon=True)

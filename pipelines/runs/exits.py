@@ -52,7 +52,7 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
 
     if isinstance(error, StageFailed):
         return exit_code(error.cause, also=also)
-    known: dict[type[BaseException], Exit] = {
+    codes: dict[type[BaseException], Exit] = {
         **(also or {}),
         ConfigError: Exit.CONFIG,
         SelectionError: Exit.CONFIG,
@@ -63,20 +63,20 @@ def exit_code(error: BaseException, *, also: Mapping[type[BaseException], Exit] 
         LaterVersion: Exit.CONFIG,
     }
     code_of_failure = {"disk": Exit.DISK, "memory": Exit.MEMORY, "failed": Exit.FAILED}[classify_failure(error)]
-    return next((code for kind, code in known.items() if isinstance(error, kind)), code_of_failure)
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), code_of_failure)
 
 
-def as_process(main: Callable[[], int]) -> NoReturn:
-    """End this process with a command's exit code; also where not even the command's words can be written.
+def end_process(main: Callable[[], int]) -> NoReturn:
+    """End this process with a command's exit code, even if the command's output cannot be written.
 
-    stdout and stderr may go to a file on a full disk, and what Python does then is a traceback and the code 1.
+    stdout and stderr may go to a file on a full disk; Python would then print a traceback and exit with 1.
     """
     try:
         code = main()
         sys.stdout.flush()
         sys.stderr.flush()
-    except (OSError, MemoryError) as error:  # commands catch most of their own
-        code = exit_code_outside(error)
+    except (OSError, MemoryError) as error:  # commands catch most of their own errors
+        code = report_uncaught_error(error)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -85,8 +85,8 @@ def as_process(main: Callable[[], int]) -> NoReturn:
     sys.exit(code)
 
 
-def exit_code_outside(error: OSError | MemoryError) -> int:
-    """The code of an error that reached a command's end; says on stderr what it is, if that can be written."""
+def report_uncaught_error(error: OSError | MemoryError) -> int:
+    """Write an error that a command did not catch to stderr, if that is possible; return its exit code."""
     code = Exit.MEMORY if isinstance(error, MemoryError) or error.errno == errno.ENOMEM else Exit.DISK
     with suppress(OSError):
         sys.stderr.write(f"{str(error) or 'there is not enough memory'}\n")
@@ -94,17 +94,17 @@ def exit_code_outside(error: OSError | MemoryError) -> int:
 
 
 def print_error(words: str, code: Exit, console: Console, *, as_json: bool, error: BaseException | None = None) -> int:
-    """Print why a command ends, with --json also as JSON; returns the code. error: see `told`."""
+    """Print why a command ends, with --json also as JSON; returns the code. error: see `error_facts`."""
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        about = {} if error is None else error_facts(error)
-        print(json.dumps({"exit": int(code), "name": code.name, "error": words, **about}))  # noqa: T201 - the output
+        facts = {} if error is None else error_facts(error)
+        print(json.dumps({"exit": int(code), "name": code.name, "error": words, **facts}))  # noqa: T201 - the output
     return int(code)
 
 
 def error_facts(error: BaseException) -> dict[str, object]:
-    """An error for machines. `stage`: which stage of a run it ended, or null. `sites`: the code of each hospital that
-    did not answer. `to_go_on`: the command that does, or null.
+    """An error as JSON facts. `stage`: the stage of a run that it ended, or null. `sites`: the code of each hospital
+    that did not answer. `to_go_on`: the command that resumes the run, or null.
     """
     cause = getattr(error, "cause", error)
     missing, command = getattr(cause, "missing", {}), getattr(error, "command", None)
@@ -112,7 +112,7 @@ def error_facts(error: BaseException) -> dict[str, object]:
     return {"stage": getattr(error, "stage", None), "sites": sites, "to_go_on": command}
 
 
-def trace_of_error(error: BaseException) -> str:
+def format_trace(error: BaseException) -> str:
     """An error's traceback without messages, which may quote a patient: files, lines and types only."""
     links: list[BaseException] = []
     link: BaseException | None = error
@@ -120,11 +120,12 @@ def trace_of_error(error: BaseException) -> str:
         links.append(link)
         link = link.__cause__ or link.__context__
     parts = [
-        f"{''.join(traceback.format_tb(link.__traceback__))}{type(link).__name__}{_errno(link)}"
+        f"{''.join(traceback.format_tb(link.__traceback__))}{type(link).__name__}{_system_error_text(link)}"
         for link in reversed(links)
     ]
     return "\nwhich led to\n".join(["", *parts])
 
 
-def _errno(error: BaseException) -> str:
+def _system_error_text(error: BaseException) -> str:
+    """`: ` and the system's description of an OSError; empty for other errors."""
     return f": {error.strerror}" if isinstance(error, OSError) else ""

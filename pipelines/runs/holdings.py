@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from pipelines.runs.listing import list_paths, names_in
+from pipelines.runs.listing import list_names, list_paths
 from pipelines.runs.stopping import LOCK
 from pipelines.runs.store import HIDDEN, MANIFEST, NAME
 
@@ -34,15 +34,15 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 PAGE = "report.html"
 POOLED = "pooled"
 RUN_FOLDERS = ("sites", "federation")
-ATTACKED = (".membership.json", ".inversion.safetensors")
+AUDIT_SUFFIXES = (".membership.json", ".inversion.safetensors")
 TRANSLATORS, QUALITIES, MAPS = "translators", "qualities", "maps"
 
 
 class Places(NamedTuple):
-    """The places of a kind of items below a run's folder, in the order in which their parts may be removed.
+    """The places of one kind of items below a run's folder, in the order in which their parts may be removed.
 
-    patterns: one that ends in / matches folders, {site} is any hospital or the pooled site. shared: parts with one name
-    at all sites are one item. named: the number of path parts in an item's name.
+    patterns: one that ends in / matches folders; {site} stands for any hospital or the pooled site. shared: parts with
+    the same name at all sites are one item. named: the number of path parts in an item's name.
     """
 
     patterns: tuple[str, ...]
@@ -94,20 +94,20 @@ class Item:
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The item's name in messages."""
         return "/".join(part for part in (self.where, self.name) if part)
 
 
-def runs_below(folder: Path) -> list[Path]:
+def list_runs(folder: Path) -> list[Path]:
     """Folders of runs: real folders with a valid run name, a lock file and some output."""
     return [
         path
-        for path in folders_in(folder)
+        for path in list_folders(folder)
         if NAME.fullmatch(path.name) and is_file(path / LOCK) and any(is_folder(path / inner) for inner in RUN_FOLDERS)
     ]
 
 
-def items_of(run: Path) -> list[Item]:
+def list_run_items(run: Path) -> list[Item]:
     """All items of a run, kind by kind. Raises: OSError: a folder cannot be listed, so that some may be missing."""
     return [
         *(item for kind, places in PLACES.items() for item in _list_items(run, kind, places)),
@@ -115,7 +115,7 @@ def items_of(run: Path) -> list[Item]:
     ]
 
 
-def size_of(path: Path) -> tuple[int, int, float]:
+def measure_size(path: Path) -> tuple[int, int, float]:
     """Files, bytes and newest change (seconds since 1970) of a file or of everything below a folder."""
     try:
         status = path.lstat()
@@ -123,19 +123,19 @@ def size_of(path: Path) -> tuple[int, int, float]:
         return 0, 0, 0.0
     if not stat.S_ISDIR(status.st_mode):
         return 1, status.st_size, status.st_mtime
-    inner = [size_of(Path(entry)) for entry in list_entries(path)]
-    newest = max((each[2] for each in inner), default=status.st_mtime)
-    return sum(each[0] for each in inner), sum(each[1] for each in inner), newest
+    inner_sizes = [measure_size(Path(entry)) for entry in list_entries(path)]
+    newest = max((inner_size[2] for inner_size in inner_sizes), default=status.st_mtime)
+    return sum(inner_size[0] for inner_size in inner_sizes), sum(inner_size[1] for inner_size in inner_sizes), newest
 
 
-def folders_in(path: Path) -> list[Path]:
+def list_folders(path: Path) -> list[Path]:
     """Real folders in a folder, sorted, without hidden ones; none if the folder does not exist."""
-    return [each for each in list_entries(path) if is_folder(each) and not each.name.startswith(".")]
+    return [entry for entry in list_entries(path) if is_folder(entry) and not entry.name.startswith(".")]
 
 
 def list_entries(path: Path) -> list[Path]:
     """The entries of a real folder, sorted; none if it is not one. Raises: OSError: it cannot be listed."""
-    return [path / name for name in names_in(path)] if is_folder(path) else []
+    return [path / name for name in list_names(path)] if is_folder(path) else []
 
 
 def is_folder(path: Path) -> bool:
@@ -149,18 +149,20 @@ def is_file(path: Path) -> bool:
 
 
 def _build_item(run: Path, kind: Kind, where: str, name: str, parts: Iterable[Path]) -> Item:
+    """An item with the sizes and the newest change of its parts."""
     parts = tuple(parts)
-    sizes = [size_of(part) for part in parts]
-    files, size = sum(each[0] for each in sizes), sum(each[1] for each in sizes)
-    return Item(run.name, kind, where, name, parts, files, size, max(each[2] for each in sizes))
+    sizes = [measure_size(part) for part in parts]
+    files, size = sum(part_size[0] for part_size in sizes), sum(part_size[1] for part_size in sizes)
+    return Item(run.name, kind, where, name, parts, files, size, max(part_size[2] for part_size in sizes))
 
 
 def _list_items(run: Path, kind: Kind, places: Places) -> Iterator[Item]:
+    """All items of a kind, by place and name."""
     parts_by_place: dict[tuple[str, str], list[Path]] = {}
     for pattern in dict.fromkeys(each.format(site=site) for each in places.patterns for site in ("sites/*", POOLED)):
         for path in filter(_make_real_check(run, pattern), list_paths(run, pattern)):
-            above, name = path.relative_to(run).parts[: -places.named], "/".join(path.parts[-places.named :])
-            where = "" if places.shared or not above else above[above[0] == "sites"]
+            parent_parts, name = path.relative_to(run).parts[: -places.named], "/".join(path.parts[-places.named :])
+            where = "" if places.shared or not parent_parts else parent_parts[parent_parts[0] == "sites"]
             parts_by_place.setdefault((where, name), []).append(path)
     for (where, name), parts in sorted(parts_by_place.items()):
         if kind == "phantoms":  # the record is removed first: without it a phantom is written again
@@ -174,8 +176,8 @@ def _make_real_check(run: Path, pattern: str) -> Callable[[Path], bool]:
     """
 
     def is_real(path: Path) -> bool:
-        below = [path, *path.parents][: len(path.relative_to(run).parts)]
-        if any(each.is_symlink() or each.name.startswith(".") for each in below):
+        path_and_parents = [path, *path.parents][: len(path.relative_to(run).parts)]
+        if any(parent.is_symlink() or parent.name.startswith(".") for parent in path_and_parents):
             return False
         if not pattern.startswith("*/"):
             return path.is_dir() if pattern.endswith("/") else path.is_file()

@@ -1,8 +1,8 @@
-"""With which versions of its stages a run began, so that a newer program pays for nothing a second time unasked.
+"""The versions of the stages with which a run began, so that a newer program does not pay twice unless a person asks.
 
 `versions.json` in the run's folder: stage -> version. A private run names its artifacts, conversations and questions by
-these versions instead of the program's, and so finds what it paid for, whatever a newer program would compute
-instead. A person moves them on with --spend.
+these versions instead of the program's, and so finds the results that it paid for, even if a newer program would
+compute others. A person changes a stage to the program's version with --spend.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from privacy.formats import LaterVersion, check_format
 from privacy.message import Json
 
 FILE, FORMAT = "versions.json", 1
-BEFORE: Mapping[str, int] = {
+UNRECORDED_VERSIONS: Mapping[str, int] = {
     "ingest": 12,
     "score": 4,
     "synthesize": 2,
@@ -33,27 +33,31 @@ BEFORE: Mapping[str, int] = {
     "route": 9,
     "benchmark": 1,
 }
-"""The last versions of programs that wrote no such file, for what they began and did not finish."""
+"""The last versions of programs that wrote no `versions.json`, for stages that they began and did not finish."""
 
 
 def read_kept_versions(root: Path, today: Mapping[str, int], *, spend: Collection[str] = ()) -> dict[str, int]:
     """The version with which each stage is known in a run's folder. Writes nothing.
 
-    today: the program's own, which what was never begun here gets. spend: the stages that a person wants paid again.
+    today: the program's own versions, for stages that never began in this folder. spend: the stages for which a person
+    wants to pay again.
 
     Raises:
         ArtifactError: `versions.json` is damaged. LaterVersion: a newer program wrote it.
     """
     known, folder = _read_file(root), DiskFolder(root)
     if not known and (folder.has("witness.json") or (root / "federation").is_dir()):
-        made = {name: read_newest_manifest(root / name) for name in today}
-        versions = {name: int(manifest["version"]) for name, manifest in made.items() if manifest is not None}
-        known = {name: min(versions.get(name, BEFORE.get(name, version)), version) for name, version in today.items()}
+        manifests = {name: read_newest_manifest(root / name) for name in today}
+        versions = {name: int(manifest["version"]) for name, manifest in manifests.items() if manifest is not None}
+        known = {
+            name: min(versions.get(name, UNRECORDED_VERSIONS.get(name, version)), version)
+            for name, version in today.items()
+        }
     return {name: version if name in spend else known.get(name, version) for name, version in today.items()}
 
 
-def keep_versions(root: Path, versions: Mapping[str, int]) -> None:
-    """Write them down before anything is paid for. Raises: OSError: the disk."""
+def save_versions(root: Path, versions: Mapping[str, int]) -> None:
+    """Save the versions before anything is paid for. Raises: OSError: the disk."""
     known = _read_file(root)
     if known != (now := {**known, **versions}):
         content: dict[str, Json] = {"format": FORMAT, "stages": dict(now)}
@@ -61,6 +65,7 @@ def keep_versions(root: Path, versions: Mapping[str, int]) -> None:
 
 
 def _read_file(root: Path) -> dict[str, int]:
+    """The versions in the file of a run's folder; empty if there is no file."""
     folder = DiskFolder(root)
     if not folder.has(FILE):
         return {}
@@ -76,7 +81,9 @@ def _read_file(root: Path) -> dict[str, int]:
 
 
 def _parse_versions(content: Json, what: str) -> dict[str, int]:
-    """Stage -> version, from the file's content. Raises: ValueError: it is none. LaterVersion: of a newer program."""
+    """Stage -> version, from the file's content. Raises: ValueError: it is invalid. LaterVersion: of a newer
+    program.
+    """
     if not isinstance(content, dict):
         raise ValueError(f"it must hold a mapping, found {json.dumps(content)[:40]}")
     check_format(content.get("format"), FORMAT, what)

@@ -1,9 +1,9 @@
-"""Plan the stages of a run: decide which must run and why, before any of them runs.
+"""Plan the stages of a run: decide which must run, and why, before any of them runs.
 
 A stage's digest is computed from (name, version, settings, digests of its inputs, digests of outside inputs). It
 names the folder of the artifact, so a changed setting leads to another folder, and changing it back finds the old one.
 Privacy noise or another machine can give different results under the same digest: a manifest therefore also records
-the content of its inputs, and a stage whose input was made again with another content runs again.
+the content of its inputs, and a stage runs again if its input was made again with another content.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ State = Literal["keep", "run", "skip"]
 NOTHING_CHANGED = "kept: nothing changed"
 KEPT_OLDER = "kept: patients paid for it, and --spend makes it again"
 ADDED: Mapping[str, Json] = {"precision": "float32", "channels_last": False, "structure": 0.0}
-"""Fields that are younger than some programs whose runs are kept, and older than `pipelines.loader.first_fields`."""
-AGAIN = "input made again"
-SHOWN = 3
+"""Fields with their defaults. Programs whose runs are kept may lack them; `pipelines.loader.first_fields` has them."""
+MADE_AGAIN = "input made again"
+MOST_SHOWN = 3
 ABSENT = object()
 
 
@@ -39,7 +39,7 @@ def no_outside_inputs(world: object) -> Mapping[str, str]:
 
 
 def always_intact(world: object, artifact: Path) -> str | None:
-    """The default of `Stage.intact`: no part of the artifact lies elsewhere, so none is missing."""
+    """The default of `Stage.intact`: the artifact has no parts in other places, so none is missing."""
     return None
 
 
@@ -49,8 +49,8 @@ class Stage(Generic[W]):
 
     needs: names of earlier stages. settings: the part of the settings on which the result depends. run: (world,
     artifact folders of `needs`, empty folder to fill) -> summary for the manifest. outside: name -> digest of an input
-    that is not an artifact (a hospital's files). intact: a complaint if a part of the artifact that lies elsewhere
-    (on a hospital's disk) is missing or corrupt, else None.
+    that is not an artifact (a hospital's files). intact: a complaint if a part of the artifact in another
+    place (on a hospital's disk) is missing or corrupt, else None.
     """
 
     name: str
@@ -104,12 +104,12 @@ def plan_steps(
         ValueError: stages named twice or out of order.
     """
     _check_order(stages)
-    chosen = select_stage_names([stage.name for stage in stages], only, first, until)
+    selected_names = select_stage_names([stage.name for stage in stages], only, first, until)
     steps: dict[str, Step[W]] = {}
     for stage in stages:
-        identity = _kept_identity(_step_identity(stage, world, steps, versions or {}), root / stage.name)
+        identity = _find_kept_identity(_step_identity(stage, world, steps, versions or {}), root / stage.name)
         step = Step(stage, digest_json(dict(identity)), "skip", "not asked for", identity)
-        if stage.name in chosen:
+        if stage.name in selected_names:
             step = _decide_step(step, world, root, steps, fresh)
         steps[stage.name] = step
     _check_needs(steps, world, root, command)
@@ -124,28 +124,31 @@ def explain_steps(steps: Sequence[Step[Any]]) -> str:
 
 
 def explanation_facts(steps: Sequence[Step[Any]]) -> list[Json]:
-    """The same as plain data: a list of {stage, state, digest, reason}."""
+    """The steps as plain data: a list of {stage, state, digest, reason}."""
     return [{"stage": s.stage.name, "state": s.state, "digest": s.digest, "reason": s.reason} for s in steps]
 
 
 def _check_order(stages: Sequence[Stage[Any]]) -> None:
-    before: list[str] = []
+    """Raise ValueError if stages are named twice or come before their inputs."""
+    earlier_names: list[str] = []
     for stage in stages:
-        late = [need for need in stage.needs if need not in before]
-        if stage.name in before or late:
-            what = f"needs {late}, which do not come before it" if late else "is named twice"
-            raise ValueError(f"stage {stage.name!r} {what}; before it come {before}; correct the tuple of stages")
-        before.append(stage.name)
+        missing_needs = [need for need in stage.needs if need not in earlier_names]
+        if stage.name in earlier_names or missing_needs:
+            what = f"needs {missing_needs}, which do not come before it" if missing_needs else "is named twice"
+            raise ValueError(
+                f"stage {stage.name!r} {what}; before it come {earlier_names}; correct the tuple of stages"
+            )
+        earlier_names.append(stage.name)
 
 
 def select_stage_names(names: Sequence[str], only: str | None, first: str | None, until: str | None) -> set[str]:
     """The stages that `--only`, or `--from` and `--until`, select; all without them. Raises: SelectionError."""
     options = {"--only": only, "--from": first, "--until": until}
-    wrong = [
+    wrong_options = [
         f"{option} {name}: no such stage" for option, name in options.items() if name is not None and name not in names
     ]
-    if wrong:
-        raise SelectionError(f"{'; '.join(wrong)}; the stages are {', '.join(names)}")
+    if wrong_options:
+        raise SelectionError(f"{'; '.join(wrong_options)}; the stages are {', '.join(names)}")
     if only is not None:
         if first is not None or until is not None:
             raise SelectionError("--only goes with neither --from nor --until; give one or the other")
@@ -158,97 +161,102 @@ def select_stage_names(names: Sequence[str], only: str | None, first: str | None
 
 
 def _step_identity(
-    stage: Stage[W], world: W, before: Mapping[str, Step[W]], versions: Mapping[str, int]
+    stage: Stage[W], world: W, earlier_steps: Mapping[str, Step[W]], versions: Mapping[str, int]
 ) -> dict[str, Json]:
+    """The plain data from which a stage's digest is computed."""
     return {
         "stage": stage.name,
         "version": versions.get(stage.name, stage.version),
         "settings": to_plain(stage.settings(world)),
-        "inputs": {need: before[need].digest for need in stage.needs},
+        "inputs": {need: earlier_steps[need].digest for need in stage.needs},
         "outside": dict(stage.outside(world)),
     }
 
 
-def _kept_identity(identity: dict[str, Json], folder: Path) -> dict[str, Json]:
-    """The identity of an artifact that differs only by fields which its program did not know and which have their
-    default, where there is one and none of today's; else the same identity.
+def _find_kept_identity(identity: dict[str, Json], folder: Path) -> dict[str, Json]:
+    """The identity of an existing artifact that differs only by later fields with their defaults, if there is no
+    artifact of the given identity; else the given identity.
     """
     if (folder / short_digest(digest_json(dict(identity)))).is_dir():
         return identity
-    for manifest in manifests_in(folder):
-        known: dict[str, Json] = {key: manifest.get(key) for key in identity}
-        if means_the_same(known.pop("settings"), identity["settings"]) and all(
-            identity[key] == known[key] for key in known
+    for manifest in read_manifests(folder):
+        kept_identity: dict[str, Json] = {key: manifest.get(key) for key in identity}
+        if have_same_meaning(kept_identity.pop("settings"), identity["settings"]) and all(
+            identity[key] == kept_identity[key] for key in kept_identity
         ):
-            return {**known, "settings": manifest["settings"]}
+            return {**kept_identity, "settings": manifest["settings"]}
     return identity
 
 
-def means_the_same(old: Json, new: Json) -> bool:
+def have_same_meaning(old: Json, new: Json) -> bool:
     """Whether settings differ at most by fields that were added, with their defaults (`ADDED`)."""
     if isinstance(old, dict) and isinstance(new, dict):
         added = [name for name in new if name not in old]
-        same = all(name in new and means_the_same(old[name], new[name]) for name in old)
+        same = all(name in new and have_same_meaning(old[name], new[name]) for name in old)
         return same and all(name in ADDED and ADDED[name] == new[name] for name in added)
     if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(means_the_same, old, new))
+        return len(old) == len(new) and all(map(have_same_meaning, old, new))
     return type(old) is type(new) and old == new
 
 
-def _decide_step(step: Step[W], world: W, root: Path, before: Mapping[str, Step[W]], fresh: bool) -> Step[W]:
+def _decide_step(step: Step[W], world: W, root: Path, earlier_steps: Mapping[str, Step[W]], fresh: bool) -> Step[W]:
     """The step as `keep` or `run`, with its reason."""
-    reason = "asked for: --fresh" if fresh else complaint_of(step, world, root)
+    reason = "asked for: --fresh" if fresh else find_artifact_problem(step, world, root)
     if reason == "missing":
         reason = describe_changes(step.identity, read_newest_manifest(root / step.stage.name))
     if reason is None:
-        running = [need for need in step.stage.needs if before[need].state == "run"]
+        running_needs = [need for need in step.stage.needs if earlier_steps[need].state == "run"]
         reason = (
-            f"{AGAIN}: {', '.join(running)} (kept if it comes out the same)"
-            if running
-            else other_content(step, root, before)
+            f"{MADE_AGAIN}: {', '.join(running_needs)} (kept if it comes out the same)"
+            if running_needs
+            else describe_changed_inputs(step, root, earlier_steps)
         )
     state: State = "keep" if reason is None else "run"
-    return Step(step.stage, step.digest, state, reason or _kept_words(step), step.identity)
+    return Step(step.stage, step.digest, state, reason or _describe_kept(step), step.identity)
 
 
-def _kept_words(step: Step[Any]) -> str:
-    """Why an artifact stays; one of an older version is said to be one."""
-    made, now = step.identity["version"], step.stage.version
-    return NOTHING_CHANGED if made == now else f"{KEPT_OLDER} (made by version {made} of this stage, here {now})"
+def _describe_kept(step: Step[Any]) -> str:
+    """Why an artifact is kept; names both versions if an older one made it."""
+    made_version, current_version = step.identity["version"], step.stage.version
+    return (
+        NOTHING_CHANGED
+        if made_version == current_version
+        else f"{KEPT_OLDER} (made by version {made_version} of this stage, here {current_version})"
+    )
 
 
-def complaint_of(step: Step[W], world: W, root: Path) -> str | None:
-    """The problem with a step's artifact or its parts elsewhere; None if it is intact."""
+def find_artifact_problem(step: Step[W], world: W, root: Path) -> str | None:
+    """The problem with a step's artifact or with its parts in other places; None if it is intact."""
     folder = step.folder(root)
     return check_artifact(folder) or step.stage.intact(world, folder)
 
 
-def other_content(step: Step[W], root: Path, before: Mapping[str, Step[W]]) -> str | None:
+def describe_changed_inputs(step: Step[W], root: Path, steps: Mapping[str, Step[W]]) -> str | None:
     """A sentence on the inputs of an intact artifact whose content has changed since it was made; None if none has."""
     made_from = read_manifest(step.folder(root)).get("made_from", {})
-    other = []
+    changed_inputs = []
     for need in step.stage.needs:
         try:
-            same = made_from.get(need) == content_digest(read_manifest(before[need].folder(root)))
+            same = made_from.get(need) == content_digest(read_manifest(steps[need].folder(root)))
         except ArtifactError:  # skipped and missing; a kept stage does not need it
             same = True
-        other += [] if same else [need]
-    return f"input changed: {', '.join(other)} (made again, with another result)" if other else None
+        changed_inputs += [] if same else [need]
+    return f"input changed: {', '.join(changed_inputs)} (made again, with another result)" if changed_inputs else None
 
 
 def _check_needs(steps: Mapping[str, Step[W]], world: W, root: Path, command: str) -> None:
-    """The artifacts of skipped stages must be intact if a stage that will run needs them."""
+    """Raise SelectionError unless the artifacts of skipped stages that running stages need are intact."""
     problems = []
     needed = {need for step in steps.values() if step.state == "run" for need in step.stage.needs}
     for name in (name for name, step in steps.items() if name in needed and step.state == "skip"):
-        complaint = complaint_of(steps[name], world, root)
+        complaint = find_artifact_problem(steps[name], world, root)
         if complaint is not None:
-            why = (
+            reason = (
                 describe_changes(steps[name].identity, read_newest_manifest(root / name))
                 if complaint == "missing"
                 else complaint
             )
-            problems.append(f"{name} is needed, was not asked for, and is not there ({why})")
+            problems.append(f"{name} is needed, was not asked for, and is not there ({reason})")
     if problems:
         names = [name for name in steps if any(problem.startswith(f"{name} ") for problem in problems)]
         last = [name for name, step in steps.items() if step.state == "run"][-1]
@@ -257,10 +265,10 @@ def _check_needs(steps: Mapping[str, Step[W]], world: W, root: Path, command: st
 
 def read_newest_manifest(folder: Path) -> Mapping[str, Any] | None:
     """The newest readable manifest of a stage's folder, or None."""
-    return next(iter(manifests_in(folder)), None)
+    return next(iter(read_manifests(folder)), None)
 
 
-def manifests_in(folder: Path) -> list[Mapping[str, Any]]:
+def read_manifests(folder: Path) -> list[Mapping[str, Any]]:
     """The readable manifests of a stage's folder, the newest first."""
     manifests: list[Mapping[str, Any]] = []
     for path in folder.glob("[!.]*"):
@@ -271,40 +279,43 @@ def manifests_in(folder: Path) -> list[Mapping[str, Any]]:
     return sorted(manifests, key=lambda manifest: -float(manifest["finished"]))
 
 
-def describe_changes(identity: Mapping[str, Json], before: Mapping[str, Any] | None) -> str:
+def describe_changes(identity: Mapping[str, Json], manifest: Mapping[str, Any] | None) -> str:
     """The differences: `settings changed: rounds 10 -> 12; input changed: ingest`; or `never ran`."""
-    if before is None:
+    if manifest is None:
         return "never ran"
     reasons = []
-    if identity["version"] != before["version"]:
-        reasons.append(f"stage version {before['version']} -> {identity['version']}")
-    settings = list_differences(before["settings"], identity["settings"])
+    if identity["version"] != manifest["version"]:
+        reasons.append(f"stage version {manifest['version']} -> {identity['version']}")
+    settings = list_differences(manifest["settings"], identity["settings"])
     if settings:
-        more = f", and {len(settings) - SHOWN} more" if len(settings) > SHOWN else ""
-        reasons.append(f"settings changed: {', '.join(settings[:SHOWN])}{more}")
+        more = f", and {len(settings) - MOST_SHOWN} more" if len(settings) > MOST_SHOWN else ""
+        reasons.append(f"settings changed: {', '.join(settings[:MOST_SHOWN])}{more}")
     for key, words in (("inputs", "input changed"), ("outside", "outside input changed")):
-        names = _other_facts(before[key], identity[key])
+        names = _list_changed_keys(manifest[key], identity[key])
         if names:
             reasons.append(f"{words}: {', '.join(names)}")
     return "; ".join(reasons) or "missing: its folder is gone"
 
 
-def _other_facts(old: Any, new: Any) -> list[str]:
+def _list_changed_keys(old: Any, new: Any) -> list[str]:
+    """The keys with different values in two mappings, sorted."""
     return sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
 
 
-def list_differences(before: Json, now: Json) -> list[str]:
+def list_differences(old_settings: Json, new_settings: Json) -> list[str]:
     """Every setting that differs, as `train.rounds 10 -> 12`, `mu 0.1 removed` or `mu 0.1 added`."""
-    old, new = dict(_list_leaves(before, ())), dict(_list_leaves(now, ()))
+    old_values, new_values = dict(_list_leaves(old_settings, ())), dict(_list_leaves(new_settings, ()))
     sentences = []
-    for path in dict.fromkeys([*old, *new]):
-        was, is_now = old.get(path, ABSENT), new.get(path, ABSENT)
-        if was is ABSENT:
-            sentences.append(f"{format_yaml_path(path)} {shorten_value(is_now)} added".strip())
-        elif is_now is ABSENT:
-            sentences.append(f"{format_yaml_path(path)} {shorten_value(was)} removed".strip())
-        elif type(was) is not type(is_now) or was != is_now:
-            sentences.append(f"{format_yaml_path(path)} {shorten_value(was)} -> {shorten_value(is_now)}".strip())
+    for path in dict.fromkeys([*old_values, *new_values]):
+        old_value, new_value = old_values.get(path, ABSENT), new_values.get(path, ABSENT)
+        if old_value is ABSENT:
+            sentences.append(f"{format_yaml_path(path)} {shorten_value(new_value)} added".strip())
+        elif new_value is ABSENT:
+            sentences.append(f"{format_yaml_path(path)} {shorten_value(old_value)} removed".strip())
+        elif type(old_value) is not type(new_value) or old_value != new_value:
+            sentences.append(
+                f"{format_yaml_path(path)} {shorten_value(old_value)} -> {shorten_value(new_value)}".strip()
+            )
     return sentences
 
 

@@ -17,19 +17,19 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 EVERY_S = 10.0  # a line after this time, or
 EVERY_SHARE = 0.1  # once this much more is done, but
 LEAST_S = 1.0  # never more often than this
-SENT_S = 0.2  # another process hears of a step no more often than this
+SENT_S = 0.2  # a step is sent to another process no more often than this
 
 
-class Shown(Protocol):
+class ShowStep(Protocol):
     """Shows the progress: `done` of `total` (None = unknown), with `text` on the current step."""
 
     def __call__(self, done: float, total: float | None = None, text: str = "") -> None:
-        """Show it."""
+        """Show the progress."""
         ...
 
 
 ProgressMessage: TypeAlias = tuple[tuple[str, ...], tuple[float, float | None, str] | None]
-"""Titles of a task in another process, from the outermost on, and how far it is; None = it ended."""
+"""Titles of a task in another process, the outermost first, and its progress; None = the task ended."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,21 @@ class _Line:
     last: tuple[float, float | None, str] = field(default=(0.0, None, ""))
 
 
-_INSIDE: ContextVar[_Display | None] = ContextVar("progress", default=None)
+_DISPLAY: ContextVar[_Display | None] = ContextVar("progress", default=None)
 
 
 @contextmanager
 def show_progress(
     title: str, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Shown]:
-    """Show the progress of a task: `with shown("train") as step: step(3, 10, "round 3")`.
+) -> Iterator[ShowStep]:
+    """Show the progress of a task: `with show_progress("train") as step: step(3, 10, "round 3")`.
 
     A task inside another one gets its own bar below, or its title after the outer one's. Writes to the standard error
     stream, to keep the standard output for results. console, clock: for tests.
     """
-    outer = _INSIDE.get()
+    outer = _DISPLAY.get()
     if outer is not None and outer.send is not None:
-        with _show_elsewhere(outer, outer.send, title) as step:
+        with _send_steps(outer, outer.send, title) as step:
             yield step
         return
     if outer is None:
@@ -80,8 +80,8 @@ def show_progress(
         yield step
 
 
-def make_counter(step: Shown, total: float, done_before: float = 0, text: str = "") -> Callable[[str], None]:
-    """A function that shows one more of `total` done each time, with `text` and what it is called with."""
+def make_counter(step: ShowStep, total: float, done_before: float = 0, text: str = "") -> Callable[[str], None]:
+    """A function that counts one more of `total` as done at each call, and shows `text` and its argument."""
     done = count(1)
 
     def count_next(what: str) -> None:
@@ -91,36 +91,36 @@ def make_counter(step: Shown, total: float, done_before: float = 0, text: str = 
 
 
 def print_remark(text: str) -> None:
-    """Print a line that stays: above the bars of a terminal, else among the lines of the task around it."""
-    display = _INSIDE.get() or _Display(Console(stderr=True), time.monotonic, None)
+    """Print a line that stays: above the bars of a terminal, else among the lines of the surrounding task."""
+    display = _DISPLAY.get() or _Display(Console(stderr=True), time.monotonic, None)
     _write_sentence(display if display.bars is None else replace(display, console=display.bars.console), f"! {text}")
 
 
 def send_progress(send: Callable[[ProgressMessage], None]) -> None:
-    """From now on this process shows no progress, but sends it to one that does, which uses `take_over`."""
-    _INSIDE.set(_Display(Console(quiet=True), time.monotonic, None, send=send))
+    """From now on this process shows no progress, but sends it to a process that uses `make_message_display`."""
+    _DISPLAY.set(_Display(Console(quiet=True), time.monotonic, None, send=send))
 
 
-def take_over() -> Callable[[str, ProgressMessage], None]:
-    """A function that shows what other processes send, by whose work it is: their outermost tasks stand below that of
-    this process, with the name of whose they are.
+def make_message_display() -> Callable[[str, ProgressMessage], None]:
+    """A function that shows the progress messages of other processes. owner: the name of whose work it is. Their
+    outermost tasks are shown below the task of this process, with the owner's name.
     """
-    open_tasks: dict[tuple[str, ...], tuple[Context, AbstractContextManager[Shown], Shown]] = {}
+    open_tasks: dict[tuple[str, ...], tuple[Context, AbstractContextManager[ShowStep], ShowStep]] = {}
 
-    def take_message(who: str, message: ProgressMessage) -> None:
-        titles, at = message
-        titles = titles if titles[0] == who else (who, *titles)
-        if titles not in open_tasks and at is not None:
-            place = copy_context()  # each has its own, because tasks overlap
-            task: AbstractContextManager[Shown] = show_progress(" > ".join(titles))
-            open_tasks[titles] = place, task, place.run(task.__enter__)
-        if at is not None:
-            open_tasks[titles][2](*at)
+    def show_message(owner: str, message: ProgressMessage) -> None:
+        titles, state = message
+        titles = titles if titles[0] == owner else (owner, *titles)
+        if titles not in open_tasks and state is not None:
+            context = copy_context()  # each has its own, because tasks overlap
+            task: AbstractContextManager[ShowStep] = show_progress(" > ".join(titles))
+            open_tasks[titles] = context, task, context.run(task.__enter__)
+        if state is not None:
+            open_tasks[titles][2](*state)
         elif titles in open_tasks:
-            place, task, _ = open_tasks.pop(titles)
-            place.run(task.__exit__, None, None, None)
+            context, task, _ = open_tasks.pop(titles)
+            context.run(task.__exit__, None, None, None)
 
-    return take_message
+    return show_message
 
 
 def estimate_seconds_left(elapsed: float, done: float, total: float | None) -> float | None:
@@ -141,6 +141,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _make_bars(console: Console) -> Progress:
+    """The progress bars of a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -154,20 +155,22 @@ def _make_bars(console: Console) -> Progress:
 
 
 @contextmanager
-def _show_within(display: _Display, title: str) -> Iterator[Shown]:
+def _show_within(display: _Display, title: str) -> Iterator[ShowStep]:
+    """Show a task inside the tasks of a display, as a bar or as lines."""
     inner = replace(display, titles=(*display.titles, title))
-    token = _INSIDE.set(inner)
+    token = _DISPLAY.set(inner)
     try:
-        with _as_bar(inner, inner.bars) if inner.bars is not None else _as_lines(inner) as step:
+        with _show_bar(inner, inner.bars) if inner.bars is not None else _print_lines(inner) as step:
             yield step
     finally:
-        _INSIDE.reset(token)
+        _DISPLAY.reset(token)
 
 
 @contextmanager
-def _show_elsewhere(display: _Display, send: Callable[[ProgressMessage], None], title: str) -> Iterator[Shown]:
+def _send_steps(display: _Display, send: Callable[[ProgressMessage], None], title: str) -> Iterator[ShowStep]:
+    """Send the steps of a task to another process, and a message when it ends."""
     inner = replace(display, titles=(*display.titles, title))
-    token, last = _INSIDE.set(inner), [-math.inf]
+    token, last = _DISPLAY.set(inner), [-math.inf]
 
     def step(done: float, total: float | None = None, text: str = "") -> None:
         if display.clock() - last[0] >= SENT_S:
@@ -178,11 +181,12 @@ def _show_elsewhere(display: _Display, send: Callable[[ProgressMessage], None], 
         yield step
     finally:
         send((inner.titles, None))
-        _INSIDE.reset(token)
+        _DISPLAY.reset(token)
 
 
 @contextmanager
-def _as_bar(display: _Display, bars: Progress) -> Iterator[Shown]:
+def _show_bar(display: _Display, bars: Progress) -> Iterator[ShowStep]:
+    """Show a task as a bar; an inner task's bar disappears at the end."""
     indent = "  " * (len(display.titles) - 1)
     task = bars.add_task(f"{indent}{display.titles[-1]}", total=None, text="")
 
@@ -199,41 +203,44 @@ def _as_bar(display: _Display, bars: Progress) -> Iterator[Shown]:
 
 
 @contextmanager
-def _as_lines(display: _Display) -> Iterator[Shown]:
-    now = display.clock()
-    line = _Line(begun=now, written=now)
+def _print_lines(display: _Display) -> Iterator[ShowStep]:
+    """Print a task's begin, steps at intervals, and end as lines."""
+    start = display.clock()
+    line = _Line(begun=start, written=start)
     _write_sentence(display, "begins")
 
     def step(done: float, total: float | None = None, text: str = "") -> None:
         if line.first is None:
             line.first, line.begun = done, display.clock()  # a resumed task begins in the middle
         line.last = (done, total, text)
-        since = display.clock() - line.written
+        seconds_since = display.clock() - line.written
         share = done / total if total else 0.0
-        if since >= EVERY_S or (share - line.share >= EVERY_SHARE and since >= LEAST_S):
+        if seconds_since >= EVERY_S or (share - line.share >= EVERY_SHARE and seconds_since >= LEAST_S):
             line.written, line.share = display.clock(), share
             _write_sentence(display, _describe_line(line, display.clock()))
 
     try:
         yield step
     except BaseException:
-        _write_sentence(display, f"ended early, after {format_duration(display.clock() - now)}")
+        _write_sentence(display, f"ended early, after {format_duration(display.clock() - start)}")
         raise
-    _write_sentence(display, f"done in {format_duration(display.clock() - now)}")
+    _write_sentence(display, f"done in {format_duration(display.clock() - start)}")
 
 
 def _describe_line(line: _Line, now: float) -> str:
+    """A step in words: its text, the share that is done, and the remaining time."""
     done, total, text = line.last
     first = line.first or 0.0
     parts = [text] if text else []
     if total:
         parts.append(f"{done:g} of {total:g} ({100 * done / total:.0f} %)")
-    rest = estimate_seconds_left(now - line.begun, done - first, None if total is None else total - first)
-    if rest is not None:
-        parts.append(f"about {format_duration(rest)} left")
+    seconds_left = estimate_seconds_left(now - line.begun, done - first, None if total is None else total - first)
+    if seconds_left is not None:
+        parts.append(f"about {format_duration(seconds_left)} left")
     return ", ".join(parts) or f"{done:g} done"
 
 
 def _write_sentence(display: _Display, sentence: str) -> None:
+    """Print a sentence with the time and the titles of the tasks."""
     text = f"{time.strftime('%H:%M:%S')} {' > '.join(display.titles)}: {sentence}"
     display.console.print(text, markup=False, highlight=False, soft_wrap=True)

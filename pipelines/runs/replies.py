@@ -1,4 +1,4 @@
-"""Replies of many sites, simulated or far away: kept on disk, not in memory, until they are merged."""
+"""Replies of many sites, simulated or remote: stored on disk, not in memory, until they are merged."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from pathlib import Path
 import torch
 
 from federation.engine import Worker
-from pipelines.runs.exits import trace_of_error
+from pipelines.runs.exits import format_trace
 from pipelines.runs.store import make_hidden_name
 from privacy.message import Call, Message
 from privacy.release.gate import Refused
 from privacy.system_errors import classify_failure
 
-ALIGNED = 64  # bytes: where each tensor begins, as its numbers must lie
+ALIGNED = 64  # bytes: each tensor begins at a multiple, as its numbers require
 
 
-def on_disk(worker: Worker, folder: Path, log: Callable[[str], None]) -> Worker:
+def store_replies(worker: Worker, folder: Path, log: Callable[[str], None]) -> Worker:
     """A worker whose replies' tensors lie in unnamed temporary files in `folder` and are read on access.
 
     So a round of 64 sites does not hold 64 models in memory. The system frees a file's space with the last of its
     tensors, or with the process. Files are not flushed to disk: a lost reply is requested again. A reply that cannot be
-    kept is lost with the code `disk`, `memory` or `failed`, and a line for `log`.
+    stored is lost with the code `disk`, `memory` or `failed`, and `log` gets a line about it.
     """
 
     def answer(call: Call, message: Message) -> Message:
-        return keep(call, worker(call, message))
+        return keep_reply(call, worker(call, message))
 
-    keep = kept_in(folder, log)
+    keep_reply = make_reply_store(folder, log)
     return answer
 
 
-def kept_in(folder: Path, log: Callable[[str], None]) -> Callable[[Call, Message], Message]:
-    """What `on_disk` does with a reply; it raises Refused where the reply cannot be kept."""
+def make_reply_store(folder: Path, log: Callable[[str], None]) -> Callable[[Call, Message], Message]:
+    """A function that stores a reply as `store_replies` does; it raises Refused if the reply cannot be stored."""
 
-    def keep(call: Call, reply: Message) -> Message:
+    def keep_reply(call: Call, reply: Message) -> Message:
         if not any(tensor.nbytes for tensor in reply.tensors.values()):
             return reply
         try:
@@ -43,21 +43,21 @@ def kept_in(folder: Path, log: Callable[[str], None]) -> Callable[[Call, Message
         except Exception as error:
             log(
                 f"{call.run} round {call.round} {call.request}: the reply cannot wait in {folder}:"
-                f" {trace_of_error(error)}"
+                f" {format_trace(error)}"
             )
             raise Refused(classify_failure(error)) from error
 
-    return keep
+    return keep_reply
 
 
 def _map_to_file(reply: Message, folder: Path) -> Message:
-    """The reply with its tensors mapped from a file that has no name any more: one mapping for all of them."""
+    """The reply with its tensors in one memory mapping of a file that has no name any more."""
     folder.mkdir(parents=True, exist_ok=True)
-    path, places, end = make_hidden_name(folder), list[int](), 0
+    path, offsets, end = make_hidden_name(folder), list[int](), 0
     try:
         with path.open("xb") as file:
             for tensor in reply.tensors.values():
-                places.append(end)
+                offsets.append(end)
                 data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
                 file.write(data.numpy().data)
                 end += file.write(bytes(-len(data) % ALIGNED)) + len(data)
@@ -66,8 +66,8 @@ def _map_to_file(reply: Message, folder: Path) -> Message:
         path.unlink(missing_ok=True)
     return Message(
         {
-            name: mapped[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-            for at, (name, tensor) in zip(places, reply.tensors.items(), strict=True)
+            name: mapped[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            for offset, (name, tensor) in zip(offsets, reply.tensors.items(), strict=True)
         },
         reply.facts,
     )

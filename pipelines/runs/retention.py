@@ -1,6 +1,7 @@
-"""Decide which items of a run may be removed: by kind and age, but no inputs of its results, and no incomplete sets.
+"""Decide which items of a run may be removed: by kind and age, without the inputs of its results and without breaking
+sets.
 
-Three rules. Everything the published report depends on is kept, unless that run is requested by name. Everything an
+Three rules. Everything the published report depends on is kept, unless the run is requested by name. Everything an
 unfinished training needs is kept. And an item that an artifact refers to is removed only together with that artifact,
 wherever the next run would not notice that it is missing.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.runs.holdings import ATTACKED, MAPS, PAGE, POOLED, QUALITIES, TRANSLATORS, Item, Kind, is_file
+from pipelines.runs.holdings import AUDIT_SUFFIXES, MAPS, PAGE, POOLED, QUALITIES, TRANSLATORS, Item, Kind, is_file
 from pipelines.runs.listing import list_paths
 from pipelines.runs.store import MANIFEST, ArtifactError, DiskFolder, read_manifest, short_digest
 from privacy.message import Malformed
@@ -35,8 +36,8 @@ ORDER: tuple[Kind, ...] = (
     "copies",
     "leftovers",
 )
-"""Artifacts first, then committed answers: items that they refer to go after them, so that an interrupted removal hides
-nothing.
+"""Artifacts first, then committed answers, then the items that they refer to, so that an interrupted removal leaves no
+reference to a missing item.
 """
 WRITERS = {"scores": "evaluate", "ready": "evaluate", TRANSLATORS: "translate", QUALITIES: "translate", MAPS: "score"}
 """The request that writes a file at a site."""
@@ -46,7 +47,9 @@ WITHDRAWAL_RECORDS = ("score-0", "sample-0", "translate-0", "augment-0")
 
 @dataclass(frozen=True)
 class Rule:
-    """The requested removal. seconds: the least age. needed: also items that finished runs depend on."""
+    """A requested removal. seconds: the least age. needed: whether items that finished runs depend on are removed,
+    too.
+    """
 
     kinds: tuple[Kind, ...]
     seconds: float
@@ -62,22 +65,24 @@ class RemovalDecision:
 
 
 def decide_removals(items: Sequence[Item], rule: Rule, now: float) -> list[RemovalDecision]:
-    """The verdict on every item of one run that matches the rule, in the order of removal.
+    """The decision on every item of one run that matches the rule, in the order of removal.
 
     now: seconds since 1970.
 
     Raises:
-        OSError: something cannot be read or listed, so that nobody knows what must stay.
+        OSError: something cannot be read or listed, so it is unknown which items must stay.
     """
     matching = [item for item in items if item.kind in rule.kinds and now - item.newest >= rule.seconds]
     needed = set() if rule.needed else _find_needed(items)
-    going = {item for item in matching if item not in needed}
+    removed_items = {item for item in matching if item not in needed}
     kept_items = {item: NEEDED for item in matching if item in needed}
-    while stuck := {item: why for item in going if (why := _reason_to_keep(item, items, going))}:
-        going -= set(stuck)
-        kept_items |= stuck
-    going |= _answers_to_remove(going, items)
-    ordered = sorted({*going, *kept_items}, key=lambda item: (ORDER.index(item.kind), item.where, item.name))
+    while blocked_items := {
+        item: reason for item in removed_items if (reason := _reason_to_keep(item, items, removed_items))
+    }:
+        removed_items -= set(blocked_items)
+        kept_items |= blocked_items
+    removed_items |= _find_writing_answers(removed_items, items)
+    ordered = sorted({*removed_items, *kept_items}, key=lambda item: (ORDER.index(item.kind), item.where, item.name))
     return [RemovalDecision(item, kept_items.get(item, "")) for item in ordered]
 
 
@@ -87,14 +92,14 @@ def _find_needed(items: Sequence[Item]) -> set[Item]:
     translations = {item for item in items if any(_refers_to_translation(each, item, items) for each in artifacts)}
     cohorts, runs, labels = {_cohort_of_quality(item) for item in translations}, set(), set()
     for item in artifacts:
-        labels |= set(_labels_of(item))
-        cohorts |= set(_cohorts_of(item))
-        runs |= set(_runs_of(item))
+        labels |= set(_list_labels(item))
+        cohorts |= set(_list_cohorts(item))
+        runs |= set(_list_conversations(item))
     needed = {*artifacts, *translations}
     for item in items:
         referenced = {
             "cohorts": (item.where, item.name) in cohorts,
-            "conversations": item.name in runs or bool(_sources_of(item, WITHDRAWAL_RECORDS) & cohorts),
+            "conversations": item.name in runs or bool(_list_sources(item, WITHDRAWAL_RECORDS) & cohorts),
             "models": item.name in runs,
             "scores": item.name.partition(".")[0] in runs,
             "reports": bool(artifacts),
@@ -111,40 +116,42 @@ def _find_phantoms(items: Sequence[Item], artifacts: Iterable[Item]) -> set[Item
     return set(_find_newest(items, "phantoms"))
 
 
-def _reason_to_keep(item: Item, items: Sequence[Item], going: set[Item]) -> str:
-    """Why an item cannot be removed without others that stay; empty if it can."""
+def _reason_to_keep(item: Item, items: Sequence[Item], removed_items: set[Item]) -> str:
+    """Why an item cannot be removed while other items stay; empty if it can."""
     if item.kind == "models":
-        halves = [each for each in items if each.kind == "conversations" and each.name == item.name]
-        if any(each not in going and not _is_finished(each) for each in halves):
+        conversations = [each for each in items if each.kind == "conversations" and each.name == item.name]
+        if any(each not in removed_items and not _is_finished(each) for each in conversations):
             return "its training is unfinished; add the kind conversations"
-    staying = [each for each in items if each.kind == "artifacts" and each not in going]
+    remaining_artifacts = [each for each in items if each.kind == "artifacts" and each not in removed_items]
     label = item.name.partition(".")[0]
-    if item.kind == "ready" and any(label in _labels_of(each) for each in staying):
+    if item.kind == "ready" and any(label in _list_labels(each) for each in remaining_artifacts):
         return REFERENCED
-    if any(_refers_to_translation(each, item, items) for each in staying):
+    if any(_refers_to_translation(each, item, items) for each in remaining_artifacts):
         return REFERENCED
-    if item.kind == "conversations" and any(item.name in _runs_of(each) for each in staying if each.where != "train"):
+    if item.kind == "conversations" and any(
+        item.name in _list_conversations(each) for each in remaining_artifacts if each.where != "train"
+    ):
         return REFERENCED
     pooled = any(POOLED in part.parts[-5:] for part in item.parts)
     trained = item.kind == "scores" or (item.kind in ("models", "conversations") and pooled)
-    return REFERENCED if trained and any(_refers_to_run(each, label, items) for each in staying) else ""
+    return REFERENCED if trained and any(_refers_to_run(each, label, items) for each in remaining_artifacts) else ""
 
 
-def _answers_to_remove(going: set[Item], items: Sequence[Item]) -> set[Item]:
+def _find_writing_answers(removed_items: set[Item], items: Sequence[Item]) -> set[Item]:
     """Committed answers that wrote a removed item: if they stayed, a site would repeat them and not write it again."""
-    wrote = {(item.where, _writing_request(item), _source_cohort(item)) for item in going}
+    writing_requests = {(item.where, _writing_request(item), _source_cohort(item)) for item in removed_items}
     return {
         item
         for item in items
         if item.kind == "conversations"
         for part in item.parts
-        for site, request, raw in wrote
+        for site, request, cohort in writing_requests
         if request and part.parents[2].name == site and list_paths(part, f"{request}-*")
-        if not raw or (site, raw) in _sources_of(item, (f"{request}-0",))
+        if not cohort or (site, cohort) in _list_sources(item, (f"{request}-0",))
     }
 
 
-def _sources_of(conversation: Item, answers: tuple[str, ...]) -> set[tuple[str, str]]:
+def _list_sources(conversation: Item, answers: tuple[str, ...]) -> set[tuple[str, str]]:
     """(site, cohort) of the images behind these answers, from their memory: see `pipelines.hospital.withdrawn`."""
     from federation.conversation import (
         load_newest_memory,  # imports torch, which a folder without trained models does not need
@@ -165,7 +172,7 @@ def _source_cohort(item: Item) -> str:
 
 def _writing_request(item: Item) -> str:
     """The request that wrote this item at a site; empty if the same request would write it again."""
-    if item.name.endswith(ATTACKED):
+    if item.name.endswith(AUDIT_SUFFIXES):
         return "audit"
     return WRITERS.get(item.name.partition("/")[0] if item.kind == "translations" else item.kind, "")
 
@@ -180,19 +187,21 @@ def _is_finished(conversation: Item) -> bool:
 def _refers_to_run(artifact: Item, run: str, items: Sequence[Item]) -> bool:
     """Whether an artifact of training, or one made from it, refers to a conversation; True if that is unknown."""
     if artifact.where == "train":
-        return run in _runs_of(artifact)
+        return run in _list_conversations(artifact)
     if artifact.where not in ("evaluate", "audit"):
         return False
     trained = [each for each in _find_inputs(items, [artifact]) if each.where == "train"]
-    return not trained or any(run in _runs_of(each) for each in trained)
+    return not trained or any(run in _list_conversations(each) for each in trained)
 
 
 def _find_published(items: Iterable[Item]) -> list[Item]:
     """The report artifact whose page is the one in the run's folder."""
     pages = [item for item in items if item.kind == "reports" and not item.where]
-    shas = {hashlib.sha256(page.parts[0].read_bytes()).hexdigest() for page in pages}
+    page_digests = {hashlib.sha256(page.parts[0].read_bytes()).hexdigest() for page in pages}
     reports = [item for item in items if item.kind == "artifacts" and item.where == "report"]
-    return [item for item in reports if _read_manifest(item).get("files", {}).get(PAGE, {}).get("sha256") in shas]
+    return [
+        item for item in reports if _read_manifest(item).get("files", {}).get(PAGE, {}).get("sha256") in page_digests
+    ]
 
 
 def _find_newest(items: Iterable[Item], kind: Kind) -> list[Item]:
@@ -207,18 +216,19 @@ def _find_inputs(items: Iterable[Item], first: Iterable[Item]) -> list[Item]:
     """Artifacts, and all their direct and indirect inputs."""
     known = {(item.where, item.name): item for item in items if item.kind == "artifacts"}
     artifacts: list[Item] = []
-    waiting = list(first)
-    while waiting:
-        item = waiting.pop()
+    pending = list(first)
+    while pending:
+        item = pending.pop()
         if item not in artifacts:
             artifacts.append(item)
             inputs = _read_manifest(item).get("inputs", {})
             places = [(stage, short_digest(str(digest))) for stage, digest in inputs.items()]
-            waiting += [known[place] for place in places if place in known]
+            pending += [known[place] for place in places if place in known]
     return artifacts
 
 
 def _read_manifest(item: Item) -> dict[str, Any]:
+    """The manifest of an artifact; empty if it is damaged."""
     try:
         return read_manifest(item.parts[0])
     except ArtifactError as error:  # a damaged artifact keeps nothing: the next run makes it again
@@ -227,7 +237,7 @@ def _read_manifest(item: Item) -> dict[str, Any]:
         return {}
 
 
-def _cohorts_of(artifact: Item) -> list[tuple[str, str]]:
+def _list_cohorts(artifact: Item) -> list[tuple[str, str]]:
     """(site, cohort) to which an artifact of ingest, of translation or of features refers."""
     contents = [_read_json(path) for path in list_paths(artifact.parts[0], "*.json") if path.name != MANIFEST]
     if artifact.where not in ("ingest", "translate", "augment", "features"):
@@ -240,7 +250,7 @@ def _cohorts_of(artifact: Item) -> list[tuple[str, str]]:
     ]
 
 
-def _runs_of(artifact: Item) -> list[str]:
+def _list_conversations(artifact: Item) -> list[str]:
     """Conversations that an artifact of training or of synthesis needs."""
     name = {"train": "train_run", "synthesize": "run"}.get(artifact.where)
     if name is None:
@@ -259,25 +269,28 @@ def _refers_to_translation(artifact: Item, item: Item, items: Sequence[Item]) ->
     space = file.partition(".")[0]
     if artifact.where != "translate" or not (artifact.parts[0] / f"{space}.json").is_file():
         return False
-    raw = (item.where, _source_cohort(item))
+    source_cohort = (item.where, _source_cohort(item))
     return folder == TRANSLATORS or (
         folder == QUALITIES
-        and raw in [cohort for each in _find_inputs(items, [artifact]) for cohort in _cohorts_of(each)]
+        and source_cohort in [cohort for each in _find_inputs(items, [artifact]) for cohort in _list_cohorts(each)]
     )
 
 
 def _cohort_of_quality(quality: Item) -> tuple[str, str]:
-    """(site, cohort) of a translation with quality figures: the hospital's page shows its images, vetoed or not."""
+    """(site, cohort) of a translation with quality figures: the hospital's page shows its images, even if vetoed."""
     return quality.where, str(_read_json(quality.parts[0]).get("cohort"))
 
 
 def _is_oracle(artifact: Item) -> bool:
+    """Whether an artifact is of a translation with the oracle."""
     settings = _read_manifest(artifact).get("settings")
     spaces = settings.get("translate") if isinstance(settings, dict) else None
-    return isinstance(spaces, dict) and any(isinstance(s, dict) and s.get("name") == "oracle" for s in spaces.values())
+    return isinstance(spaces, dict) and any(
+        isinstance(space, dict) and space.get("name") == "oracle" for space in spaces.values()
+    )
 
 
-def _labels_of(artifact: Item) -> list[str]:
+def _list_labels(artifact: Item) -> list[str]:
     """The methods in an artifact of training, or their variants in one of evaluation."""
     if artifact.where == "evaluate":
         settings: Any = _read_manifest(artifact).get("settings")
@@ -288,7 +301,9 @@ def _labels_of(artifact: Item) -> list[str]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """A file's contents; empty if it is gone or damaged. Raises: OSError: it cannot be read, so nobody knows."""
+    """A file's contents; empty if it is gone or damaged. Raises: OSError: it cannot be read, so its contents are
+    unknown.
+    """
     with suppress(FileNotFoundError, ValueError):
         content = json.loads(path.read_bytes())
         return content if isinstance(content, dict) else {}

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pipelines.runs.plan import (
-    AGAIN,
+    MADE_AGAIN,
     SelectionError,
     Stage,
     Step,
-    complaint_of,
+    describe_changed_inputs,
     explain_steps,
     explanation_facts,
-    other_content,
+    find_artifact_problem,
     plan_steps,
 )
 from pipelines.runs.stopping import Stop, Stopped
@@ -43,7 +43,9 @@ __all__ = [
 W = TypeVar("W")
 
 CALL = "the same call of "
-"""With the name of a function it stands for a command, where no command knows the code that goes on with a run."""
+"""With a function's name it replaces the command in messages, if a run was started from Python and no command resumes
+it.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Results:
-    """Artifact folders of the stages that were kept or ran; the names of both; the seconds of those that ran."""
+    """artifacts: folders of the stages that were kept or ran. ran, kept: their names. seconds: of those that ran."""
 
     artifacts: Mapping[str, Path]
     ran: tuple[str, ...]
@@ -69,7 +71,7 @@ class Results:
 
 class StageFailed(RuntimeError):
     """A stage raised `cause`. The last line of the text is the command that resumes the run. gone: the run's folder, if
-    it was removed at work.
+    it was removed while the run worked.
     """
 
     def __init__(self, stage: str, cause: Exception, command: str, gone: Path | None = None) -> None:
@@ -105,19 +107,21 @@ def execute_steps(
         Stopped: a stop was requested, here or inside a stage.
     """
     remove_unfinished(root)
-    ran: dict[str, float] = {}
+    seconds_by_stage: dict[str, float] = {}
     kept_names: list[str] = []
     for index, step in enumerate(steps):
         name = step.stage.name
         if step.state == "skip":
             on_step(Event("skipped", step, index, len(steps)))
-        elif step.state == "keep" or (step.reason.startswith(AGAIN) and _still_good(step, world, root, steps)):
+        elif step.state == "keep" or (step.reason.startswith(MADE_AGAIN) and _is_still_valid(step, world, root, steps)):
             kept_names.append(name)
             on_step(Event("kept", step, index, len(steps)))
         else:
             on_step(Event("begun", step, index, len(steps)))
             try:
-                ran[name] = _run(step, world, root, steps, stop, _command_from(step, steps, command))
+                seconds_by_stage[name] = _run_stage(
+                    step, world, root, steps, stop, _format_resume_command(step, steps, command)
+                )
             except StageFailed as error:
                 if (
                     all(
@@ -129,18 +133,20 @@ def execute_steps(
                 ):
                     raise
                 raise StageFailed(name, error.cause, command, root) from error.cause
-            on_step(Event("done", step, index, len(steps), ran[name]))
+            on_step(Event("done", step, index, len(steps), seconds_by_stage[name]))
     artifacts = {step.stage.name: step.folder(root) for step in steps if step.state != "skip"}
-    return Results(artifacts, tuple(ran), tuple(kept_names), ran)
+    return Results(artifacts, tuple(seconds_by_stage), tuple(kept_names), seconds_by_stage)
 
 
-def _still_good(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]]) -> bool:
+def _is_still_valid(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]]) -> bool:
     """Whether the inputs that were made again are unchanged, so that the step's artifact is still valid."""
-    before = {each.stage.name: each for each in steps}
-    return complaint_of(step, world, root) is None and other_content(step, root, before) is None
+    steps_by_name = {each.stage.name: each for each in steps}
+    return (
+        find_artifact_problem(step, world, root) is None and describe_changed_inputs(step, root, steps_by_name) is None
+    )
 
 
-def _run(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]], stop: Stop | None, command: str) -> float:
+def _run_stage(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]], stop: Stop | None, command: str) -> float:
     """Run a stage and write its artifact; returns the seconds."""
     folders = {each.stage.name: each.folder(root) for each in steps if each.stage.name in step.stage.needs}
     start = time.monotonic()
@@ -162,7 +168,7 @@ def _run(step: Step[W], world: W, root: Path, steps: Sequence[Step[W]], stop: St
     return time.monotonic() - start
 
 
-def _command_from(step: Step[W], steps: Sequence[Step[W]], command: str) -> str:
+def _format_resume_command(step: Step[W], steps: Sequence[Step[W]], command: str) -> str:
     """The command that resumes at a step, with the original selection of stages; a call from Python has none."""
     if command.startswith(CALL):
         return command

@@ -46,7 +46,7 @@ class Stop:
     _asked: list[str] = field(default_factory=list)
 
     @property
-    def requested(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether a stop was requested."""
         return bool(self._asked)
 
@@ -72,39 +72,40 @@ def safe_stop() -> Iterator[Stop]:
     ignored. Outside the main thread, where Python allows no handlers, only `request` can stop the run.
     """
     stop = Stop()
-    before: dict[int, Any] = {}
+    earlier_handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, _make_handler(stop))
+                earlier_handlers[number] = signal.signal(number, _make_handler(stop))
     try:
         yield stop
     finally:
-        for installed, handler in before.items():
-            signal.signal(installed, signal.SIG_DFL if handler is None else handler)
+        for signal_number, handler in earlier_handlers.items():
+            signal.signal(signal_number, signal.SIG_DFL if handler is None else handler)
 
 
 def _make_handler(stop: Stop) -> Callable[[int, FrameType | None], None]:
-    pressed: list[int] = []
+    """A signal handler that requests a stop, and raises KeyboardInterrupt at the second Ctrl-C."""
+    interrupts: list[int] = []
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and pressed:
+    def handle_signal(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and interrupts:
             raise KeyboardInterrupt
         if number == signal.SIGINT:
-            pressed.append(number)
+            interrupts.append(number)
         stop.request(signal.Signals(number).name)
         with suppress(OSError):  # os.write, because the signal may have interrupted a print
             os.write(2, WORDS.encode())
 
-    return handle
+    return handle_signal
 
 
 @dataclass(frozen=True)
 class RunLock:
     """Lets only one run use a folder: `with RunLock(root): ...`. The system releases the lock of a killed run.
 
-    tidy: whether the lock's file is removed at the end, from a folder whose files are handed on; a run's folder is
-    known by it. It is removed while the lock is held, and whoever then locks a removed file tries again (filelock 4).
+    tidy: whether the lock's file is removed at the end, for folders whose files are passed on; a run's folder keeps it
+    as its mark. It is removed while the lock is held; a process that locks a removed file tries again (filelock 4).
 
     Raises (on entering):
         LockedError: another run uses it; the message names its process, machine and start.
@@ -120,7 +121,7 @@ class RunLock:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            raise LockedError(_held_by(self.root)) from None
+            raise LockedError(_describe_holder(self.root)) from None
         self._held.append(lock)
         holder = {"pid": os.getpid(), "host": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
         (self.root / HOLDER).write_text(json.dumps(holder), encoding="utf-8")
@@ -135,7 +136,8 @@ class RunLock:
         self._held.pop().release()
 
 
-def _held_by(root: Path) -> str:
+def _describe_holder(root: Path) -> str:
+    """A sentence on the process that holds a folder's lock."""
     try:
         holder = json.loads((root / HOLDER).read_text(encoding="utf-8"))
         who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"

@@ -3,7 +3,7 @@
     <root>/<stage>/<digest12>/manifest.json   settings, inputs, sha256 of every file, versions, summary
                               ...             files of the stage
 
-An artifact is written to a hidden folder beside its place, flushed to disk, and renamed. A folder with its final name
+An artifact is written to a hidden folder next to its place, flushed to disk, and renamed. A folder with its final name
 is therefore complete; a killed process leaves only a hidden folder, which `clean` removes at the next start.
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pipelines.runs.listing import walk_folder_tree
-from pipelines.runs.written import note_written
+from pipelines.runs.written import note_written_file
 from privacy.durable import flush_folder
 from privacy.formats import check_format
 from privacy.system_errors import of_machine
@@ -77,7 +77,7 @@ def write_artifact(
             `about` that is not finite JSON.
         OSError: a file cannot be written.
     """
-    place = root / checked_name(name) / checked_name(digest12)
+    place = root / check_name(name) / check_name(digest12)
     place.parent.mkdir(parents=True, exist_ok=True)
     part = make_hidden_name(place.parent)
     part.mkdir()
@@ -95,7 +95,7 @@ def write_artifact(
             "versions": library_versions(),
             "summary": summary,
         }
-        _write_whole(part / MANIFEST, _seal_manifest(manifest))
+        _write_atomically(part / MANIFEST, _seal_manifest(manifest))
         _move_into_place(part, place)
     finally:
         shutil.rmtree(part, ignore_errors=True)  # after the rename this does nothing
@@ -171,11 +171,11 @@ def library_versions() -> dict[str, str]:
     return version_by_name
 
 
-def checked_name(name: str) -> str:
-    """The name, if it is a valid name of a folder or file.
+def check_name(name: str) -> str:
+    """Return the name if it is valid for a folder or file.
 
     Raises:
-        ArtifactError: it is not.
+        ArtifactError: it is not valid.
     """
     if not NAME.fullmatch(name):
         raise ArtifactError(
@@ -197,54 +197,56 @@ class DiskFolder:
     root: Path
 
     def write(self, name: str, data: bytes) -> None:
-        """Write or replace atomically, and flush to disk.
+        """Write or replace a file atomically, and flush it to disk.
 
         Raises:
             ArtifactError: a name that is invalid or leads out of the folder.
             OSError: the file cannot be written.
         """
-        path = self._path(name)
+        path = self._file_path(name)
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(path, data)
+        _write_atomically(path, data)
 
     def read(self, name: str) -> bytes:
-        """Read.
+        """Read a file's bytes.
 
         Raises:
             FileNotFoundError: the name does not exist.
         """
-        path = self._path(name)
+        path = self._file_path(name)
         if not path.is_file():
             raise FileNotFoundError(f"nothing named {name!r} in {self.root}; there are {list(self.names())[:20]}")
         return path.read_bytes()
 
     def has(self, name: str) -> bool:
         """Whether the name exists."""
-        return self._path(name).is_file()
+        return self._file_path(name).is_file()
 
     def names(self) -> Sequence[str]:
         """All names, sorted."""
-        above = len(os.path.join(self.root, ""))
-        walked = os.walk(self.root, onerror=_raise_unless_missing)
-        files = ((place, name) for place, _, names in walked for name in names)
-        names = (os.path.join(place, name)[above:] for place, name in files if not name.startswith(HIDDEN))
+        prefix_length = len(os.path.join(self.root, ""))
+        folders = os.walk(self.root, onerror=_raise_unless_missing)
+        files = ((place, name) for place, _, names in folders for name in names)
+        names = (os.path.join(place, name)[prefix_length:] for place, name in files if not name.startswith(HIDDEN))
         return sorted(name.replace(os.sep, "/") for name in names)
 
     def remove(self, name: str) -> None:
         """Remove the name if it exists.
 
-        Not flushed: a file that is no longer needed does no harm if it reappears after a loss of power.
+        The removal is not flushed to disk: an unneeded file does no harm if it reappears after a loss of power.
         """
-        path = self._path(name)
+        path = self._file_path(name)
         if path.is_file():
             path.unlink()
 
-    def _path(self, name: str) -> Path:
-        return self.root.joinpath(*(checked_name(part) for part in name.split("/")))
+    def _file_path(self, name: str) -> Path:
+        """The path of a valid name below the folder."""
+        return self.root.joinpath(*(check_name(part) for part in name.split("/")))
 
 
 def _seal_manifest(manifest: dict[str, Any]) -> bytes:
+    """The manifest as JSON bytes, with the digest of its content as seal."""
     try:
         sealed = {**manifest, "seal": digest_json(manifest)}
     except (TypeError, ValueError) as error:
@@ -271,18 +273,20 @@ def _digest_files(folder: Path) -> dict[str, Json]:
 
 
 def _move_into_place(part: Path, place: Path) -> None:
+    """Rename a finished folder to its place; an older one there is removed."""
     flush_folder(part)
     if place.exists():
-        aside = make_hidden_name(place.parent)
-        place.rename(aside)
+        replaced = make_hidden_name(place.parent)
+        place.rename(replaced)
         part.rename(place)
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
     else:
         part.rename(place)
     flush_folder(place.parent)
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def _write_atomically(path: Path, data: bytes) -> None:
+    """Write a file under a hidden name, flush it to disk, and rename it."""
     part = make_hidden_name(path.parent)
     try:
         with part.open("xb") as file:
@@ -294,7 +298,7 @@ def _write_whole(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
         raise
     flush_folder(path.parent)
-    note_written(path)
+    note_written_file(path)
 
 
 def make_hidden_name(folder: Path) -> Path:
@@ -303,5 +307,6 @@ def make_hidden_name(folder: Path) -> Path:
 
 
 def _digest_file(path: Path) -> str:
+    """The sha256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,6 +1,6 @@
-"""Who asks hospitals remembers each one's last answer, and so notices a ledger that was put back from an older copy.
+"""The coordinator remembers each hospital's last answer, and so notices a ledger that was restored from an older copy.
 
-`witness.json` in the run's folder: site -> sha256 of the answer's bytes, as its line in the hospital's ledger has it.
+`witness.json` in the run's folder: site -> sha256 of the answer's bytes, which the hospital's ledger contains, too.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from privacy.message import Json, Message, to_bytes
 FILE, FORMAT = "witness.json", 1
 
 
-def asked_to_survey(root: Path, sites: Iterable[str]) -> dict[str, Message]:
-    """The first question to each site, with the last answer that came from it. root: the run's folder."""
-    known = _read_witness(root)
-    facts: dict[str, dict[str, Json]] = {site: {"witness": known[site]} if site in known else {} for site in sites}
+def build_survey_questions(root: Path, sites: Iterable[str]) -> dict[str, Message]:
+    """The first question to each site, with the digest of the site's last answer. root: the run's folder."""
+    known_digests = _read_witness(root)
+    facts: dict[str, dict[str, Json]] = {
+        site: {"witness": known_digests[site]} if site in known_digests else {} for site in sites
+    }
     return {site: Message({}, facts[site]) for site in facts}
 
 
 def remember_answers(root: Path, last: Mapping[str, Message]) -> None:
-    """Keep the last answers, by site, in the run's folder. Raises: OSError: the disk."""
-    known = _read_witness(root)
-    now = known | {site: hashlib.sha256(to_bytes(reply)).hexdigest() for site, reply in last.items()}
-    if now != known:
-        DiskFolder(root).write(FILE, json.dumps({**now, "format": FORMAT}, indent=0, sort_keys=True).encode())
+    """Save the digests of the last answers, by site, in the run's folder. Raises: OSError: the disk."""
+    known_digests = _read_witness(root)
+    new_digests = known_digests | {site: hashlib.sha256(to_bytes(reply)).hexdigest() for site, reply in last.items()}
+    if new_digests != known_digests:
+        DiskFolder(root).write(FILE, json.dumps({**new_digests, "format": FORMAT}, indent=0, sort_keys=True).encode())
 
 
-def begun_anew(root: Path) -> str:
-    """What a simulation can do about a ledger that is gone, and a real hospital cannot. root: the run's folder."""
+def describe_new_beginning(root: Path) -> str:
+    """Advice for a simulation whose ledger is gone; a real hospital cannot follow it. root: the run's folder."""
     return (
         f"in a simulation whose folders were deleted on purpose, delete {FILE} and all of sites/ (both in {root}): all "
         "hospitals begin anew, and what was spent before is forgotten"
@@ -41,7 +43,7 @@ def begun_anew(root: Path) -> str:
 
 
 def _read_witness(root: Path) -> dict[str, str]:
-    """What is remembered; nothing where the file is missing or cut off, since then there is no witness."""
+    """The remembered digests by site; empty if the file is missing or cut off, since then there is no witness."""
     folder = DiskFolder(root)
     try:
         content = json.loads(folder.read(FILE)) if folder.has(FILE) else {}

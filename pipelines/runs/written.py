@@ -1,4 +1,4 @@
-"""Which files are written while something is done, so that whoever promised them can look after them."""
+"""Collect the files that are written during some work, so that the caller can check them afterwards."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-_NOTED: ContextVar[list[Path] | None] = ContextVar("noted", default=None)
+_COLLECTED: ContextVar[list[Path] | None] = ContextVar("noted", default=None)
 
 
-def note_written(path: Path) -> None:
-    """Say that a file has been written whole. Does nothing outside `noting`."""
-    noted = _NOTED.get()
-    if noted is not None:
-        noted.append(path)
+def note_written_file(path: Path) -> None:
+    """Note that a file was written completely. Does nothing outside `collect_written_files`."""
+    paths = _COLLECTED.get()
+    if paths is not None:
+        paths.append(path)
 
 
 @contextmanager
-def note_files() -> Iterator[list[Path]]:
-    """The files that are written within, in this order; a file that was written twice is there twice."""
-    noted: list[Path] = []
-    token = _NOTED.set(noted)
+def collect_written_files() -> Iterator[list[Path]]:
+    """The files that are written in the `with` block, in order; a file that is written twice is listed twice."""
+    paths: list[Path] = []
+    token = _COLLECTED.set(paths)
     try:
-        yield noted
+        yield paths
     finally:
-        _NOTED.reset(token)
+        _COLLECTED.reset(token)

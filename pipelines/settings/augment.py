@@ -9,7 +9,7 @@ from federation.features.inception import Inception
 from harmonize.fitted_prior import FittedPrior
 from harmonize.scale import Scale
 from pipelines.loader.names import is_name
-from pipelines.settings.harmonization import RAW, AnyShared, prior_for
+from pipelines.settings.harmonization import RAW, AnyShared, select_prior
 from privacy.settings_error import Problem, out_of_range, refuse
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
@@ -17,10 +17,11 @@ FORBID: dict[str, Any] = {"extra": "forbid"}
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """synthesis: how each hospital imitates its training images, or pictures of a prior in their place; none of them
-    leaves. until: balanced = as many synthetic images of the smaller class as the larger has more. balanced_at: the
-    share of the larger class from which a hospital counts as balanced and gets none. space: the name of these images,
-    for `train.method_images`. copies: non-rigidly deformed copies of each image, from which networks learn.
+    """synthesis: how each hospital imitates its training images, or pictures of a prior in their place; no synthetic
+    image leaves the hospital. until: balanced = as many synthetic images of the smaller class as the larger has more.
+    balanced_at: the share of the larger class from which a hospital counts as balanced and gets none. space: the name
+    of these images, for `train.method_images`. copies: non-rigidly deformed copies of each image, from which networks
+    learn.
     near_copies: the largest share of synthetic images that may be near copies of training images; beyond it they are
     not used; null = any. scale: the values of images that become -1 and 1 for networks; null = by the kind of images.
     fid: Inception's weights, brought by you, for distances; null = features of a public prior.
@@ -45,5 +46,5 @@ class Augment:
         refuse(problems)
 
     def public_prior(self, images: object) -> str:
-        """The prior of the features in which distances are told."""
-        return prior_for(self.synthesis, images)
+        """The prior that gives the features for distances between real and synthetic images."""
+        return select_prior(self.synthesis, images)

@@ -15,15 +15,16 @@ from privacy.message import Json
 from privacy.settings_error import Problem, SettingsError, out_of_range, refuse, unmet
 
 FORBID: dict[str, Any] = {"extra": "forbid"}
-OWN_KEY = "benchmark"
+BENCHMARK_KEY = "benchmark"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """models: label -> the file of a finished model, with its signature (FILE.sig) beside it. copies: of the bootstrap
-    over patients. epsilon: what evaluating one model may cost a patient of a hospital that promises privacy, and noises
-    its counts; null = such hospitals refuse. reference: the model with which the others are compared, null = the first.
-    least: the score (AUC, or Dice of masks) that every hospital should reach; null = none is named.
+    """models: label -> the file of a finished model; its signature is FILE.sig in the same folder. copies: of the
+    bootstrap over patients. epsilon: the privacy cost of one model's evaluation for each patient of a hospital that
+    promises privacy, which sets the noise of its counts; null = such hospitals refuse. reference: the model with which
+    the others are compared, null = the first.
+    least: the score (AUC, or Dice of masks) that every hospital should reach; null = no such score.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -47,7 +48,7 @@ class Models:
 
     @property
     def first(self) -> str:
-        """The model by which hospitals are ordered, and with which others are compared."""
+        """The model by which hospitals are ordered, and with which the others are compared."""
         return self.reference or next(iter(self.models))
 
 
@@ -95,4 +96,4 @@ class BenchmarkSettings:
 
 def is_benchmark(data: Json) -> bool:
     """Whether a document is the settings of a benchmark."""
-    return isinstance(data, dict) and OWN_KEY in data
+    return isinstance(data, dict) and BENCHMARK_KEY in data

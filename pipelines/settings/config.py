@@ -33,10 +33,10 @@ from pipelines.settings.checks import (
     track,
     variants,
 )
-from pipelines.settings.floors import with_features
+from pipelines.settings.floors import add_floor_features
 from pipelines.settings.foreign import guard_check
 from pipelines.settings.harmonization import Harmonize
-from pipelines.settings.image_spaces import to_portable
+from pipelines.settings.image_spaces import make_portable_model
 from pipelines.settings.learning import Audits, Evaluation, Split, Training
 from pipelines.settings.privacy import AnyPrivacy
 from pipelines.settings.public_pictures import PublicPictures
@@ -66,19 +66,22 @@ CHECKS: tuple[Callable[[RunSettings], Iterable[Problem]], ...] = (
 )
 """Checks between the parts of a run's settings, by subject."""
 FOUNDATIONS = tuple((name,) for name in ("images", "task", "privacy", "outside", "pooling"))
-"""What all such checks hang on: where one of these is wrong, nothing is told that may only follow from it."""
+"""Settings that all such checks depend on: if one of these is wrong, problems that may follow from it are not
+reported.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole run. threads: of torch, in each process. processes: in which simulated hospitals work at the same time;
-    0 = one for each processor; above 1 another learns meanwhile what drawn pictures teach. device: where sites compute;
-    auto = a GPU if there is one. `pooling: allowed` lets the simulation pool images, only for the central baseline.
+    """All settings of a run. threads: of torch, in each process. processes: in which simulated hospitals work at the
+    same time; 0 = one for each processor; above 1, one more process meanwhile learns what `features` and `pretrain`
+    need of drawn pictures. device: where sites compute; auto = a GPU if there is one. `pooling: allowed` lets the
+    simulation pool images, only for the central baseline.
     outside: external sites; `route` says how they get a model.
     augment: synthetic images for the training of some methods.
     track: tracking tools to which the coordinator's figures are copied. pages: whether each simulated hospital's page
     has pictures, where they are more than 32, or those that the coordinator's figures show; real ones always have them.
-    public_pictures: name -> pictures that are nobody's patients, for scales and starts that cost no privacy.
+    public_pictures: name -> pictures that show no hospital's patients, for scales and starts that cost no privacy.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -114,41 +117,41 @@ class Config:
             object.__setattr__(self, "sites", partition.expand_parts(self.sites))
         except SettingsError as error:
             problems += error.problems
-        object.__setattr__(self, "train", with_features(self.train, self.model, self.images, self.task))
-        between = [problem for check in CHECKS for problem in guard_check(check, self)]
-        refuse([*problems, *(replace(each, needs=(*each.needs, *FOUNDATIONS)) for each in between)])
+        object.__setattr__(self, "train", add_floor_features(self.train, self.model, self.images, self.task))
+        check_problems = [problem for check in CHECKS for problem in guard_check(check, self)]
+        refuse([*problems, *(replace(each, needs=(*each.needs, *FOUNDATIONS)) for each in check_problems)])
 
     @property
-    def harmonized(self) -> Harmonize:
-        """The settings of harmonization. Raises: ValueError: there are none."""
+    def harmonize_settings(self) -> Harmonize:
+        """The settings of harmonization. Raises: ValueError: the run has none."""
         if self.harmonize is None:
             raise ValueError("harmonize: missing; say how, as in configs/prostate_adc.yaml")
         return self.harmonize
 
     @property
-    def augmented(self) -> Augment:
-        """The settings of generative augmentation. Raises: ValueError: there are none."""
+    def augment_settings(self) -> Augment:
+        """The settings of generative augmentation. Raises: ValueError: the run has none."""
         if self.augment is None:
             raise ValueError("augment: missing; say how, as in configs/skin_lesion_augmented.yaml")
         return self.augment
 
     @property
     def independent(self) -> bool:
-        """Whether anything here promises privacy, so that no patient's split may depend on other patients."""
-        imitating = [plan.synthesis for plan in (self.harmonize, self.augment) if plan is not None]
-        return self.privacy != "none" or any(how.private for how in imitating)
+        """Whether the run promises privacy, so that no patient's split may depend on other patients."""
+        syntheses = [plan.synthesis for plan in (self.harmonize, self.augment) if plan is not None]
+        return self.privacy != "none" or any(how.private for how in syntheses)
 
     def model_of(self, label: str) -> AnyModel:
-        """The network of one method; words of classes stand in the order of the task's."""
+        """The model settings of one method; classes of a Clip model are in the order of the task's classes."""
         model = self.train.method_model.get(label, self.model)
         if not isinstance(model, Clip) or set(model.classes) != set(self.task.names):
             return model
         return replace(model, classes={name: model.classes[name] for name in self.task.names})
 
     def task_of(self, label: str) -> Task:
-        """The task of all sites for one method, as they are told it."""
+        """The task for one method, as it is sent to all sites."""
         model_settings, classes = self.model_of(label), len(self.task.names)
-        model = to_portable(model_settings)
+        model = make_portable_model(model_settings)
         inputs = (model.width,) if isinstance(model, OnFeatures) else self.images.inputs
         frozen = find_clip_tensors(model_settings) if isinstance(model_settings, Clip) else None
         return Task(model, inputs, classes, self.task.kind, frozen=frozen)
@@ -158,12 +161,12 @@ class Config:
         return override_settings(self.train.methods[label], self.sites[site].methods.get(label, {}))
 
     def work(self, label: str, site: str) -> Work:
-        """The local work of a method at a site: the common one, the method's changes, the site's own changes."""
+        """The local work of a method at a site: the common work with the method's changes, then the site's."""
         return override_settings(
             override_settings(self.train.work, self.train.method_work.get(label, {})), self.sites[site].work
         )
 
 
-def chosen_device(device: Literal["cpu", "cuda", "auto"]) -> str:
+def select_device(device: Literal["cpu", "cuda", "auto"]) -> str:
     """The torch device of the setting on this machine."""
     return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""The features of floors: what a hospital's classical learner is given where a run's networks get images."""
+"""The features of floors: the inputs of a hospital's classical learner in runs whose networks get images."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from pipelines.settings.learning import Training
 from pipelines.settings.task import AnyTask
 
 RADIOMICS = Features(of=Radiomics(), public="prostate_adc", components=60)
-OF_CHANNELS: Mapping[int, Features] = {
+FEATURES_BY_CHANNELS: Mapping[int, Features] = {
     1: RADIOMICS,
     3: Features(of=Colour(), public="skin_lesion", components=90),
 }
-"""Features of slices or pictures, by their channels. 90 components of colours were chosen on splits of HAM10000 that no
-table reports (60, 90 or all); those of radiomics are not tuned."""
+"""Features of slices or pictures, by number of channels. 90 components of colours were chosen among 60, 90 and all, on
+splits of HAM10000 that no table reports. The number for radiomics is not tuned."""
 
 
-def with_features(train: Training, model: AnyModel, images: AnyImages, task: AnyTask) -> Training:
-    """The settings of training with features for each floor that has no model of its own, where the run has none."""
+def add_floor_features(train: Training, model: AnyModel, images: AnyImages, task: AnyTask) -> Training:
+    """The settings of training, with features for each floor without its own model, if the run's model is not on
+    features.
+    """
     floors = [label for label, method in train.methods.items() if isinstance(method, Alone)]
-    fit = isinstance(model, OnFeatures) or images.kind == "features" or task.kind != "classification"
-    feature_model = None if fit or len(images.inputs) != 3 else OF_CHANNELS.get(images.inputs[0])
+    needs_none = isinstance(model, OnFeatures) or images.kind == "features" or task.kind != "classification"
+    feature_model = None if needs_none or len(images.inputs) != 3 else FEATURES_BY_CHANNELS.get(images.inputs[0])
     if feature_model is RADIOMICS and getattr(images, "values", "adc") == "standardized":
         feature_model = replace(RADIOMICS, of=Radiomics(window=(-3.0, 3.0)), public="prostate_t2w")
-    model_of_floor = (
+    floor_models = (
         {} if feature_model is None else {label: feature_model for label in floors if label not in train.method_model}
     )
-    return replace(train, method_model={**train.method_model, **model_of_floor}) if model_of_floor else train
+    return replace(train, method_model={**train.method_model, **floor_models}) if floor_models else train

@@ -1,4 +1,4 @@
-"""What is told when code of a package, or a class of one's own, fails while settings are checked."""
+"""Problems that report code of an installed package, or of the user, that fails while settings are checked."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from privacy.settings_error import Problem, SettingsError
 
 
 def guard_check(check: Callable[[RunSettings], Iterable[Problem]], run: RunSettings) -> Iterator[Problem]:
-    """The problems that a check finds; where it fails and code that is not ours takes part, that.
+    """The problems that a check finds; if it fails and foreign code takes part, a problem that says so.
 
     Raises:
-        Exception: it fails, and all code is ours.
+        Exception: it fails, and no foreign code takes part.
     """
     try:
         yield from check(run)
@@ -29,10 +29,10 @@ def guard_check(check: Callable[[RunSettings], Iterable[Problem]], run: RunSetti
 
 
 def describe_foreign_failure(error: Exception, *settings: object) -> str | None:
-    """What failed where, and whose code took part; None if all code is ours."""
-    if not (theirs := list_origins(*settings)):
+    """The error, its place, and the foreign code that took part; None if no foreign code did."""
+    if not (foreign_origins := list_origins(*settings)):
         return None
     last = traceback.extract_tb(error.__traceback__)[-1]
-    who = "; ".join(f"{origin.what} of {origin.source}" for origin in theirs)
+    who = "; ".join(f"{origin.what} of {origin.source}" for origin in foreign_origins)
     what = f"{type(error).__name__}: {error}, at {Path(last.filename).name} line {last.lineno}"
     return f"cannot be checked ({what}), and code that is not ours takes part: {who}; ask who made it, or name another"

@@ -49,8 +49,8 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True)
 class Public:
-    """Pictures of a public prior in the place of images that imitate a hospital's: no hospital is asked for any, and no
-    patient shapes them. prior: null = by the kind of images.
+    """Pictures of a public prior instead of images that imitate a hospital's: no hospital shares images, and no patient
+    influences them. prior: null = by the kind of images.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -61,7 +61,7 @@ class Public:
 
 
 AnyShared: TypeAlias = Annotated[AnySynthesis | Public, Field(discriminator="name")]
-"""What hospitals share, or use in its place."""
+"""How hospitals synthesize the images that they share, or the public pictures that are used instead."""
 Simulated: TypeAlias = Oracle | Exported
 """Spaces that only phantom hospitals can make."""
 AnySpace: TypeAlias = Annotated[Translators | Simulated, TRANSLATORS]
@@ -71,7 +71,8 @@ AnySpace: TypeAlias = Annotated[Translators | Simulated, TRANSLATORS]
 class Harmonize:
     """scale: the values of images that become -1 and 1 for the networks; null = by the kind of images. score: how the
     target is chosen. synthesis: how images like the target's are synthesized. sampling: which are shared. shared:
-    how many images of each class. copies: non-rigidly deformed copies of each image, from which networks learn.
+    the number of shared images of each class. copies: non-rigidly deformed copies of each image, from which networks
+    learn.
     translate: space -> translator. veto: limits beyond which a hospital does not use its translation.
     """
 
@@ -95,15 +96,15 @@ class Harmonize:
 
     def public_prior(self, images: object) -> str:
         """The prior of public images for the score: that of the synthesis, or the default of the kind of images."""
-        return prior_for(self.synthesis, images)
+        return select_prior(self.synthesis, images)
 
 
-def prior_for(how: AnyShared, images: object) -> str:
+def select_prior(how: AnyShared, images: object) -> str:
     """The prior that a synthesis names, or the default of the kind of images."""
-    named = getattr(how, "prior", None)
+    prior_name = getattr(how, "prior", None)
     if getattr(images, "kind", "") == "pictures":
-        return str(named or "skin_lesion")
-    return str(named or ("prostate_adc" if getattr(images, "values", "adc") == "adc" else "prostate_t2w"))
+        return str(prior_name or "skin_lesion")
+    return str(prior_name or ("prostate_adc" if getattr(images, "values", "adc") == "adc" else "prostate_t2w"))
 
 
 def default_scale(images: object) -> Scale:

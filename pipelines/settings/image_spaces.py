@@ -1,4 +1,4 @@
-"""What a method learns from, images in a space or fixed features of them, and what it begins with."""
+"""The images or fixed features from which a method learns, and the start of its network."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ from federation.pretraining import Pretrained
 from federation.task import Task
 from federation.weights import Weights
 from harmonize.translation import Randomized
-from pipelines.data.clip_file import make_portable as portable_clip
-from pipelines.data.encoder_file import make_portable as portable_encoder
+from pipelines.data.clip_file import make_portable as make_portable_clip
+from pipelines.data.encoder_file import make_portable as make_portable_encoder
 from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest_json, short_digest
 from pipelines.settings.harmonization import RAW
 from pipelines.settings.run_settings import RunSettings
 
 
-def space_of(config: RunSettings, label: str) -> str:
+def image_space(config: RunSettings, label: str) -> str:
     """The space in which a method learns."""
     return config.train.method_images.get(label, RAW)
 
 
-def to_portable(model: AnyModel) -> AnyModel:
-    """A model as it is sent: of a file the name, the digest and the architecture, and no folder."""
+def make_portable_model(model: AnyModel) -> AnyModel:
+    """A model as it is sent to hospitals: a file is given by name, digest and architecture, without its folder."""
     if isinstance(model, Clip):
-        return portable_clip(model)
+        return make_portable_clip(model)
     if not isinstance(model, Features) or not isinstance(model.of, Encoder):
         return model
-    return replace(model, of=portable_encoder(model.of))
+    return replace(model, of=make_portable_encoder(model.of))
 
 
-def features_in(config: RunSettings) -> list[tuple[str, OnFeatures]]:
-    """The features that the methods' models are built on: a space, and a model for each different kind of them."""
+def list_features(config: RunSettings) -> list[tuple[str, OnFeatures]]:
+    """The features that the methods' models need: a space and a model for each different kind of features."""
     features: dict[str, tuple[str, OnFeatures]] = {}
     for label in config.train.methods:
-        space, model = space_of(config, label), config.model_of(label)
+        space, model = image_space(config, label), config.model_of(label)
         if isinstance(model, OnFeatures):
             features[features_name(space, model)] = (space, drop_head(model))
     return list(features.values())
 
 
-class Begin(NamedTuple):
-    """A network that is trained on public pictures, or gets the weights of a file: how, which, of which task, and the
-    translator that the pictures go through.
+class NetworkStart(NamedTuple):
+    """The start of a network: training on public pictures, or the weights of a file.
+
+    how: its settings. model, task: of the network. through: the translator of the public pictures; None = as they are.
     """
 
     how: Pretrained | Weights
@@ -57,52 +58,61 @@ class Begin(NamedTuple):
     through: Randomized | None
 
 
-def starts_in(config: RunSettings) -> dict[str, Begin]:
-    """The starts of networks, for all methods that begin with them, by name."""
+def find_starts(config: RunSettings) -> dict[str, NetworkStart]:
+    """The starts of the methods' networks, by name."""
     starts = {}
     for label in config.train.methods:
         if (name := start_name(config, label)) is not None and (how := config.train.start_of(label)) is not None:
-            starts[name] = Begin(
-                how, config.model_of(label), config.task_of(label), _translator_of_start(config, label, how)
+            starts[name] = NetworkStart(
+                how, config.model_of(label), config.task_of(label), _start_translator(config, label, how)
             )
     return starts
 
 
 def find_translator(config: RunSettings, label: str) -> Randomized | None:
-    """The translator of a method's images, if no patient shapes it: pictures of its start are translated too."""
+    """The translator of a method's images, if no patient influences it; public pictures of its start are translated
+    too.
+    """
     plan = config.harmonize
-    translator = None if plan is None else plan.translate.get(space_of(config, label))
-    images = not isinstance(config.model_of(label), OnFeatures)
-    return translator if images and isinstance(translator, Randomized) else None
+    translator = None if plan is None else plan.translate.get(image_space(config, label))
+    learns_from_images = not isinstance(config.model_of(label), OnFeatures)
+    return translator if learns_from_images and isinstance(translator, Randomized) else None
 
 
-def _translator_of_start(config: RunSettings, label: str, how: Pretrained | Weights) -> Randomized | None:
+def _start_translator(config: RunSettings, label: str, how: Pretrained | Weights) -> Randomized | None:
+    """The translator of the pictures of a method's start; None for weights of a file."""
     return find_translator(config, label) if isinstance(how, Pretrained) else None
 
 
 def start_name(config: RunSettings, label: str) -> str | None:
-    """The name of a method's start; methods with the same network and start share it. None: it begins at random."""
+    """The name of a method's start; methods with the same network and start share it. None: the network begins with
+    random numbers.
+    """
     how = config.train.start_of(label)
     if how is None:
         return None
-    translator = _translator_of_start(config, label, how)
-    shaped = [to_plain(how), to_plain(config.model_of(label)), *([] if translator is None else [to_plain(translator)])]
-    shaped += [packages] if (packages := code_identity(config.model_of(label), translator)) else []
-    return f"start-{short_digest(digest_json(shaped))}"
+    translator = _start_translator(config, label, how)
+    identity = [
+        to_plain(how),
+        to_plain(config.model_of(label)),
+        *([] if translator is None else [to_plain(translator)]),
+    ]
+    identity += [packages] if (packages := code_identity(config.model_of(label), translator)) else []
+    return f"start-{short_digest(digest_json(identity))}"
 
 
 def drop_head(model: OnFeatures) -> OnFeatures:
-    """The model without what its network does with the features."""
+    """The model without the hidden layers that its network has on the features."""
     return replace(model, hidden=()) if isinstance(model, Features) else model
 
 
 def extractor_name(model: OnFeatures) -> str:
-    """What computes a model's features."""
+    """The name of what computes a model's features."""
     return model.name if isinstance(model, Clip) else model.of.name
 
 
 def features_name(space: str, model: OnFeatures) -> str:
     """The name of a kind of features of the images of a space; networks on the same features share it."""
-    settings, packages = to_plain(to_portable(drop_head(model))), code_identity(model)
+    settings, packages = to_plain(make_portable_model(drop_head(model))), code_identity(model)
     digest = digest_json([settings, packages] if packages else settings)
     return f"{space}-{extractor_name(model)}-{short_digest(digest)}"

@@ -25,23 +25,23 @@ from privacy.settings_error import Problem, out_of_range, problems_of, refuse, u
 
 AnyStart: TypeAlias = Annotated[Pretrained | Weights, Field(discriminator="name")]
 FORBID: dict[str, Any] = {"extra": "forbid"}
-UNSAID = math.nan
-"""Marks a missing share, compared by identity; it follows from the others."""
+MISSING_SHARE = math.nan
+"""Marks a missing share; compared by identity. Its value follows from the other shares."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Shares of each site's patients. test: 0 where every site names its own `test` patients.
+    """Shares of each site's patients. test: 0 if every site names its own `test` patients.
 
     folds: cross-validation: patients are divided into so many folds, of which number `fold`, 0 = first, is the test;
-    `test` is then 1 / folds and `train` the rest beside `validation`, and both may be left out.
+    `test` is then 1 / folds, `train` is the rest without `validation`, and both may be left out.
     """
 
     __pydantic_config__: ClassVar = FORBID
 
-    train: float = UNSAID
+    train: float = MISSING_SHARE
     validation: float = 0.15
-    test: float = UNSAID
+    test: float = MISSING_SHARE
     folds: int | None = None
     fold: int | None = None
 
@@ -50,7 +50,7 @@ class Split:
         train = 0.5 if self.folds is None else 1 - test - self.validation
         problems = self._fold_problems(train, test)
         for name, share in (("train", train), ("test", test)):
-            if getattr(self, name) is UNSAID:
+            if getattr(self, name) is MISSING_SHARE:
                 object.__setattr__(self, name, share)
         parts = (self.train, self.validation, self.test)
         if not (min(parts) >= 0 and self.train > 0 and abs(sum(parts) - 1) <= 1e-9):
@@ -58,6 +58,9 @@ class Split:
         refuse(problems)
 
     def _fold_problems(self, train: float, test: float) -> list[Problem]:
+        """Problems of `folds` and `fold`, and of shares that contradict them. train, test: the shares that follow from
+        folds.
+        """
         if self.folds is None:
             text = f"{self.fold}, and folds is missing; say how many there are"
             return [] if self.fold is None else [Problem(("fold",), text, needs=(("folds",),))]
@@ -72,7 +75,7 @@ class Split:
         problems += [
             Problem((name,), f"{value}, {prefix} {share:.6g}; remove it")
             for name, value, share in (("train", self.train, train), ("test", self.test, test))
-            if value is not UNSAID and not abs(value - share) <= 1e-9
+            if value is not MISSING_SHARE and not abs(value - share) <= 1e-9
         ]
         return problems
 

@@ -15,8 +15,8 @@ from pipelines.loader.files import find_document
 from pipelines.loader.validation import validate_settings
 from pipelines.settings.benchmark import BenchmarkSettings
 from pipelines.settings.config import Config
-from pipelines.settings.public_pictures import missing_public
-from pipelines.settings.sites import Elsewhere, SiteSettings, missing_files
+from pipelines.settings.public_pictures import find_missing_pictures
+from pipelines.settings.sites import Elsewhere, SiteSettings, find_missing_site_files
 from privacy.message import Json, as_mapping
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem, SettingsError
@@ -39,31 +39,34 @@ def check_config(document: Document, *, files: bool = True) -> Config:
     """Check a configuration, and insert the hospitals' own policies. files: whether their files must exist.
 
     Raises:
-        ConfigError: all that is wrong; `FilesMissing` where only files are missing.
+        ConfigError: all that is wrong; `FilesMissing` if only files are missing.
     """
-    return with_own_policies(validate_settings(document, Config, find_missing_files if files else None))
+    return apply_own_policies(validate_settings(document, Config, find_missing_files if files else None))
 
 
-def benchmark_settings(document: Document, *, files: bool = True) -> BenchmarkSettings:
-    """As `configured`, for a benchmark."""
-    return with_own_policies(validate_settings(document, BenchmarkSettings, find_missing_files if files else None))
+def check_benchmark(document: Document, *, files: bool = True) -> BenchmarkSettings:
+    """As `check_config`, for a benchmark."""
+    return apply_own_policies(validate_settings(document, BenchmarkSettings, find_missing_files if files else None))
 
 
 def find_missing_files(data: Json) -> list[Problem]:
     """A problem for each folder and file, of hospitals or public, that does not exist on this machine."""
     sites, public = (as_mapping(as_mapping(data).get(key)) for key in ("sites", "public_pictures"))
-    problems = [each.within("sites", name) for name, site in sites.items() for each in missing_files(site)]
+    problems = [each.within("sites", name) for name, site in sites.items() for each in find_missing_site_files(site)]
     return problems + [
-        each.within("public_pictures", name) for name, pictures in public.items() for each in missing_public(pictures)
+        each.within("public_pictures", name)
+        for name, pictures in public.items()
+        for each in find_missing_pictures(pictures)
     ]
 
 
-def with_own_policies(config: C) -> C:
+def apply_own_policies(config: C) -> C:
     """The configuration with each hospital's own `policy.yaml` in place of its policy in the YAML.
 
     Raises:
-        ConfigError: everything that is wrong with such a file, or with the run under such policies; installed packages
-            that are named and that a policy does not permit.
+        ConfigError: everything that is wrong with such a file, or with the run under such policies; or the settings
+        name
+            installed packages that a policy does not permit.
     """
     sites, problems = dict(config.sites), []
     for name, site in config.sites.items():
@@ -96,7 +99,7 @@ def _check_permitted(config: C) -> C:
     Raises:
         ConfigError: some do not.
     """
-    common: tuple[Offer, ...] = ()  # a benchmark's models are looked at by each hospital
+    common: tuple[Offer, ...] = ()  # each hospital checks a benchmark's models
     if isinstance(config, Config):
         common = list_packages_in(config.train, config.model, config.harmonize, config.augment, config.route)
     if problems := _find_unpermitted(config.sites, common):
@@ -105,7 +108,9 @@ def _check_permitted(config: C) -> C:
 
 
 def _find_unpermitted(sites: Mapping[str, SiteSettings], common: Iterable[Offer]) -> list[Problem]:
-    """What policies of hospitals on this machine do not permit. common: packages that all of them need."""
+    """A problem for each package that the policy of a hospital on this machine does not permit. common: those all
+    need.
+    """
     return [
         Problem(("sites", name, "policy"), text)
         for name, site in sites.items()
@@ -118,10 +123,11 @@ def simulated_sites(config: Config) -> dict[str, SiteSettings]:
     """Settings of the sites that this machine simulates. They take the run's name for the unit of privacy, unless a
     site has a `home` or its own name for it.
     """
-    return {name: _with_unit(config, site) for name, site in config.sites.items()}
+    return {name: _add_unit(config, site) for name, site in config.sites.items()}
 
 
-def _with_unit(config: Config, site: SiteSettings) -> SiteSettings:
+def _add_unit(config: Config, site: SiteSettings) -> SiteSettings:
+    """A site's settings with the run's name for the unit of privacy, unless it has a `home` or its own name."""
     if site.home is not None or config.privacy == "none" or site.policy.unit != Policy.unit:
         return site
     return replace(site, policy=replace(site.policy, unit=config.privacy.unit))

@@ -1,4 +1,4 @@
-"""The groups of classes that packages can offer, by the names of their entry points' groups."""
+"""The groups of classes that installed packages can offer, by the names of their entry points' groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of privacy: `none`, which must be written out, or patient-level differential privacy."""
+"""Settings of privacy: `none`, which must be stated, or patient-level differential privacy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class PatientLevel:
         refuse(problems)
 
     def protection(self, noise: float) -> Protection:
-        """These numbers with a noise multiplier, as private data access takes them (and checks their bounds)."""
+        """The protection with these numbers and a noise multiplier, for private data access, which checks their
+        bounds.
+        """
         return Protection(
             clip=self.clip,
             sampling=self.sampling,

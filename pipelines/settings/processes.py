@@ -1,4 +1,4 @@
-"""In how many processes simulated hospitals can work at the same time."""
+"""The number of processes in which simulated hospitals work at the same time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from federation.origins import list_origins
 from pipelines.settings.run_settings import RunSettings
 
 
-def count_of(run: RunSettings) -> int:
-    """The number of processes. `processes: 0` is one for each processor that this process may use, if it can be."""
+def count_processes(run: RunSettings) -> int:
+    """The number of processes. `processes: 0` = one for each usable processor, or 1 if all hospitals must share a
+    process.
+    """
     if run.processes:
         return run.processes
-    return 1 if reasons_for_one(run) else _processor_count()
+    return 1 if list_single_process_reasons(run) else _count_processors()
 
 
-def reasons_for_one(run: RunSettings) -> list[str]:
+def list_single_process_reasons(run: RunSettings) -> list[str]:
     """Reasons why all hospitals must work in the first process; empty if they need not."""
     reasons = []
     if run.device != "cpu" and torch.cuda.is_available():
@@ -30,7 +32,8 @@ def reasons_for_one(run: RunSettings) -> list[str]:
     return reasons
 
 
-def _processor_count() -> int:
+def _count_processors() -> int:
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux: those that this process may use
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

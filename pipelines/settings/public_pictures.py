@@ -1,4 +1,4 @@
-"""Pictures that the user declares public: nobody's patients in this run, read by the coordinator alone."""
+"""Pictures that the user declares public: they show no patients of this run, and only the coordinator reads them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from privacy.settings_error import Problem, refuse
 
 @dataclass(frozen=True, kw_only=True)
 class PublicPictures:
-    """folder: of pictures without labels (JPEG, PNG, ...). Or, as of a hospital, source, labels and gland; without
-    labels, all are of class 0 and only a scale can be set by them.
+    """folder: of pictures without labels (JPEG, PNG, ...). source, labels, gland: as of a hospital, instead of
+    `folder`; without labels, all pictures are of class 0 and can only set a scale.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -39,16 +39,16 @@ class PublicPictures:
 
     @property
     def place(self) -> str:
-        """The folder in which they lie."""
+        """The folder of the pictures."""
         return self.folder or (self.source.folder if self.source else "")
 
     @property
-    def labelled(self) -> bool:
+    def has_labels(self) -> bool:
         """Whether they have labels from which a network can learn."""
         return self.labels is not None or isinstance(self.source, PictureSource)
 
 
-def missing_public(data: Json) -> list[Problem]:
+def find_missing_pictures(data: Json) -> list[Problem]:
     """A problem for each folder and file of public pictures that does not exist.
 
     data: the settings of one as parsed YAML. Invalid settings are skipped; validation reports them.

@@ -48,9 +48,9 @@ class OfAll:
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned:
-    """The shared model, trained on at the external site with the labels of its training patients, by the optimizer of
-    the method's work: clients that were not in training (Luo et al., PGFed, ICCV 2023: 20 epochs). Every line of a
-    `route` with such a line is adapted to and scored on the site's test patients alone.
+    """The shared model, trained further at the external site with the labels of its training patients, by the optimizer
+    of the method's work: clients that were not in training (Luo et al., PGFed, ICCV 2023: 20 epochs). If a `route` has
+    such a line, all its lines are adapted to and scored on the site's test patients only.
 
     lr: null = that of the method's work. trainable: as in `federation.finetuning.Tuning`.
     """
@@ -66,7 +66,7 @@ class FineTuned:
         self.tuning()
 
     def tuning(self) -> Tuning:
-        """The same in the terms of `federation.finetuning`. Raises: ValueError: a number is out of range."""
+        """These settings as `federation.finetuning.Tuning`. Raises: ValueError: a number is out of range."""
         return Tuning(epochs=self.epochs, lr=self.lr, trainable=self.trainable)
 
 
@@ -82,7 +82,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "routing": (PERSONAL, SHARED),
     "fine_tuned": (SHARED,),
 }
-"""Which models a way needs: of the method with one shared model, or of the method with one model per site."""
+"""The models that a way needs: of the method with one shared model, or of the method with one model per site."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class Line:
 class Route:
     """shared: the method whose one model is the last expert; personal: the method whose sites' models are the others.
 
-    With IOP-FL inside, its global model is that of a FedAvg with the same weights: name both.
+    The global model of IOP-FL is that of FedAvg with the same weights: name both methods.
     """
 
     __pydantic_config__: ClassVar = FORBID
@@ -116,11 +116,11 @@ class Route:
         refuse(label_problems(self.lines, "lines"))
 
     @property
-    def scored(self) -> Literal["all", "test"]:
+    def scored_patients(self) -> Literal["all", "test"]:
         """Which patients of an external site are scored: all, unless a line trains on some of them."""
         return "test" if any(line.how.name == "fine_tuned" for line in self.lines.values()) else "all"
 
     def methods(self, line: Line) -> dict[str, str]:
-        """What a line needs (`shared`, `personal`) -> the label of the method that gives it."""
+        """The models that a line needs (`shared`, `personal`) -> the label of the method that they are of."""
         labels = {SHARED: line.shared or self.shared, PERSONAL: line.personal or self.personal}
         return {part: labels[part] for part in NEEDS[line.how.name]}

@@ -79,7 +79,7 @@ class RunSettings(Protocol):
 
 
 def list_works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:
-    """Method, site and the method's local work there, if it is valid; `checks.sites` reports where it is not."""
+    """Each method, site and the method's local work there, if it is valid; `checks.sites` reports invalid work."""
     for label in run.train.methods:
         for site in run.sites:
             try:
@@ -89,7 +89,7 @@ def list_works(run: RunSettings) -> Iterator[tuple[str, str, Work]]:
 
 
 def is_buildable(task: Task) -> bool:
-    """Whether the networks of a task can be built: those with a prompt hold what a file says."""
+    """Whether the networks of a task can be built: those with a prompt need the tensors of a file."""
     return not isinstance(task.model, Clip) or task.frozen is not None
 
 
@@ -107,7 +107,7 @@ def try_network(task: Task) -> None:
 
 
 @lru_cache(maxsize=64)
-def network(algorithm: AnyAlgorithm, task: Task) -> nn.Module:
+def build_network(algorithm: AnyAlgorithm, task: Task) -> nn.Module:
     """A network for the checks, made once; the global random state is not changed.
 
     Raises:

@@ -54,7 +54,7 @@ AnySource: TypeAlias = Annotated[
     | TensorSource,
     READERS,
 ]
-OF_VOLUMES = (DicomSource, DicomWebSource, DicomNodeSource, NiftiSource)
+VOLUME_SOURCES = (DicomSource, DicomWebSource, DicomNodeSource, NiftiSource)
 LABELS_MISSING = "missing; say where the labels are, as in labels: {kind: table, file: labels.csv}"
 AnyLabels: TypeAlias = Annotated[MaskLabels | TableLabels, Field(discriminator="kind")]
 
@@ -67,8 +67,8 @@ class SiteSettings:
     overrides `policy` here; null = the run's folder. labels, gland: of volumes; a phantom writes its own, and tables
     contain theirs. methods: label of a method -> fields that this site overrides. work: fields of the local work that
     it overrides. veto: its own limits of a translation, which override the run's. max_rejected: share of studies that
-    may be unusable. exclude: patients, by identifier or pseudonym, who must not be used (for instance after withdrawn
-    consent). test: patients who alone are this site's test split. readers: studies read at a time, 0 = one for each
+    may be unusable. exclude: patients, by identifier or pseudonym, that must not be used (for instance after withdrawn
+    consent). test: patients that form this site's test split. readers: studies read at a time, 0 = one for each
     processor, at most 8. part: in simulations, this site's part of its source; without a number, all parts.
     """
 
@@ -89,33 +89,35 @@ class SiteSettings:
     part: Part | None = None
 
     def __post_init__(self) -> None:
-        drawn = self.labels is not None or self.gland is not None
+        has_masks_or_labels = self.labels is not None or self.gland is not None
         problems = []
 
-        def add(field: str, text: str) -> None:
+        def add_problem(field: str, text: str) -> None:
             problems.append(Problem((field,), text))
 
         source = resolve_source(self.source)
-        if not drawn and isinstance(source, OF_VOLUMES):
-            add("labels", LABELS_MISSING)
-        if isinstance(self.source, PhantomSource) and drawn:
-            add("labels", "a phantom writes its own labels and gland masks; remove labels and gland")
-        if isinstance(source, PictureSource | TableSource) and drawn:
-            add("labels", "a table holds its labels (source.label); remove labels and gland")
-        if isinstance(source, TensorSource) and drawn:
-            add("labels", "the file holds its labels (y) or masks (mask); remove labels and gland")
+        if not has_masks_or_labels and isinstance(source, VOLUME_SOURCES):
+            add_problem("labels", LABELS_MISSING)
+        if isinstance(self.source, PhantomSource) and has_masks_or_labels:
+            add_problem("labels", "a phantom writes its own labels and gland masks; remove labels and gland")
+        if isinstance(source, PictureSource | TableSource) and has_masks_or_labels:
+            add_problem("labels", "a table holds its labels (source.label); remove labels and gland")
+        if isinstance(source, TensorSource) and has_masks_or_labels:
+            add_problem("labels", "the file holds its labels (y) or masks (mask); remove labels and gland")
         if isinstance(self.source, Elsewhere) and (self.labels or self.gland or self.part or self.home):
-            add("source", "elsewhere: files, part and home are the hospital's own affair; remove them here")
-        if both := sorted(set(self.exclude) & set(self.test)):
-            add("test", f"{len(both)} patients are excluded as well; name each in one of the two")
+            add_problem("source", "elsewhere: files, part and home are the hospital's own affair; remove them here")
+        if excluded_tests := sorted(set(self.exclude) & set(self.test)):
+            add_problem("test", f"{len(excluded_tests)} patients are excluded as well; name each in one of the two")
         if self.part is not None and (self.home is not None or self.policy.budget is not None):
-            add("part", "is for simulations, and a home or a budget is a real hospital's; remove one of the two")
+            add_problem(
+                "part", "is for simulations, and a home or a budget is a real hospital's; remove one of the two"
+            )
         problems += out_of_range(self, readers=(0, 64))
         problems += unmet(self, max_rejected=(0 <= self.max_rejected <= 1, "a share in [0, 1]"))
         refuse(problems)
 
 
-def missing_files(data: Json) -> list[Problem]:
+def find_missing_site_files(data: Json) -> list[Problem]:
     """A problem for each folder and file in a hospital's settings that does not exist.
 
     data: the settings as parsed YAML. Invalid settings are skipped; validation reports them.
@@ -142,6 +144,7 @@ FILES: Mapping[str, TypeAdapter[Any]] = {
 
 
 def _parse_part(adapter: TypeAdapter[Any], data: Json, key: str) -> Any:
+    """One part of a hospital's settings, by its key; None if it is missing or invalid."""
     if not isinstance(data, dict) or data.get(key) is None:
         return None
     try:

@@ -12,7 +12,7 @@ from pipelines.data.label_classes import PLAIN
 from pipelines.loader.names import is_name
 from privacy.settings_error import Problem, refuse
 
-MOST = 7  # classes beside the background
+MOST_MASK_CLASSES = 7  # classes without the background
 MOST_LABELS = 256
 
 
@@ -21,7 +21,7 @@ class Classification:
     """A class of each slice, volume, picture or line of a table.
 
     classes: their names, the first = 0, as they stand in the tables of labels; () = `negative` and `positive`, which
-    tables call 0 and 1. ordered: whether each class is more than the one before it, as grades are.
+    tables call 0 and 1. ordered: whether each class is more severe than the one before it, as grades are.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -67,8 +67,8 @@ class Segmentation:
 
     def __post_init__(self) -> None:
         problems = [_name_problem(name) for name in self.classes if not is_name(name)]
-        if self.target == "masks" and not 1 <= len(set(self.classes)) == len(self.classes) <= MOST:
-            text = f"1 to {MOST} different names are needed, as in [disc, cup]; found {self.classes}"
+        if self.target == "masks" and not 1 <= len(set(self.classes)) == len(self.classes) <= MOST_MASK_CLASSES:
+            text = f"1 to {MOST_MASK_CLASSES} different names are needed, as in [disc, cup]; found {self.classes}"
             problems.append(Problem(("classes",), text))
         if self.target != "masks" and self.classes:
             text = f"the target {self.target} is one class of that name; remove it"
@@ -82,6 +82,7 @@ class Segmentation:
 
 
 def _name_problem(name: str) -> Problem:
+    """The problem of a class name with characters that are not allowed."""
     text = f"{name!r} is not made of a-z 0-9 _ -; where tables say it otherwise, map it by values of the source"
     return Problem(("classes",), text)
 

@@ -1,4 +1,4 @@
-"""Settings of tracking: to which tools the coordinator's figures are copied, and where those lie."""
+"""Settings of tracking: the tools to which the coordinator's figures are copied, and where they store them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ EXPERIMENT = re.compile(r"[A-Za-z0-9 _.-]{1,100}")
 
 
 class Tracked(TypedDict):
-    """What a hospital is asked: where figures that have left may be copied to, and the digest of what they rest on."""
+    """A question to a hospital: the places to which released figures may be copied, and the digest of what they rest
+    on.
+    """
 
     places: list[Annotated[str, Field(max_length=200)]]
     server: bool
@@ -65,11 +67,12 @@ class MLflow:
 
     @property
     def place(self) -> str:
-        """Where it is, for the hospitals that are asked."""
+        """The place in words, for the question to hospitals."""
         return f"MLflow at {self.uri}" if self.server else "MLflow, on the coordinator's disk"
 
 
 def _uri_problems(uri: str | None) -> Iterator[Problem]:
+    """Problems of a URI: its length, its scheme, or a password in it."""
     if uri is None:
         return
     parts = urlsplit(uri)
@@ -105,6 +108,6 @@ class Track:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where figures go, in words."""
+        """The places to which figures go, in words."""
         local = () if self.tensorboard is None else ("TensorBoard, on the coordinator's disk",)
         return (*local, *(() if self.mlflow is None else (self.mlflow.place,)))

@@ -1,4 +1,4 @@
-"""Settings of variants: a trained method scored once more, fitted to each hospital on its own images."""
+"""Settings of variants: a trained method that is scored once more, after each hospital fits it to its own images."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from privacy.settings_error import Problem, refuse
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A line of its own in every table, computed at each hospital by itself.
+    """A separate line in every table, computed by each hospital alone.
 
     of: the label of the method whose models are scored. calibration: `centred` (logits shifted and scaled by the
     hospital's own unlabelled training images), `adabn` (batch-norm statistics of those images), both, or `fine_tuned`
-    (trained on at the hospital, as `tuning` says; scored at home only); null = as it is. checkpoint: which model of a
-    site, where not that of `evaluate`. quantile: of
-    the training logits, which becomes probability 0.5; `prevalence` = 1 - the hospital's own share of positive training
-    examples, which looks at their labels, at home; null = 0.62. Only for `centred` and `adabn_centred`.
+    (trained further at the hospital, as `tuning` says; scored only there); null = not calibrated. checkpoint: which
+    model of a site, if not that of `evaluate`. quantile: of the training logits, which becomes probability 0.5;
+    `prevalence` = 1 - the hospital's own share of positive training examples, for which the hospital looks at its
+    labels; null = 0.62. Only for `centred` and `adabn_centred`.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}

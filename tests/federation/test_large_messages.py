@@ -23,7 +23,7 @@ from federation.engine import InProcess, Worker
 from federation.flare import COORDINATOR, ClientApp, Proxy, build_collector
 from federation.flare import build_reach as flare_reach
 from federation.remote import CARRIED, READY, UNKNOWN, Reach, Remote, Unreachable
-from pipelines.runs.replies import kept_in
+from pipelines.runs.replies import make_reply_store
 from privacy.message import Call, Message, to_bytes
 
 CALL = Call("run", 1, "train", {})
@@ -66,7 +66,9 @@ def test_replies_are_those_of_one_process_and_worked_on_once(
         return doubled(call, message(answered, seed))
 
     messages = {site: message(asked, seed) for seed, site in enumerate(SITES)}
-    far = Remote({site: reach(work) for site in SITES}, SITES, keep=kept_in(tmp_path, print)).ask(CALL, messages)
+    far = Remote({site: reach(work) for site in SITES}, SITES, keep=make_reply_store(tmp_path, print)).ask(
+        CALL, messages
+    )
     assert len(count) == len(SITES) and not far.missing and not list(tmp_path.iterdir())
     near = InProcess(dict.fromkeys(SITES, work)).ask(CALL, messages)
     assert {s: to_bytes(one) for s, one in far.replies.items()} == {s: to_bytes(o) for s, o in near.replies.items()}
@@ -173,7 +175,7 @@ def test_a_late_one_is_late_while_it_waits_for_its_turn() -> None:
 def test_a_reply_that_cannot_be_kept_has_the_code_of_the_coordinators_disk(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     lines: list[str] = []
-    engine = Remote({"a": reach(doubled)}, ("a",), keep=kept_in(tmp_path / "file", lines.append))
+    engine = Remote({"a": reach(doubled)}, ("a",), keep=make_reply_store(tmp_path / "file", lines.append))
     assert engine.ask(CALL, {"a": message(5000)}).missing == {"a": "disk"}
     assert "cannot wait in" in lines[0]
 
@@ -184,7 +186,7 @@ from pathlib import Path
 import torch
 from federation import wire
 from federation.remote import READY, UNKNOWN, WORKING, Remote
-from pipelines.runs.replies import kept_in
+from pipelines.runs.replies import make_reply_store
 from privacy.message import Call, Message
 
 def peak():
@@ -209,7 +211,8 @@ model = Message({"w": torch.zeros(2**22)})
 def ask(count):
     sites = [f"s{number}" for number in range(count)]
     reached = {site: hospital(float(number)) for number, site in enumerate(sites)}
-    answers = Remote(reached, sites, keep=kept_in(Path(sys.argv[1]), print)).ask(CALL, dict.fromkeys(sites, model))
+    remote = Remote(reached, sites, keep=make_reply_store(Path(sys.argv[1]), print))
+    answers = remote.ask(CALL, dict.fromkeys(sites, model))
     assert not answers.missing
     return answers
 ask(4)

@@ -13,7 +13,7 @@ import personalize
 from federation.algorithm import recipient_of
 from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate_settings
-from pipelines.settings.checks.route import for_all
+from pipelines.settings.checks.route import has_common_model
 from pipelines.settings.route import How
 
 ROOT = Path(__file__).parents[2]
@@ -120,5 +120,5 @@ def test_the_keys_of_ways_outside_are_those_that_a_yaml_may_say_with_their_defau
 def test_the_rooms_tell_which_methods_have_one_model_for_all():
     one_for_all = rows(PAGE.partition("## One model for all")[2].partition("## One model for each")[0])
     told = {name for cells in one_for_all for name in re.findall(r"`([a-z_]+)`", cells[0])}
-    wrong = sorted(told ^ {one.name for one in methods.ALL if for_all(one)})
+    wrong = sorted(told ^ {one.name for one in methods.ALL if has_common_model(one)})
     assert not wrong, f"{wrong}: its line stands under one model for all, or under one for each hospital"

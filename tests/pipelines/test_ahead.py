@@ -27,7 +27,7 @@ from pipelines.runs.exits import Exit
 from pipelines.runs.runner import Results
 from pipelines.runs.stopping import Stop
 from pipelines.runs.store import DiskFolder
-from pipelines.settings.image_spaces import starts_in
+from pipelines.settings.image_spaces import find_starts
 from pipelines.settings.load import check_config
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +147,7 @@ def test_what_is_needed_first_comes_first_and_starts_from_the_end(tmp_path):
     config = check_config(parse_document(yaml.safe_dump(said), environment={}), files=False)
     one, other = Detector(**DETECTOR), Detector(**{**DETECTOR, "width": 8})
     first, second = (
-        name for name, begin in starts_in(config).items() if begin.model.name == "cnn" and begin.how.on != "atlas"
+        name for name, begin in find_starts(config).items() if begin.model.name == "cnn" and begin.how.on != "atlas"
     )
     detectors, starts = learning.list_needed_networks(config, {"features", "pretrain"})
     assert detectors == [one, other]

@@ -389,6 +389,6 @@ def test_a_cohort_with_synthetic_images_stays_while_its_run_does_and_names_patie
 
 def test_settings_of_the_request_are_those_of_the_yaml():
     assert (
-        to_plain(config().augmented)["until"] == "balanced"
-        and config().augmented.public_prior(config().images) == "prostate_adc"
+        to_plain(config().augment_settings)["until"] == "balanced"
+        and config().augment_settings.public_prior(config().images) == "prostate_adc"
     )

@@ -13,8 +13,8 @@ import torch
 from pydicom.dataset import Dataset
 
 from pipelines.batch import maps
-from pipelines.batch.captures import SIDE, lines_of, paint_capture
-from pipelines.batch.results import ResultRequest, results_of
+from pipelines.batch.captures import SIDE, format_caption, paint_capture
+from pipelines.batch.results import ResultRequest, write_results
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.index import Candidate
 from pipelines.data.sources import DicomSource
@@ -110,11 +110,11 @@ def test_a_slice_without_values_is_drawn_too(fill):
 
 
 def test_the_words_are_the_notice_first_then_result_and_model():
-    first, score, where, made = lines_of(FOUND, MAKER, 9, 19)
+    first, score, where, made = format_caption(FOUND, MAKER, 9, 19)
     assert first == NOTICE and "0.387" in score and "negative" in score and "UNLIKE" in score
     assert "Slice 10 of 19" in where and "fedavg 0123456789abcdef" in made and "Consilium" in made
     classes = Finding(name="mel", classes={"mel": 0.7, "nev": 0.3})
-    assert "mel, probability 0.700" in lines_of(classes, MAKER, 0, 1)[1]
+    assert "mel, probability 0.700" in format_caption(classes, MAKER, 0, 1)[1]
 
 
 def test_the_most_sensitive_slice_is_drawn(images, series, tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_the_most_sensitive_slice_is_drawn(images, series, tmp_path, monkeypatch
     monkeypatch.setattr(maps, "compute_slopes", slopes)
     chosen = read_ready(model(tmp_path / "m", SLICES, DICOM))
     when = datetime(2026, 1, 2)
-    found = results_of(chosen, images, tmp_path / "out", ResultRequest(captures=True), when=when)
+    found = write_results(chosen, images, tmp_path / "out", ResultRequest(captures=True), when=when)
     assert [one.kind for one in found.files] == ["report", "capture"] and found.rows[0]["capture"].startswith(
         "captures/"
     )
@@ -137,7 +137,7 @@ def test_the_most_sensitive_slice_is_drawn(images, series, tmp_path, monkeypatch
     seen = {frame.values["SOPInstanceUID"]: frame for frame in series.stack.volumes[0]}
     drawn = seen[file.SourceImageSequence[0].ReferencedSOPInstanceUID]
     assert float(drawn.values["ImagePositionPatient"][2]) == heights[3]
-    later = results_of(
+    later = write_results(
         *(chosen, images, tmp_path / "later", ResultRequest()), when=when.replace(day=3), replaced=found.files
     )
     assert [one.kind for one in later.files] == ["report", "rejection"]

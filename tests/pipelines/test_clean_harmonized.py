@@ -22,7 +22,7 @@ from pipelines.loader.document import read_yaml
 from pipelines.loader.validation import validate_settings
 from pipelines.run import main as run_main
 from pipelines.runs.exits import Exit
-from pipelines.runs.holdings import items_of, runs_below
+from pipelines.runs.holdings import list_run_items, list_runs
 from pipelines.settings.config import Config
 from privacy.release import ledger as ledgers
 
@@ -65,7 +65,7 @@ def other(run: Path) -> str:
 
 def named(run: Path, kind: str) -> set[str]:
     """At the site whose images are translated."""
-    return {item.name for item in items_of(run) if item.kind == kind and item.where == other(run)}
+    return {item.name for item in list_run_items(run) if item.kind == kind and item.where == other(run)}
 
 
 def states(capsys) -> dict[str, str]:
@@ -103,7 +103,7 @@ def test_everything_that_harmonization_wrote_has_its_kind(run):
         f"qualities/{space}" for space in HARMONIZE["translate"]
     }
     assert translated(run) < named(run, "cohorts")
-    known = [part for item in items_of(run) for part in item.parts]
+    known = [part for item in list_run_items(run) for part in item.parts]
     rest = {path for path in (run / "sites").rglob("*") if path.is_file()}
     rest = {path.name for path in rest if not any(path.is_relative_to(part) for part in known)}
     own = {
@@ -121,7 +121,7 @@ def test_everything_that_harmonization_wrote_has_its_kind(run):
 def test_what_was_learnt_from_public_images_alone_is_no_run(run):
     (run.parent / PUBLIC).mkdir(exist_ok=True)
     (run.parent / PUBLIC / "start.safetensors").write_text("weights")
-    assert runs_below(run.parent) == [run]
+    assert list_runs(run.parent) == [run]
     assert cleaned(*all_of()) == Exit.OK
     assert (run.parent / PUBLIC / "start.safetensors").exists()
 
@@ -236,7 +236,7 @@ def test_what_cannot_be_told_is_said_to_be_so(run):
 def test_after_cleaning_no_trace_of_a_withdrawn_patient_is_left_but_who_he_is(run):
     gone = {site: patient(run, site, "train") for site in "ab"}
     made_up = {path.name for path in run.glob("sites/*/conversations/tiny/synthesis-*")}
-    fitted = {item.name for item in items_of(run) if item.name.startswith(("fitting/", "qualities/"))}
+    fitted = {item.name for item in list_run_items(run) if item.name.startswith(("fitting/", "qualities/"))}
     assert again(settings(**{site: [name] for site, name in gone.items()})) == Exit.OK
     for site in gone:
         page = (run / "sites" / site / "report.html").read_text()
@@ -244,7 +244,7 @@ def test_after_cleaning_no_trace_of_a_withdrawn_patient_is_left_but_who_he_is(ru
         assert SCORED in told.values() and PARTS["train"] in told.values()
         assert (SYNTHESIZED in told.values()) == any(path in told for path in made_up)
     assert cleaned("--run", "tiny") == Exit.OK
-    left = {item.name for item in items_of(run)}
+    left = {item.name for item in list_run_items(run)}
     assert not left & (made_up | fitted) and left >= LEFT
     for site, name in gone.items():
         for path in (run / "sites" / site).rglob("*"):

@@ -26,7 +26,7 @@ from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.settings import checks
 from pipelines.settings.config import CHECKS, Config
 from pipelines.settings.load import find_missing_files
-from pipelines.settings.processes import count_of
+from pipelines.settings.processes import count_processes
 from pipelines_settings import BASE, RUNS
 
 MORE = {
@@ -141,16 +141,16 @@ def test_processes_are_as_many_as_can_be_used_or_as_asked_for(monkeypatch):
         return validate_settings(read_yaml(yaml.safe_dump(BASE | more), environment={}), Config)
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 4})
-    assert [count_of(run(processes=n)) for n in (0, 1, 5)] == [3, 1, 5]
-    assert count_of(run()) == 1
+    assert [count_processes(run(processes=n)) for n in (0, 1, 5)] == [3, 1, 5]
+    assert count_processes(run()) == 1
     with monkeypatch.context() as elsewhere:
         elsewhere.delattr(os, "sched_getaffinity")
         elsewhere.setattr(os, "cpu_count", lambda: 6)
-        assert count_of(run(processes=0)) == 6
+        assert count_processes(run(processes=0)) == 6
     with pytest.raises(ConfigError, match="processes"):
         run(processes=-1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert count_of(run(processes=0, device="auto")) == 1 and count_of(run(processes=0)) == 3
+    assert count_processes(run(processes=0, device="auto")) == 1 and count_processes(run(processes=0)) == 3
     with pytest.raises(ConfigError, match="one GPU"):
         run(processes=2, device="auto")
 

@@ -19,9 +19,9 @@ from rich.console import Console
 from small_series import Series, everywhere
 
 from dicom_with_identifiers import HOMER, KEY, confirmed, file_of, image
-from pipelines.batch.contact_sheet import shown_image
+from pipelines.batch.contact_sheet import build_sheet_image
 from pipelines.batch.key import read_key
-from pipelines.batch.tables import keep_refusals
+from pipelines.batch.tables import add_refusals
 from pipelines.data.dicom.reader import index_dicom, read_dicom
 from pipelines.data.pseudonym import make_pseudonym
 from pipelines.data.sources import DicomSource
@@ -233,7 +233,7 @@ def test_a_name_in_any_frame_is_seen_on_the_sheet(kind, frames):
     values[:, 0, 0], values[-1, 4, 2:6] = 200, 101
     made.PixelData = values.tobytes() + b"\0" * (values.size % 2)
     profile = confirmed(made, (0, 0, 1, 9))
-    found = shown_image("x", made, blank_image(made, KEY, profile))
+    found = build_sheet_image("x", made, blank_image(made, KEY, profile))
     assert len(found.views) == (1 if frames == 1 else 3)
     seen = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(view.stretched.partition(",")[2])))) for view in found.views
@@ -263,7 +263,7 @@ def test_no_call_loses_what_an_earlier_one_refused(hospital):
 def test_a_table_of_an_earlier_version_is_read_and_another_file_is_put_aside(tmp_path, old):
     path = tmp_path / "table.csv"
     path.write_text(old)
-    keep_refusals(path, "file", [("new.dcm", "no_patient", "Fill it in.")])
+    add_refusals(path, "file", [("new.dcm", "no_patient", "Fill it in.")])
     rows = [(row["file"], row["reason"]) for row in csv.DictReader(path.open())]
     assert rows[-1] == ("new.dcm", "no_patient") and len(rows) == (2 if "old.dcm" in old else 1)
     aside = [other.read_text() for other in tmp_path.iterdir() if other != path]

@@ -14,7 +14,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
-from pipelines.settings.floors import OF_CHANNELS
+from pipelines.settings.floors import FEATURES_BY_CHANNELS
 from pipelines.settings.load import load_config
 from pipelines_settings import BASE
 from privacy.release import ledger
@@ -42,7 +42,7 @@ def finished(tmp_path_factory) -> Path:
 
 def test_floors_get_features_where_the_network_gets_images(tmp_path):
     config = load_config(written(tmp_path, SETTINGS))
-    assert config.model_of("local_svm") == OF_CHANNELS[1] and config.model_of("fedavg") == config.model
+    assert config.model_of("local_svm") == FEATURES_BY_CHANNELS[1] and config.model_of("fedavg") == config.model
     assert config.task_of("local_ridge").inputs == (60,)
 
 

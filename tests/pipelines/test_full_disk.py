@@ -24,8 +24,8 @@ from small_run import PRIVATE, SMALL
 
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.worker import make_worker
-from pipelines.runs.exits import Exit, exit_code, exit_code_outside
-from pipelines.runs.replies import on_disk
+from pipelines.runs.exits import Exit, exit_code, report_uncaught_error
+from pipelines.runs.replies import store_replies
 from pipelines.runs.store import remove_unfinished
 from privacy.message import Call, Message, to_file
 from privacy.release.gate import Refused
@@ -80,7 +80,7 @@ def test_too_little_memory_is_told_from_a_full_disk_and_from_a_bug_in_every_libr
     short = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     for error in (RuntimeError(words), short):
         assert (classify_failure(error), exit_code(error), of_machine(error)) == ("memory", Exit.MEMORY, True)
-    assert exit_code_outside(short) == Exit.MEMORY
+    assert report_uncaught_error(short) == Exit.MEMORY
     assert classify_failure(ValueError(f"a header says {words}")) == "failed", (
         "a file's own words are not the machine's"
     )
@@ -106,7 +106,9 @@ def test_a_failure_has_a_line_in_a_log_wherever_it_comes_from(tmp_path, caplog):
     lines: list[str] = []
     reply = Message({"a": torch.zeros(3)})
     with pytest.raises(Refused, match="disk"):
-        on_disk(lambda call, message: reply, tmp_path / "file", lines.append)(Call("r", 1, "train", {}), Message())
+        store_replies(lambda call, message: reply, tmp_path / "file", lines.append)(
+            Call("r", 1, "train", {}), Message()
+        )
     assert "r round 1 train" in lines[0]
     hospital = Hospital("a", tmp_path / "file", None, str)
     with pytest.raises(Refused, match="disk"):

@@ -12,7 +12,7 @@ import pydicom
 import pytest
 
 import untaught
-from pipelines.batch.results import ResultRequest, results_of
+from pipelines.batch.results import ResultRequest, write_results
 from pipelines.models.file import read_ready
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
@@ -64,7 +64,7 @@ def check(model: Path, folder: Path, here: Path, count: int) -> None:
     whole = predicted(model, folder, here / "predict")
     ready, single = read_ready(model), list[Any]()
     for number, series in enumerate(of_series(folder, here / "series")):
-        single += results_of(ready, series, here / "night" / str(number), ResultRequest(), when=WHEN).rows
+        single += write_results(ready, series, here / "night" / str(number), ResultRequest(), when=WHEN).rows
     assert len(whole) == count and scores(single) == whole
     safe = here / "safe"
     safe.mkdir()

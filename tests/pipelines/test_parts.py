@@ -18,7 +18,7 @@ from pipelines.models.file import read_ready
 from pipelines.predict import main as predict
 from pipelines.run import main as run
 from pipelines.runs.exits import Exit
-from pipelines.settings.checks.partition import partition_differences
+from pipelines.settings.checks.partition import find_partition_differences
 from pipelines.settings.config import Config
 from pipelines.settings.learning import Split
 from privacy.message import from_bytes
@@ -109,8 +109,8 @@ def test_names_of_parts_that_other_sites_have_are_refused() -> None:
 
 def test_hospitals_that_found_another_source_are_told() -> None:
     config = made(sites=sites(t={"part": EVEN}))
-    assert not partition_differences(config.sites, {"t-1": "x", "t-2": "x", "t-3": "x"})
-    (said,) = partition_differences(config.sites, {"t-1": "x", "t-2": "y", "t-3": "x"})
+    assert not find_partition_differences(config.sites, {"t-1": "x", "t-2": "x", "t-3": "x"})
+    (said,) = find_partition_differences(config.sites, {"t-1": "x", "t-2": "y", "t-3": "x"})
     assert said.startswith("t-1, t-2, t-3: parts of one source, which did not look alike")
 
 

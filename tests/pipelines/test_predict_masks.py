@@ -17,7 +17,7 @@ from torch import Tensor
 from federation.models.cnn import Cnn
 from federation.models.unet import UNet
 from federation.task import Task
-from pipelines.batch.masks import forget_masks, lies_in
+from pipelines.batch.masks import is_mixed_with_studies, remove_named_files
 from pipelines.data.dicom.reader import read_dicom
 from pipelines.data.dicom.segmentation import read_segmentation
 from pipelines.data.grids.geometry import resample_volume
@@ -220,7 +220,7 @@ def test_only_below_masks_is_anything_forgotten(tmp_path, name):
     (folder / "study.nii.gz").write_bytes(b"whole")
     (tmp_path / "out" / "masks").mkdir(parents=True)
     (tmp_path / "out" / "masks" / "x").write_bytes(b"a mask")
-    forget_masks(tmp_path / "out", [name])
+    remove_named_files(tmp_path / "out", [name])
     assert (folder / "study.nii.gz").exists() and Path("/etc/hostname").exists()
     assert (tmp_path / "out" / "masks" / "x").exists() == (name != "masks/x")
 
@@ -271,7 +271,9 @@ def test_a_file_of_before_there_were_masks_is_a_classifier(tmp_path):
 
 
 def test_masks_never_stand_where_studies_lie(tmp_path):
-    assert lies_in(tmp_path / "masks", tmp_path)
-    assert lies_in(tmp_path, tmp_path / "masks"), "masks/x.nii.gz would be written over the study of that name"
-    assert lies_in(tmp_path, tmp_path / "masks" / "more")
-    assert not lies_in(tmp_path / "out", tmp_path / "studies")
+    assert is_mixed_with_studies(tmp_path / "masks", tmp_path)
+    assert is_mixed_with_studies(tmp_path, tmp_path / "masks"), (
+        "masks/x.nii.gz would be written over the study of that name"
+    )
+    assert is_mixed_with_studies(tmp_path, tmp_path / "masks" / "more")
+    assert not is_mixed_with_studies(tmp_path / "out", tmp_path / "studies")

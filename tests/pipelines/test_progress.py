@@ -12,10 +12,10 @@ from pipelines.runs.progress import (
     EVERY_S,
     estimate_seconds_left,
     format_duration,
+    make_message_display,
     print_remark,
     send_progress,
     show_progress,
-    take_over,
 )
 
 
@@ -166,7 +166,7 @@ def test_another_processes_work_is_shown_below_ones_own_also_where_tasks_overlap
     console, text = batch()
     clock = Clock()
     with show_progress("run", console=console, clock=clock):
-        take = take_over()
+        take = make_message_display()
         south = [("south", (("vafl",), at)) for at in ((1, 5, ""), None, None)]
         for who, told in [*(("north", one) for one in heard[:2]), south[0], *(("north", one) for one in heard[2:])]:
             take(who, told)

@@ -27,7 +27,7 @@ from pipelines.loader.document import parse_document
 from pipelines.runs.progress import send_progress
 from pipelines.runs.stopping import Stop, Stopped
 from pipelines.runs.store import HIDDEN, DiskFolder
-from pipelines.settings.image_spaces import starts_in
+from pipelines.settings.image_spaces import find_starts
 from pipelines.settings.load import check_config
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def kept(world) -> set[str]:
 
 
 def learnt_starts(world, waits=lambda: None):
-    return [pretrain.learn_start(world, begin, begin.how, waits).data for begin in starts_in(world.config).values()]
+    return [pretrain.learn_start(world, begin, begin.how, waits).data for begin in find_starts(world.config).values()]
 
 
 def test_what_was_kept_is_what_was_learnt_and_nobody_learns_it_again(world, monkeypatch):

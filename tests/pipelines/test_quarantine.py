@@ -11,7 +11,7 @@ import pytest
 from pipelines.data.study import Rejected
 from pipelines.hospital.hospital import Hospital
 from pipelines.hospital.quarantine import LINKAGE, MEANING, add_to_linkage, list_quarantine
-from pipelines.runs.exits import trace_of_error
+from pipelines.runs.exits import format_trace
 from privacy.release.gate import Refused
 
 READERS = [
@@ -83,7 +83,7 @@ def test_a_trace_tells_where_and_not_whom():
         except ValueError as error:
             raise Broken("Ann Miller's file") from error
     except Broken as error:
-        told = trace_of_error(error)
+        told = format_trace(error)
     assert "Miller" not in told.replace('int("Ann Miller")', "").replace('raise Broken("Ann Miller\'s file")', "")
     assert "ValueError" in told
     assert "Broken" in told
@@ -91,7 +91,7 @@ def test_a_trace_tells_where_and_not_whom():
 
 
 def test_a_full_disk_is_named_without_the_file():
-    told = trace_of_error(OSError(28, "No space left on device", "/data/Ann Miller.dcm"))
+    told = format_trace(OSError(28, "No space left on device", "/data/Ann Miller.dcm"))
     assert told.endswith("OSError: No space left on device")
 
 

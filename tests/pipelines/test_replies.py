@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.runs.replies import on_disk
+from pipelines.runs.replies import store_replies
 from privacy.message import Call, Message, to_bytes
 from privacy.release.gate import Refused
 
@@ -27,7 +27,7 @@ def test_a_reply_is_the_same_and_leaves_no_file(tmp_path: Path) -> None:
         "model/turned": torch.arange(6.0).reshape(2, 3).T.contiguous(),
     }
     plain = Message(tensors, {"loss": 0.25, "algorithm": {"n": 3}})
-    reply = on_disk(lambda call, message: plain, tmp_path / "new", str)(CALL, Message())
+    reply = store_replies(lambda call, message: plain, tmp_path / "new", str)(CALL, Message())
     assert list(reply.tensors) == list(tensors)
     assert to_bytes(reply) == to_bytes(plain)
     assert not list((tmp_path / "new").iterdir())
@@ -40,11 +40,14 @@ def test_what_holds_no_numbers_touches_no_disk_and_a_refusal_passes(tmp_path: Pa
         raise Refused("no")
 
     plain = Message({}, {"n": 1})
-    assert on_disk(lambda call, message: plain, tmp_path / "new", str)(CALL, Message()).facts == {"n": 1}
+    assert store_replies(lambda call, message: plain, tmp_path / "new", str)(CALL, Message()).facts == {"n": 1}
     empty = Message({"none": torch.zeros(0, 3)}, {"n": 1})
-    assert on_disk(lambda call, message: empty, tmp_path / "new", str)(CALL, Message()).tensors["none"].shape == (0, 3)
+    assert store_replies(lambda call, message: empty, tmp_path / "new", str)(CALL, Message()).tensors["none"].shape == (
+        0,
+        3,
+    )
     with pytest.raises(Refused, match="no"):
-        on_disk(refusing, tmp_path / "new", str)(CALL, Message())
+        store_replies(refusing, tmp_path / "new", str)(CALL, Message())
     assert not (tmp_path / "new").exists()
 
 
@@ -55,14 +58,14 @@ def test_replies_that_wait_take_no_memory(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import torch
-from pipelines.runs.replies import on_disk
+from pipelines.runs.replies import store_replies
 from privacy.message import Call, Message
 
 def anonymous():
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) / 1024
 
-large = on_disk(lambda call, message: Message({"model/w": torch.ones(2**22)}), Path(sys.argv[1]), str)
+large = store_replies(lambda call, message: Message({"model/w": torch.ones(2**22)}), Path(sys.argv[1]), str)
 kept = [large(Call("run", 1, "train", {}), Message())]
 before = anonymous()
 kept += [large(Call("run", 1, "train", {}), Message()) for _ in range(16)]  # 16 MiB each

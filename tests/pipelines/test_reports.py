@@ -28,7 +28,7 @@ from pydicom.uid import (
 )
 from small_series import Series, everywhere
 
-from pipelines.batch.origin import frame_at
+from pipelines.batch.origin import find_frame
 from pipelines.data.dicom.concepts import SCHEME
 from pipelines.data.dicom.reader import index_dicom
 from pipelines.data.index import Candidate
@@ -395,7 +395,7 @@ def test_the_image_of_a_slice_is_the_one_that_lies_there(tmp_path, case):
 
     folder = Series(change=change).write(tmp_path / "in")
     (one,) = index_dicom(DicomSource(folder=str(folder))).candidates
-    found = [frame_at(one, position) for position in range(-1, 6)]
+    found = [find_frame(one, position) for position in range(-1, 6)]
     if case in ("coronal", "sagittal"):
         assert found == [None] * 7
         return

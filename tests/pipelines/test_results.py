@@ -13,7 +13,7 @@ import highdicom
 import pydicom
 import pytest
 
-from pipelines.batch.results import ResultFile, ResultRequest, SeriesResults, results_of
+from pipelines.batch.results import ResultFile, ResultRequest, SeriesResults, write_results
 from pipelines.data.writing.dicom_source import Pseudonymous
 from pipelines.deidentify import main as deidentify
 from pipelines.models.file import Ready, read_ready
@@ -166,14 +166,14 @@ def check(found: SeriesResults) -> None:
 def test_a_series_gives_rows_and_files_and_the_same_when_asked_again(series, tmp_path, network):
     more = {"scores": {}, "classes": {"classes": ("a", "b", "c")}, "masks": {"network": SEGMENTER}}[network]
     chosen = ready(tmp_path, **more)
-    found = results_of(chosen, series, tmp_path / "out", ResultRequest(), when=WHEN)
+    found = write_results(chosen, series, tmp_path / "out", ResultRequest(), when=WHEN)
     (row,), (file,) = found.rows, found.files
     check(found)
     assert file.kind == ("segmentation" if network == "masks" else "report")
     assert file.study == row["study"] and file.study_uid == row["study_uid"]
     assert row["model_digest"] == chosen.digest and found.refused == ()
     assert {one.what for one in found.accounts} == {"used"} and len(found.accounts) == 5
-    again = results_of(chosen, series, tmp_path / "again", ResultRequest(), when=WHEN)
+    again = write_results(chosen, series, tmp_path / "again", ResultRequest(), when=WHEN)
     assert contents(again) == contents(found) and again.rows == found.rows
     assert errors(tmp_path / "out") == set()
 
@@ -197,7 +197,7 @@ def test_each_stack_of_a_series_has_its_own_row_and_files(series, tmp_path):
         group.FrameContentSequence[0].StackID = "1" if straight else "2"
     (tmp_path / "in").mkdir()
     made.save_as(tmp_path / "in" / "one.dcm")
-    found = results_of(ready(tmp_path), tmp_path / "in", tmp_path / "out", ResultRequest(captures=True), when=WHEN)
+    found = write_results(ready(tmp_path), tmp_path / "in", tmp_path / "out", ResultRequest(captures=True), when=WHEN)
     assert found.refused == () and len(found.rows) == 2 and len(found.files) == 4
     check(found)
     assert {one.study for one in found.files} == {row["study"] for row in found.rows}
@@ -210,10 +210,10 @@ def test_a_series_that_grew_has_results_that_replace_the_earlier_ones(series, tm
     for network in ({}, {"network": SEGMENTER}):
         chosen = ready(tmp_path, **network)
         last.unlink(missing_ok=True)
-        earlier = results_of(chosen, series, tmp_path / "earlier", ResultRequest(), when=WHEN)
-        same = results_of(chosen, series, tmp_path / "same", ResultRequest(), when=WHEN, replaced=earlier.files)
+        earlier = write_results(chosen, series, tmp_path / "earlier", ResultRequest(), when=WHEN)
+        same = write_results(chosen, series, tmp_path / "same", ResultRequest(), when=WHEN, replaced=earlier.files)
         last.write_bytes(whole)
-        later = results_of(
+        later = write_results(
             *(chosen, series, tmp_path / "later", ResultRequest()), when=WHEN.replace(day=3), replaced=earlier.files
         )
         check(later)
@@ -233,7 +233,7 @@ def test_a_series_that_grew_has_results_that_replace_the_earlier_ones(series, tm
 def test_without_identity_no_result_names_the_patient(series, tmp_path, network):
     chosen = ready(tmp_path, **({"network": SEGMENTER} if network == "masks" else {}))
     wanted = ResultRequest(pseudonymous=Pseudonymous(KEY, Profile()))
-    found = results_of(chosen, series, tmp_path / "out", wanted, when=WHEN)
+    found = write_results(chosen, series, tmp_path / "out", wanted, when=WHEN)
     image = pydicom.dcmread(next(series.iterdir()))
     check(found)
     (file,), (row,) = found.files, found.rows
@@ -250,12 +250,12 @@ def test_what_the_model_is_not_for_is_not_selected_and_what_is_damaged_is_refuse
         file = pydicom.dcmread(path)
         file.ImageType, file.SeriesDescription = ["ORIGINAL", "PRIMARY", "M"], "t2_tse_tra"
         file.save_as(path)
-    found = results_of(chosen, series, tmp_path / "out", ResultRequest(), when=WHEN)
+    found = write_results(chosen, series, tmp_path / "out", ResultRequest(), when=WHEN)
     assert (found.rows, found.files, found.refused) == ((), (), ())
     assert {one.what for one in found.accounts} == {"not_selected"} and len(found.accounts) == 5
     first = sorted(series.iterdir())[0]
     first.write_bytes(first.read_bytes()[:3000])
-    found = results_of(
+    found = write_results(
         chosen, series, tmp_path / "out", ResultRequest(select={"Modality": "MR"}, unit="1e-6 mm2/s"), when=WHEN
     )
     assert found.rows == () and found.refused
@@ -264,13 +264,13 @@ def test_what_the_model_is_not_for_is_not_selected_and_what_is_damaged_is_refuse
 
 def test_settings_that_fit_nothing_are_refused_at_once(tmp_path):
     with pytest.raises(ValueError, match=r"(?s)folder.*does not exist.*gland.*threshold must be in \[0, 1\]"):
-        results_of(
+        write_results(
             ready(tmp_path), tmp_path / "no", tmp_path, ResultRequest(threshold=2, gland=str(tmp_path / "x")), when=WHEN
         )
 
 
 def test_a_result_file_goes_through_json(series, tmp_path):
-    (file,) = results_of(ready(tmp_path), series, tmp_path / "out", ResultRequest(), when=WHEN).files
+    (file,) = write_results(ready(tmp_path), series, tmp_path / "out", ResultRequest(), when=WHEN).files
     kept = json.loads(json.dumps({**file._asdict(), "path": str(file.path)}))
     assert ResultFile(**{**kept, "path": Path(kept["path"])}) == file
     assert replace(ResultRequest(), threshold=0.2).threshold == 0.2

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from orthanc import PASSWORD, TITLE, USER, Orthanc, running_orthanc
-from pipelines.batch.results import ResultFile, ResultRequest, results_of
+from pipelines.batch.results import ResultFile, ResultRequest, write_results
 from pipelines.models.file import read_ready
 from pipelines.phantom.files import write
 from pipelines.phantom.patients import PhantomSource
@@ -41,11 +41,11 @@ def results(images: Path, out: Path) -> list[ResultFile]:
     for name, network in {"scores": CLASSIFIER, "masks": SEGMENTER}.items():
         ready = read_ready(model(out / name, SLICES, DICOM, network))
         wanted, last = ResultRequest(captures=network is CLASSIFIER), max(images.iterdir())
-        earlier = results_of(ready, images, out / f"{name}1", wanted, when=WHEN)
+        earlier = write_results(ready, images, out / f"{name}1", wanted, when=WHEN)
         kept = last.read_bytes()
         last.unlink()
         day = WHEN.replace(day=3)
-        later = results_of(ready, images, out / f"{name}2", wanted, when=day, replaced=earlier.files)
+        later = write_results(ready, images, out / f"{name}2", wanted, when=day, replaced=earlier.files)
         last.write_bytes(kept)
         found += [*earlier.files, *later.files]
     return found

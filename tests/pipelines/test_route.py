@@ -174,7 +174,7 @@ def test_a_policy_that_does_not_hand_models_out_is_named_before_and_kept_at_the_
 def test_a_method_whose_models_differ_cannot_stand_for_one(tmp_path, monkeypatch, capsys):
     """Whatever the settings say of it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(route_check, "for_all", lambda method: True)
+    monkeypatch.setattr(route_check, "has_common_model", lambda method: True)
     lines = {"as_trained": {"how": {"name": "as_trained"}}}
     said = settings(route={"shared": "iopfl", "personal": "iopfl", "lines": lines})
     said["train"]["methods"] = {"iopfl": {"name": "iopfl"}}

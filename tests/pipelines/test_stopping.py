@@ -19,14 +19,14 @@ ROOT = Path(__file__).parents[2]
 def test_nobody_asked():
     stop = Stop()
     stop.check()
-    assert not stop.requested
+    assert not stop.is_requested
 
 
 def test_a_request_is_told_at_the_next_check():
     stop = Stop()
     stop.request("SIGTERM")
     stop.request("SIGINT")
-    assert stop.requested
+    assert stop.is_requested
     with pytest.raises(Stopped, match="safe point: SIGTERM"):
         stop.check()
 
@@ -35,9 +35,9 @@ def test_a_request_is_told_at_the_next_check():
 def test_a_signal_asks_and_the_handlers_come_back(number, capfd):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with safe_stop() as stop:
-        assert not stop.requested
+        assert not stop.is_requested
         signal.raise_signal(number)
-        assert stop.requested
+        assert stop.is_requested
         with pytest.raises(Stopped, match=signal.Signals(number).name):
             stop.check()
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
@@ -49,7 +49,7 @@ def test_only_the_second_ctrl_c_ends_at_once():
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
-        assert stop.requested
+        assert stop.is_requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -59,10 +59,10 @@ def test_handlers_nest():
     with safe_stop() as outer:
         with safe_stop() as inner:
             signal.raise_signal(signal.SIGTERM)
-        assert inner.requested
-        assert not outer.requested
+        assert inner.is_requested
+        assert not outer.is_requested
         signal.raise_signal(signal.SIGTERM)
-        assert outer.requested
+        assert outer.is_requested
 
 
 def test_handlers_come_back_after_a_failure():
@@ -77,7 +77,7 @@ def test_an_ignored_signal_stays_ignored():
     try:
         with safe_stop() as stop:
             signal.raise_signal(signal.SIGINT)
-            assert not stop.requested
+            assert not stop.is_requested
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -89,7 +89,7 @@ def test_outside_the_main_thread_only_a_request_asks():
         with safe_stop() as stop:
             seen.append(signal.getsignal(signal.SIGTERM) is before)
             stop.request("somebody")
-            seen.append(stop.requested)
+            seen.append(stop.is_requested)
 
     thread = threading.Thread(target=work)
     thread.start()

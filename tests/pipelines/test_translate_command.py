@@ -104,7 +104,7 @@ def test_readers_side_by_side_write_the_same_files(many, tmp_path):
 
 
 def test_a_study_that_changes_while_it_is_translated_is_set_aside(many, tmp_path, monkeypatch):
-    made, changed = job._write_translated, []
+    made, changed = job._write_new_files, []
 
     def changing(candidate, *rest):
         if not changed:
@@ -112,7 +112,7 @@ def test_a_study_that_changes_while_it_is_translated_is_set_aside(many, tmp_path
             path.unlink()
         made(candidate, *rest)
 
-    monkeypatch.setattr(job, "_write_translated", changing)
+    monkeypatch.setattr(job, "_write_new_files", changing)
     assert run(translator(tmp_path, Identity()), many, tmp_path / "out") == Exit.OK
     assert len(content(tmp_path / "out")) == 8
     assert "vanished" in {line["reason"] for line in table(tmp_path / "out", "quarantine")}
@@ -153,13 +153,13 @@ def test_what_a_killed_run_left_is_removed_by_the_next(many, tmp_path):
 
 
 def test_a_stop_that_was_asked_for_ends_after_the_study_at_hand(many, tmp_path, monkeypatch):
-    real = command.translate
+    real = command.translate_study
 
     def stopping(*arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments)
 
-    monkeypatch.setattr(command, "translate", stopping)
+    monkeypatch.setattr(command, "translate_study", stopping)
     file = translator(tmp_path, Identity())
     assert run(file, many, tmp_path / "out") == Exit.STOPPED
     assert 4 <= len(content(tmp_path / "out")) < 12

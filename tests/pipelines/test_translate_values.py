@@ -20,7 +20,12 @@ from harmonize.randomized import Randomized
 from harmonize.reinhard import Reinhard
 from harmonize.scale import Scale
 from harmonize.translation import AnyTranslator
-from pipelines.batch.translated_values import apply_translator, covering, looks_at_study, translate_in_windows
+from pipelines.batch.translated_values import (
+    apply_translator,
+    build_square_grid,
+    depends_on_study,
+    translate_in_windows,
+)
 from pipelines.data.images import Slices
 from pipelines.data.nifti.reader import read_nifti, read_volume
 from pipelines.data.prepare import prepare_slices
@@ -248,7 +253,7 @@ def test_windows_of_a_function_of_each_pixel_make_that_function_of_the_whole_sli
 def test_the_networks_pixels_lie_between_the_outer_native_ones_and_leave_less_than_one_free(
     dx, dy, columns, rows, edge
 ):
-    grid, shape = covering(oblique((dx, dy, 3.0)), (columns, rows), edge)
+    grid, shape = build_square_grid(oblique((dx, dy, 3.0)), (columns, rows), edge)
     index = np.linalg.inv(oblique((dx, dy, 3.0))) @ grid
     for axis, (count, last) in enumerate(zip(shape, (columns - 1, rows - 1), strict=True)):
         first, end = index[axis, 3], index[axis, 3] + index[axis, axis] * (count - 1)
@@ -289,7 +294,7 @@ def test_a_translator_that_no_patient_shaped_sees_slices_through_windows_alone()
     params, affine = settings.learn_parameters((1, 48, 48)), oblique((1.5, 1.5, 3.0))
     file, image = made(settings, params), Volume(smooth(affine, (48, 48, 3)).values / 1000, affine)
     found = apply_translator(image, image.values == 0, file, None)
-    assert not looks_at_study(file) and np.abs(found.change).max() > 0
+    assert not depends_on_study(file) and np.abs(found.change).max() > 0
     alone = Volume(image.values[:, :, :1], affine)
     first = apply_translator(alone, alone.values == 0, file, None)
     assert np.allclose(first.change[:, :, 0], found.change[:, :, 0], atol=1e-5)

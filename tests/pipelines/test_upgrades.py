@@ -25,8 +25,8 @@ from pipelines.loader.first_fields import FIRST
 from pipelines.loader.validation import to_plain
 from pipelines.run import main
 from pipelines.runs.exits import Exit
-from pipelines.runs.kept_versions import BEFORE, FILE
-from pipelines.runs.plan import means_the_same
+from pipelines.runs.kept_versions import FILE, UNRECORDED_VERSIONS
+from pipelines.runs.plan import have_same_meaning
 from privacy.release import ledger as ledgers
 
 NOISED = {"epsilon": 3.0, "sampling": 0.5, "views": 2}
@@ -163,7 +163,7 @@ def test_spend_moves_only_what_is_selected(place, monkeypatch):
     before = charged(root)
     assert main(["tiny.yaml", "--only", "evaluate", "--spend"]) == Exit.OK
     kept = json.loads((root / FILE).read_text())["stages"]
-    assert kept["train"] == BEFORE["train"] and kept["evaluate"] == BEFORE["evaluate"] + 100
+    assert kept["train"] == UNRECORDED_VERSIONS["train"] and kept["evaluate"] == UNRECORDED_VERSIONS["evaluate"] + 100
     new = {site: again(lines, before[site]) for site, lines in charged(root).items()}
     assert new == {"a": ["evaluate"], "b": ["evaluate"]}
 
@@ -197,7 +197,7 @@ def test_no_stage_names_anything_by_its_version_but_through_the_world(stage):
 
 
 def test_the_first_versions_are_known_of_every_stage_that_pays():
-    assert BEFORE.keys() >= {*PAYING, "learning"}
+    assert UNRECORDED_VERSIONS.keys() >= {*PAYING, "learning"}
 
 
 def younger(kind: type, default: object = "new") -> type:
@@ -251,8 +251,8 @@ def test_every_field_of_the_first_programs_counts_even_with_its_default():
 
 
 def test_settings_mean_the_same_only_if_what_was_added_has_its_default():
-    assert means_the_same({"work": {"lr": 1}}, {"work": {"lr": 1, "precision": "float32"}})
-    assert not means_the_same({"work": {"lr": 1}}, {"work": {"lr": 1, "precision": "bfloat16"}})
-    assert not means_the_same({"work": {"lr": 1}}, {"work": {"lr": 1, "anything": None}})
-    assert not means_the_same({"work": {"lr": 1}}, {"work": {}})
-    assert not means_the_same([1], [1, 2]) and not means_the_same(1, True)
+    assert have_same_meaning({"work": {"lr": 1}}, {"work": {"lr": 1, "precision": "float32"}})
+    assert not have_same_meaning({"work": {"lr": 1}}, {"work": {"lr": 1, "precision": "bfloat16"}})
+    assert not have_same_meaning({"work": {"lr": 1}}, {"work": {"lr": 1, "anything": None}})
+    assert not have_same_meaning({"work": {"lr": 1}}, {"work": {}})
+    assert not have_same_meaning([1], [1, 2]) and not have_same_meaning(1, True)

@@ -55,7 +55,7 @@ from pipelines.requests.ingest import INGEST, Ingest
 from pipelines.runs.stopping import Stop
 from pipelines.runs.store import short_digest
 from pipelines.settings.config import Config
-from pipelines.settings.load import with_own_policies
+from pipelines.settings.load import apply_own_policies
 from pipelines.settings.sites import SiteSettings
 from pipelines_settings import BASE
 from privacy.attacks import audit as auditing
@@ -1008,11 +1008,11 @@ def test_every_hospitals_own_policy_holds_and_is_checked_with_the_run(tmp_path):
         (tmp_path / name).mkdir()
         made["sites"][name] |= {"home": str(tmp_path / name), "policy": {"max_bytes": 77}}
         (tmp_path / name / "policy.yaml").write_text(f"public: [counts]\nmax_bytes: {len(name) + ord(name)}\n")
-    told = with_own_policies(checked(made))
+    told = apply_own_policies(checked(made))
     assert [told.sites[name].policy.max_bytes for name in ("a", "b")] == [98, 99]
     (tmp_path / "b" / "policy.yaml").write_text("public: []\n")
     with pytest.raises(ConfigError, match="own policies"):
-        with_own_policies(checked(made))
+        apply_own_policies(checked(made))
     (tmp_path / "b" / "policy.yaml").write_text("budgets: 3\n")
     with pytest.raises(ConfigError, match="unknown key"):
-        with_own_policies(checked(made))
+        apply_own_policies(checked(made))

@@ -9,7 +9,7 @@ from pipelines.loader.validation import to_plain
 from pipelines.runs.store import digest_json
 from pipelines.settings.config import Config
 from pipelines.settings.harmonization import RAW, Oracle
-from pipelines.settings.image_spaces import space_of
+from pipelines.settings.image_spaces import image_space
 
 
 def list_oracle_comparisons(config: Config) -> tuple[Compared, ...]:
@@ -34,8 +34,8 @@ def list_oracle_comparisons(config: Config) -> tuple[Compared, ...]:
 def _list_oracle_pairs(config: Config, labels: list[str]) -> Iterator[tuple[str, str]]:
     """Lines on images as they were read, each with its oracle."""
     spaces = {} if config.harmonize is None else config.harmonize.translate
-    for raw in (label for label in labels if space_of(config, label) == RAW):
-        for best in (label for label in labels if isinstance(spaces.get(space_of(config, label)), Oracle)):
+    for raw in (label for label in labels if image_space(config, label) == RAW):
+        for best in (label for label in labels if isinstance(spaces.get(image_space(config, label)), Oracle)):
             if all(
                 _learning_settings(config, raw, site) == _learning_settings(config, best, site) for site in config.sites
             ):
@@ -58,7 +58,7 @@ def find_untreated_line(config: Config) -> str | None:
         for label, line in config.route.lines.items()
         if line.how.name == "as_trained"
         for method in config.route.methods(line).values()
-        if space_of(config, method) == RAW
+        if image_space(config, method) == RAW
     ]
     first = sorted(still, key=lambda pair: config.train.start_of(pair[1]) is not None)
     return first[0][0] if first else None

@@ -44,16 +44,16 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     with show_progress("augment") as step:
         step(0, len(questions))
         replies = world.ask_each(AUGMENT, runs, questions, report_site=make_counter(step, len(questions)))
-    write_replies(out / f"{world.config.augmented.space}.json", replies)
+    write_replies(out / f"{world.config.augment_settings.space}.json", replies)
     facts = {site: to_facts(replies[site]) for site in questions}
     summary_keys = ("state", "label", "made", "distance", "distance_real", "compared", "features", "near_copies")
     sites: dict[str, Json] = {site: {name: each.get(name) for name in summary_keys} for site, each in facts.items()}
-    return {"space": world.config.augmented.space, "sites": sites}
+    return {"space": world.config.augment_settings.space, "sites": sites}
 
 
 def _build_question(world: World, cohort: str, weights: bytes) -> Augment:
     """What a site is asked. weights: the bytes of Inception's weights; empty: distances are told in other features."""
-    config, plan = world.config, world.config.augmented
+    config, plan = world.config, world.config.augment_settings
     return Augment(
         cohort=cohort,
         augment=replace(plan, fid=None),
@@ -69,13 +69,13 @@ def _build_question(world: World, cohort: str, weights: bytes) -> Augment:
 
 def _read_weights(world: World) -> bytes:
     """The bytes of Inception's weights, where there are any and distances will be told."""
-    plan = world.config.augmented
+    plan = world.config.augment_settings
     return b"" if plan.fid is None or world.config.privacy != "none" else read_weights_file(plan.fid)
 
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its augmented cohort."""
-    return find_cohort_complaint(world, artifact / f"{world.config.augmented.space}.json")
+    return find_cohort_complaint(world, artifact / f"{world.config.augment_settings.space}.json")
 
 
 STAGE = Stage("augment", VERSION, ("ingest",), settings, run, intact=intact)

@@ -29,7 +29,7 @@ from pipelines.runs.progress import make_counter, show_progress
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import read_manifest
 from pipelines.settings.harmonization import RAW
-from pipelines.settings.image_spaces import drop_head, extractor_name, features_in, features_name, to_portable
+from pipelines.settings.image_spaces import drop_head, extractor_name, features_name, list_features, make_portable_model
 from privacy.message import Json, Message, Params, as_mapping, from_bytes, to_bytes
 
 VERSION = 11
@@ -39,10 +39,10 @@ VERSION = 11
 
 def settings(world: World) -> Json:
     """Which features are computed of which images."""
-    features = features_in(world.config)
+    features = list_features(world.config)
     return {
         "features": {
-            f"{space}: {features_name(space, model)}": to_plain(to_portable(model)) for space, model in features
+            f"{space}: {features_name(space, model)}": to_plain(make_portable_model(model)) for space, model in features
         }
     }
 
@@ -50,13 +50,13 @@ def settings(world: World) -> Json:
 def outside(world: World) -> Mapping[str, str]:
     """Names, sizes and times of the files of declared public pictures."""
     return public_stamps(
-        world.config, (model.public for _, model in features_in(world.config) if isinstance(model, Features))
+        world.config, (model.public for _, model in list_features(world.config) if isinstance(model, Features))
     )
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Fit the scale of each kind of features, and ask every site to compute them; write one JSON file a kind."""
-    features, public_facts = features_in(world.config), dict[str, Json]()
+    features, public_facts = list_features(world.config), dict[str, Json]()
     with show_progress("features") as step:
         for position, (space, model) in enumerate(features):
             cohorts = read_cohorts(inputs, space)
@@ -104,7 +104,7 @@ def _ask_features(
     runs, questions = dict[str, str](), dict[str, Extract]()
     for site, cohort in cohorts.items():
         pictures = cast("Public", dict(public))
-        questions[site] = Extract(cohort=cohort, model=to_portable(model), public=pictures, tensors=tensors)
+        questions[site] = Extract(cohort=cohort, model=make_portable_model(model), public=pictures, tensors=tensors)
         code = hashlib.sha256(to_bytes(to_message(questions[site]))).hexdigest()
         about = {"asked": code, **code_identity(model)}  # a changed package is another question
         runs[site] = world.run(world.name_question("features", "features", VERSION, about))
@@ -113,7 +113,7 @@ def _ask_features(
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its features."""
-    files = (artifact / f"{features_name(space, model)}.json" for space, model in features_in(world.config))
+    files = (artifact / f"{features_name(space, model)}.json" for space, model in list_features(world.config))
     return next((complaint for file in files if (complaint := find_cohort_complaint(world, file))), None)
 
 

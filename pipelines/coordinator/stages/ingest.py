@@ -21,7 +21,7 @@ from pipelines.requests.survey import SURVEY
 from pipelines.requests.writing import to_facts
 from pipelines.runs.progress import make_counter, print_remark, show_progress
 from pipelines.runs.runner import Stage
-from pipelines.settings.checks.partition import partition_differences
+from pipelines.settings.checks.partition import find_partition_differences
 from pipelines.settings.config import Config
 from pipelines.settings.privacy import PatientLevel
 from privacy.message import Json
@@ -82,7 +82,7 @@ def ingest_sites(world: World, out: Path) -> dict[str, Counts]:
         for site, each in sorted(counts.items())
         for text in _find_delta_problems(world.config, site, each.patients)
     ]
-    problems += partition_differences(world.config.sites, partition_digests(counts))
+    problems += find_partition_differences(world.config.sites, partition_digests(counts))
     if problems:
         raise UnusableCohort("; ".join(problems))
     return counts

@@ -19,7 +19,7 @@ from pipelines.data.weights_file import load_start_weights, weights_digest
 from pipelines.loader.validation import to_plain
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
-from pipelines.settings.image_spaces import Begin, starts_in
+from pipelines.settings.image_spaces import NetworkStart, find_starts
 from privacy.message import Json, Message, to_bytes
 
 VERSION = 4  # 1 knew no heads on features; 2 no window among the disturbances; 3 no weights of a file
@@ -27,7 +27,7 @@ VERSION = 4  # 1 knew no heads on features; 2 no window among the disturbances; 
 
 def settings(world: World) -> Json:
     """Which networks are trained on what."""
-    starts = starts_in(world.config)
+    starts = find_starts(world.config)
     facts: dict[str, Json] = {
         name: [to_plain(part) for part in (begin.how, begin.model, begin.through)] for name, begin in starts.items()
     }
@@ -36,10 +36,10 @@ def settings(world: World) -> Json:
 
 def outside(world: World) -> Mapping[str, str]:
     """Names, sizes and times of the files of declared public pictures; digests of files of weights."""
-    starts = [start for start in starts_in(world.config).values() if isinstance(start.how, Pretrained)]
+    starts = [start for start in find_starts(world.config).values() if isinstance(start.how, Pretrained)]
     files = {
         start.how.file: weights_digest(start.how)
-        for start in starts_in(world.config).values()
+        for start in find_starts(world.config).values()
         if isinstance(start.how, Weights)
     }
     scales = (start.model.public for start in starts if isinstance(start.model, Features))
@@ -49,7 +49,7 @@ def outside(world: World) -> Mapping[str, str]:
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Train each different start once; write its parameters, and what it was trained on."""
-    starts, summary = starts_in(world.config), dict[str, Json]()
+    starts, summary = find_starts(world.config), dict[str, Json]()
     with show_progress("pretrain") as step:
         for position, (name, begin) in enumerate(starts.items()):
             how = begin.how
@@ -72,14 +72,14 @@ class Made(NamedTuple):
     refused: tuple[str, ...] = ()
 
 
-def _read_start(begin: Begin, how: Weights) -> Made:
+def _read_start(begin: NetworkStart, how: Weights) -> Made:
     """Weights of a file; the digest is of the file itself. Raises: ValueError: it changed since it was checked."""
     weights = load_start_weights(how, begin.task)
     facts: dict[str, Json] = {"weights": {"public": how.public, "head": how.head}, "sha256": weights.sha256}
     return Made(to_bytes(Message(weights.tensors)), facts)
 
 
-def learn_start(world: World, begin: Begin, how: Pretrained, waits: Callable[[], None]) -> Made:
+def learn_start(world: World, begin: NetworkStart, how: Pretrained, waits: Callable[[], None]) -> Made:
     """Weights that are trained here, or were."""
     public = read_public_set(world.config, how.on, how.pictures)
     data = to_bytes(Message(start_on(world, begin, how, public, waits)))

@@ -26,7 +26,7 @@ from pipelines.requests.scores import LabelScores, MaskScores
 from pipelines.requests.writing import to_facts, to_message
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
-from pipelines.settings.checks.partition import partition_differences
+from pipelines.settings.checks.partition import find_partition_differences
 from pipelines.settings.route import PERSONAL, SHARED, Line, Route
 from privacy.message import Json, Message, Params, to_bytes
 from privacy.release.form import ABSENT
@@ -83,7 +83,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
 def _check_partitions(world: World, ingested: Path, outside_counts: Mapping[str, Counts]) -> None:
     """Check that parts of one source on both sides were divided alike, so that no training patient is scored."""
     dealings = ingest.partition_digests({**read_counts(ingested), **outside_counts})
-    if problems := partition_differences(world.config.sites, dealings):
+    if problems := find_partition_differences(world.config.sites, dealings):
         raise ingest.UnusableCohort("; ".join(problems))
 
 
@@ -149,7 +149,7 @@ def _ask_routes(
             experts=list(experts),
             how=line.how,
             line=label,
-            scored=plan.scored,
+            scored=plan.scored_patients,
             cohort=cohorts[site],
             copies=world.config.evaluate.copies,
             seed=world.config.seed,

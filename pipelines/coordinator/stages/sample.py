@@ -29,7 +29,7 @@ SEED = 0  # of a prior: the same in all runs
 
 def settings(world: World) -> Json:
     """Settings that change the selection."""
-    plan = world.config.harmonized
+    plan = world.config.harmonize_settings
     common: dict[str, Json] = {
         "sampling": to_plain(plan.sampling),
         "shared": plan.shared,
@@ -41,7 +41,7 @@ def settings(world: World) -> Json:
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Request the shared images from the target: tensors `images` (n, C, H, W) in [-1, 1] and `labels`."""
     synthesis = json.loads((inputs["synthesize"] / SYNTHESIS).read_text())
-    target, plan = str(synthesis["target"]), world.config.harmonized
+    target, plan = str(synthesis["target"]), world.config.harmonize_settings
     if isinstance(plan.synthesis, Public):
         y = torch.arange(2).repeat_interleave(plan.shared)
         prior = PRIORS[plan.public_prior(world.config.images)]

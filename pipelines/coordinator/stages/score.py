@@ -24,13 +24,13 @@ VERSION = 4  # 1 trained the default imitation for variant paper too, 2 asked al
 
 def settings(world: World) -> Json:
     """Settings that change the choice."""
-    plan = world.config.harmonized
+    plan = world.config.harmonize_settings
     return {"score": to_plain(plan.score), "prior": plan.public_prior(world.config.images), **common_settings(world)}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Request one number from every site and take the lowest as target; request none if the YAML names the target."""
-    config, plan = world.config, world.config.harmonized
+    config, plan = world.config, world.config.harmonize_settings
     counts, score = read_counts(inputs["ingest"]), plan.score
     smallest = min(each.splits["train"]["images"] for each in counts.values())
     questions = {

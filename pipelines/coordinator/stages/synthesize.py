@@ -24,16 +24,16 @@ VERSION = 2  # 1 asked the target always
 
 def settings(world: World) -> Json:
     """Settings that change the synthesis."""
-    return {"synthesis": to_plain(world.config.harmonized.synthesis), **common_settings(world)}
+    return {"synthesis": to_plain(world.config.harmonize_settings.synthesis), **common_settings(world)}
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
     """Request the target to train."""
     target = target_of(inputs["score"])
-    if isinstance(world.config.harmonized.synthesis, Public):
+    if isinstance(world.config.harmonize_settings.synthesis, Public):
         return _write_summary(out, {"run": "", "target": target})
     question = Synthesize(
-        synthesis=world.config.harmonized.synthesis,
+        synthesis=world.config.harmonize_settings.synthesis,
         cohort=read_cohorts(inputs, RAW)[target].cohort,
         **build_common_part(world),
     )

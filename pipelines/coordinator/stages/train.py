@@ -29,7 +29,7 @@ from pipelines.runs.listing import list_paths
 from pipelines.runs.progress import show_progress
 from pipelines.runs.runner import Stage
 from pipelines.runs.store import DiskFolder, digest_json, short_digest
-from pipelines.settings.image_spaces import space_of, start_name
+from pipelines.settings.image_spaces import image_space, start_name
 from privacy.message import Json, Malformed, Message, Params, as_list, from_bytes
 
 VERSION = 14
@@ -150,7 +150,7 @@ def train_method(
     return TrainedMethod(
         label=label,
         name=algorithm.name,
-        space=space_of(config, label),
+        space=image_space(config, label),
         train_run=name,
         rounds=rounds,
         best=outcome.best,

@@ -22,7 +22,7 @@ VERSION = 3
 
 def settings(world: World) -> Json:
     """Settings besides the shared images that change the result."""
-    plan = world.config.harmonized
+    plan = world.config.harmonize_settings
     spaces: dict[str, Json] = {label: to_plain(translator) for label, translator in plan.translate.items()}
     vetoes: dict[str, Json] = {name: to_plain(site.veto) for name, site in world.config.sites.items()}
     return {"translate": spaces, "veto": to_plain(plan.veto), "own": vetoes, **common_settings(world)}
@@ -32,7 +32,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     """Request every site to translate into every space; write one JSON file per space."""
     cohorts, target = read_cohorts(inputs, RAW), target_of(inputs["score"])
     shared = from_bytes((inputs["sample"] / SHARED).read_bytes()).tensors
-    spaces = world.config.harmonized.translate
+    spaces = world.config.harmonize_settings.translate
     vetoed: dict[str, Json] = {}
     with show_progress("translate") as step:
         for position, (space, translator) in enumerate(spaces.items()):
@@ -58,7 +58,7 @@ def build_question(
     return Translate(
         space=space,
         translator=translator,
-        veto=world.config.sites[site].veto or world.config.harmonized.veto,
+        veto=world.config.sites[site].veto or world.config.harmonize_settings.veto,
         is_target=site == target,
         scanner=getattr(source, "scanner", None),
         cohort=cohort,
@@ -75,7 +75,7 @@ def _name_run(world: World, question: Translate) -> str:
 
 def intact(world: World, artifact: Path) -> str | None:
     """A complaint unless every site still holds its translated cohorts."""
-    files = (artifact / f"{space}.json" for space in world.config.harmonized.translate)
+    files = (artifact / f"{space}.json" for space in world.config.harmonize_settings.translate)
     return next((complaint for file in files if (complaint := find_cohort_complaint(world, file))), None)
 
 

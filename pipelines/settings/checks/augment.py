@@ -1,4 +1,4 @@
-"""Checks of generative augmentation: what cannot work, or would break a privacy promise."""
+"""Checks of generative augmentation: settings that cannot work, or would break a privacy promise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harmonize import synthesis
 from harmonize.prior import PRIORS
 from pipelines.settings.augment import Augment
 from pipelines.settings.checks.harmonization import LARGEST, SMALLEST, STEP
-from pipelines.settings.checks.public_pictures import unit_complaints
+from pipelines.settings.checks.public_pictures import find_unit_problems
 from pipelines.settings.harmonization import Public
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem, problems_of
@@ -36,12 +36,14 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _file_problems(plan: Augment) -> Iterator[Problem]:
+    """A problem if the file of Inception's weights does not exist."""
     if plan.fid is not None and not Path(plan.fid.file).is_file():
         text = f"there is no file {plan.fid.file}; give Inception's weights as safetensors, or say fid: null"
         yield Problem(("fid", "file"), text)
 
 
 def _image_problems(run: RunSettings, plan: Augment) -> Iterator[Problem]:
+    """Problems of the task, the kind and size of images, and the prior of the synthesis."""
     kind, inputs = run.images.kind, run.images.inputs
     if run.task.target is not None or len(run.task.names) != 2:
         kind_text = "masks" if run.task.target is not None else f"{len(run.task.names)} classes"
@@ -57,11 +59,11 @@ def _image_problems(run: RunSettings, plan: Augment) -> Iterator[Problem]:
         text = f"{prior} has {PRIORS[prior].channels} channels, and images have {inputs[0]}; known are "
         yield Problem(("synthesis", "prior"), f"{text}{', '.join(PRIORS)}")
     else:
-        yield from (Problem(("synthesis", "prior"), text) for text in unit_complaints(prior, run.images))
+        yield from (Problem(("synthesis", "prior"), text) for text in find_unit_problems(prior, run.images))
 
 
 def _synthesis_problems(plan: Augment) -> Iterator[Problem]:
-    """Ways that synthesize nothing, or no class in particular, and guarantees that no noise gives."""
+    """Syntheses that give no new images or no labelled ones, and privacy guarantees that no noise level reaches."""
     how = plan.synthesis
     if how.name == "real":
         text = "real gives training images again, which train.work.balance does without a copy; say balance: true there"
@@ -77,9 +79,13 @@ def _synthesis_problems(plan: Augment) -> Iterator[Problem]:
 
 def _promise_problems(run: RunSettings, plan: Augment) -> Iterator[Problem]:
     """A synthesis without noise although privacy is required: one patient may shape all of a hospital's images."""
-    limited = [name for name, site in run.sites.items() if site.policy.promises]
-    if (run.privacy == "none" and not limited) or plan.synthesis.private or isinstance(plan.synthesis, Public):
+    promising_sites = [name for name, site in run.sites.items() if site.policy.promises]
+    if (run.privacy == "none" and not promising_sites) or plan.synthesis.private or isinstance(plan.synthesis, Public):
         return
-    who = "privacy is asked for" if run.privacy != "none" else f"{', '.join(limited)} promises it to its patients"
-    text = f"{plan.synthesis.name} has no noise, so that one patient may shape every synthetic image, and {who}; say "
+    reason = (
+        "privacy is asked for" if run.privacy != "none" else f"{', '.join(promising_sites)} promises it to its patients"
+    )
+    text = (
+        f"{plan.synthesis.name} has no noise, so that one patient may shape every synthetic image, and {reason}; say "
+    )
     yield Problem(("synthesis",), f"{text}fitted_prior with an epsilon, or public")

@@ -1,4 +1,4 @@
-"""Checks of models on fixed features: whether the run's images have them, and public pictures of their kind."""
+"""Checks of models on fixed features: whether they fit the run's images, and whether the public pictures do."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from federation.features import AnyExtractor
 from federation.features.detector import Detector, build_blank_detector
 from federation.features.encoder import Encoder
 from federation.models.clip import Clip
-from federation.models.clip import read_tensors as opened_clip
+from federation.models.clip import read_tensors as read_clip_tensors
 from federation.models.features import Features
 from pipelines.data.clip_file import read_clip, read_weights
 from pipelines.data.encoder_file import make_portable, open_extractor
-from pipelines.settings.checks.public_pictures import unit_complaints
+from pipelines.settings.checks.public_pictures import find_unit_problems
 from pipelines.settings.harmonization import default_scale
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem
@@ -31,48 +31,52 @@ def problems(run: RunSettings) -> Iterator[Problem]:
         model = run.train.method_model.get(label, run.model)
         where = ("train", "method_model", label) if label in run.train.method_model else ("model",)
         if isinstance(model, Clip):
-            yield from (Problem((*where, at), text) for at, text in _clip_problems(run, model, label))
+            yield from (Problem((*where, field), text) for field, text in _clip_problems(run, model, label))
         if not isinstance(model, Features):
             continue
-        complaints = list(_of_problems(run, model))
+        complaints = list(_extractor_problems(run, model))
         yield from (Problem((*where, "of"), text) for text in complaints)
         if not complaints:
-            yield from (Problem((*where, at), text) for at, text in _size_problems(run, model))
+            yield from (Problem((*where, field), text) for field, text in _size_problems(run, model))
         yield from (Problem((*where, "public"), text) for text in _public_problems(run, model))
 
 
 def _clip_problems(run: RunSettings, model: Clip, label: str) -> Iterator[tuple[str, str]]:
+    """The field of a Clip model and what is wrong with it."""
     if run.task.kind != "classification":
         yield "name", "clip knows classes of pictures and no masks; take another model"
-    elif wrong := model.complaints(run.images.inputs):
-        yield from (("name", text) for text in wrong)
+    elif complaints := model.complaints(run.images.inputs):
+        yield from (("name", text) for text in complaints)
     elif set(model.classes) != set(run.task.names):
         yield "classes", f"must have words for those of the task, {[*run.task.names]}, found {[*model.classes]}"
     elif run.train.methods[label].name == "central":
         yield "name", "central pools vectors, and no hospital's file comes with them; take another model for it"
     else:
         try:
-            opened_clip(read_clip(model), read_weights(model))
+            read_clip_tensors(read_clip(model), read_weights(model))
         except ValueError as error:
             yield "weights", f"{error}"
 
 
-def _of_problems(run: RunSettings, model: Features) -> Iterator[str]:
+def _extractor_problems(run: RunSettings, model: Features) -> Iterator[str]:
+    """Why the extractor (`of`) cannot be used with the task and the images."""
     if run.task.kind != "classification":
         yield "features of an image have no pixels to segment; take another model"
     elif run.images.kind == "features":
         yield "a table's columns are features already; take mlp"
-    elif wrong := model.of.complaints(run.images.inputs):
-        yield from wrong
+    elif complaints := model.of.complaints(run.images.inputs):
+        yield from complaints
     elif isinstance(model.of, Detector):
         yield from _detector_problems(run, model.of)
 
 
 def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str]]:
-    """Whether there are as many features as components; told here, because the run would find out after intake."""
+    """Problems of the number of components; checked here because a run would notice them only after reading all
+    images.
+    """
     version = make_portable(model.of).sha256 if isinstance(model.of, Encoder) else ""
     try:
-        count = _feature_count(model.of, version, run.images.inputs)
+        count = _count_features(model.of, version, run.images.inputs)
     except ValueError as error:
         yield "of", f"{error}"
         return
@@ -84,20 +88,26 @@ def _size_problems(run: RunSettings, model: Features) -> Iterator[tuple[str, str
 
 
 @lru_cache(maxsize=16)
-def _feature_count(of: AnyExtractor, version: str, inputs: tuple[int, ...]) -> int:
-    """How many features an image has. version: digest of an encoder's file. Raises: ValueError: it cannot be used."""
+def _count_features(settings: AnyExtractor, version: str, inputs: tuple[int, ...]) -> int:
+    """The number of features of an image. version: digest of an encoder's file. Raises: ValueError: it cannot be
+    used.
+    """
     extractor = (
-        build_blank_detector(of, _known_priors()[of.on].channels) if isinstance(of, Detector) else open_extractor(of)[0]
+        build_blank_detector(settings, _known_priors()[settings.on].channels)
+        if isinstance(settings, Detector)
+        else open_extractor(settings)[0]
     )
     return len(extractor.extract(np.zeros((1, *inputs)))[0])
 
 
 def _detector_problems(run: RunSettings, detector: Detector) -> Iterator[str]:
-    """Whether there is such a prior, and it draws pictures of the run's kind."""
+    """Problems of a detector's prior: it is unknown, draws other pictures than the run's, or its values have another
+    range.
+    """
     if (prior := _known_priors().get(detector.on)) is None:
         yield f"a detector learns from a prior, found on: {detector.on!r}; there are {', '.join(_known_priors())}"
     else:
-        yield from _form_problems(run, prior)
+        yield from _prior_problems(run, prior)
         scale = default_scale(run.images)
         if detector.window != (scale.low, scale.high):
             expected = f"what the prior draws for these images, {scale.low} to {scale.high}"
@@ -105,21 +115,24 @@ def _detector_problems(run: RunSettings, detector: Detector) -> Iterator[str]:
 
 
 def _public_problems(run: RunSettings, model: Features) -> Iterator[str]:
+    """Why the public pictures of a model's scale are unknown, or do not fit the images."""
     prior = _known_priors().get(model.public)
     if prior is None and model.public not in run.public_pictures:
         known = ", ".join((*_known_priors(), *run.public_pictures))
         yield f"unknown pictures {model.public!r}; there are {known}; public_pictures: declares others"
     elif prior is not None and run.images.kind != "features":
-        yield from _form_problems(run, prior)
+        yield from _prior_problems(run, prior)
 
 
 def _known_priors() -> Mapping[str, Prior]:
+    """The public priors by name."""
     from harmonize.prior import PRIORS  # not needed by other runs
 
     return PRIORS
 
 
-def _form_problems(run: RunSettings, prior: Prior) -> list[str]:
+def _prior_problems(run: RunSettings, prior: Prior) -> list[str]:
+    """Why a prior's pictures differ from the run's images in form or in unit."""
     from harmonize.stacks import find_form_problems
 
-    return find_form_problems(prior, run.images.inputs, run.images.kind) or unit_complaints(prior.name, run.images)
+    return find_form_problems(prior, run.images.inputs, run.images.kind) or find_unit_problems(prior.name, run.images)

@@ -1,4 +1,4 @@
-"""Checks of harmonization: what cannot work, or would break a privacy promise."""
+"""Checks of harmonization: settings that cannot work, or would break a privacy promise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harmonize.prior import PRIORS
 from harmonize.translation import Randomized, list_curve_translators
 from pipelines.loader.names import is_name
 from pipelines.phantom.patients import PhantomSource
-from pipelines.settings.checks.public_pictures import unit_complaints
+from pipelines.settings.checks.public_pictures import find_unit_problems
 from pipelines.settings.harmonization import RAW, Exported, Harmonize, Oracle, Public
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem, problems_of
@@ -21,20 +21,20 @@ SMALLEST, LARGEST, STEP = 32, 256, 8
 def problems(run: RunSettings) -> Iterator[Problem]:
     """All problems of `harmonize` and `train.method_images`."""
     plan = run.harmonize
-    more = () if run.augment is None else (run.augment.space,)
-    known = [RAW, *(plan.translate if plan else ()), *more]
+    more_spaces = () if run.augment is None else (run.augment.space,)
+    known_spaces = [RAW, *(plan.translate if plan else ()), *more_spaces]
     for label, space in run.train.method_images.items():
-        if space not in known:
-            text = f"{space!r} is no space of images; known are {', '.join(known)}"
+        if space not in known_spaces:
+            text = f"{space!r} is no space of images; known are {', '.join(known_spaces)}"
             yield Problem(("train", "method_images", label), text, needs=(("harmonize",), ("augment",)))
-    if plan is None or not run.sites:  # `checks.sites` says that nobody is there
+    if plan is None or not run.sites:  # `checks.sites` reports that there are no sites
         return
     for problem in (*_image_problems(run, plan), *_site_problems(run, plan), *_promise_problems(run, plan)):
         yield problem if problem.where[:1] == ("images",) else problem.within("harmonize")
 
 
 def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
-    """Unsuitable images and names."""
+    """Problems of images, names of spaces, priors and the number of sites."""
     kind, inputs = run.images.kind, run.images.inputs
     suitable = kind in ("slices", "pictures")
     if not suitable:
@@ -50,14 +50,14 @@ def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
         text = f"{prior} has {PRIORS[prior].channels} channels, and images have {inputs[0]}; known are "
         yield Problem(("synthesis", "prior"), f"{text}{', '.join(PRIORS)}")
     elif suitable:
-        yield from (Problem(("synthesis", "prior"), text) for text in unit_complaints(prior, run.images))
+        yield from (Problem(("synthesis", "prior"), text) for text in find_unit_problems(prior, run.images))
     for space, translator in plan.translate.items():
         if suitable and isinstance(translator, Randomized):
             try:
-                wrong = unit_complaints(translator.prior_of(inputs[0]), run.images)
+                complaints = find_unit_problems(translator.prior_of(inputs[0]), run.images)
             except ValueError as error:
-                wrong = [str(error)]
-            yield from (Problem(("translate", space, "prior"), text) for text in wrong)
+                complaints = [str(error)]
+            yield from (Problem(("translate", space, "prior"), text) for text in complaints)
     if len(run.sites) < 2:
         yield Problem((), "there is one hospital, and nobody to share a space with; remove it")
     how = plan.synthesis
@@ -70,15 +70,15 @@ def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
 
 
 def _site_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
-    """Targets that are no site, and spaces that only phantoms can make."""
+    """Problems of targets that are no site, and of spaces that only phantoms can make."""
     for field, name in (("target", plan.score.target), ("current", plan.score.current)):
         if name is not None and name not in run.sites:
             yield Problem(("score", field), f"{name!r} is no site; sites are {', '.join(run.sites)}")
-    real = [name for name, site in run.sites.items() if not isinstance(site.source, PhantomSource)]
+    real_sites = [name for name, site in run.sites.items() if not isinstance(site.source, PhantomSource)]
     for space, translator in plan.translate.items():
-        if isinstance(translator, Oracle | Exported) and real:
-            text = f"only phantoms can be imaged by another scanner, and {', '.join(real)} has real patients; remove it"
-            yield Problem(("translate", space), text)
+        if isinstance(translator, Oracle | Exported) and real_sites:
+            text = f"only phantoms can be imaged by another scanner, and {', '.join(real_sites)} has real patients; "
+            yield Problem(("translate", space), f"{text}remove it")
         elif isinstance(translator, Exported) and getattr(run.images, "values", "adc") != "adc":
             text = "exported undoes the units of ADC maps, and images.values is standardized; remove it"
             yield Problem(("translate", space), text)
@@ -87,31 +87,33 @@ def _site_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
 def _promise_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
     """Releases without noise although privacy is required, or without permission."""
     if plan.synthesis.name == "real":
-        closed = [name for name, site in run.sites.items() if not site.policy.pooling]
-        if run.pooling == "refused" or closed:
+        refusing_sites = [name for name, site in run.sites.items() if not site.policy.pooling]
+        if run.pooling == "refused" or refusing_sites:
             text = "real shares training images as they are, in a simulation only; say pooling: allowed, and policy: "
             yield Problem(("synthesis",), f"{text}{{pooling: true}} at every site")
-    limited = [name for name, site in run.sites.items() if site.policy.promises]
-    if run.privacy == "none" and not limited:
+    promising_sites = [name for name, site in run.sites.items() if site.policy.promises]
+    if run.privacy == "none" and not promising_sites:
         return
-    who = "privacy is asked for" if run.privacy != "none" else f"{', '.join(limited)} promises it to its patients"
+    reason = (
+        "privacy is asked for" if run.privacy != "none" else f"{', '.join(promising_sites)} promises it to its patients"
+    )
     for space, translator in plan.translate.items():
         if translator.learns:
             yield Problem(
                 ("translate", space),
-                f"{translator.name} learns from several patients, which no epsilon covers, and {who}; use one that "
+                f"{translator.name} learns from several patients, which no epsilon covers, and {reason}; use one that "
                 f"looks at one patient at a time ({', '.join(list_curve_translators())})",
             )
     if plan.sampling.name == "raw":
-        text = f"raw selects by looking at patients, which no epsilon covers, and {who}; say surrogate"
+        text = f"raw selects by looking at patients, which no epsilon covers, and {reason}; say surrogate"
         yield Problem(("sampling",), text)
     if plan.score.release == "exact":
-        yield Problem(("score", "release"), f"exact has no noise, and {who}; say dp, or public with a target")
+        yield Problem(("score", "release"), f"exact has no noise, and {reason}; say dp, or public with a target")
     if getattr(plan.synthesis, "variant", "") == "paper":
         yield Problem(
             ("synthesis", "variant"),
             "the paper's noise hangs on how many patients there are, so its cost is not known before, and "
-            f"{who}; say consilium",
+            f"{reason}; say consilium",
         )
     if not plan.synthesis.private and not isinstance(plan.synthesis, Public):
-        yield Problem(("synthesis",), f"{plan.synthesis.name} has no noise, and {who}; say dp_wgan_gp, or public")
+        yield Problem(("synthesis",), f"{plan.synthesis.name} has no noise, and {reason}; say dp_wgan_gp, or public")

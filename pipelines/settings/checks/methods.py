@@ -16,15 +16,15 @@ from federation.verdict import find_reply_problem
 from personalize import AnyAlgorithm
 from personalize.prompts import no_prompt
 from pipelines.settings.foreign import describe_foreign_failure
-from pipelines.settings.run_settings import RunSettings, is_buildable, list_works, network, try_network
+from pipelines.settings.run_settings import RunSettings, build_network, is_buildable, list_works, try_network
 from privacy.release.policy import SITES
 from privacy.settings_error import Path, Problem
 
-OF_A_METHOD: tuple[Path, ...] = (
+METHOD_INPUTS: tuple[Path, ...] = (
     ("model",),
     *(("train", name) for name in ("work", "method_work", "method_model")),
 )
-"""What a method's network and work follow from, besides its own settings."""
+"""What a method's network and work follow from, in addition to its own settings."""
 
 
 def problems(run: RunSettings) -> list[Problem]:
@@ -56,6 +56,7 @@ def problems(run: RunSettings) -> list[Problem]:
 
 
 def _pooling_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of methods that pool images in a run or at a site that does not allow it."""
     central = [label for label, method in run.train.methods.items() if method.name == "central"]
     if central and run.pooling == "refused":
         text = "central training pools images; say pooling: allowed, or remove it"
@@ -68,6 +69,7 @@ def _pooling_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _network_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of networks that cannot be built or cannot take the images, and of methods with a site's overrides."""
     for label in run.train.methods:
         try:
             task = run.task_of(label)
@@ -78,11 +80,13 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
             yield from (Problem(("train", "methods", label), text) for text in wrong)
             continue
         if not is_buildable(task):
-            continue  # `checks.features` says what is wrong with its file
+            continue  # `checks.features` reports what is wrong with its file
         try:
             try_network(task)
         except (RuntimeError, OverflowError, ValueError, MemoryError) as error:
-            if isinstance(task.model, Own) or isinstance(error, Unmade | TooLarge):  # which say what cannot be done
+            if isinstance(task.model, Own) or isinstance(
+                error, Unmade | TooLarge
+            ):  # their messages say what cannot be done
                 has_its_network = label in run.train.method_model
                 yield Problem(("train", "method_model", label) if has_its_network else ("model",), f"{error}")
                 continue
@@ -93,38 +97,44 @@ def _network_problems(run: RunSettings) -> Iterator[Problem]:
             )
             continue
         for site in run.sites:
-            yield from _form_problems(run, label, site, task)
+            yield from _site_form_problems(run, label, site, task)
 
 
-def _form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[Problem]:
-    """Problems of a site's form of a method, also where the coordinator could not read its replies."""
+def _site_form_problems(run: RunSettings, label: str, site: str, task: Task) -> list[Problem]:
+    """Problems of a method with a site's overrides, also if the coordinator could not read its replies."""
     try:
-        common, site_method, work = run.train.methods[label], run.method(label, site), run.work(label, site)
+        common_method, site_method, work = run.train.methods[label], run.method(label, site), run.work(label, site)
     except ValueError:
         return []  # `checks.sites` reports it
-    where = ("train", "methods", label) if site_method == common else ("sites", site, "methods", label)
-    if site_method.name != common.name:
-        text = f"{site_method.name}, but all sites run one method, {common.name} here; remove it"
+    where = ("train", "methods", label) if site_method == common_method else ("sites", site, "methods", label)
+    if site_method.name != common_method.name:
+        text = f"{site_method.name}, but all sites run one method, {common_method.name} here; remove it"
         return [Problem((*where, "name"), text)]
     try:
-        complaints = site_method.complaints(network(site_method, task), work, run.privacy != "none")
-        form_problems = [Problem(where, sentence, needs=OF_A_METHOD) for sentence in complaints]
+        complaints = site_method.complaints(build_network(site_method, task), work, run.privacy != "none")
+        form_problems = [Problem(where, sentence, needs=METHOD_INPUTS) for sentence in complaints]
     except TooLarge as error:
         return [Problem(where, f"{error}")]
     except Exception as error:
         if (reason := describe_foreign_failure(error, site_method, task.model)) is None:
             raise
         return [Problem(where, reason)]
-    if site_method != common and not form_problems and not _same_replies(site_method, common, task, work):
+    if (
+        site_method != common_method
+        and not form_problems
+        and not _have_same_replies(site_method, common_method, task, work)
+    ):
         text = "replies would have other tensors or facts than those of the other sites, and each would be refused as "
         form_problems.append(Problem(where, f"{text}malformed; change only what leaves the replies as they are"))
     return form_problems
 
 
-def _same_replies(first: AnyAlgorithm, second: AnyAlgorithm, task: Task, work: Work) -> bool:
-    """Whether the replies of two forms of a method have the same names, shapes and facts."""
+def _have_same_replies(method: AnyAlgorithm, other_method: AnyAlgorithm, task: Task, work: Work) -> bool:
+    """Whether the replies of a method with two sets of overrides have the same names, shapes and facts."""
     try:
-        replies = [rehearse_reply(each, task, work, initial_parameters(each, task, seed=0)) for each in (first, second)]
+        replies = [
+            rehearse_reply(form, task, work, initial_parameters(form, task, seed=0)) for form in (method, other_method)
+        ]
     except (RuntimeError, ValueError):
         return False
     return find_reply_problem(replace(replies[0], facts={**replies[0].facts, "loss": None, "n": 0}), replies[1]) is None

@@ -14,8 +14,8 @@ from pipelines.settings.sites import Elsewhere, SiteSettings
 from privacy.settings_error import Problem, SettingsError
 
 SHARED_KEYS = ("kind", "of", "seed", "alpha", "classes", "least", "tests")
-"""Settings that must be equal for all parts of one source, or a patient could be in two parts."""
-DEALT_KEYS = ("labels", "gland", "exclude", "test")
+"""Settings of parts. They must be equal for all parts of one source, or a patient could be in two parts."""
+PARTITION_KEYS = ("labels", "gland", "exclude", "test")
 """Further settings of a site that affect how its source is partitioned."""
 
 
@@ -29,14 +29,14 @@ def expand_parts(sites: Mapping[str, SiteSettings]) -> dict[str, SiteSettings]:
     for name, site in sites.items():
         part = site.part
         if part is None or part.number is not None:
-            made = {name: site}
+            site_parts = {name: site}
         else:
             numbers = range(1, part.of + 1)
-            made = {f"{name}-{number}": replace(site, part=replace(part, number=number)) for number in numbers}
-        if twice := sorted({*made} & {*expanded_sites, *(set(sites) - {name})}):
-            text = f"its part would be called {twice[0]}, as another site is; rename one"
+            site_parts = {f"{name}-{number}": replace(site, part=replace(part, number=number)) for number in numbers}
+        if taken_names := sorted({*site_parts} & {*expanded_sites, *(set(sites) - {name})}):
+            text = f"its part would be called {taken_names[0]}, as another site is; rename one"
             raise SettingsError([Problem(("sites", name, "part"), text)])
-        expanded_sites |= made
+        expanded_sites |= site_parts
     return expanded_sites
 
 
@@ -46,11 +46,11 @@ def group_parts(sites: Mapping[str, SiteSettings]) -> list[tuple[str, ...]]:
     for name, site in sites.items():
         if site.part is None:
             continue
-        same = next((names for source, names in groups if source == site.source), None)
-        if same is None:
+        group = next((names for source, names in groups if source == site.source), None)
+        if group is None:
             groups.append((site.source, [name]))
         else:
-            same.append(name)
+            group.append(name)
     return [tuple(names) for _, names in groups]
 
 
@@ -58,14 +58,15 @@ def problems(run: RunSettings) -> Iterator[Problem]:
     """Pairs of sites that may share a patient, and invalid parts."""
     for (other, first), (name, second) in combinations(run.sites.items(), 2):
         if first.source == second.source:
-            yield from _one_source(other, first, name, second)
+            yield from _same_source_problems(other, first, name, second)
         elif _sources_overlap(first, second):
             text = f"may choose lines that {other} chooses too; give a column of which the two take different values"
             yield Problem(("sites", name, "source", "where"), text, needs=(("sites", other, "source"),))
     yield from _part_problems(run)
 
 
-def _one_source(other: str, first: SiteSettings, name: str, second: SiteSettings) -> Iterator[Problem]:
+def _same_source_problems(other: str, first: SiteSettings, name: str, second: SiteSettings) -> Iterator[Problem]:
+    """Problems of two sites with the same source: it is not partitioned, or its parts do not fit together."""
     if first.part is None and second.part is None:
         if not isinstance(first.source, PhantomSource | Elsewhere):
             yield Problem(
@@ -80,24 +81,26 @@ def _one_source(other: str, first: SiteSettings, name: str, second: SiteSettings
         text = f"missing; the same source is dealt out, and {divided} has a part of it"
         yield Problem(("sites", undivided, "part"), text, needs=(("sites", divided),))
         return
-    ours, theirs = second.part, first.part
-    unlike = [key for key in SHARED_KEYS if getattr(ours, key) != getattr(theirs, key)]
-    for key in unlike:
-        text = f"{getattr(ours, key)}, and {getattr(theirs, key)} at {other}; parts of one source differ in nothing "
+    second_part, first_part = second.part, first.part
+    unequal_keys = [key for key in SHARED_KEYS if getattr(second_part, key) != getattr(first_part, key)]
+    for key in unequal_keys:
+        text = f"{getattr(second_part, key)}, and {getattr(first_part, key)} at {other}; parts of one source differ in "
         yield Problem(
-            ("sites", name, "part", key), f"{text}but number, or a patient is dealt twice", needs=(("sites", other),)
+            ("sites", name, "part", key),
+            f"{text}nothing but number, or a patient is dealt twice",
+            needs=(("sites", other),),
         )
-    if ours.number == theirs.number and not unlike:
-        text = f"{ours.number}, which {other} has; two sites would have the same patients"
+    if second_part.number == first_part.number and not unequal_keys:
+        text = f"{second_part.number}, which {other} has; two sites would have the same patients"
         yield Problem(("sites", name, "part", "number"), text, needs=(("sites", other),))
-    for key in DEALT_KEYS:
+    for key in PARTITION_KEYS:
         if getattr(first, key) != getattr(second, key):
             text = f"differs from that of {other}; a source must look alike to all of its parts"
             yield Problem(("sites", name, key), text, needs=(("sites", other),))
 
 
 def _sources_overlap(first: SiteSettings, second: SiteSettings) -> bool:
-    """Whether two sources take lines of one table and no column of `where` keeps these apart."""
+    """Whether two sources take lines of one table and no column of `where` separates them."""
     a, b = first.source, second.source
     if isinstance(a, TableSource) and isinstance(b, TableSource):
         same = a.file == b.file
@@ -118,10 +121,13 @@ def _is_within(folder: str, other_folder: str) -> bool:
 
 
 def _part_problems(run: RunSettings) -> Iterator[Problem]:
-    known = max(2, len(run.task.classes) if run.task.kind == "classification" else 2)
+    """Problems of a site's part and test patients with the run's classes, folds and privacy."""
+    class_count = max(2, len(run.task.classes) if run.task.kind == "classification" else 2)
     for name, site in run.sites.items():
-        if site.part is not None and (site.part.classes or 1) > known:
-            text = f"must be in [1, {known}], since patients have {known} classes; found {site.part.classes}"
+        if site.part is not None and (site.part.classes or 1) > class_count:
+            text = (
+                f"must be in [1, {class_count}], since patients have {class_count} classes; found {site.part.classes}"
+            )
             yield Problem(("sites", name, "part", "classes"), text)
         if run.split.folds is not None and site.test:
             text = "with split.folds a fold is the test; name no test patients, or remove split.folds"
@@ -137,7 +143,7 @@ def _part_problems(run: RunSettings) -> Iterator[Problem]:
             )
 
 
-def partition_differences(sites: Mapping[str, SiteSettings], dealing: Mapping[str, object]) -> list[str]:
+def find_partition_differences(sites: Mapping[str, SiteSettings], partition_digests: Mapping[str, object]) -> list[str]:
     """A sentence for each source that its hospitals partitioned differently, so that a patient may be in two parts.
 
     dealing: site -> the hospital's digest of the partition; None if it gave none. Other sites are missing.
@@ -146,5 +152,5 @@ def partition_differences(sites: Mapping[str, SiteSettings], dealing: Mapping[st
         f"{', '.join(names)}: parts of one source, which did not look alike to all of them, so that a patient may have "
         "been dealt twice; let the files be as they are while they are read, and run again"
         for names in group_parts(sites)
-        if len({dealing[name] for name in names if name in dealing}) > 1
+        if len({partition_digests[name] for name in names if name in partition_digests}) > 1
     ]

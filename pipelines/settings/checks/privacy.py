@@ -1,10 +1,10 @@
-"""Checks of privacy: what no epsilon covers, and policies whose promise the run would break."""
+"""Checks of privacy: settings that no epsilon covers, and policies whose promise the run would break."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipelines.settings.run_settings import RunSettings, is_buildable, list_works, network
+from pipelines.settings.run_settings import RunSettings, build_network, is_buildable, list_works
 from privacy.release.policy import Policy
 from privacy.settings_error import Problem
 
@@ -21,11 +21,12 @@ def _broken_promise(site: str, policy: Policy) -> Problem:
     key, text = "require", "this hospital lets nothing leave without a finite epsilon"
     if policy.require is None and policy.budget is not None:
         key, text = "budget", f"this hospital allows epsilon {policy.budget.epsilon}"
-    rest = "and privacy: none makes every release non-private; say privacy: {epsilon: ...}"
-    return Problem(("sites", site, "policy", key), f"{text}, {rest}")
+    remedy = "and privacy: none makes every release non-private; say privacy: {epsilon: ...}"
+    return Problem(("sites", site, "policy", key), f"{text}, {remedy}")
 
 
 def _feature_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of tables of features that are normalized or projected by means of patients' values."""
     images = run.images
     if images.kind == "features" and images.normalize in ("site", "pooled"):
         text = f"{images.normalize} computes means from patients, which no noise covers; say none, or declared with "
@@ -36,13 +37,16 @@ def _feature_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _method_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of methods, networks and local work that cannot be trained privately."""
     from privacy.dp.modules import find_unfit_parts  # slow to import
 
     for label, method in run.train.methods.items():
         where = ("train", "methods", label)
         if method.name == "central":
             yield Problem(where, "pools images, which no epsilon covers; remove it")
-        elif is_buildable(run.task_of(label)) and (sentence := find_unfit_parts(network(method, run.task_of(label)))):
+        elif is_buildable(run.task_of(label)) and (
+            sentence := find_unfit_parts(build_network(method, run.task_of(label)))
+        ):
             yield Problem(where, f"cannot be trained privately: {', '.join(sentence)}")
     for label, _, work in list_works(run):
         if work.balance and run.train.methods[label].name != "central":
@@ -52,6 +56,7 @@ def _method_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _site_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of sites whose policy gives counts no guarantee, or whose budget has no lasting ledger."""
     for name, site in run.sites.items():
         if site.policy.budget is None and not site.policy.declares("counts"):
             yield Problem(

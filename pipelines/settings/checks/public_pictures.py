@@ -1,4 +1,4 @@
-"""Checks of pictures that the user declares public: whether they can serve the run's images, and are no hospital's."""
+"""Checks of pictures that the user declares public: whether they fit the run's images, and are not a hospital's."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pipelines.loader.names import label_problems
 from pipelines.settings.run_settings import RunSettings
 from privacy.settings_error import Problem
 
-VALUES = {"prostate_adc": "adc", "prostate_t2w": "standardized"}
-"""By a prior's name: what its pictures hold, as `images.values` says it."""
+VALUES_BY_PRIOR = {"prostate_adc": "adc", "prostate_t2w": "standardized"}
+"""A prior's name -> the values of its pictures, in the terms of `images.values`."""
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
@@ -22,31 +22,31 @@ def problems(run: RunSettings) -> Iterator[Problem]:
     for name in run.public_pictures:
         if name in PRIORS:
             yield Problem(("public_pictures", name), "is the name of a prior; give these pictures another")
-        yield from _of_one(run, name)
+        yield from _picture_problems(run, name)
 
 
-def unit_complaints(prior: str, images: AnyImages) -> list[str]:
-    """Why a prior's pictures are not in these images' unit; empty = they are, or have none."""
-    drawn, unit = VALUES.get(prior), getattr(images, "values", None)
-    if drawn is None or unit is None or drawn == unit:
+def find_unit_problems(prior: str, images: AnyImages) -> list[str]:
+    """Why a prior's pictures are not in these images' unit; empty = they are, or there is no unit."""
+    prior_values, unit = VALUES_BY_PRIOR.get(prior), getattr(images, "values", None)
+    if prior_values is None or unit is None or prior_values == unit:
         return []
-    other = next(name for name, values in VALUES.items() if values == unit)
-    return [f"{prior} draws images of values: {drawn}, and images.values is {unit}; say {other}"]
+    matching_prior = next(name for name, values in VALUES_BY_PRIOR.items() if values == unit)
+    return [f"{prior} draws images of values: {prior_values}, and images.values is {unit}; say {matching_prior}"]
 
 
-def _of_one(run: RunSettings, name: str) -> Iterator[Problem]:
-    """Why declared pictures cannot serve this run."""
-    pictures, at = run.public_pictures[name], ("public_pictures", name)
+def _picture_problems(run: RunSettings, name: str) -> Iterator[Problem]:
+    """Why declared pictures cannot be used in this run."""
+    pictures, where = run.public_pictures[name], ("public_pictures", name)
     if run.images.kind == "features":
-        yield Problem(at, "a table has no pictures; remove them")
+        yield Problem(where, "a table has no pictures; remove them")
         return
     if pictures.source is not None:
-        yield from (each.within(*at) for each in kind_problems(pictures.source.kind, run.images))
+        yield from (each.within(*where) for each in kind_problems(pictures.source.kind, run.images))
     elif run.images.kind != "pictures":
         text = f"holds pictures, and images are {run.images.kind}; give a source of dicom or nifti"
-        yield Problem((*at, "folder"), text)
+        yield Problem((*where, "folder"), text)
     for site, site_settings in run.sites.items():
         folder = getattr(site_settings.source, "folder", None)
-        both = [getattr(source, "where", None) for source in (pictures.source, site_settings.source)]
-        if folder is not None and Path(folder).resolve() == Path(pictures.place).resolve() and not all(both):
-            yield Problem(at, f"lies in the folder of {site}, whose patients are not public; give another folder")
+        line_choices = [getattr(source, "where", None) for source in (pictures.source, site_settings.source)]
+        if folder is not None and Path(folder).resolve() == Path(pictures.place).resolve() and not all(line_choices):
+            yield Problem(where, f"lies in the folder of {site}, whose patients are not public; give another folder")

@@ -13,8 +13,7 @@ from federation.models import OnFeatures
 from federation.sizes import check_size
 from personalize import AnyAlgorithm
 from personalize.adaptation_baselines import Tent, tent
-from personalize.routing_outside import Routing
-from personalize.routing_outside import route_experts as adapt
+from personalize.routing_outside import Routing, route_experts
 from pipelines.settings.harmonization import RAW
 from pipelines.settings.route import SHARED, Line, Route
 from pipelines.settings.run_settings import RunSettings
@@ -22,7 +21,7 @@ from privacy.release.policy import OUTSIDE
 from privacy.settings_error import Problem, problems_of
 
 ON_FEATURES = ("as_trained", "ensemble", "fine_tuned")
-"""Values of `how` that look at no image."""
+"""Names of ways (`how`) that do not look at images."""
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
@@ -39,6 +38,7 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
+    """Problems of a route with the run's settings, and of its lines."""
     if not run.outside:
         text = "missing; route is for external sites, name at least one site"
         yield Problem(("outside",), text)
@@ -62,6 +62,7 @@ def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
 
 
 def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
+    """Problems of a line's way and of the methods that it names."""
     problems = []
     if line.how.name == "average" and run.task.kind == "classification":
         text = "average is of the scores of masks; say ensemble, the mean of the models' logits"
@@ -78,30 +79,32 @@ def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
             text = f"{label} is on fixed features, and {line.how.name} looks at images; say {' or '.join(ON_FEATURES)}"
         elif (line.how.name == "ttt") != (method.name == "fedavg_turns"):
             text = f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"
-        elif part == SHARED and not for_all(method):
+        elif part == SHARED and not has_common_model(method):
             text = f"{label} is {method.name}, with a model for each hospital; say one like fedavg"
         if text:
             problems.append(Problem((part,), text))
     return problems
 
 
-def for_all(method: AnyAlgorithm) -> bool:
-    """Whether a method has one model for all hospitals: it is in federation/, or trains for ttt."""
+def has_common_model(method: AnyAlgorithm) -> bool:
+    """Whether a method has one model for all hospitals: it is a method of federation/, or fedavg_turns, which trains
+    for ttt.
+    """
     return method.name == "fedavg_turns" or (
         not isinstance(method, Alone | Local) and type(method).__module__.startswith("federation.")
     )
 
 
 def _rehearsal_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
-    """Whether the networks of a line work with its way, tried on two images of zeros."""
-    parts, how = route.methods(line), line.how
+    """Why the networks of a line do not work with its way, tried on two images of zeros; empty = they do."""
+    labels_by_part, how = route.methods(line), line.how
     try:
-        for label in parts.values():
+        for label in labels_by_part.values():
             check_size(run.train.methods[label], run.task_of(label))
-        experts = [run.train.methods[label].network(run.task_of(label)) for label in parts.values()]
+        experts = [run.train.methods[label].network(run.task_of(label)) for label in labels_by_part.values()]
         x = torch.zeros(2, *run.images.inputs)
         if isinstance(how, Routing):
-            adapt(experts, x, replace(how, epochs=0, mode="all"), kind=run.task.kind)
+            route_experts(experts, x, replace(how, epochs=0, mode="all"), kind=run.task.kind)
         elif isinstance(how, Tent):
             tent(experts[-1], x, replace(how, epochs=0, mode="all"), kind=run.task.kind)
     except ValueError as error:

@@ -39,7 +39,9 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _work_problems(run: RunSettings, site: str) -> Iterator[Problem]:
-    """Problems of a site's own local work, each once; with methods named if only their work is wrong."""
+    """Problems of a site's overrides of local work, each once; it names the methods unless the problem is in all of
+    them.
+    """
     labels_by_problem: dict[Problem, list[str]] = {}
     for label in run.train.methods:
         try:

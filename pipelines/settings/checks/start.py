@@ -1,5 +1,5 @@
-"""Checks of how networks begin: whether there are such public pictures, with labels, or such a file of weights, and the
-network fits.
+"""Checks of how networks begin: whether the labelled public pictures or the file of weights exist, and whether the
+network fits them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from federation.models.features import Features
 from federation.pretraining import Pretrained
 from federation.weights import Weights
 from pipelines.data.weights_file import load_start_weights
-from pipelines.settings.checks.public_pictures import unit_complaints
-from pipelines.settings.run_settings import RunSettings, is_buildable, network
+from pipelines.settings.checks.public_pictures import find_unit_problems
+from pipelines.settings.run_settings import RunSettings, build_network, is_buildable
 from privacy.settings_error import Problem
 
 NETWORKS = ("cam", "cnn", "monai", "resnet18")
@@ -25,25 +25,26 @@ def problems(run: RunSettings) -> Iterator[Problem]:
             continue
         where = ("train", "method_start", label) if label in run.train.method_start else ("train", "start")
         if isinstance(how, Weights):
-            yield from (Problem((*where, "file"), text) for text in _of_file(run, label, how))
+            yield from (Problem((*where, "file"), text) for text in _weights_problems(run, label, how))
             continue
         model = run.train.method_model.get(label, run.model)
-        linear = isinstance(model, Features) and not model.hidden
-        if model.name not in NETWORKS and not linear:
+        is_linear = isinstance(model, Features) and not model.hidden
+        if model.name not in NETWORKS and not is_linear:
             remedy = f"say method_start: {{{label}: null}}"
-            known = f"only {', '.join(NETWORKS)} begin on pictures, and features without hidden layers"
-            yield Problem(where, f"{label} has the model {model.name}; {known}; {remedy}")
-        elif linear and how.head == "fresh":
+            known_text = f"only {', '.join(NETWORKS)} begin on pictures, and features without hidden layers"
+            yield Problem(where, f"{label} has the model {model.name}; {known_text}; {remedy}")
+        elif is_linear and how.head == "fresh":
             yield Problem((*where, "head"), "fresh leaves nothing of a start on features, which is a head; say kept")
         else:
-            yield from (Problem((*where, field), text) for field, text in _of_one(run, how))
+            yield from (Problem((*where, field), text) for field, text in _pretrained_problems(run, how))
 
 
-def _of_file(run: RunSettings, label: str, how: Weights) -> Iterator[str]:
+def _weights_problems(run: RunSettings, label: str, how: Weights) -> Iterator[str]:
+    """Why a file of weights cannot be the start of a method's network."""
     try:
         task = run.task_of(label)
         if is_buildable(task):
-            network(run.train.methods[label], task)  # whose own problems `checks.methods` tells
+            build_network(run.train.methods[label], task)  # `checks.methods` reports its problems
     except (RuntimeError, ValueError, MemoryError):
         return
     try:
@@ -52,19 +53,20 @@ def _of_file(run: RunSettings, label: str, how: Weights) -> Iterator[str]:
         yield f"{error} (method {label})"
 
 
-def _of_one(run: RunSettings, how: Pretrained) -> Iterator[tuple[str, str]]:
+def _pretrained_problems(run: RunSettings, how: Pretrained) -> Iterator[tuple[str, str]]:
+    """The field of a start on public pictures and what is wrong with it."""
     from harmonize.prior import PRIORS  # not needed by other runs
     from harmonize.stacks import find_form_problems
 
     if run.task.kind != "classification":
         yield "on", "public pictures have labels and no masks, so a network that segments cannot begin on them"
     elif how.on in PRIORS:
-        wrong = find_form_problems(PRIORS[how.on], run.images.inputs, run.images.kind)
-        yield from (("on", text) for text in wrong or unit_complaints(how.on, run.images))
+        form_problems = find_form_problems(PRIORS[how.on], run.images.inputs, run.images.kind)
+        yield from (("on", text) for text in form_problems or find_unit_problems(how.on, run.images))
         if len(run.task.names) != 2 and how.head == "kept":
             yield "head", f"a prior has two classes and the task has {len(run.task.names)}; say head: fresh"
     elif how.on not in run.public_pictures:
-        known = ", ".join((*PRIORS, *run.public_pictures))
-        yield "on", f"unknown pictures {how.on!r}; there are {known}; public_pictures: declares others"
-    elif not run.public_pictures[how.on].labelled:
+        known_names = ", ".join((*PRIORS, *run.public_pictures))
+        yield "on", f"unknown pictures {how.on!r}; there are {known_names}; public_pictures: declares others"
+    elif not run.public_pictures[how.on].has_labels:
         yield "on", f"{how.on} has no labels to learn from; give it a source with labels"

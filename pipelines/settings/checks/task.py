@@ -15,7 +15,7 @@ from pipelines.data.sources import MaskLabels, PictureSource, TableLabels, Table
 from pipelines.phantom.organs import GRADE_GROUPS
 from pipelines.phantom.patients import PhantomSource
 from pipelines.settings.run_settings import RunSettings, list_works
-from pipelines.settings.sites import LABELS_MISSING, OF_VOLUMES, Elsewhere, SiteSettings
+from pipelines.settings.sites import LABELS_MISSING, VOLUME_SOURCES, Elsewhere, SiteSettings
 from pipelines.settings.task import Classification
 from privacy.settings_error import Problem
 
@@ -34,7 +34,7 @@ def problems(run: RunSettings) -> list[Problem]:
 
 
 def _contrast_problems(run: RunSettings) -> Iterator[Problem]:
-    """Phantoms whose images have no unit, where a unit is asked for."""
+    """Problems of phantoms whose images have no unit in a run whose images have one."""
     unit = getattr(run.images, "values", "")
     for name, site in run.sites.items():
         if isinstance(site.source, PhantomSource) and site.source.contrast == "t2w" and unit == "adc":
@@ -45,7 +45,7 @@ def _contrast_problems(run: RunSettings) -> Iterator[Problem]:
 def _target_problems(run: RunSettings, site: SiteSettings) -> list[Problem]:
     """Why a site cannot provide the task's target."""
     task, source = run.task, resolve_source(site.source)
-    if task.target is None and isinstance(source, OF_VOLUMES) and site.labels is None:
+    if task.target is None and isinstance(source, VOLUME_SOURCES) and site.labels is None:
         return [Problem(("labels",), LABELS_MISSING)]
     if isinstance(task, Classification):
         target_problems = _label_problems(task, site)
@@ -96,6 +96,7 @@ def _label_problems(task: Classification, site: SiteSettings) -> list[Problem]:
 
 
 def _segmentation_problems(run: RunSettings) -> Iterator[Problem]:
+    """Problems of privacy, audits and balancing, which have no meaning for masks yet."""
     if run.privacy != "none":
         text = "segmentation is trained privately, but its scores are not released with noise yet; say privacy: none"
         yield Problem(("task", "kind"), text)
@@ -108,7 +109,7 @@ def _segmentation_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _window_problems(run: RunSettings) -> Iterator[Problem]:
-    """A window that does not fit into an image, or that a network cannot take."""
+    """Problems of a window that does not fit into an image, or that a network cannot take."""
     where, window, sides = ("evaluate", "window"), run.evaluate.window, run.images.inputs[1:]
     if window is None:
         return
@@ -125,7 +126,9 @@ def _window_problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _image_problems(run: RunSettings) -> Iterator[Problem]:
-    """Images that are cropped about the mask to be found, so that the crop would reveal its position."""
+    """Problems of images that are cropped about the mask that networks must find: the crop would reveal its
+    position.
+    """
     images = run.images
     if run.task.target == "gland" and isinstance(images, Slices | Volumes) and images.centre == "gland":
         text = "images would be cut about the gland, which is what is to be found; say centre: image"

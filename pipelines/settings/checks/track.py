@@ -1,4 +1,6 @@
-"""Checks of `track`: whether what copies the figures is installed, said before a run and not at its end."""
+"""Checks of `track`: whether the tools that copy the figures are installed, reported before a run and not at its
+end.
+"""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from torch import nn
 
 from federation.calibration import has_adaptable_norms
 from federation.finetuning import has_tunable_parameters
-from pipelines.settings.run_settings import RunSettings, network
+from pipelines.settings.run_settings import RunSettings, build_network
 from pipelines.settings.variants import Variant
 from privacy.settings_error import Problem
 
 
 def problems(run: RunSettings) -> Iterator[Problem]:
-    """Variants of unknown methods, of networks that cannot be calibrated so, and in private runs."""
+    """Problems of variants: unknown methods, networks that cannot be calibrated in this way, and private runs."""
     for label, variant in run.evaluate.variants.items():
         yield from (problem.within("evaluate", "variants", label) for problem in _variant_problems(run, label, variant))
     if run.evaluate.variants and run.privacy != "none":
@@ -27,29 +27,30 @@ def problems(run: RunSettings) -> Iterator[Problem]:
 
 
 def _variant_problems(run: RunSettings, label: str, variant: Variant) -> Iterator[Problem]:
-    methods, of, calibration = run.train.methods, variant.of, variant.calibration
+    """Problems of a variant's label, method, checkpoint, tuning and calibration."""
+    methods, method_label, calibration = run.train.methods, variant.of, variant.calibration
     if label in methods:
         yield Problem((), f"is a method already; give the variant a label of its own, as {label}_centred")
-    if of not in methods:
-        yield Problem(("of",), f"{of!r} is no method; methods are {', '.join(methods)}")
+    if method_label not in methods:
+        yield Problem(("of",), f"{method_label!r} is no method; methods are {', '.join(methods)}")
         return
-    module = _network(run, of)
+    module = _build_network(run, method_label)
     if variant.checkpoint not in (None, "latest") and run.split.validation == 0:
         text = f"{variant.checkpoint} is chosen by validation loss, and split.validation is 0; give validation "
         yield Problem(("checkpoint",), f"{text}patients, or remove it")
     elif variant.tuning is not None and module is not None and not has_tunable_parameters(module, variant.tuning):
-        yield Problem(("tuning", "trainable"), f"the network of {of} has no head of its own; say all")
+        yield Problem(("tuning", "trainable"), f"the network of {method_label} has no head of its own; say all")
     elif "centred" in (calibration or "") and run.task.kind == "classification" and len(run.task.names) > 2:
         text = f"{calibration} moves the threshold between two classes, and the task has {len(run.task.names)}; "
         yield Problem(("calibration",), f"{text}say adabn or fine_tuned")
     elif "adabn" in (calibration or "") and module is not None and not has_adaptable_norms(module):
-        text = f"{calibration} recomputes batch-norm statistics, and the network of {of} has none; give it norm: batch "
-        yield Problem(("calibration",), f"{text}where it has a norm, or say centred")
+        text = f"{calibration} recomputes batch-norm statistics, and the network of {method_label} has none; give it "
+        yield Problem(("calibration",), f"{text}norm: batch where it has a norm, or say centred")
 
 
-def _network(run: RunSettings, label: str) -> nn.Module | None:
+def _build_network(run: RunSettings, label: str) -> nn.Module | None:
     """The network of a method; None if it cannot be built, which `checks.methods` reports."""
     try:
-        return network(run.train.methods[label], run.task_of(label))
+        return build_network(run.train.methods[label], run.task_of(label))
     except (RuntimeError, ValueError, MemoryError):
         return None
