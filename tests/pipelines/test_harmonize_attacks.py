@@ -153,7 +153,7 @@ def test_no_patient_moves_the_critic_by_more_than_the_clip(monkeypatch):
     Each patient's set of fakes is drawn by itself (tests/privacy/test_wiring.py), so the others keep theirs.
     """
     theirs = torch.tensor([3, 1, 4, 1, 5, 2, 6, 5, 3, 5, 0, 7])
-    monkeypatch.setattr(PrivateAccess, "_given", lambda self, patients, sets: theirs[-patients:])
+    monkeypatch.setattr(PrivateAccess, "_draw_set_numbers", lambda self, patients, sets: theirs[-patients:])
     g = torch.Generator().manual_seed(0)
     x, y, patient = torch.rand(12, 1, 32, 32, generator=g) * 2 - 1, torch.arange(12) % 2, torch.arange(12)
     critic, fakes = (
