@@ -43,8 +43,8 @@ def by_row(u, y):
 FAULTS = {
     "as it is": (MANY, NOISE, {}),
     "a quarter of the noise": (MANY, NOISE / 4, {}),
-    "a slice counts as a patient": (FEW, NOISE, {"_parts": by_row}),
-    "second moments of rows that were not cut": (FEW, NOISE, {"cut": lambda z: z}),
+    "a slice counts as a patient": (FEW, NOISE, {"_patient_parts": by_row}),
+    "second moments of rows that were not cut": (FEW, NOISE, {"cut_rows": lambda z: z}),
 }
 
 

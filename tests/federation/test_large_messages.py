@@ -206,7 +206,7 @@ def hospital(value):  # holds nothing: what is measured is the coordinator's
     return reach
 
 CALL = Call("run", 1, "train", {})
-SENT = wire.question(CALL, Message())
+SENT = wire.build_question(CALL, Message())
 model = Message({"w": torch.zeros(2**22)})
 def ask(count):
     sites = [f"s{number}" for number in range(count)]

@@ -80,7 +80,7 @@ def test_whoever_learns_it_is_the_same_bit_for_bit_and_stages_find_it_there(alon
 
     def late(*said, **more):
         assert until(lambda: len(networks(here)) == 4), "all is learnt before any stage begins"
-        for module, name in ((public_features, "learnt"), (public_starts, "pretrained")):
+        for module, name in ((public_features, "train_detector_network"), (public_starts, "pretrain_network")):
             monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("learnt again"))
         return execute(*said, **more)
 

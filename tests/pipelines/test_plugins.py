@@ -91,7 +91,7 @@ def test_a_permitted_run_goes_the_whole_way_and_says_whose_code_took_part(offer:
     assert {step["state"] for step in again} == {"keep"}
     source = Path("site-packages/consilium_example/trimmed_mean.py")
     source.write_text(source.read_text() + "# another\n")
-    installed_example.installed.forget()
+    installed_example.installed.forget_packages()
     from federation.installed import list_offers
 
     changed = list_offers("algorithms")[0]

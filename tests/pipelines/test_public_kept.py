@@ -61,7 +61,7 @@ def test_what_was_kept_is_what_was_learnt_and_nobody_learns_it_again(world, monk
     detector = Detector(**DETECTOR)
     first = [train_detector(world, detector), *learnt_starts(world)]
     assert len(kept(world)) == 4, "a detector, two starts, and the translator that one goes through"
-    for module, name in ((detectors, "learnt"), (starts, "pretrained")):
+    for module, name in ((detectors, "train_detector_network"), (starts, "pretrain_network")):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("learnt again"))
     assert [train_detector(world, detector), *learnt_starts(world)] == first
 

@@ -313,7 +313,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.private.fed.app.deployer.base_client_deployer import BaseClientDeployer
 
 client_process_launcher.generate_client_command = lambda context: "python -m " + flare_hooks.PROCESSES["job"] + " -n 1"
-flare_hooks.narrow()
+flare_hooks.restrict_client()
 names = {type(one).__name__ for one in BaseClientDeployer().req_processors}
 assert names == set(flare_hooks.NEEDED), names
 command = client_process_launcher.generate_client_command(None)

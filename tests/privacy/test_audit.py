@@ -199,7 +199,7 @@ def by_row(u, y):
     return y.sum(dim=0), y.T @ u, u.T @ u
 
 
-FAULTS_OF_MOMENTS = {"by row": ("_parts", by_row), "rows as long as they are": ("cut", lambda z: z)}
+FAULTS_OF_MOMENTS = {"by row": ("_patient_parts", by_row), "rows as long as they are": ("cut_rows", lambda z: z)}
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_MOMENTS)
