@@ -285,19 +285,19 @@ def _withdrawal_notices(knew: Iterable[tuple[str, Sequence[str]]]) -> Iterator[N
 def row_notes(
     rows: Sequence[ScoreRow], harmony: Harmony | None, spaces: Mapping[str, str], site: str = ""
 ) -> dict[str, str]:
-    """Notes in a method's row: a vetoed translation, scores equal to another method's.
+    """Notes in a method's row: a refused translation and why, scores equal to another method's.
 
     site: the hospital whose page it is; empty = the coordinator's.
     """
     notes: dict[str, str] = {}
     same = find_equal_methods(rows)
     for method in dict.fromkeys(row.method for row in rows):
-        vetoed = [r.site for r in (harmony.rows if harmony else ()) if r.vetoed and r.space == spaces.get(method)]
-        why = f"translation vetoed {'here' if site else 'at ' + format_list(vetoed)}" if vetoed else ""
+        refused = [r for r in (harmony.rows if harmony else ()) if r.vetoed and r.space == spaces.get(method)]
+        why = "; ".join(f"{'here' if site else 'at ' + r.site} ({', '.join(r.reasons)})" for r in refused)
         if method in same:
-            notes[method] = f"same scores as {same[method]}{': ' + why if why else ''}"
+            notes[method] = f"= {same[method]}: translation refused {why}" if why else f"same scores as {same[method]}"
         elif why:
-            notes[method] = why
+            notes[method] = f"translation refused {why}"
     return notes
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-OPTIONAL = ("start", "last")
+OPTIONAL = ("start", "last", "same_as")
 
 
 class Matrix(TypedDict):
@@ -27,7 +27,8 @@ class TrainedMethod:
     with the lowest validation loss over all sites, None if no round was scored. losses: site -> round -> validation
     loss; totals: round -> loss over all sites. missing: [round, site, code]. parameters: how many. received: bytes that
     the site got that got most. between: matrices between sites. start: what hospitals hear of the start; None: random
-    numbers. last: the last round, of a training that sites may leave and join.
+    numbers. last: the last round, of a training that sites may leave and join. same_as: the method whose
+    training this is, because every hospital refused the translation that would tell them apart.
     """
 
     label: str
@@ -44,6 +45,7 @@ class TrainedMethod:
     between: Mapping[str, Matrix]
     start: dict[str, Any] | None = None
     last: int | None = None
+    same_as: str | None = None
 
 
 _FILE = TypeAdapter(TrainedMethod)

@@ -19,6 +19,7 @@ from evaluation.rows import MAJORITY
 from harmonize.scale import Scale
 from pipelines.coordinator.permissions import find_refused_requests, find_unanswered_requests, permissions_in
 from pipelines.coordinator.run import HARMONIZING, STAGES, select_stages
+from pipelines.coordinator.trained import read_trained
 from pipelines.hospital.statement import AS_THEY_ARE
 from pipelines.loader.document import ConfigError
 from pipelines.loader.validation import validate_settings
@@ -241,15 +242,34 @@ def test_a_ready_model_takes_its_translator_along(done, tmp_path, monkeypatch):
     assert one.count("\n") == two.count("\n") > 5 and one != two
 
 
-def test_a_vetoed_translation_is_not_used_and_named(tmp_path, monkeypatch):
+def test_a_refused_translation_is_not_used_and_no_method_is_trained_again_for_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = cycled()
     said["harmonize"]["veto"] |= {"gland_order": 0.999999, "gland_order_centre": 0.999999}
-    assert main([write(tmp_path, said), "--until", "translate"]) == 0
+    said["train"]["methods"] = {label: {"name": "fedavg"} for label in ("fedavg", "other_rate", "second", "vafl")}
+    said["train"]["method_work"] = {"other_rate": {"lr": 0.002}}
+    said["train"]["method_images"] = {"vafl": "vafl", "other_rate": "vafl"}
+    assert main([write(tmp_path, said)]) == 0
     root = tmp_path / "runs" / "tiny"
     raw = json.loads((artifact(root, "ingest") / "sites.json").read_text())["a"]["cohort"]
     answer = answers(root, "vafl")["a"]
     assert answer["vetoed"] == ["gland_order"] and answer["cohort"] == raw
+    trained = {label: read_trained(artifact(root, "train"), label) for label in said["train"]["methods"]}
+    assert {label: method.same_as for label, method in trained.items()} == {
+        "fedavg": None, "vafl": "fedavg", "second": None, "other_rate": None,
+    }  # fmt: skip
+    assert trained["vafl"].train_run == trained["fedavg"].train_run and trained["vafl"].space == "vafl"
+    runs = {str(line["run"]) for site in "ab" for line in ledgers.read_lines(root / "sites" / site / "ledger.jsonl")}
+    assert not [run for run in runs if "/vafl-" in run]
+    rows = json.loads((artifact(root, "report") / "report.json").read_text())["scores"]
+    scores = {
+        label: [row["value"] for row in rows if row["method"] == label and row["protocol"] == "private"]
+        for label in ("fedavg", "vafl")
+    }
+    assert scores["vafl"] == scores["fedavg"] != []
+    page = re.sub(r"<[^>]+>", "", (root / "report.html").read_text())
+    assert "= fedavg: translation refused at a (patient order)" in page
+    assert (root / "sites" / "a" / "ready" / "vafl.safetensors").exists()
 
 
 def test_an_interrupted_translation_goes_on_where_it_was(tmp_path, monkeypatch):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count as count_up
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
@@ -58,8 +59,11 @@ def settings(world: World) -> Json:
 
 
 def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Json]:
-    """Train all methods; write one JSON file per method."""
-    train = world.config.train
+    """Train all methods; write one JSON file per method.
+
+    A method whose translation every hospital refused learns from the images of an earlier one: it is not trained again.
+    """
+    train, trained = world.config.train, dict[str, TrainedMethod]()
     rounds = {label: method_schedule(algorithm, train.schedule).rounds for label, algorithm in train.methods.items()}
     before = 0
     if world.config.privacy != "none":
@@ -72,13 +76,37 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
             ) -> None:
                 step(before + done, sum(rounds.values()), f"{label}, round {done} of {rounds_of_method}")
 
-            begin = read_start(world, inputs, label)
-            write_trained(
-                out,
-                train_method(world, label, read_cohorts_of_method(world.config, inputs, label), report_progress, begin),
-            )
+            twin = find_trained_twin(world, inputs, label, tuple(trained))
+            if twin:
+                space = image_space(world.config, label)
+                trained[label] = replace(trained[twin], label=label, space=space, same_as=twin)
+            else:
+                begin, cohorts = read_start(world, inputs, label), read_cohorts_of_method(world.config, inputs, label)
+                trained[label] = train_method(world, label, cohorts, report_progress, begin)
+            write_trained(out, trained[label])
             before += rounds_of_method
     return {"methods": list(rounds)}
+
+
+def find_trained_twin(world: World, inputs: Mapping[str, Path], label: str, earlier: Sequence[str]) -> str:
+    """The earlier method that equals this one in all but its image space, where no hospital has another cohort for this
+    one, because each refused the translation; empty: there is none, or this one's own training has begun.
+
+    Two methods of one space are two trainings: under privacy each draws its own noise.
+    """
+    space, cohorts = image_space(world.config, label), read_cohorts_of_method(world.config, inputs, label)
+    digest = _training_digest(world, label, cohorts, read_start(world, inputs, label))
+    if _conversation_folder(world, world.run(f"{label}-{digest}")).has(BEGUN):
+        return ""
+    for other in earlier:
+        other_cohorts = read_cohorts_of_method(world.config, inputs, other)
+        if (
+            image_space(world.config, other) != space
+            and other_cohorts == cohorts
+            and _training_digest(world, other, cohorts, read_start(world, inputs, other)) == digest
+        ):
+            return other
+    return ""
 
 
 class Start(NamedTuple):
@@ -189,7 +217,12 @@ def _find_lost_trainings(world: World, inputs: Mapping[str, Path], rounds: Mappi
 
 def _conversation_base(world: World, label: str, cohorts: Cohorts, begin: Start | None) -> str:
     """How the names of a method's conversations begin."""
-    return f"{label}-{short_digest(digest_json(_training_identity(world, label, cohorts, begin)))}"
+    return f"{label}-{_training_digest(world, label, cohorts, begin)}"
+
+
+def _training_digest(world: World, label: str, cohorts: Cohorts, begin: Start | None) -> str:
+    """The digest of all that a method's result depends on."""
+    return short_digest(digest_json(_training_identity(world, label, cohorts, begin)))
 
 
 def read_matrices(state: Message) -> dict[str, Matrix]:
