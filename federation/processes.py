@@ -204,7 +204,7 @@ def _run_work(work: Callable[[], None], umask: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # SystemExit lets it remove half-written files
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal signals all processes
     os.umask(umask)
-    start_new_thread(_end_with_parent, ())
+    _follow_parent()
     with suppress(Exception):
         work()
 
@@ -232,7 +232,7 @@ def _serve_questions(hire: Hire, line: Connection, stop_event: Event, umask: int
     for number in (signal.SIGINT, signal.SIGTERM):  # the engine tells of a stop; a terminal signals all processes
         signal.signal(number, signal.SIG_IGN)
     os.umask(umask)
-    start_new_thread(_end_with_parent, ())
+    _follow_parent()
     workers = hire(stop_event.is_set, lambda progress: line.send((None, progress)))
     with suppress(EOFError, OSError):
         while True:
@@ -254,14 +254,21 @@ def _die_with_parent(sentinel: int) -> None:
         fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _end_with_parent() -> None:
-    """End this process when the run is killed: the same run may start again at once, on the same folders.
+def _follow_parent() -> None:
+    """Have this process end when the run is killed: the same run may start again at once, on the same folders.
 
-    It runs in a thread started without waiting: `Thread.start` hangs if memory is too short for the thread to begin. On
-    Linux the kernel kills the process as well, because this thread may have to wait long for Python's lock.
+    On Linux the kernel is asked before any work begins: work that holds Python's lock would keep the thread from it.
+    The thread is started without waiting: `Thread.start` hangs if memory is too short for the thread to begin.
     """
     parent = parent_process()
     if parent is not None:
         _die_with_parent(parent.sentinel)
-        wait([parent.sentinel])
-        os._exit(1)
+        if wait([parent.sentinel], 0):  # it ended before the kernel was asked
+            os._exit(1)
+        start_new_thread(_end_with_parent, (parent.sentinel,))
+
+
+def _end_with_parent(sentinel: int) -> None:
+    """End this process when the process of the run ends."""
+    wait([sentinel])
+    os._exit(1)

@@ -102,11 +102,14 @@ def alive(number: int) -> bool:
 
 
 def gone(number: int, seconds: float = 20.0) -> bool:
-    """Whether a process ends in time."""
+    """Whether a process ends in time; one that does not is killed, so that it does not go on after the test."""
     until = time.monotonic() + seconds
     while alive(number) and time.monotonic() < until:
         time.sleep(0.05)
-    return not alive(number)
+    if not alive(number):
+        return True
+    os.kill(number, signal.SIGKILL)
+    return False
 
 
 def test_sites_work_at_the_same_time_in_no_more_processes_than_asked_for():
