@@ -47,7 +47,7 @@ from pipelines.runs.store import DiskFolder
 from privacy.dp.events import NON_PRIVATE, NOTHING, Event, Gaussian, Part, compose_events, describe_event
 from privacy.dp.protection import Protection
 from privacy.message import Call, Json, Message, Params, as_mapping, to_bytes
-from privacy.release.form import value_or_none
+from privacy.release.form import ABSENT, value_or_none
 from privacy.release.gate import Refused
 
 SYNTHESIS: TypeAdapter[AnySynthesis] = TypeAdapter(AnySynthesis)
@@ -226,6 +226,7 @@ def sample_shared_images(hospital: Hospital, context: Context[Sample]) -> Done[S
         far=samples.far,
         near=samples.near,
         same=samples.same,
+        doubled=samples.doubled or ABSENT,
     )
     event = NOTHING if private and settings.name == "surrogate" else NON_PRIVATE
     return Done(reply, describe_event(event), memory)

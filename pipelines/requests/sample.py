@@ -12,7 +12,7 @@ from harmonize.sampling import Sampling
 from pipelines.requests.fields import SETTINGS, Count, Run
 from pipelines.requests.harmonizing import Harmonizing
 from pipelines.requests.request import Repeat, Request
-from privacy.release.form import Of, Shape
+from privacy.release.form import ABSENT, Absent, Of, Shape
 
 MOST_SHARED = 2000
 
@@ -30,7 +30,9 @@ class Sample(Harmonizing):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """images (n, C, H, W) in [-1, 1], labels (n,); how many candidates were tried and refused, and why."""
+    """images (n, C, H, W) in [-1, 1], labels (n,); how many candidates were tried and refused, and why.
+    doubled: how often the rule's closeness was doubled, if it was.
+    """
 
     images: Annotated[Tensor, Of.SYNTHETIC, Shape(axes=4, whole=False)]
     labels: Annotated[Tensor, Of.SYNTHETIC, Shape(axes=1)]
@@ -38,6 +40,7 @@ class Sampled:
     far: Count
     near: Count
     same: Count
+    doubled: Count | Absent = ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -236,7 +236,7 @@ def test_no_image_asked_for_is_none_returned() -> None:
     found = sample_images(
         PAPER, lambda y, turn: noise(len(y), 0), noise(9, 0), torch.zeros(9), count={0: 0, 1: 0}, seed=0
     )
-    assert found.images.shape == (0, *SHAPE) and found.labels.shape == (0,) and found[2:] == (0, 0, 0, 0)
+    assert found.images.shape == (0, *SHAPE) and found.labels.shape == (0,) and found[2:] == (0, 0, 0, 0, 0)
 
 
 def test_everything_wrong_with_what_is_asked_is_told_at_once() -> None:
@@ -266,3 +266,26 @@ def test_the_papers_variant_fixes_algorithm_1_and_needs_the_patients_own_images(
         Sampling(name="raw", variant="paper", closeness=0.9, neighbours=2)
     with pytest.raises(ValueError, match="found name surrogate: write name: raw"):
         Sampling(variant="paper")
+
+
+@pytest.mark.parametrize("doublings", [0, 1, 2])
+def test_closeness_is_doubled_only_where_passes_end_and_images_are_missing(doublings):
+    """Candidates at a feature distance between C/4 and C/2 of their reference: closeness 0.2 admits none, 0.4 all."""
+    reference = torch.stack([torch.full(SHAPE, float(k)) for k in range(8)])
+    labels = torch.zeros(8, dtype=torch.int64)
+    passes: list[int] = []
+
+    def draw(y: Tensor, turn: int) -> Tensor:
+        passes.append(turn)
+        return torch.full((len(y), *SHAPE), 7 + 7 * 0.35)
+
+    settings = Sampling(
+        name="raw", neighbours=1, neighbours_of="any", features="pca", components=1, closeness=0.2, max_passes=3,
+        doublings=doublings,
+    )  # fmt: skip
+    if not doublings:
+        with pytest.raises(TooFew, match=r"kept in 3 passes(?s:.*)sampling.closeness or doublings above 0\.2"):
+            sample_images(settings, draw, reference, labels, count={0: 5}, seed=0)
+        return
+    found = sample_images(settings, draw, reference, labels, count={0: 5}, seed=0)
+    assert (len(found.images), found.doubled, found.far, passes) == (5, 1, 24, [0, 1, 2, 3])

@@ -114,7 +114,8 @@ def describe_selection(rule: str, summary: Mapping[str, Any]) -> str:
     tried = (
         f"{summary['images']} of {summary['tried']} candidates" if "tried" in summary else f"{summary['images']} images"
     )
-    return f"{tried}, by the rule {rule}{': refused ' + refused if refused else ''}"
+    doubled = f"; its closeness was doubled {summary['doubled']} times" if summary.get("doubled") else ""
+    return f"{tried}, by the rule {rule}{': refused ' + refused if refused else ''}{doubled}"
 
 
 _WHY = {
