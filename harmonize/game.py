@@ -17,13 +17,16 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from harmonize.drawn_generator import DrawnGenerator
 from harmonize.networks import CLASSES, Critic, Generator, Inputs, Module, initialise_module
+from harmonize.prior import PriorName
 from privacy.dp.access import Access, Batch
 from privacy.message import Params
 
 BETAS = (0.5, 0.9)
 REPORT_EVERY = 5
 
+AnyGenerator: TypeAlias = Generator | DrawnGenerator
 Losses: TypeAlias = Callable[[Callable[..., Tensor], Batch], Tensor]
 
 
@@ -48,10 +51,15 @@ class Rules:
 class Players(NamedTuple):
     """average: the running mean of the generator, which makes the images. inputs: (C, H, W)."""
 
-    generator: Generator
+    generator: AnyGenerator
     average: AveragedModel
     critic: Critic
     inputs: Inputs
+
+
+def make_generator(latent: int, inputs: Inputs, width: int, classes: int, drawn: PriorName | None) -> AnyGenerator:
+    """A generator with random weights. drawn: the prior whose pictures it draws; None: a network."""
+    return DrawnGenerator(drawn, inputs) if drawn else Generator(latent, inputs, width, classes)
 
 
 def make_players(
@@ -64,13 +72,15 @@ def make_players(
     seed: int,
     device: torch.device,
     classes: int = CLASSES,
+    drawn: PriorName | None = None,
 ) -> Players:
     """Both networks with the weights of `start`, or with random weights from the seed. classes: 0 = neither knows any.
+    drawn: as of `make_generator`.
 
     Raises:
         ValueError: inputs that these networks do not take, or `start` of other networks.
     """
-    generator = initialise_module(lambda: Generator(latent, inputs, width, classes), seed)
+    generator = initialise_module(lambda: make_generator(latent, inputs, width, classes, drawn), seed)
     critic = initialise_module(lambda: Critic(inputs, width, classes), seed + 1)
     if start is not None:
         generator, critic = load_module(generator, start, "generator"), load_module(critic, start, "critic")
@@ -174,7 +184,9 @@ def make_critic_losses(inputs: Inputs, gp_weight: float, classes: int = CLASSES)
     return losses
 
 
-def make_fakes(generator: Generator, rng: torch.Generator, *, batch: int, views: int, device: torch.device) -> Tensor:
+def make_fakes(
+    generator: AnyGenerator, rng: torch.Generator, *, batch: int, views: int, device: torch.device
+) -> Tensor:
     """For each view slot a fake of either class and alpha, flat: (A, K, 2 C H W + 1), with K = views, A K >= batch.
 
     Of either class, because only data access knows which class a view has; without classes one fake.

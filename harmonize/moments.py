@@ -25,8 +25,8 @@ from torch.nn import functional
 from torch.optim import Adam
 
 from harmonize.embedding import compute_basis
-from harmonize.game import BETAS, REPORT_EVERY, Players, Rules
-from harmonize.networks import CLASSES, Generator, Inputs, Moments
+from harmonize.game import BETAS, REPORT_EVERY, AnyGenerator, Players, Rules
+from harmonize.networks import CLASSES, Inputs, Moments
 from privacy.dp.access import Access, Batch
 from privacy.message import Params
 
@@ -130,7 +130,7 @@ def train_generator(
 
     def measure_average() -> tuple[float, Params]:
         state = {name: value.clone() for name, value in networks.average.module.state_dict().items()}
-        return _distance_to_target(cast(Generator, networks.average.module), critic, target, share), state
+        return _distance_to_target(cast(AnyGenerator, networks.average.module), critic, target, share), state
 
     best = measure_average()
     for step in range(rules.steps):
@@ -169,7 +169,7 @@ def _critic_step(
             p.sub_(step * direction)
 
 
-def _distance_to_target(generator: Generator, critic: Moments, target: Mapping[str, Tensor], share: float) -> float:
+def _distance_to_target(generator: AnyGenerator, critic: Moments, target: Mapping[str, Tensor], share: float) -> float:
     """Distance of the mean features of fakes, always of the same z, from their target."""
     device = next(critic.parameters()).device
     fake, y = _draw_fakes(generator, share, MIXED, torch.Generator().manual_seed(0), device)
@@ -187,7 +187,13 @@ def _critic_slope(critic: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _draw_fakes(
-    generator: Generator, share: float, batch: int, rng: torch.Generator, device: torch.device, *, learn: bool = False
+    generator: AnyGenerator,
+    share: float,
+    batch: int,
+    rng: torch.Generator,
+    device: torch.device,
+    *,
+    learn: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Fakes and their classes; class 1 has the probability `share`. learn: whether gradients reach the generator."""
     z = torch.randn(batch, generator.latent, generator=rng).to(device)
@@ -211,7 +217,7 @@ def _generator_step(
 
 
 def _target_features(
-    generator: Generator, critic: Moments, answer: Answer, share: float, bound: float, rng: torch.Generator
+    generator: AnyGenerator, critic: Moments, answer: Answer, share: float, bound: float, rng: torch.Generator
 ) -> dict[str, Tensor] | None:
     """The target of the fakes' mean features: each block (coordinates and squares separately) shrunk towards the start.
 

@@ -64,7 +64,7 @@ def _make_prior(name: PriorName, plane: Plane, ranges: Ranges, channels: int) ->
 
     def render_marked(theta: Tensor, y: Tensor, noise_seed: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
         _check_arguments(theta, y, noise_seed, inputs, len(ranges), channels)
-        values = low + (high - low) * theta.detach().float().cpu()
+        values = low + (high - low) * theta.float().cpu()
         parts = zip(
             torch.split(values, CHUNK), torch.split(y.cpu(), CHUNK), torch.split(noise_seed, CHUNK), strict=True
         )

@@ -167,5 +167,5 @@ def _scanner_effects(adc: Tensor, seen: Tensor, p: Numbers, noise: Tensor, edge:
     shade = 1 + p["shade"] * (x * p["shade_angle"].cos() + v * p["shade_angle"].sin())
     adc = adc * p["gain"] * shade * (1 - 0.5 * p["vignette"] * (x**2 + v**2))
     adc = torch.minimum(adc.clamp(min=0), p["window"]) * (seen * (1 + 0.15 * edge) > p["masked"])
-    share = (adc / LARGEST_ADC).clamp(0, 1) ** p["tone"]
+    share = (adc / LARGEST_ADC).clamp(1e-20, 1) ** p["tone"]  # above 0, where a power has a derivative
     return (2 * share - 1)[:, None]

@@ -94,4 +94,4 @@ def _scanner_effects(signal: Tensor, p: Numbers, noise: Tensor) -> Tensor:
     signal = signal + (-p["filter"]).clamp(min=0) * (
         signal - smooth_images(signal[:, None], one_pixel, one_pixel)[:, 0]
     )
-    return (signal.clamp(min=0) / p["window"]).clamp(max=1) ** p["tone"]
+    return (signal / p["window"]).clamp(1e-20, 1) ** p["tone"]  # above 0, where a power has a derivative

@@ -15,6 +15,9 @@ share has one of 0.5 at most, and the images get worse than those of the public 
 guarantee) is linear in public features, and uses patients only for the gradient of -D(x, y)
 (`harmonize/moments.py`).
 
+Two generators. A network starts from pictures of the prior, learnt by regression. `drawn` is the prior itself, with its
+2 d numbers for the critic to train (`harmonize/drawn_generator.py`).
+
 Every default of the head, and of the public start, was chosen on pictures of the prior `prostate_adc` alone: hospitals
 were simulated by narrowing the ranges of its theta, one of them with a blur, a tone curve and a shift beyond what the
 prior draws; 48 patients of 6 pictures each. No phantom and no patient was used for it.
@@ -40,12 +43,13 @@ from harmonize.game import (
     copy_parameters,
     copy_players,
     load_module,
+    make_generator,
     make_players,
     train_adversarially,
     train_on_pairs,
 )
 from harmonize.moments import make_moments, mean_features, train_generator
-from harmonize.networks import CLASSES, Generator, Inputs, Moments
+from harmonize.networks import CLASSES, Inputs, Moments
 from harmonize.prior import PRIORS, PriorName, draw_pictures
 from harmonize.scale import Progress, ignore_progress
 from privacy.dp.access import Access, Rows, open_access
@@ -86,7 +90,11 @@ class WganGp:
     often patients are used, all of them at a time; the noise allows for it, and with noise it is 2 or more, because the
     noise is estimated from their differences; rate is the generator's learning rate, which falls to 0.
 
-    prior: a public prior for the start. The generator learns which of prior_images pictures belongs to which
+    generator: `drawn` draws the prior's pictures, and its 2 d numbers say which (`harmonize/drawn_generator.py`). Its
+    lesions stay, and nothing can appear that the prior cannot draw; its rate is about 0.03, latent does not matter. A
+    `network` can draw anything, and loses what is small.
+
+    prior: a public prior for the start. A network learns which of prior_images pictures belongs to which
     theta (z is its normal quantile), for prior_steps at prior_lr at most; then the critic learns to separate the two.
     null: both start from random numbers. prior_components: of the pictures' basis, which the head uses.
     """
@@ -96,6 +104,7 @@ class WganGp:
     name: Literal["dp_wgan_gp", "wgan_gp"] = "dp_wgan_gp"
     variant: Literal["consilium", "paper"] = "consilium"
     learns: Literal["head", "whole"] | None = None
+    generator: Literal["network", "drawn"] = "network"
     epsilon: float | None = 10.0
     delta: float = 1e-5
     steps: int = 400
@@ -137,6 +146,8 @@ class WganGp:
             looks=(self.looks != 1 or not (self.private and self.head), "above 1 for private heads"),
             prior=(self.prior is None or self.prior in PRIORS, f"null or one of {sorted(PRIORS)}"),
         )
+        if self.generator == "drawn" and (self.prior is None or self.variant == "paper"):
+            problems.append(Problem(("generator",), "drawn needs the pictures of a prior; give one, or say network"))
         if self.learns == "head" and self.prior is None:
             problems.append(Problem(("learns",), "head needs a prior for its features; give one, or say whole"))
         refuse(problems + _guarantee_problems(self))
@@ -215,18 +226,20 @@ def pretrain_networks(settings: WganGp, inputs: Inputs, *, seed: int, progress: 
     y = torch.arange(settings.prior_images) % CLASSES
     theta = torch.rand(len(y), prior.latent, generator=rng)
     images = prior.render(theta, y, torch.randint(2**62, (len(y),), generator=rng), inputs)
-    z = torch.special.ndtri(theta[:, : settings.latent].clamp(1e-4, 1 - 1e-4))
     rules = replace(_make_rules(settings), steps=settings.prior_steps, lr=settings.prior_lr)
-    train_on_pairs(
-        networks, z, y, images, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior")
-    )
-    rows = Rows(images, y, torch.arange(len(y)))
-    public = open_access({"train": rows}, batch=settings.batch, seed=seed)  # public images only, no patient
-    alone = -(-settings.prior_steps // CRITIC_SHARE)
-    rules = replace(rules, steps=alone, critic_steps=alone + 1, lr=CRITIC_LR)
-    train_adversarially(
-        networks, public, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior's critic")
-    )
+    if settings.generator == "network":
+        z = torch.special.ndtri(theta[:, : settings.latent].clamp(1e-4, 1 - 1e-4))
+        train_on_pairs(
+            networks, z, y, images, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior")
+        )
+    if not (settings.generator == "drawn" and settings.head):  # a head takes the place of that critic
+        rows = Rows(images, y, torch.arange(len(y)))
+        public = open_access({"train": rows}, batch=settings.batch, seed=seed)  # public images only, no patient
+        alone = -(-settings.prior_steps // CRITIC_SHARE)
+        rules = replace(rules, steps=alone, critic_steps=alone + 1, lr=CRITIC_LR)
+        train_adversarially(
+            networks, public, rules, seed=seed, progress=lambda done, total: progress(done, total, "prior's critic")
+        )
     return {
         **copy_players(networks),
         **copy_parameters({"moments": make_moments(images, inputs, settings.prior_components)}),
@@ -286,8 +299,10 @@ def draw_images(settings: WganGp, inputs: Inputs, params: Params, y: Tensor, *, 
     """Images of the classes y (n,): (n, C, H, W) in [-1, 1]. Deterministic in its arguments. Variant paper knows no
     classes, and draws as many images.
     """
-    generator = load_module(Generator(settings.latent, inputs, settings.width, settings.classes), params, "generator")
-    z = torch.randn(len(y), settings.latent, generator=torch.Generator().manual_seed(seed))
+    generator = load_module(
+        make_generator(settings.latent, inputs, settings.width, settings.classes, _drawn(settings)), params, "generator"
+    )
+    z = torch.randn(len(y), generator.latent, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         parts = [generator(a, b) for a, b in zip(torch.split(z, SAMPLED), torch.split(y.cpu(), SAMPLED), strict=True)]
     return torch.cat(parts)
@@ -323,4 +338,11 @@ def _make_rules(settings: WganGp) -> Rules:
 def _make_networks(settings: WganGp, inputs: Inputs, start: Params | None, seed: int, device: torch.device) -> Players:
     """Generator, running mean and critic of these settings."""
     s = settings
-    return make_players(s.latent, inputs, s.width, ema=s.ema, start=start, seed=seed, device=device, classes=s.classes)
+    return make_players(
+        s.latent, inputs, s.width, ema=s.ema, start=start, seed=seed, device=device, classes=s.classes, drawn=_drawn(s)
+    )
+
+
+def _drawn(settings: WganGp) -> PriorName | None:
+    """The prior that the generator draws, or None for a network."""
+    return settings.prior if settings.generator == "drawn" else None

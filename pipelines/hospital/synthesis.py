@@ -264,6 +264,8 @@ def _public_start(
         for name, value in vars(settings).items()
         if name in ("critic_steps", "batch", "views", "latent", "width", "ema", "gp_weight") or name.startswith("prior")
     }
+    if settings.generator == "drawn":  # kept out otherwise: starts that were made before serve on
+        about["generator"] = settings.generator
     plain_settings = as_mapping(to_plain({**about, "inputs": list(inputs), "seed": seed}))
     folder = DiskFolder(hospital.for_all)
     return learnt_once(
