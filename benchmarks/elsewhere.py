@@ -2,7 +2,7 @@
 
     python benchmarks/elsewhere.py
 
-Trains `fedavg` and `local` as prostate_adc.yaml does, signs them, and runs benchmark.yaml: in a temporary folder, in
+Trains `fedavg` and `local` as prostate_adc_lines.yaml does, signs them, and runs benchmark.yaml: in a temporary folder, in
 minutes. Besides the four hospitals there is one whose labels are the wrong way round, and one that trusts nobody.
 Writes docs/results/data/elsewhere.json.
 """
@@ -36,8 +36,8 @@ def settings(text: str) -> dict[str, Any]:
 
 
 def training() -> dict[str, Any]:
-    """prostate_adc.yaml without harmonization, with the two methods."""
-    said = settings((CONFIGS / "prostate_adc.yaml").read_text())
+    """prostate_adc_lines.yaml without harmonization, with the two methods."""
+    said = settings((CONFIGS / "prostate_adc_lines.yaml").read_text())
     train = said["train"]
     train["methods"] = {label: train["methods"][label] for label in METHODS}
     for key in ("method_model", "method_images", "method_start"):

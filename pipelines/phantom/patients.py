@@ -177,7 +177,7 @@ def draw_anatomy(seed: int, patient: int, slices: int, significant: float = SHAR
         _paint(canvas, palette, where, tissue)
     for where, tissue in inside(generator, frame, gland, within):
         _paint(canvas, palette, where & within.gland, tissue)
-    for where, tissue, code, isup in lesions(generator, frame, gland, within, _grade(seed, patient, significant)):
+    for where, tissue, code, isup in lesions(generator, frame, gland, within, draw_grade(seed, patient, significant)):
         _paint(canvas, palette, where, tissue)
         grade[where], group[where] = code, isup
     tissues = np.array(palette, np.float32)[canvas]
@@ -197,7 +197,8 @@ def draw_anatomy(seed: int, patient: int, slices: int, significant: float = SHAR
     )
 
 
-def _grade(seed: int, patient: int, significant: float) -> int:
+def draw_grade(seed: int, patient: int, significant: float) -> int:
+    """The grade of a patient's cancer, or 0; see `draw_anatomy`."""
     position = (np.random.default_rng([seed, 2]).random() + patient * GOLDEN) % 1.0
     if position < significant:
         return SIGNIFICANT

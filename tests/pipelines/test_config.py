@@ -36,7 +36,7 @@ MORE = {
     ),
     "  method_start:": "  method_work: {scaffold: {optimizer: sgd, lr: 0.05}}\n  method_start:",
 }
-TEXT = (CONFIGS / "prostate_adc.yaml").read_text()
+TEXT = (CONFIGS / "prostate_adc_lines.yaml").read_text()
 for place, more in MORE.items():
     TEXT = TEXT.replace(place, more)
 PLAIN = yaml.safe_load(TEXT)
