@@ -19,6 +19,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+# Before numpy is imported, and for Python processes that tests start. Where as many tests run as there are processors,
+# threads of BLAS wait for each other: singular values of a 200 x 1024 matrix took a hundred times as long on two.
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+
 import numpy as np
 import pytest
 import torch
@@ -34,9 +38,11 @@ settings.load_profile("house")
 SHARE, LEAST = 5, 4  # the default suite tries one example in SHARE, but LEAST of them where a law has so many
 LAW = "_hypothesis_internal_use_settings"  # what `@settings` writes on a law; there is no public name for it
 
-LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/", "test_told", "test_study", "test_run.py")
-SHARED_RUN = "CONSILIUM_SHARED_RUN"  # in the environment while a run is made that several tests look at
+LOOK_AT_PAGES = ("tests/evaluation/", "pages.py", "tests/golden/", "test_told.py", "test_study.py", "test_run.py")
+LOOK_AT_MAPS = ("tests/harmonize/", "tests/evaluation/", "test_points.py")
+FIGURES = "CONSILIUM_TEST_FIGURES"  # in the environment while a run is made at whose figures a test looks
 
+TESTS = Path(__file__).parent
 DATA = Path(os.environ.get("CONSILIUM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
@@ -94,6 +100,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         setattr(law, LAW, settings(full, max_examples=fewer(full.max_examples)))
 
 
+def looked_at() -> bool:
+    """Whether figures are looked at, and so are drawn."""
+    return FIGURES in os.environ or any(part in os.environ.get("PYTEST_CURRENT_TEST", "") for part in LOOK_AT_PAGES)
+
+
 def fewer(examples: int) -> int:
     """The number of examples of a test in the default suite."""
     return max(min(LEAST, examples), examples // SHARE)
@@ -114,24 +125,29 @@ def thorough(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mapping[str, object] | str], Path]:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Gives the folder in which `pipelines.run` finished these settings: tiny.yaml, and its run below runs/.
 
-    A run is made once, whatever tests and workers of pytest-xdist need it. Nobody may change it, but in a copy.
+    A run is made once, whatever tests and workers of pytest-xdist need it. Nobody may change it, but in a copy. Tests
+    that look at figures ask for them (those in `LOOK_AT_PAGES` need not); the others take what is there.
     """
     from pipelines.run import main
 
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
-    def finished(settings: Mapping[str, object] | str) -> Path:
+    def finished(settings: Mapping[str, object] | str, *, figures: bool = False) -> Path:
         text = settings if isinstance(settings, str) else yaml.safe_dump(dict(settings), sort_keys=False)
-        folder = shared / f"run-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        plain = shared / f"run-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        drawn = plain.with_name(f"{plain.name}-drawn")
+        figures = figures or looked_at()
+        folder = drawn if figures or drawn.with_suffix(".done").exists() else plain
         with FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
             if not folder.with_suffix(".done").exists():
                 folder.mkdir(exist_ok=True)
                 patch.chdir(folder)
-                patch.setenv(SHARED_RUN, "1")
+                if figures:
+                    patch.setenv(FIGURES, "1")
                 (folder / "tiny.yaml").write_text(text)
                 assert main(["tiny.yaml"]) == 0
                 folder.with_suffix(".done").touch()
@@ -142,7 +158,9 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mapping[
 
 @pytest.fixture(scope="session", autouse=True)
 def _phantoms_are_written_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Hospitals of equal phantoms get copies of files that were written once: they follow from the settings alone."""
+    """Hospitals and tests with equal phantoms get copies of files that were written once: they follow from the settings
+    alone. Tests of phantoms themselves write anew.
+    """
     if "pipelines.hospital.files" not in sys.modules:  # no test of this session has a hospital
         yield
         return
@@ -151,26 +169,30 @@ def _phantoms_are_written_once(tmp_path_factory: pytest.TempPathFactory) -> Iter
     kept, write = tmp_path_factory.mktemp("phantoms"), files.write
 
     def copied(source: object, folder: Path) -> None:
+        if folder.exists():  # it may be refused
+            return write(source, folder)
         known = kept / hashlib.sha256(repr(source).encode()).hexdigest()
         if not known.exists():
             write(source, known)
         shutil.copytree(known, folder, copy_function=shutil.copyfile)
 
+    ours = [one for one in [*sys.modules.values()] if str(getattr(one, "__file__", "")).startswith(str(TESTS))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "write", copied)
+        for module in [files, *(one for one in ours if "phantom" not in str(one.__file__))]:
+            for name in [name for name, value in vars(module).items() if value is write]:
+                patch.setattr(module, name, copied)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None]:
-    """By default matplotlib draws for the tests of pages (`LOOK_AT_PAGES`) and for shared runs, elsewhere nothing."""
+    """By default matplotlib draws for the tests of pages (`LOOK_AT_PAGES`), elsewhere nothing."""
     from evaluation import drawing
 
     real = drawing.render_svg
 
     def drawn(size: tuple[float, float], alt: str, draw: Callable[[Any], None]) -> str:
-        test = os.environ.get("PYTEST_CURRENT_TEST", "")
-        if SHARED_RUN in os.environ or any(part in test for part in LOOK_AT_PAGES):
+        if looked_at():
             return real(size, alt, draw)
         return f'<svg role="img" aria-label="{html.escape(alt, quote=True)}"></svg>'
 
@@ -178,6 +200,25 @@ def _only_pages_that_are_looked_at_have_figures(thorough: bool) -> Iterator[None
         for name in [] if thorough else [name for name in sys.modules if name.startswith("evaluation.")]:
             if getattr(sys.modules[name], "render_svg", None) is real:
                 patch.setattr(sys.modules[name], "render_svg", drawn)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _only_maps_that_are_looked_at_have_all_their_steps(thorough: bool) -> Iterator[None]:
+    """By default t-SNE takes a few steps, but for the tests of maps (`LOOK_AT_MAPS`): a tenth of a harmonized run."""
+    if thorough or "harmonize.embedding" not in sys.modules:
+        yield
+        return
+    import openTSNE
+
+    real = openTSNE.TSNE
+
+    def hurried(**settings: Any) -> Any:
+        slow = any(part in os.environ.get("PYTEST_CURRENT_TEST", "") for part in LOOK_AT_MAPS)
+        return real(**settings, **({} if slow else {"early_exaggeration_iter": 10, "n_iter": 20}))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openTSNE, "TSNE", hurried)
         yield
 
 

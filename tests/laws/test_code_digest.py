@@ -82,6 +82,8 @@ EDITS = {  # what in the notebook is edited -> whose digest is another
     "a comment and empty lines": ("RATE = 3", "# a rate\n\n\nRATE = 3", set()),
 }
 NAMES = ("scale", "Base", "Net", "make", "made", "part")
+Told = dict[str, Any]
+"""What a process of `told` says."""
 
 
 def run_cell(source: str, space: dict[str, Any]) -> None:
@@ -102,18 +104,11 @@ def test_an_edit_changes_the_digests_of_what_it_reaches_and_no_other(edit: str) 
     assert {name for name in NAMES if before[name] != after[name]} == reached
 
 
-def test_the_same_code_has_the_same_digest_in_another_place_and_process(tmp_path: Path) -> None:
+def test_the_same_code_has_the_same_digest_in_another_place_and_process(told: list[Told]) -> None:
     here = digests(NOTEBOOK)
     assert digests("\n\n\n" + NOTEBOOK, "elsewhere") == here
-    (tmp_path / "written.py").write_text(NOTEBOOK)
-    tell = (
-        "import written; from federation.code_digest import code_digest; "
-        f"print([code_digest(getattr(written, name)) for name in {NAMES!r}])"
-    )
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-        done = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, env=environment, check=True)
-        assert done.stdout.strip() == repr(list(here.values()))  # once compiled anew, once from a .pyc
+    for one in told:  # once compiled anew, once from a .pyc
+        assert one["notebook"] == list(here.values())
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4)
@@ -233,7 +228,7 @@ def test_code_that_may_be_another_after_a_call_or_is_chosen_by_it_is_refused(wha
         code_digest(of_source(source))
 
 
-def in_a_process(folder: Path, tell: str, *, seed: str = "1") -> Any:
+def in_a_process(folder: Path, tell: str, *, seed: str) -> Any:
     """What a new process prints, as JSON."""
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     command = [sys.executable, "-W", "ignore", "-c", tell]
@@ -242,55 +237,66 @@ def in_a_process(folder: Path, tell: str, *, seed: str = "1") -> Any:
     return json.loads(done.stdout)
 
 
+IN_A_PROCESS = """
+import importlib, json, sys
+from federation.code_digest import code_digest
+import written
+told = {{"notebook": [code_digest(getattr(written, name)) for name in {names!r}], "same": {{}}, "files": {{}}}}
+for place in {order!r}:
+    one = importlib.import_module(f"same{{place}}")
+    told["same"][place] = [code_digest(one.f)]
+    getattr(one, "CALL", int)()
+    told["same"][place].append(code_digest(one.f))
+for what, folders in {files!r}.items():
+    told["files"][what] = []
+    for folder in folders:
+        for name in {own!r}:
+            sys.modules.pop(name, None)
+        sys.path.insert(0, folder)
+        import net
+        told["files"][what].append(code_digest(net.Net))
+        sys.path.remove(folder)
+print(json.dumps(told))
+"""
+
+
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str]]]:
-    """Digests of all of SAME before and after a call, of two processes that do the same in another order."""
+def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+    """Of two processes that do the same in another order: digests of the notebook; of all of SAME that are asked for,
+    before and after a call; and, by the second one, of all of FILES before and after the edit. Torch is imported for
+    seconds in each.
+    """
+    asked = [one.callspec.params.get("what") for one in request.session.items if hasattr(one, "callspec")]
     folder = tmp_path_factory.mktemp("same")
+    (folder / "written.py").write_text(NOTEBOOK)
     for place, source in enumerate(SAME.values()):
         (folder / f"same{place}.py").write_text(source)
-    tell = (
-        "import importlib, json\nfrom federation.code_digest import code_digest\ntold = {{}}\n"
-        "for place in {order}:\n    one = importlib.import_module(f'same{{place}}')\n"
-        "    told[place] = [code_digest(one.f)]\n    getattr(one, 'CALL', int)()\n"
-        "    told[place].append(code_digest(one.f))\nprint(json.dumps(told))"
-    )
-    orders = (range(len(SAME)), range(len(SAME) - 1, -1, -1))
+    files: dict[str, list[str]] = {}
+    for place, (what, (texts, edited)) in enumerate(FILES.items()):
+        for edit in (False, True):
+            own_folder = tmp_path_factory.mktemp(f"files{place}")
+            for name, text in texts.items():
+                (own_folder / name).parent.mkdir(exist_ok=True)
+                (own_folder / name).write_text(text.replace("2\n", "3\n") if edit and name == edited else text)
+            files.setdefault(what, []).append(str(own_folder))
+    names = {name.removesuffix(".py").replace("/", ".") for texts, _ in FILES.values() for name in texts}
+    said = {"names": NAMES, "own": sorted(names | {name.removesuffix(".__init__") for name in names})}
+    there = [place for place, what in enumerate(SAME) if what in asked]
     return [
-        in_a_process(folder, tell.format(order=list(order)), seed=seed)
-        for order, seed in zip(orders, "12", strict=True)
+        in_a_process(folder, IN_A_PROCESS.format(**said, order=there, files={}), seed="1"),
+        in_a_process(folder, IN_A_PROCESS.format(**said, order=there[::-1], files=files), seed="2"),
     ]
 
 
-@pytest.mark.parametrize("what", SAME)
-def test_code_has_one_digest_in_all_processes_and_after_a_call(what: str, told: list[dict[str, list[str]]]) -> None:
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=pytest.mark.slow if what == "torch.compile" else ()) for what in SAME]
+)
+def test_code_has_one_digest_in_all_processes_and_after_a_call(what: str, told: list[Told]) -> None:
     place = str(list(SAME).index(what))
-    assert len({digest for one in told for digest in one[place]}) == 1
-
-
-@pytest.fixture(scope="module")
-def of_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Digests of all of FILES, before and after the edit."""
-    found: dict[str, list[str]] = {}
-    for place, (what, (files, edited)) in enumerate(FILES.items()):
-        for edit in (False, True):
-            folder = tmp_path_factory.mktemp(f"files{place}")
-            for name, text in files.items():
-                (folder / name).parent.mkdir(exist_ok=True)
-                (folder / name).write_text(text.replace("2\n", "3\n") if edit and name == edited else text)
-            found.setdefault(what, []).append(str(folder))
-    tell = (
-        "import json, sys\nfrom federation.code_digest import code_digest\ntold = {{}}\nbefore = set(sys.modules)\n"
-        "for what, folders in {found!r}.items():\n    told[what] = []\n    for folder in folders:\n"
-        "        for name in {own!r}:\n            sys.modules.pop(name, None)\n        sys.path.insert(0, folder)\n"
-        "        import net\n        told[what].append(code_digest(net.Net))\n        sys.path.remove(folder)\n"
-        "print(json.dumps(told))"
-    )
-    names = {name.removesuffix(".py").replace("/", ".") for files, _ in FILES.values() for name in files}
-    own = sorted(names | {name.removesuffix(".__init__") for name in names})
-    return in_a_process(tmp_path_factory.mktemp("told"), tell.format(found=found, own=own))
+    assert len({digest for one in told for digest in one["same"][place]}) == 1
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_an_edit_in_another_own_file_changes_the_digest(what: str, of_files: dict[str, list[str]]) -> None:
-    before, after = of_files[what]
+def test_an_edit_in_another_own_file_changes_the_digest(what: str, told: list[Told]) -> None:
+    before, after = told[1]["files"][what]
     assert before != after

@@ -7,8 +7,9 @@ are pronouns or odd words, names of one word, and private functions without a do
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -39,24 +40,34 @@ MOST_PARTICIPLES, MOST_ODD, MOST_SINGLE, MOST_UNEXPLAINED = 0.01, 0.004, 0.40, 0
 """Shares of functions, of identifiers that are bound, of functions, and of private functions."""
 
 
-def functions(room: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All functions and methods of a room, but those that Python names."""
-    for path in sorted((ROOT / room).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("__"):
-                yield node
+class Function(NamedTuple):
+    """A function's or method's name, and whether it has a docstring."""
+
+    name: str
+    explained: bool
 
 
-def bound_names(room: str) -> Iterator[str]:
-    """Every name that is bound: arguments, variables, functions and classes."""
+@functools.cache  # each file is parsed once, for all laws
+def read_room(room: str) -> tuple[tuple[Function, ...], tuple[str, ...]]:
+    """All functions and methods of a room, but those that Python names; and every name that is bound: arguments,
+    variables, functions and classes.
+    """
+    functions, names = list[Function](), list[str]()
     for path in sorted((ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.arg):
-                yield node.arg
+                names.append(node.arg)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
+                names.append(node.id)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                yield node.name
+                names.append(node.name)
+                if not isinstance(node, ast.ClassDef) and not node.name.startswith("__"):
+                    functions.append(Function(node.name, ast.get_docstring(node) is not None))
+    return tuple(functions), tuple(names)
+
+
+def functions(room: str) -> tuple[Function, ...]:
+    return read_room(room)[0]
 
 
 def is_participle(name: str) -> bool:
@@ -75,7 +86,7 @@ def test_few_functions_are_named_by_a_bare_participle(room: str) -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_few_names_are_pronouns_or_odd_words(room: str) -> None:
-    names = list(bound_names(room))
+    names = read_room(room)[1]
     odd = sorted(name for name in names if name.strip("_").lower() in ODD)
     assert len(odd) <= MOST_ODD * len(names), f"name these for what they hold: {odd}"
 
@@ -90,7 +101,7 @@ def test_most_functions_have_names_of_several_words(room: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_most_private_functions_are_explained(room: str) -> None:
     private = [node for node in functions(room) if node.name.startswith("_")]
-    silent = sorted(node.name for node in private if ast.get_docstring(node) is None)
+    silent = sorted(node.name for node in private if not node.explained)
     assert len(silent) <= MOST_UNEXPLAINED * len(private), f"say in a line what some of these return: {silent}"
 
 

@@ -45,7 +45,7 @@ def cycled(**changes: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def done(finished_run) -> Path:
     """A run without vetoes: every space is used."""
-    return finished_run(settings()) / "runs" / "tiny"
+    return finished_run(settings(), figures=True) / "runs" / "tiny"
 
 
 def artifact(root: Path, stage: str) -> Path:
@@ -425,14 +425,14 @@ def joined(tmp_path, monkeypatch):
         said["harmonize"]["score"]["seeds"] = 2
         said["harmonize"]["translate"] = {"vafl": said["harmonize"]["translate"]["vafl"]}
         said["train"]["methods"], said["train"]["method_images"] = {"vafl": {"name": "fedavg"}}, {"vafl": "vafl"}
-        assert main([write(tmp_path, said)]) == 0
+        assert main([write(tmp_path, said), "--until", "train"]) == 0
         root = tmp_path / "runs" / "tiny"
         target = str(json.loads((artifact(root, "score") / "scores.json").read_text())["target"])
         told = {site: len(list(ledgers.read_lines(root / "sites" / site / "ledger.jsonl"))) for site in "ab"}
         said["sites"]["c"] = copy.deepcopy(said["sites"]["b"])
         said["sites"]["c"]["source"]["seed"] = 77
         said["harmonize"]["score"] |= {"current": target, **score}
-        assert main([write(tmp_path, said)]) == 0
+        assert main([write(tmp_path, said), "--until", "train"]) == 0
         asked = {
             site: [
                 line["request"]

@@ -95,6 +95,8 @@ def test_a_private_run_counts_each_patient_once_and_scores_every_class(finished_
 
 def test_harmonization_keeps_the_first_class_apart_from_the_others(finished_run) -> None:
     said = graded(harmonized(), name="tiny")
+    said["harmonize"]["translate"] = {"z": {"name": "z_score"}}
+    said["train"] |= {"methods": {"z": {"name": "fedavg"}}, "method_images": {"z": "z"}}
     done = finished_run(said) / "runs" / "tiny"
     shared = from_file(next(artifact(done, "sample").glob("*.safetensors"))).tensors["labels"]
     assert set(shared.tolist()) == {0, 1}

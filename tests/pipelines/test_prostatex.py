@@ -21,7 +21,7 @@ def finished(data, finished_run):
     settings["sites"]["north"]["source"]["patients"] = 6
     settings["train"]["schedule"]["rounds"] = 1
     settings["evaluate"]["copies"] = 10
-    return finished_run(settings) / "runs" / "prostatex"
+    return finished_run(settings, figures=True) / "runs" / "prostatex"
 
 
 def test_two_real_patients_go_all_the_way(finished):

@@ -24,7 +24,7 @@ def finished(finished_run) -> Path:
     train["schedule"]["rounds"] = 1
     train["method_start"]["begun"] |= {"pictures": 32, "epochs": 1}
     train["method_model"]["detector"]["of"] |= {"pictures": 32, "steps": 2, "width": 4}
-    train["method_model"]["detector"]["components"] = 4
+    train["method_model"]["detector"] |= {"pictures": 32, "components": 4}
     settings["evaluate"]["copies"] = 5
     return finished_run(settings) / "runs" / "prostate_t2w"
 

@@ -276,12 +276,12 @@ def test_real_adc_keeps_its_geometry_and_the_order_of_gland_and_lesion(data, tmp
     ],
 )
 def test_real_series_through_a_translator_that_no_patient_taught(data, tmp_path, values, select, scale, prior):
-    """Learnt in 40 steps, where 900 are the default: what is written is what the network changed, in the header's unit,
-    and a lesion stays as dark, in parts of the peripheral zone, as it was within a tenth."""
+    """Learnt in 40 small steps, where 900 are the default: what is written is what the network changed, in the header's
+    unit, and a lesion stays as dark, in parts of the peripheral zone, as it was within a tenth."""
     if not (data / "prostatex").is_dir():
         pytest.skip(f"no ProstateX below {data}")
     labels, source = data / "prostatex" / "labels", data / "prostatex" / "dicom" / "ProstateX-0000"
-    how = Randomized(prior=prior, steps=40)
+    how = Randomized(prior=prior, steps=40, batch=8)
     made = {"scale": scale, "images": Slices(values=values), "source": DicomSource(folder=".", select=select)}
     file = translator(tmp_path, how, how.learn_parameters((1, 48, 48)), **made)
     assert run(file, source, tmp_path / "out", "--json") == Exit.OK

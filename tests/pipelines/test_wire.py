@@ -22,6 +22,7 @@ GOLDEN = (Path(__file__).parents[1] / "golden" / "tiny" / "tiny.yaml").read_text
 SMALL = yaml.safe_dump(
     yaml.safe_load(GOLDEN)
     | {
+        "images": {"kind": "slices", "size": 16, "spacing_mm": 4.0},
         "train": {
             "schedule": {"rounds": 2},
             "work": {"lr": 0.01, "batch": 16},
