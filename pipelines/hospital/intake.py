@@ -233,13 +233,19 @@ def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
     except Malformed:
         return f"a model or a memory of {run} is corrupt"
     if state == "begun":
-        return None
+        return f"the introduction of {run} is gone" if _has_lost_introduction(folder) else None
     try:
         for which in CHECKPOINTS:
             load_checkpoint(models, memory, which, best=state if isinstance(state, int) else None)
     except KeyError:
         return f"models of {run} are gone"
     return None
+
+
+def _has_lost_introduction(folder: DiskFolder) -> bool:
+    """Whether a conversation has answers, and not that to its first question, without which it cannot go on."""
+    names = folder.names()
+    return bool(names) and "introduce-0" not in names
 
 
 def _list_runs(facts: Mapping[str, Json]) -> dict[str, Json]:
