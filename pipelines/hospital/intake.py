@@ -243,9 +243,11 @@ def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
 
 
 def _has_lost_introduction(folder: DiskFolder) -> bool:
-    """Whether a conversation has answers, and not that to its first question, without which it cannot go on."""
+    """Whether a conversation has rounds of training, and not its introduction, without which it cannot go on; other
+    conversations have none.
+    """
     names = folder.names()
-    return bool(names) and "introduce-0" not in names
+    return "introduce-0" not in names and any(name.startswith(("train-", "finish-")) for name in names)
 
 
 def _list_runs(facts: Mapping[str, Json]) -> dict[str, Json]:
