@@ -70,6 +70,7 @@ class Work:
         )
         if (self.epochs is None) == (self.steps is None):
             text = f"give either epochs or steps (the other null), found {self.epochs} and {self.steps}"
+            problems = [problem for problem in problems if problem.where not in (("epochs",), ("steps",))]
             problems.append(Problem((), text))
         if self.momentum and self.optimizer != "sgd":
             problems.append(Problem(("momentum",), f"belongs to sgd, found {self.optimizer}"))

@@ -33,7 +33,7 @@ from harmonize.unfinished import Training, compute_fingerprint, restore_state, w
 from harmonize.views import View, add_noise, augment_views, mix_with_pool, step_seed
 from privacy.folder import Folder
 from privacy.message import Params
-from privacy.settings_error import Problem, refuse
+from privacy.settings_error import Problem, refuse, shorten_value
 
 TELL = 10  # steps between two progress reports
 
@@ -100,7 +100,7 @@ class CycleGan:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem((name,), f"must {rule}, found {getattr(self, name)}")
+            Problem((name,), f"must {rule}, found {shorten_value(getattr(self, name))}")
             for names, rule, fine in (
                 (("steps", "every"), "be in [1, 1000000]", lambda v: 1 <= v <= 10**6),
                 (("batch", "blocks"), "be in [1, 1024]", lambda v: 1 <= v <= 1024),
@@ -110,7 +110,7 @@ class CycleGan:
                 (("lr", *RATES), "be in (0, 1]", lambda v: 0 < v <= 1),
                 (("pool", "copies"), "be in [0, 1000]", lambda v: 0 <= v <= 1000),
                 (("ema",), "lie in [0, 1)", lambda v: 0 <= v < 1),
-                (("betas",), "be two numbers in [0, 1)", lambda v: all(0 <= beta < 1 for beta in v)),
+                (("betas",), "be two numbers in [0, 1)", lambda v: len(v) == 2 and all(0 <= beta < 1 for beta in v)),
             )
             for name in names
             if not fine(getattr(self, name))

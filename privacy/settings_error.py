@@ -75,6 +75,15 @@ def unmet(settings: object, **rules: tuple[bool, str]) -> list[Problem]:
     return [_must_be(settings, name, allowed) for name, (holds, allowed) in rules.items() if not holds]
 
 
+def wrong_lengths(settings: object, **lengths: int) -> list[Problem]:
+    """The fields whose lists have another number of values. lengths: field -> how many; told before any is unpacked."""
+    return [
+        _must_be(settings, name, f"a list of {length} values")
+        for name, length in lengths.items()
+        if len(getattr(settings, name)) != length
+    ]
+
+
 def out_of_range(settings: object, **ranges: tuple[float, float]) -> list[Problem]:
     """The fields outside of their range. ranges: field -> lowest and highest value; None is always allowed."""
     values = {name: getattr(settings, name) for name in ranges}

@@ -22,7 +22,7 @@ from torch.nn import functional
 from federation.parameters import read_parameters
 from federation.randomness import use_seed
 from privacy.message import Message, from_bytes, to_bytes
-from privacy.settings_error import out_of_range, refuse, unmet
+from privacy.settings_error import out_of_range, refuse, unmet, wrong_lengths
 
 Floats = NDArray[np.float64]
 
@@ -58,6 +58,7 @@ class Detector:
     window: tuple[float, float] = (0.0, 3.5)
 
     def __post_init__(self) -> None:
+        refuse(wrong_lengths(self, window=2))
         low, high = self.window
         fits = self.pictures * self.size**2 <= MOST
         refuse(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from federation.features.slices import features_by_slice
-from privacy.settings_error import out_of_range, refuse, unmet
+from privacy.settings_error import out_of_range, refuse, unmet, wrong_lengths
 
 Floats = NDArray[np.float64]
 KINDS = ("vit", "deit", "dinov2", "resnet", "convnext")
@@ -53,6 +53,7 @@ class Encoder:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
     def __post_init__(self) -> None:
+        refuse(wrong_lengths(self, window=2, mean=3, std=3))
         low, high = self.window
         hexadecimal = not self.sha256 or (len(self.sha256) == 64 and set(self.sha256) <= set("0123456789abcdef"))
         refuse(

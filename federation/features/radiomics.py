@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from federation.features.texture import co_occurrence, pattern_features
-from privacy.settings_error import refuse, unmet
+from privacy.settings_error import refuse, unmet, wrong_lengths
 
 Floats = NDArray[np.float64]
 
@@ -38,6 +38,7 @@ class Radiomics:
     window: tuple[float, float] = (0.0, 3.0)
 
     def __post_init__(self) -> None:
+        refuse(wrong_lengths(self, window=2))
         low, high = self.window
         refuse(unmet(self, window=(low < high and math.isfinite(high - low), "two finite numbers, the lower first")))
 

@@ -56,12 +56,13 @@ class Cam:
     stride: Literal[4, 8, 16] = 16
 
     def __post_init__(self) -> None:
+        fits = len(self.widths) == 4 and all(width >= 8 and width % 8 == 0 for width in self.widths)
         refuse(
             unmet(
                 self,
                 head_weight=(self.head_weight >= 0, ">= 0"),
                 map_weight=(self.map_weight >= 0, ">= 0"),
-                widths=(all(width >= 8 and width % 8 == 0 for width in self.widths), "four multiples of 8"),
+                widths=(fits, "four multiples of 8"),
             )
         )
 

@@ -35,7 +35,7 @@ from federation.models.clip_towers import (
 from federation.models.clip_words import Words
 from federation.task import Output, cross_entropy
 from privacy.message import Params
-from privacy.settings_error import out_of_range, refuse, unmet
+from privacy.settings_error import out_of_range, refuse, unmet, wrong_lengths
 
 Floats = NDArray[np.float64]
 BLANK = "{}"
@@ -68,6 +68,7 @@ class Clip:
     sentences: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     def __post_init__(self) -> None:
+        refuse(wrong_lengths(self, window=2, mean=3, std=3))
         low, high = self.window
         blanks = all(template.count(BLANK) == 1 for template in self.templates)
         refuse(

@@ -30,7 +30,8 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     made.add_argument(
         "--spend",
         action="store_true",
-        help="of a private run: make again, and pay again, what an older version of this program made",
+        help="of a private run: make again, and pay again, what an older version of this program made, "
+        "or a training of which something is lost",
     )
     made.add_argument(
         "--set",

@@ -1,4 +1,4 @@
-"""A finished training that patients paid for, and whose models are lost, is paid again only if a person says so."""
+"""A training that patients paid for, and of which something is lost, is paid again only if a person says so."""
 
 from __future__ import annotations
 
@@ -15,22 +15,31 @@ class PaidBefore(ValueError):
 
 
 def check_nothing_lost(world: World, lost: Mapping[str, str]) -> None:
-    """Check that no training would be paid again unasked, before anything is. lost: method -> what its hospital says.
+    """Check that no training would be paid again unasked, before anything is. lost: method -> what is lost of it, in
+    words.
 
     Raises:
         PaidBefore: some would.
     """
-    config = world.config
-    if not lost or not isinstance(config.privacy, PatientLevel) or "train" in world.spend:
-        return
+    if text := describe_lost(world, lost):
+        raise PaidBefore(text)
+
+
+def describe_lost(world: World, lost: Mapping[str, str]) -> str:
+    """What is lost of trainings, what they would cost again, and how to pay; empty where nobody would pay unasked.
+
+    lost: as in `check_nothing_lost`.
+    """
+    if not lost or not isinstance(world.config.privacy, PatientLevel) or "train" in world.spend:
+        return ""
     complaints = "; ".join(f"{label}: {complaint}" for label, complaint in lost.items())
     how = "in a folder of its own the run pays, too"
     if not world.command.startswith(CALL):
         how = f"to pay: {world.command} --from train --spend"
-    raise PaidBefore(
-        f"a training that was finished and paid for is damaged ({complaints}). To train {', '.join(lost)} and to score"
-        f" it again would cost a patient {_describe_price(config, [*lost])} at most; nothing was charged. Put the files"
-        f" back from a backup; {how}"
+    return (
+        f"a training that was paid for is damaged ({complaints}). To train {', '.join(lost)} and to score"
+        f" it again would cost a patient {_describe_price(world.config, [*lost])} at most; nothing was charged. Put the"
+        f" files back from a backup; {how}"
     )
 
 

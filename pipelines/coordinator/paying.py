@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from pipelines.coordinator.paid_before import describe_lost
 from pipelines.coordinator.stages import train
 from pipelines.coordinator.world import World
 from pipelines.hospital.hospital import Hospital
@@ -134,9 +135,24 @@ def _describe_price(stage: str, price: Mapping[str, float]) -> str:
 
 def show_plan(steps: Sequence[Step[World]], world: World, *, as_json: bool) -> None:
     """Print what would run, why, and what patients would pay."""
-    prices = compute_prices(world, steps)
+    prices, lost = compute_prices(world, steps), describe_lost_trainings(world, steps)
     if as_json:
         rows = [{**row, **as_facts(prices, str(row["stage"]))} for row in map(as_mapping, explanation_facts(steps))]
+        rows = [{**row, "lost": lost} if lost and row["stage"] == train.STAGE.name else row for row in rows]
         print(json.dumps(rows))  # noqa: T201 - the machine's answer
         return
-    print("\n".join([explain_steps(steps), *describe_prices(steps, prices)]))  # noqa: T201 - the answer
+    refusal = [f"It would stop at {train.STAGE.name}: {lost}."] if lost else []
+    print("\n".join([explain_steps(steps), *describe_prices(steps, prices), *refusal]))  # noqa: T201 - the answer
+
+
+def describe_lost_trainings(world: World, steps: Sequence[Step[World]]) -> str:
+    """Why training would be refused: something that patients paid for is lost. Empty: it would not, or this cannot be
+    known before stages that come first have run.
+    """
+    by_name = {step.stage.name: step for step in steps}
+    step = by_name[train.STAGE.name]
+    needs = {name: by_name[name] for name in step.stage.needs}
+    if world.config.privacy == "none" or step.state != "run" or any(need.state == "run" for need in needs.values()):
+        return ""
+    inputs = {name: need.folder(world.root) for name, need in needs.items()}
+    return describe_lost(world, train.find_lost_trainings(world, inputs))

@@ -173,7 +173,7 @@ class Features:
         return problems + [
             Problem(("ranges", name), f"must be two finite numbers, the lower first, found {list(ends)}")
             for name, ends in self.ranges.items()
-            if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1])
+            if not (len(ends) == 2 and math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1])
         ]
 
     @property

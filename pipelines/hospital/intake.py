@@ -233,13 +233,21 @@ def _run_complaint(hospital: Hospital, run: str, state: Json) -> str | None:
     except Malformed:
         return f"a model or a memory of {run} is corrupt"
     if state == "begun":
-        return None
+        return f"the introduction of {run} is gone" if _has_lost_introduction(folder) else None
     try:
         for which in CHECKPOINTS:
             load_checkpoint(models, memory, which, best=state if isinstance(state, int) else None)
     except KeyError:
         return f"models of {run} are gone"
     return None
+
+
+def _has_lost_introduction(folder: DiskFolder) -> bool:
+    """Whether a conversation has rounds of training, and not its introduction, without which it cannot go on; other
+    conversations have none.
+    """
+    names = folder.names()
+    return "introduce-0" not in names and any(name.startswith(("train-", "finish-")) for name in names)
 
 
 def _list_runs(facts: Mapping[str, Json]) -> dict[str, Json]:

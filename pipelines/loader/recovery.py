@@ -87,6 +87,18 @@ def may_follow(problem: Problem, gone: Sequence[Path]) -> bool:
     )
 
 
+def select_causes(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems that need no place of which another problem is told; all, where each needs another's place."""
+    causes = [problem for problem in problems if not _needs_place_of_any(problem, problems)]
+    return [problem for problem in problems if problem in causes or not _needs_place_of_any(problem, causes)]
+
+
+def _needs_place_of_any(problem: Problem, others: Sequence[Problem]) -> bool:
+    return any(
+        _paths_overlap(need, other.where) for need in problem.needs for other in others if other.where != problem.where
+    )
+
+
 def is_beside(problem: Problem, path: Path) -> bool:
     """Whether a problem's place is a path, a part of it, or an enclosing group."""
     return _paths_overlap(problem.where, path)

@@ -63,6 +63,7 @@ ALLOWED = {
 PATIENTS = frozenset(("exclude", "test", "where", "select"))  # keys of a site whose values may name patients
 ROOMS = frozenset(("federation", "harmonize", "personalize", "pipelines", "privacy"))
 MISSING = "missing; add it"
+MISSING_TYPES = ("missing", "missing_argument", "missing_keyword_only_argument")
 PASSES = 6
 """The greatest number of checks, each without the wrong values of the one before."""
 
@@ -220,7 +221,12 @@ def problems_in(error_details: ValidationError, document: Document, kind: type) 
     """Pydantic's errors as problems, in our words and with paths and lines in the document."""
     problems: list[Problem] = []
     allowed: dict[Path, tuple[list[str], object]] = {}  # alternatives of a union are one problem
-    for error in error_details.errors(include_url=False):
+    errors = error_details.errors(include_url=False)
+    for path, (length, found_list) in _find_short_lists(errors, document.data).items():
+        allowed[path] = ([f"a list of {length} values"], found_list)
+    for error in errors:
+        if _is_of_short_list(error):
+            continue
         allowed_words = ALLOWED.get(error["type"])
         if allowed_words is not None:
             path = locate_error(document.data, error["loc"])
@@ -240,6 +246,17 @@ def problems_in(error_details: ValidationError, document: Document, kind: type) 
         message = f"must be {' or '.join(dict.fromkeys(phrases))}, found {value_text}"
         problems.append(problem_at(document, Problem(path, message)))
     return problems
+
+
+def _find_short_lists(errors: Sequence[ErrorDetails], data: Json) -> dict[Path, tuple[int, object]]:
+    """Place of a list of a fixed length that has too few values -> the length, and the list that was found."""
+    short = [error for error in errors if _is_of_short_list(error)]
+    return {locate_error(data, error["loc"][:-1]): (int(error["loc"][-1]) + 1, error["input"]) for error in short}
+
+
+def _is_of_short_list(error: ErrorDetails) -> bool:
+    """Whether an error says that a value is missing in a list; there is one for each, in order."""
+    return error["type"] in MISSING_TYPES and isinstance(error["loc"][-1], int)
 
 
 def _lies_below(place: Path, path: Path) -> bool:
@@ -279,9 +296,8 @@ def _problems_of_error(error: ErrorDetails, document: Document, kind: type) -> l
             path = locate_error(document.data, error["loc"])
             allowed = keys_at(kind, document.data, path[:-1])
             message = f"unknown key{_guess_word(str(path[-1]), allowed)}; allowed: {_join_names(allowed)}"
-        case "missing" | "missing_argument" | "missing_keyword_only_argument":
-            path = (*locate_error(document.data, error["loc"][:-1]), error["loc"][-1])
-            message = MISSING if isinstance(path[-1], str) else f"missing; found only {shorten_value(error['input'])}"
+        case missing if missing in MISSING_TYPES:
+            path, message = (*locate_error(document.data, error["loc"][:-1]), error["loc"][-1]), MISSING
         case "union_tag_invalid":
             tag = error["ctx"]["discriminator"].strip("'")
             path = (*locate_error(document.data, error["loc"]), tag)

@@ -137,6 +137,16 @@ def window_in(facts: Mapping[str, Json]) -> tuple[int, ...] | None:
     return None if facts.get("window") is None else tuple(wholes_of(facts, "window"))
 
 
+def _read_window(facts: Mapping[str, Json], task: Task) -> tuple[int, ...] | None:
+    """As `window_in`. Raises: ValueError: it has other sides than the images of the task, or larger ones."""
+    window, sides = window_in(facts), task.inputs[1:]
+    if window is not None and (
+        len(window) != len(sides) or not all(1 <= side <= most for side, most in zip(window, sides, strict=True))
+    ):
+        raise ValueError(f"window must have {len(sides)} sides within {list(sides)}, found {list(window)}")
+    return window
+
+
 def read_ready(path: Path) -> Ready:
     """Read a finished model.
 
@@ -196,7 +206,7 @@ def parse_ready(data: bytes) -> Ready:
             names=_read_names(facts, task),
             ordered=facts.get("ordered") is True,
             digest=digest_of(data),
-            window=window_in(facts),
+            window=_read_window(facts, task),
             centring=_read_centring(message.tensors.get(CENTRING)),
             features=features,
         )

@@ -16,6 +16,7 @@ from personalize import AnyAlgorithm
 from pipelines.data.clip_file import find_clip_tensors
 from pipelines.data.images import AnyImages, Slices
 from pipelines.loader.overrides import override_settings
+from pipelines.loader.recovery import select_causes
 from pipelines.settings.augment import Augment
 from pipelines.settings.checks import (
     augment,
@@ -118,7 +119,7 @@ class Config:
         except SettingsError as error:
             problems += error.problems
         object.__setattr__(self, "train", add_floor_features(self.train, self.model, self.images, self.task))
-        check_problems = [problem for check in CHECKS for problem in guard_check(check, self)]
+        check_problems = select_causes([problem for check in CHECKS for problem in guard_check(check, self)])
         refuse([*problems, *(replace(each, needs=(*each.needs, *FOUNDATIONS)) for each in check_problems)])
 
     @property

@@ -97,7 +97,7 @@ class SiteSettings:
 
         source = resolve_source(self.source)
         if not has_masks_or_labels and isinstance(source, VOLUME_SOURCES):
-            add_problem("labels", LABELS_MISSING)
+            problems.append(Problem(("labels",), LABELS_MISSING, needs=(("gland",),)))
         if isinstance(self.source, PhantomSource) and has_masks_or_labels:
             add_problem("labels", "a phantom writes its own labels and gland masks; remove labels and gland")
         if isinstance(source, PictureSource | TableSource) and has_masks_or_labels:

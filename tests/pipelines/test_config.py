@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
 import pytest
 import torch
@@ -21,14 +22,16 @@ import yaml
 from pipelines.loader.document import ConfigError, parse_document, read_yaml, render
 from pipelines.loader.files import CONFIGS, find_document
 from pipelines.loader.overrides import override_settings
-from pipelines.loader.recovery import is_beside
 from pipelines.loader.validation import to_plain, validate_settings
 from pipelines.settings import checks
 from pipelines.settings.config import CHECKS, Config
 from pipelines.settings.load import find_missing_files
 from pipelines.settings.processes import count_processes
 from pipelines_settings import BASE, RUNS
+from privacy.settings_error import Problem
 
+FEW = ("prostate_adc.yaml", "prostate_gland_volumes.yaml", "prostatex_gland.yaml")
+"""Files in which hospitals have roles: a target of translation, and some outside the federation."""
 MORE = {
     ", on: ": ", 'on': ",  # PyYAML takes a bare on for true
     "    fedavg: {name: fedavg}\n": (
@@ -221,12 +224,55 @@ def test_one_wrong_value_is_one_problem_and_nothing_that_follows_from_it_is_told
         for wrong in ("no such thing", -3, []):
             said = copy.deepcopy(good)
             put(*path, wrong)(said)
-            try:
-                validate_settings(read_yaml(yaml.safe_dump(said), environment={}), Config)
-            except ConfigError as error:
-                others = [str(each) for each in error.problems if not is_beside(each, path)]
-                beside_it |= {(path, str(wrong)): others} if others and len(others) < len(error.problems) else {}
+            problems = list_problems(said)
+            places = {problem.where for problem in problems}  # of one value, two things may be to be said
+            beside_it |= {(path, str(wrong)): [*map(str, problems)]} if len(places) > 1 else {}
     assert beside_it == {}
+
+
+def list_problems(settings: object) -> list[Problem]:
+    """The problems that are told of settings in plain form."""
+    try:
+        validate_settings(read_yaml(yaml.safe_dump(settings, sort_keys=False), environment={}), Config)
+    except ConfigError as error:
+        return list(error.problems)
+    return []
+
+
+def rename(group: dict[str, Any], key: str, name: str) -> dict[str, Any]:
+    """A group, one of whose keys has another name."""
+    return {name if each == key else each: value for each, value in group.items()}
+
+
+def mistake_hospitals(good: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """What one mistake is, the settings with it, and whether it may be none: a hospital that nothing names may leave,
+    be added, or be called otherwise."""
+    outside, sites = good.get("outside", []), good["sites"]
+    if "outside" in good:
+        without = {key: value for key, value in good.items() if key != "outside"}
+        yield "outside: []", {**good, "outside": []}, "route" not in good
+        yield "no outside", without, "route" not in good
+        yield "outsde", rename(good, "outside", "outsde"), False
+        yield "outside: [nobody]", {**good, "outside": ["nobody"]}, False
+        yield "outside: [.., nobody]", {**good, "outside": [*outside, "nobody"]}, False
+    yield "sites: {}", {**good, "sites": {}}, False
+    yield "sitse", rename(good, "sites", "sitse"), False
+    for site in sites:
+        yield f"no {site}", {**good, "sites": {name: sites[name] for name in sites if name != site}}, True
+        yield f"{site}x", {**good, "sites": rename(sites, site, f"{site}x")}, True
+        yield f"{site}: {{}}", {**good, "sites": {**sites, site: {}}}, False
+
+
+@pytest.mark.parametrize("name", [pytest.param(p.name, marks=() if p.name in FEW else pytest.mark.slow) for p in RUNS])
+def test_a_mistake_about_who_is_there_or_outside_is_one_problem(name):
+    """Whoever is named wrongly, or not at all: the rest is right, so nothing else is told."""
+    text = next(path for path in RUNS if path.name == name).read_text()
+    good = read_yaml(text, environment={"CONSILIUM_DATA": "/data"}).data
+    twice = {}
+    for mistake, said, may_be_none in mistake_hospitals(good):
+        problems = [*map(str, list_problems(said))]
+        twice |= {mistake: problems} if len(problems) > 1 or (not problems and not may_be_none) else {}
+    assert twice == {}
 
 
 @pytest.mark.parametrize("name", ["prostate_adc.yaml", *(pytest.param(p.name, marks=pytest.mark.slow) for p in RUNS)])

@@ -147,11 +147,16 @@ def test_models_that_are_gone_are_trained_and_charged_again_where_a_person_says_
 
 
 @pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")
-def test_one_message_whose_records_the_coordinator_lost_is_sent_and_charged_again(here: Here, capsys) -> None:
+def test_one_message_whose_records_the_coordinator_lost_is_charged_again_where_a_person_says_so(
+    here: Here, capsys
+) -> None:
     site = here(spaces())
     (state,) = (site.parent.parent / "federation").glob("moments-*/state")
     state.write_bytes(state.read_bytes()[:-1])
-    assert again(site, capsys) > 0.1
+    before = epsilon(site / "ledger.jsonl")
+    assert main(["tiny.yaml"]) == Exit.CONFIG and "--spend" in capsys.readouterr().err
+    assert epsilon(site / "ledger.jsonl") == before, "nobody asked to pay"
+    assert again(site, capsys, "--spend") > 0.1
 
 
 @pytest.mark.chance(1e-12, "noise leaves none of 15 training patients in three cells")

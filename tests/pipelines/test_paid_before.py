@@ -1,4 +1,4 @@
-"""A finished private training is never paid again unasked, whatever becomes of one of a hospital's files of it."""
+"""A private training, finished or not, is never paid again unasked, whatever becomes of one of the files of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import yaml
 from fault_sweep import epsilon
 from small_run import smallest
 
+import federation.rounds
 from federation.conversation import load_newest_intact_memory
 from pipelines.run import main
 from pipelines.runs.exits import Exit
 from pipelines.runs.store import DiskFolder
 from privacy.dp.accounting import compute_cost
+from privacy.message import as_mapping
 from privacy.release import ledger as ledgers
 
 SETTINGS = smallest(
@@ -34,6 +36,29 @@ WAYS: Mapping[str, Callable[[bytes], bytes | None]] = {
     "a bit": lambda whole: whole[:-1] + bytes([whole[-1] ^ 1]),
 }
 LABELS = ("fedavg", "local")
+
+
+@pytest.fixture(scope="module")
+def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a run was stopped before the last question of its first training."""
+    folder = tmp_path_factory.mktemp("cut_off")
+    (folder / "tiny.yaml").write_text(json.dumps(SETTINGS))
+    with pytest.MonkeyPatch.context() as changed:
+        changed.chdir(folder)
+        changed.setattr(federation.rounds, "finish_training", interrupt)
+        assert main(["tiny.yaml"]) != Exit.OK
+    return folder
+
+
+def interrupt(*arguments: object, **more: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def half(cut_off: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = Path(shutil.copytree(cut_off, tmp_path / "copy"))
+    monkeypatch.chdir(folder)
+    return folder / "runs" / "tiny"
 
 
 @pytest.fixture
@@ -111,6 +136,52 @@ def test_a_lost_model_stops_the_run_with_the_price_before_anything_is_charged(
         assert main(["tiny.yaml"]) == Exit.OK, "put back, all is well"
         assert (spent(root), trained(root)) == before
     assert needed, "nothing was lost that anybody needs"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_training_that_was_cut_off_is_not_paid_again_unasked(
+    way: str, half: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """It goes on for what was left to be paid, or stops with the price, which --explain names too."""
+    before, asked = spent(half), repeated(half)
+    stopped = 0
+    lost = [*(half / "sites" / "a" / "conversations" / "tiny").glob("fedavg-*/*")]
+    lost += [path for path in (half / "federation").glob("fedavg-*/*") if path.name != "begun" or way == "gone"]
+    assert len(lost) >= 4 and asked == set(), "an introduction, two rounds, and what the coordinator has of them"
+    for path in lost:
+        kept = Path(shutil.copytree(half, tmp_path / "kept" / path.parent.parent.name / path.name))
+        whole = path.read_bytes()
+        change(path, way)
+        capsys.readouterr()
+        assert main(["tiny.yaml", "--explain"]) == Exit.OK
+        explained = capsys.readouterr().out
+        code, said = main(["tiny.yaml"]), capsys.readouterr().err
+        assert repeated(half) == set(), (path.name, said)
+        assert ("It would stop at train" in explained) is (code == Exit.CONFIG), (path.name, explained, said)
+        if code != Exit.OK:
+            stopped += code == Exit.CONFIG
+            assert spent(half) == before, (path.name, said)
+            named = "nothing was charged" in said and "--spend" in said
+            assert named is (code == Exit.CONFIG), "else a hospital says what it misses, and the run waits for it"
+            path.write_bytes(whole)
+        else:
+            shutil.rmtree(half)
+            shutil.copytree(kept, half)
+    assert stopped, "nothing was lost that anybody needs"
+    change(lost[-1], "empty")
+    assert main(["tiny.yaml", "--spend"]) == Exit.OK, capsys.readouterr().err
+
+
+def repeated(root: Path) -> set[tuple[str, str, int, str]]:
+    """What was charged twice: hospital, training by its first name, round and request."""
+    charged: list[tuple[str, str, int, str]] = []
+    for site in "ab":
+        for line, _ in ledgers.charged_lines(ledgers.read_lines(root / "sites" / site / "ledger.jsonl")):
+            costs = as_mapping(line["event"])["kind"] not in ("nothing", "declared")
+            if line["request"] in ("introduce", "train", "finish") and costs:
+                name = "-".join(str(line["run"]).split("-")[:2])
+                charged.append((site, name, int(str(line["round"])), str(line["request"])))
+    return {each for each in charged if charged.count(each) > 1}
 
 
 def test_what_two_methods_lost_is_told_at_once_with_the_price_of_both(root: Path, capsys: Any) -> None:

@@ -252,6 +252,16 @@ def test_what_makes_no_sense_of_masks_is_told(hospitals, tmp_path, arguments, sa
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("window", [[], [24], [24, 24, 24], [0, 24], [24, 49], [24, "x"], "x"])
+def test_a_window_that_no_image_of_the_model_has_is_told(hospitals, tmp_path, window, capsys):
+    file = model(tmp_path / "m", SLICES, NIFTI, window=window)
+    assert predict([str(file), str(hospitals["nifti"]), "--no-gland", "--out", str(tmp_path / "out")]) == Exit.CONFIG
+    said = " ".join(capsys.readouterr().err.split())
+    whole = all(isinstance(side, int) for side in window)
+    assert f"{file} is not a model to predict with (window must" in said
+    assert not whole or f"must have 2 sides within [48, 48], found {window}" in said
+
+
 @pytest.mark.parametrize("names", [["gland"], [], ["gland", "../x"]])
 def test_a_file_that_does_not_name_its_classes_is_refused(tmp_path, names):
     with pytest.raises(ValueError, match="2 names of classes"):

@@ -124,7 +124,7 @@ def test_the_pages_say_who_was_outside_and_how_it_went(done):
         ({"evaluate": {"checkpoint": "local"}}, "route: models of each site's own best round are no common one"),
         ({"outside": ["east"]}, "outside: 'east' is no site"),
         ({"outside": ["north", "south", "west"]}, "outside: names every site"),
-        ({"route": {"shared": "fedavg", "personal": "nobody"}}, "route.lines.routing.personal: 'nobody' is no method"),
+        ({"route": {"shared": "fedavg", "personal": "nobody"}}, "route.personal: 'nobody' is no method"),
         (
             {"route": {"shared": "fedavg", "personal": "iopfl", "lines": {"ttt": {"how": {"name": "ttt"}}}}},
             "route.lines.ttt.shared: fedavg is fedavg; ttt goes with fedavg_turns",
@@ -135,7 +135,7 @@ def test_the_pages_say_who_was_outside_and_how_it_went(done):
         ),
         (
             {"route": {"shared": "iopfl", "personal": "iopfl"}},
-            "route.lines.routing.shared: iopfl is iopfl, with a model for each hospital; say one like fedavg",
+            "route.shared: iopfl is iopfl, with a model for each hospital; say one like fedavg",
         ),
         (
             {"route": {"shared": "turns", "personal": "iopfl", "lines": {"x": {"how": {"name": "routing"}}}}},

@@ -381,7 +381,7 @@ def test_every_fault_of_the_settings_is_told_with_path_line_and_remedy():
         '13: labels.rows: must be a whole number, found "x"',
         "13: labels.table: missing; add it",
         '14: pooled: must be true or false, found "yes"; write true',
-        "15: spacing[1]: missing; found only [1]",
+        "15: spacing: must be a list of 2 values, found [1]",
         "16: sites.a: must be a number, found true",
     ]  # fmt: skip
 

@@ -67,7 +67,7 @@ def run(world: World, inputs: Mapping[str, Path], out: Path) -> Mapping[str, Jso
     rounds = {label: method_schedule(algorithm, train.schedule).rounds for label, algorithm in train.methods.items()}
     before = 0
     if world.config.privacy != "none":
-        check_nothing_lost(world, _find_lost_trainings(world, inputs, rounds))
+        check_nothing_lost(world, find_lost_trainings(world, inputs))
     with show_progress("train") as step:
         for label, rounds_of_method in rounds.items():
 
@@ -194,19 +194,20 @@ def train_method(
 
 
 class Conversation(NamedTuple):
-    """The name of a conversation. lost: what a hospital says of the finished one before it, which it lost; empty: there
-    is none, or somebody asked for a new one.
+    """The name of a conversation. lost: why the one before it, in which hospitals took part, cannot go on, in words;
+    empty: there is none, or somebody asked for a new one.
     """
 
     name: str
     lost: str = ""
 
 
-def _find_lost_trainings(world: World, inputs: Mapping[str, Path], rounds: Mapping[str, int]) -> dict[str, str]:
-    """Method -> what a hospital says, of each whose finished training would be made again. rounds: by method."""
-    complaints = {}
-    for label, rounds_of_method in rounds.items():
-        cohorts, algorithm = read_cohorts_of_method(world.config, inputs, label), world.config.train.methods[label]
+def find_lost_trainings(world: World, inputs: Mapping[str, Path]) -> dict[str, str]:
+    """Method -> what is lost of its training, finished or not, in words; only methods that would be trained again."""
+    complaints, train = {}, world.config.train
+    for label, algorithm in train.methods.items():
+        rounds_of_method = method_schedule(algorithm, train.schedule).rounds
+        cohorts = read_cohorts_of_method(world.config, inputs, label)
         if algorithm.name == CENTRAL:
             continue
         members = _digest_members(world, label, cohorts) if is_separable(algorithm) else {}
@@ -248,7 +249,8 @@ def _choose_conversation(
     for attempt in count_up():
         name = world.run(f"{base}-{attempt}" if attempt else base)
         folder = _conversation_folder(world, name)
-        mine, state = folder.has(BEGUN), _read_state(folder, name, rounds)
+        mine = folder.has(BEGUN) or _has_outcome(folder, name)
+        state = _read_state(folder, name, rounds)
         question = Holds(runs={name: state})
         questions = dict.fromkeys(engine.sites, question)
         replies = ask(engine, HOLDS, dict.fromkeys(questions, world.run(HOLDS.name)), questions).replies
@@ -258,15 +260,37 @@ def _choose_conversation(
         known = _read_members(folder)
         same = all(known.get(site, code) == code for site, code in members.items())
         old = {site: reply for site, reply in replies.items() if not members or site in known}
-        if mine and not later and not world.fresh and same:
-            if _is_usable(folder, name, old):
+        if not later and not world.fresh and same:
+            if mine and _is_usable(folder, name, old):
                 return Conversation(name)
-            # A hospital whose folder was begun anew knows nothing of the training, nor does its ledger.
-            complaints = {site: reply.complaint for site, reply in sorted(old.items()) if reply.known}
-            lost = next(
-                (f"{site}: {complaint}" for site, complaint in complaints.items() if complaint and state != "begun"), ""
-            )
+            lost = _describe_loss(folder, name, state, old if mine else replies) or lost
     raise RuntimeError("unreachable")
+
+
+def _describe_loss(
+    folder: DiskFolder, name: str, state: int | Literal["begun"] | None, replies: Mapping[str, Held]
+) -> str:
+    """What is lost of a conversation in which hospitals took part, in words; empty: nothing that anybody knows of.
+
+    A hospital whose folder was begun anew knows nothing of the training, nor does its ledger; of one that is not
+    finished it has no complaint, since it has no file.
+    """
+    complaints = {
+        site: reply.complaint
+        for site, reply in sorted(replies.items())
+        if reply.complaint and (reply.known or state == BEGUN)
+    }
+    if complaints or not any(reply.known for reply in replies.values()):
+        return next((f"{site}: {complaint}" for site, complaint in complaints.items()), "")
+    return "" if _has_outcome(folder, name) else f"the coordinator's records of {name} are gone or damaged"
+
+
+def _has_outcome(folder: DiskFolder, name: str) -> bool:
+    """Whether the coordinator has its records of a conversation."""
+    try:
+        return load_outcome(folder, name) is not None
+    except Malformed:
+        return False
 
 
 def _digest_members(world: World, label: str, cohorts: Cohorts) -> dict[str, str]:

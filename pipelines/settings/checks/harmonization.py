@@ -71,7 +71,8 @@ def _image_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
 
 def _site_problems(run: RunSettings, plan: Harmonize) -> Iterator[Problem]:
     """Problems of targets that are no site, and of spaces that only phantoms can make."""
-    for field, name in (("target", plan.score.target), ("current", plan.score.current)):
+    known_names = () if len(run.sites) < 2 else (("target", plan.score.target), ("current", plan.score.current))
+    for field, name in known_names:
         if name is not None and name not in run.sites:
             yield Problem(("score", field), f"{name!r} is no site; sites are {', '.join(run.sites)}")
     real_sites = [name for name, site in run.sites.items() if not isinstance(site.source, PhantomSource)]

@@ -25,6 +25,8 @@ METHOD_INPUTS: tuple[Path, ...] = (
     *(("train", name) for name in ("work", "method_work", "method_model")),
 )
 """What a method's network and work follow from, in addition to its own settings."""
+WHO_TRAINS: tuple[Path, ...] = (("outside",),)
+"""What says which hospitals take part in training."""
 
 
 def problems(run: RunSettings) -> list[Problem]:
@@ -65,7 +67,7 @@ def _pooling_problems(run: RunSettings) -> Iterator[Problem]:
         if not site.policy.pooling and name not in run.outside:
             for label in central:
                 text = f"train.methods.{label} pools images, and this site's policy does not allow it"
-                yield Problem(("sites", name, "policy", "pooling"), text)
+                yield Problem(("sites", name, "policy", "pooling"), text, needs=WHO_TRAINS)
 
 
 def _network_problems(run: RunSettings) -> Iterator[Problem]:
@@ -155,4 +157,5 @@ def _recipient_problems(run: RunSettings) -> Iterator[Problem]:
                     ("sites", name, "policy", "recipients"),
                     f"train.methods.{label} ({method.name}) hands what this site says on to all other sites, and its "
                     "policy does not let it; say recipients: [coordinator, sites], or leave the method out",
+                    needs=WHO_TRAINS,
                 )

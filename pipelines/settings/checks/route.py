@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 
@@ -11,11 +12,12 @@ from federation.alone import Alone
 from federation.local import Local
 from federation.models import OnFeatures
 from federation.sizes import check_size
+from federation.task import Kind, Task
 from personalize import AnyAlgorithm
 from personalize.adaptation_baselines import Tent, tent
 from personalize.routing_outside import Routing, route_experts
 from pipelines.settings.harmonization import RAW
-from pipelines.settings.route import SHARED, Line, Route
+from pipelines.settings.route import SHARED, How, Line, Route
 from pipelines.settings.run_settings import RunSettings
 from privacy.release.policy import OUTSIDE
 from privacy.settings_error import Problem, problems_of
@@ -26,10 +28,10 @@ ON_FEATURES = ("as_trained", "ensemble", "fine_tuned")
 
 def problems(run: RunSettings) -> Iterator[Problem]:
     """All problems of `outside` and `route`."""
-    for name in run.outside:
+    for name in run.outside if run.sites else ():  # `checks.sites` reports that there are no sites
         if name not in run.sites:
             yield Problem(("outside",), f"{name!r} is no site; sites are {', '.join(run.sites)}")
-    if run.outside and sum(name in run.sites for name in run.outside) == len(run.sites):
+    if run.sites and sum(name in run.sites for name in run.outside) == len(run.sites):
         yield Problem(("outside",), "names every site; somebody must be in the federation")
     if len(set(run.outside)) < len(run.outside):
         yield Problem(("outside",), "names a site twice; name each once")
@@ -49,41 +51,58 @@ def _route_problems(run: RunSettings, route: Route) -> Iterator[Problem]:
         yield Problem(("evaluate", "window"), text)
     if run.privacy != "none":
         yield Problem(("route",), "its scores are not released with noise yet; say privacy: none, or remove it")
-    for label, line in route.lines.items():
-        line_problems = _line_problems(run, route, line) or _rehearsal_problems(run, route, line)
-        yield from (problem.within("route", "lines", label) for problem in line_problems)
+    yield from dict.fromkeys(
+        problem
+        for label, line in route.lines.items()
+        for problem in _line_problems(run, route, label) or _rehearsal_problems(run, route, label)
+    )
     for name, site in run.sites.items() if run.outside else ():
         if name not in run.outside and OUTSIDE not in site.policy.recipients:
             yield Problem(
                 ("sites", name, "policy", "recipients"),
                 "route hands this site's models to external sites, and its policy does not allow that; "
                 f"say recipients: [coordinator, {OUTSIDE}], or remove route",
+                needs=(("outside",),),
             )
 
 
-def _line_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
-    """Problems of a line's way and of the methods that it names."""
-    problems = []
+def _line_problems(run: RunSettings, route: Route, line_label: str) -> list[Problem]:
+    """Problems of a line's way and of the methods that it names, each where its name stands."""
+    problems, line = [], route.lines[line_label]
     if line.how.name == "average" and run.task.kind == "classification":
         text = "average is of the scores of masks; say ensemble, the mean of the models' logits"
-        problems.append(Problem(("how",), text))
+        problems.append(Problem(("route", "lines", line_label, "how"), text))
     for part, label in route.methods(line).items():
-        method, text = run.train.methods.get(label), ""
-        if method is None:
-            text = f"{label!r} is no method; methods are {', '.join(run.train.methods)}"
-        elif method.name == "central":
-            text = f"{label} is the pooled baseline of a simulation, which no hospital can be given"
-        elif run.train.method_images.get(label, RAW) != RAW:
-            text = f"{label} learns from translated images, which an external site does not have"
-        elif isinstance(run.train.method_model.get(label, run.model), OnFeatures) and line.how.name not in ON_FEATURES:
-            text = f"{label} is on fixed features, and {line.how.name} looks at images; say {' or '.join(ON_FEATURES)}"
-        elif (line.how.name == "ttt") != (method.name == "fedavg_turns"):
-            text = f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"
-        elif part == SHARED and not has_common_model(method):
-            text = f"{label} is {method.name}, with a model for each hospital; say one like fedavg"
-        if text:
-            problems.append(Problem((part,), text))
+        where = ("route", part) if getattr(line, part) is None else ("route", "lines", line_label, part)
+        if text := _find_method_problem(run, part, label):
+            problems.append(Problem(where, text))
+        elif text := _find_way_problem(run, line, label):
+            problems.append(Problem(("route", "lines", line_label, part), text))
     return problems
+
+
+def _find_method_problem(run: RunSettings, part: str, label: str) -> str:
+    """Why no external site can be given a method's models, whatever the way; empty = it can."""
+    method = run.train.methods.get(label)
+    if method is None:
+        return f"{label!r} is no method; methods are {', '.join(run.train.methods)}"
+    if method.name == "central":
+        return f"{label} is the pooled baseline of a simulation, which no hospital can be given"
+    if run.train.method_images.get(label, RAW) != RAW:
+        return f"{label} learns from translated images, which an external site does not have"
+    if part == SHARED and not has_common_model(method):
+        return f"{label} is {method.name}, with a model for each hospital; say one like fedavg"
+    return ""
+
+
+def _find_way_problem(run: RunSettings, line: Line, label: str) -> str:
+    """Why a line's way cannot use a method's models; empty = it can."""
+    method, how = run.train.methods[label], line.how.name
+    if isinstance(run.train.method_model.get(label, run.model), OnFeatures) and how not in ON_FEATURES:
+        return f"{label} is on fixed features, and {how} looks at images; say {' or '.join(ON_FEATURES)}"
+    if (how == "ttt") != (method.name == "fedavg_turns"):
+        return f"{label} is {method.name}; ttt goes with fedavg_turns, and nothing else does"
+    return ""
 
 
 def has_common_model(method: AnyAlgorithm) -> bool:
@@ -95,18 +114,28 @@ def has_common_model(method: AnyAlgorithm) -> bool:
     )
 
 
-def _rehearsal_problems(run: RunSettings, route: Route, line: Line) -> list[Problem]:
-    """Why the networks of a line do not work with its way, tried on two images of zeros; empty = they do."""
-    labels_by_part, how = route.methods(line), line.how
+def _rehearsal_problems(run: RunSettings, route: Route, line_label: str) -> list[Problem]:
+    """Why the networks of a line do not work with its way."""
+    line = route.lines[line_label]
+    networks = tuple((run.train.methods[label], run.task_of(label)) for label in route.methods(line).values())
+    problems = _rehearse_way(line.how, networks, run.images.inputs, run.task.kind)
+    return [problem.within("route", "lines", line_label) for problem in problems]
+
+
+@lru_cache(maxsize=64)
+def _rehearse_way(
+    how: How, networks: tuple[tuple[AnyAlgorithm, Task], ...], inputs: tuple[int, ...], kind: Kind
+) -> tuple[Problem, ...]:
+    """Why networks do not work with a way, tried on two images of zeros; empty = they do."""
     try:
-        for label in labels_by_part.values():
-            check_size(run.train.methods[label], run.task_of(label))
-        experts = [run.train.methods[label].network(run.task_of(label)) for label in labels_by_part.values()]
-        x = torch.zeros(2, *run.images.inputs)
+        for method, task in networks:
+            check_size(method, task)
+        experts = [method.network(task) for method, task in networks]
+        x = torch.zeros(2, *inputs)
         if isinstance(how, Routing):
-            route_experts(experts, x, replace(how, epochs=0, mode="all"), kind=run.task.kind)
+            route_experts(experts, x, replace(how, epochs=0, mode="all"), kind=kind)
         elif isinstance(how, Tent):
-            tent(experts[-1], x, replace(how, epochs=0, mode="all"), kind=run.task.kind)
+            tent(experts[-1], x, replace(how, epochs=0, mode="all"), kind=kind)
     except ValueError as error:
-        return list(problems_of(error))
-    return []
+        return problems_of(error)
+    return ()
