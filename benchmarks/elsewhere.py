@@ -2,8 +2,8 @@
 
     python benchmarks/elsewhere.py
 
-Trains `fedavg` and `local` as prostate_adc_lines.yaml does, signs them, and runs benchmark.yaml: in a temporary folder, in
-minutes. Besides the four hospitals there is one whose labels are the wrong way round, and one that trusts nobody.
+Trains `fedavg` and `local` as prostate_adc_lines.yaml does, signs them, and runs benchmark.yaml: in a temporary folder,
+in minutes. Besides the four hospitals there is one whose labels are the wrong way round, and one that trusts nobody.
 Writes docs/results/data/elsewhere.json.
 """
 

@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Command] = {
     "export": Command("pipelines.export", "a finished model as ONNX file, MONAI bundle and model card"),
     "sign": Command("pipelines.sign", "sign a finished model, so that other hospitals may evaluate it"),
     "night": Command("pipelines.night", "ask an archive (PACS) for new series, apply a model, and hand results back"),
+    "harmonize": Command("pipelines.harmonize", "studies with the look of other studies: fitted, judged, as new files"),
     "translate": Command("pipelines.translate", "a hospital's studies, translated, as new files"),
     "deidentify": Command("pipelines.deidentify", "every DICOM image of a folder without what identifies"),
     "ledger": Command("pipelines.ledger", "whether a hospital's ledger is intact, and what it says"),

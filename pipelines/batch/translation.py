@@ -51,15 +51,20 @@ class Opened(NamedTuple):
 def translate_folder(options: argparse.Namespace) -> int:
     """The command `python -m pipelines.translate`; returns the exit code."""
     torch.set_num_threads(1)
+    return run_batch(lambda console: translate_waiting(options, console))
 
-    def run_work(console: Console) -> int:
-        file, source = _read_inputs(options)
-        with RunLock(Path(options.out)), safe_stop() as stop:
-            remove_unfinished(Path(options.out))
-            opened = _open_folder(file, source, _build_maker(file, source, options, console), options)
-            return _translate_studies(opened, options, console, stop)
 
-    return run_batch(run_work)
+def translate_waiting(options: argparse.Namespace, console: Console) -> int:
+    """Translate what is not translated yet, and return the exit code.
+
+    Raises:
+        ValueError: lists all problems of the command line.
+    """
+    file, source = _read_inputs(options)
+    with RunLock(Path(options.out)), safe_stop() as stop:
+        remove_unfinished(Path(options.out))
+        opened = _open_folder(file, source, _build_maker(file, source, options, console), options)
+        return _translate_studies(opened, options, console, stop)
 
 
 def _open_folder(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,10 +50,14 @@ def installed_version() -> str:
 def importing() -> Iterator[None]:
     """Import torch and what is built on it without looking for garbage: half a million objects that stay, and each look
     goes through all of them, then and later.
+
+    Linear algebra of numpy and scipy gets one thread, unless the environment says otherwise: hospitals work side by
+    side, and on two busy processors two threads took a hundred times as long for the singular values of a small matrix.
     """
     if "torch" in sys.modules:
         yield
         return
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.disable()
     try:
         yield
