@@ -108,11 +108,13 @@ def test_looking_after_a_folder_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_a_check_needs_no_library_that_draws_translates_or_attacks(tmp_path: Path) -> None:
-    """Nor one that reads images; nor torch's compiler, which the classes of torch.optim import."""
+    """Nor one that reads images; nor torch's compiler, which the classes of torch.optim import. (A configuration with
+    `route` needs it: adaptation is rehearsed.)
+    """
     explained, checked = called(
         tmp_path,
         ("pipelines.run", ["heart_disease.yaml", "--explain"]),
-        ("pipelines.run", ["prostate_adc.yaml", "--check"]),
+        ("pipelines.run", ["prostate_adc_lines.yaml", "--check"]),
     ).values()
     assert explained[3].startswith("reading heart_disease.yaml\n")
     assert set(explained[1]) == {"torch", "numpy", "pydantic"}
