@@ -17,7 +17,7 @@ from evaluation.choice import primary_measure
 from evaluation.classes import KINDS, class_measure_name, list_mean_classes
 from evaluation.drawing import Picture
 from evaluation.grid import column_name, column_patients, count_decided_gains, rows_by_column, weak_columns, weak_rows
-from evaluation.harmonized import select_overall_rows
+from evaluation.harmonized import find_unadapted_lines, select_overall_rows
 from evaluation.leaving import compute_totals, list_patient_records
 from evaluation.many import rank_hospitals
 from evaluation.metrics import FURTHER
@@ -67,6 +67,7 @@ def render_coordinator_page(page: RunPage) -> str:
         beyond=rows_by_column(page.outside),
         beyond_held=column_patients(page.outside),
         lines=_unique_in_order(row.method for row in page.outside),
+        unadapted=find_unadapted_lines(page.outside, page.untreated),
         external=sorted({row.sites[0] for row in page.outside if row.protocol == OUTSIDE}),
         unknown=[site.site for site in page.external_sites],
         **_share_tables(page.shares),

@@ -15,7 +15,13 @@ from sklearn.metrics import roc_auc_score
 
 from evaluation import records, report
 from evaluation.gap_rows import Compared, gap_rows
-from evaluation.harmonized import REMEDY, describe_harmonization, format_share, select_overall_rows
+from evaluation.harmonized import (
+    REMEDY,
+    describe_harmonization,
+    find_unadapted_lines,
+    format_share,
+    select_overall_rows,
+)
 from evaluation.harmony import Harmony, SpaceRow
 from evaluation.histograms import count_scores, draw_patient_weights
 from evaluation.metrics import AUC
@@ -201,3 +207,16 @@ def test_gains_outside_are_over_the_line_that_nothing_was_done_to():
     text = run_page(tables(), outside=rows, untreated="raw")
     assert "Gain: over raw, a model as it was trained on images as they were read" in text
     assert json.dumps([row.gain for row in rows])
+
+
+def test_a_line_that_was_not_adapted_anywhere_is_told_beside_its_scores():
+    rows = outside_rows({**tables(), "routing": tables()["raw"]}, (AUC,), "raw")
+    sites = sorted({row.sites[0] for row in rows if row.protocol == OUTSIDE})
+    assert find_unadapted_lines(rows, "raw") == {"routing": sites}
+    text = run_page(tables(), outside=rows, untreated="raw")
+    assert f"= raw at {', '.join(sites)}: not adapted, the shared model serves" in text
+    moved = [
+        replace(row, high=row.high + 0.01) if (row.method, row.sites[0]) == ("routing", sites[0]) else row
+        for row in rows
+    ]
+    assert find_unadapted_lines(moved, "raw") == ({"routing": sites[1:]} if len(sites) > 1 else {})
