@@ -3,8 +3,8 @@
 A picture of the prior follows from theta in [0, 1]^d, its class and a noise seed. Here theta = Phi(m + s z) for normal
 z in R^d, with Phi the normal distribution function: m = 0 and log s = 0 are the prior as it is, and the 2 d numbers
 (m, log s) are all that is trained. The drawing has a derivative almost everywhere, so the critic of a WGAN
-trains them as it trains the weights of a network. A network that learns pictures from theta by regression loses what is
-small: on the prior `prostate_adc` it keeps a tenth of a lesion's contrast after 2,400 steps. A drawing cannot lose it.
+trains them as it trains the weights of a network. A network that learns pictures from theta by regression blurs what is
+small, such as a lesion. A drawing cannot lose it.
 
 Only pictures that the prior can draw are possible. `harmonize/fitted_prior.py` fits the same family without a critic.
 """

@@ -52,7 +52,7 @@ def importing() -> Iterator[None]:
     goes through all of them, then and later.
 
     Linear algebra of numpy and scipy gets one thread, unless the environment says otherwise: hospitals work side by
-    side, and on two busy processors two threads took a hundred times as long for the singular values of a small matrix.
+    side, and the threads of two libraries on the same processors wait for each other.
     """
     if "torch" in sys.modules:
         yield
