@@ -513,7 +513,7 @@ def test_names_that_would_leave_the_folder_are_refused(site):
 def test_the_papers_sampling_shares_as_many_images_as_the_target_trains_on_without_classes(tmp_path):
     site = Site(tmp_path / "open", Policy())
     site.ask("synthesize", site.facts(synthesis={**EVOLUTION, "epsilon": None}), run="r/made")
-    paper: Json = {"name": "raw", "variant": "paper"}
+    paper: Json = {"name": "raw", "variant": "paper", "doublings": 3}
     sent = site.ask("sample", site.facts(synthesis_run="r/made", sampling=paper, shared=1))
     trained = int((cohort_of(site.hospital, site.cohort).split == 0).sum())
     assert len(sent.tensors["images"]) == trained and sent.tensors["labels"].tolist() == [0] * trained

@@ -26,7 +26,8 @@ def problems(run: RunSettings) -> Iterator[Problem]:
     for label, space in run.train.method_images.items():
         if space not in known_spaces:
             text = f"{space!r} is no space of images; known are {', '.join(known_spaces)}"
-            yield Problem(("train", "method_images", label), text, needs=(("harmonize",), ("augment",)))
+            spaces_are_named_in = (("harmonize", "translate"), ("augment", "space"))
+            yield Problem(("train", "method_images", label), text, needs=spaces_are_named_in)
     if plan is None or not run.sites:  # `checks.sites` reports that there are no sites
         return
     for problem in (*_image_problems(run, plan), *_site_problems(run, plan), *_promise_problems(run, plan)):
